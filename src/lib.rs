@@ -1,0 +1,1 @@
+//! Exact order statistics in Apache DataFusion.
