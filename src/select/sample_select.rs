@@ -20,6 +20,8 @@ use crate::key::KeyBits;
 
 /// Cells of the table beside one for each of its entries.
 const TABLE_CELLS: usize = 6144;
+/// Up to so many different keys in the sample, each is compared with.
+const FEW_DISTINCT: usize = 4;
 /// Splitters of a search tree.
 const SPLITTERS: usize = 1023;
 /// Keys sampled inside the brackets when the first cells were too coarse.
@@ -197,6 +199,18 @@ fn count_and_keep(
 /// The cell function of the first count: the table, or the search tree where the table is too coarse for the data.
 fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
     let within = Brackets::all(progress.width());
+    if let Some(distinct) = few_distinct(sample) {
+        let cuts = distinct
+            .iter()
+            .flat_map(|key| [*key, key.saturating_add(1)])
+            .collect();
+        let cells = Cells::Edges(Edges::try_new(cuts)?);
+        return Ok(Request::Count {
+            cells,
+            within,
+            keep: Vec::new(),
+        });
+    }
     let table = Cells::Table(CellTable::from_sample(sample, TABLE_CELLS)?);
     let cells = if table_is_coarse(progress, sample, &table) {
         Cells::Edges(Edges::try_new(splitters(sample, SPLITTERS))?)
@@ -208,6 +222,19 @@ fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
         within,
         keep: Vec::new(),
     })
+}
+
+/// The sample's keys, if they are so few that an equality bucket for each costs less than a table.
+fn few_distinct(sample: &KeyVec) -> Option<Vec<KeyBits>> {
+    let (mut distinct, mut at) = (Vec::new(), 0);
+    while at < sample.len() {
+        if distinct.len() == FEW_DISTINCT {
+            return None;
+        }
+        distinct.push(sample.get(at));
+        at = sample.upper_bound(sample.get(at));
+    }
+    Some(distinct)
 }
 
 /// Whether the cells of the ranks hold much more of the sample than even cells would, equal keys aside.

@@ -1,1 +1,4 @@
-//! Tests.
+//! Integration tests, in one binary.
+
+mod patterns;
+mod select;

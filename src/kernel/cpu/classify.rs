@@ -5,7 +5,7 @@
 
 use datafusion::common::Result;
 
-use crate::kernel::buckets::{CellTable, Cells, Edges, Linear};
+use crate::kernel::buckets::{CellTable, Edges, Linear};
 use crate::key::Key;
 
 /// A cell function over keys of one width.
@@ -180,6 +180,7 @@ impl<K: Key> Classify<K> for TreeOf<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::buckets::Cells;
     use crate::kernel::round::{Bracket, KeyVec};
     use crate::key::Width;
 
