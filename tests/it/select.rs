@@ -418,7 +418,7 @@ fn memory_is_asked_for_by_name_and_a_missing_oracle_is_no_loss() {
 
     // Enough for the keys and a little for candidates, not for two more bytes a key.
     let tight: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new((4 << 20) + (256 << 10)));
-    let mut lane = CpuBackend
+    let mut filled = CpuBackend
         .open(&spec, MemoryConsumer::new("tight").register(&tight))
         .unwrap();
     filled.append(&values, None).unwrap();
