@@ -1,6 +1,7 @@
 //! One input partition, read once: keys into lanes, the rest into plain accumulators.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::compute::filter_record_batch;
@@ -28,17 +29,18 @@ pub(super) struct PartitionScan {
     /// For the accumulators; lanes have their own.
     reservation: MemoryReservation,
     rows: Count,
-    time: Time,
+    times: [Time; 2],
 }
 
 impl PartitionScan {
-    /// Empty lanes and accumulators. Memory is accounted to the consumer of `memory`.
+    /// Empty lanes and accumulators. Memory is accounted to the consumer of `memory`, processor time to each of
+    /// `times`.
     pub(super) fn try_new(
         aggregates: &Aggregates,
         backend: &dyn Backend,
         memory: &MemoryReservation,
         rows: Count,
-        time: Time,
+        times: [Time; 2],
     ) -> Result<Self> {
         let lanes = aggregates
             .columns
@@ -55,7 +57,7 @@ impl PartitionScan {
             plain: aggregates.plain.clone(),
             reservation: memory.new_empty(),
             rows,
-            time,
+            times,
         })
     }
 
@@ -71,8 +73,13 @@ impl PartitionScan {
     }
 
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {
-        let time = self.time.clone();
-        let _timer = time.timer();
+        let start = Instant::now();
+        let pushed = self.push_all(batch);
+        self.times.iter().for_each(|time| time.add_elapsed(start));
+        pushed
+    }
+
+    fn push_all(&mut self, batch: &RecordBatch) -> Result<()> {
         self.rows.add(batch.num_rows());
         for (column, lane) in self.columns.iter().zip(&mut self.lanes) {
             push_keys(column, lane.as_mut(), batch)?;

@@ -8,8 +8,8 @@ use datafusion::logical_expr::expr::{AggregateFunctionParams, WindowFunctionPara
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::format_state_name;
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Documentation, Expr, GroupsAccumulator, Signature,
-    Volatility, lit, udaf_default_display_name, udaf_default_human_display, udaf_default_schema_name,
+    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, GroupsAccumulator, Signature, Volatility, lit,
+    udaf_default_display_name, udaf_default_human_display, udaf_default_schema_name,
     udaf_default_window_function_display_name, udaf_default_window_function_schema_name,
 };
 
@@ -191,9 +191,8 @@ impl AggregateUDFImpl for ExactQuantiles {
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         match arg_types {
             [x, quantiles] => {
-                let x = ordered_type(x).clone();
-                self.method.result_type(&x)?;
-                Ok(vec![x, quantiles.clone()])
+                // Types without an order are refused by `return_type`, whose error reaches the user as it is.
+                Ok(vec![ordered_type(x).clone(), quantiles.clone()])
             }
             [_, _, _] => plan_err!(
                 "{EXACT_QUANTILES} with a method needs its expression planner: register the extension with \
@@ -240,11 +239,11 @@ impl AggregateUDFImpl for ExactQuantiles {
         Ok(Box::new(QuantilesGroupsAccumulator::new(self.column(&args)?)))
     }
 
-    fn supports_within_group_clause(&self) -> bool {
+    fn supports_null_handling_clause(&self) -> bool {
         true
     }
 
-    fn documentation(&self) -> Option<&Documentation> {
-        None
+    fn supports_within_group_clause(&self) -> bool {
+        true
     }
 }

@@ -85,6 +85,12 @@ fn plan_call(
     }
     let (x, quantiles, method) = match args {
         [x, quantiles] => (x, quantiles, function.method()),
+        [x, quantiles, _] if descending.is_some() && constant(quantiles)?.is_none() => {
+            return plan_err!(
+                "{EXACT_QUANTILES} with WITHIN GROUP (ORDER BY {x}) takes its values from there: remove the argument \
+                 {quantiles}"
+            );
+        }
         [x, quantiles, method] => (x, quantiles, method_argument(method)?),
         _ => return plan_err!("{}", wrong_arguments(args.len())),
     };

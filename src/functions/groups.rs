@@ -271,3 +271,77 @@ fn concatenated(arrays: &[ArrayRef]) -> Result<ArrayRef> {
     let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
     Ok(concat(&arrays)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::{AsArray, Int32Array};
+    use datafusion::arrow::datatypes::{DataType, Int32Type};
+
+    use super::*;
+    use crate::select::quantile::{Ask, Method, Quantile};
+
+    fn accumulator() -> QuantilesGroupsAccumulator {
+        let ask = Ask {
+            quantiles: vec![Quantile::try_from_f64(1.0).unwrap()],
+            method: Method::Disc,
+            descending: false,
+        };
+        QuantilesGroupsAccumulator::new(SelectedColumn::try_new(&DataType::Int32, ask, false, false).unwrap())
+    }
+
+    fn values(list: &[Option<i32>]) -> Vec<ArrayRef> {
+        vec![Arc::new(Int32Array::from(list.to_vec()))]
+    }
+
+    fn emitted(accumulator: &mut QuantilesGroupsAccumulator, emit_to: EmitTo) -> Vec<Option<i32>> {
+        accumulator
+            .evaluate(emit_to)
+            .unwrap()
+            .as_primitive::<Int32Type>()
+            .iter()
+            .collect()
+    }
+
+    #[test]
+    fn first_groups_leave_and_the_others_move_down() {
+        let mut groups = accumulator();
+        let batch = values(&[Some(5), Some(1), None, Some(7), Some(2)]);
+        groups.update_batch(&batch, &[2, 0, 1, 0, 3], None, 4).unwrap();
+        assert_eq!(emitted(&mut groups, EmitTo::First(2)), [Some(7), None]);
+        // What was group 2 is group 0 now.
+        groups
+            .update_batch(&values(&[Some(9), Some(3)]), &[0, 2], None, 3)
+            .unwrap();
+        assert_eq!(emitted(&mut groups, EmitTo::All), [Some(9), Some(2), Some(3)]);
+        assert!(emitted(&mut groups, EmitTo::All).is_empty());
+    }
+
+    #[test]
+    fn states_carry_values_filters_and_nulls() {
+        let batch = values(&[Some(4), None, Some(6), Some(8)]);
+        let passed = BooleanArray::from(vec![Some(true), Some(true), Some(false), None]);
+        let mut partial = accumulator();
+        partial
+            .update_batch(&batch, &[0, 0, 1, 1], Some(&passed), 2)
+            .unwrap();
+        let rows = accumulator().convert_to_state(&batch, Some(&passed)).unwrap();
+        let mut merged = accumulator();
+        merged
+            .merge_batch(&partial.state(EmitTo::All).unwrap(), &[1, 0], 2)
+            .unwrap();
+        merged.merge_batch(&rows, &[0, 0, 0, 0], 2).unwrap();
+        assert_eq!(emitted(&mut merged, EmitTo::All), [Some(4), Some(4)]);
+    }
+
+    #[test]
+    fn its_size_is_that_of_its_buffers() {
+        let mut groups = accumulator();
+        let empty = groups.size();
+        groups
+            .update_batch(&values(&[Some(1); 1000]), &[0; 1000], None, 1)
+            .unwrap();
+        assert!(groups.size() >= empty + 1000 * 20);
+        groups.evaluate(EmitTo::All).unwrap();
+        assert_eq!(groups.size(), empty);
+    }
+}

@@ -1,1 +1,6 @@
-//! Tests.
+//! Integration tests, in one binary.
+
+mod exec;
+mod functions;
+mod planner;
+mod support;
