@@ -87,22 +87,12 @@ pub(super) struct Run {
     pub(super) metrics: RunMetrics,
 }
 
-/// Tells kernels to stop when the future that owns it is dropped.
-struct StopOnDrop(Stop);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.stop();
-    }
-}
-
 impl Run {
     /// Reads all partitions, then answers.
     ///
     /// # Errors
     /// The first error of any partition: the others are stopped.
     pub(super) async fn batch(self, streams: Vec<SendableRecordBatchStream>) -> Result<RecordBatch> {
-        let stop = StopOnDrop(Stop::default());
         let scans = self.scan(streams).await?;
         let mut lanes: Vec<Vec<Box<dyn Lane>>> = Vec::new();
         lanes.resize_with(self.aggregates.columns.len(), Vec::new);
@@ -116,7 +106,7 @@ impl Run {
         self.record_held(&lanes);
         let mut solutions = Vec::with_capacity(lanes.len());
         for (column, lanes) in lanes.into_iter().enumerate() {
-            solutions.push(self.solve(column, lanes, &stop.0).await?);
+            solutions.push(self.solve(column, lanes).await?);
         }
         let mut plain = merged(accumulators)?;
         self.assemble(&solutions, &mut plain)
@@ -160,14 +150,16 @@ impl Run {
     }
 
     /// Rounds over one column, for all the calls that share it.
-    async fn solve(&self, column: usize, lanes: Vec<Box<dyn Lane>>, stop: &Stop) -> Result<Solution> {
+    async fn solve(&self, column: usize, lanes: Vec<Box<dyn Lane>>) -> Result<Solution> {
         let start = Instant::now();
         let asks: Vec<_> = self
             .aggregates
             .calls_of(column)
             .map(|call| call.selected().ask())
             .collect();
-        let mut shards = LocalShards::new(lanes, self.threads, stop.clone());
+        let width = self.aggregates.columns[column].spec.width();
+        // Dropping the shards, be it with this future, stops their kernels: a flag for each column.
+        let mut shards = LocalShards::new(width, lanes, self.threads, Stop::default());
         let solution = solve(&mut shards, self.strategy, &asks).await?;
         self.metrics.select_time.add_elapsed(start);
         self.metrics.baseline.elapsed_compute().add_elapsed(start);

@@ -181,7 +181,7 @@ async fn without_memory_the_error_names_the_bytes() {
         );
         let message = root.strip_backtrace();
         assert!(
-            message.contains("QuantilesExec") && message.contains(" B"),
+            message.contains("Failed to allocate additional") && message.contains("for QuantilesExec"),
             "{sql}: {message}"
         );
         assert_eq!(ctx.runtime_env().memory_pool.reserved(), 0, "{sql}");

@@ -504,7 +504,7 @@ async fn prepared_statements() {
     let kept = values(&table(&ctx, 500, 2));
     for sql in [
         "PREPARE list(DOUBLE[]) AS SELECT exact_quantiles(x, $1) FROM t",
-        "PREPARE one AS SELECT exact_quantiles(x, $1, 'lower') FROM t WHERE g < $2",
+        "PREPARE one(DOUBLE, BIGINT) AS SELECT exact_quantiles(x, $1, 'lower') FROM t WHERE g < $2",
         "PREPARE over AS SELECT DISTINCT exact_quantiles(x, $1) OVER () FROM t",
         "PREPARE none AS SELECT exact_quantiles(x, $1) FROM t WHERE false GROUP BY g",
     ] {

@@ -9,7 +9,7 @@ use datafusion::datasource::MemTable;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 /// A session with the extension and this many target partitions.
-pub fn session(target_partitions: usize) -> SessionContext {
+pub(crate) fn session(target_partitions: usize) -> SessionContext {
     let config = SessionConfig::new()
         .with_target_partitions(target_partitions)
         .with_information_schema(true);
@@ -19,13 +19,19 @@ pub fn session(target_partitions: usize) -> SessionContext {
 }
 
 /// Columns as one batch.
-pub fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+pub(crate) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true)))
         .unwrap()
 }
 
 /// Registers `rows` as a table of `partitions` partitions, dealt out in batches of `batch_rows` rows.
-pub fn register(ctx: &SessionContext, name: &str, rows: &RecordBatch, partitions: usize, batch_rows: usize) {
+pub(crate) fn register(
+    ctx: &SessionContext,
+    name: &str,
+    rows: &RecordBatch,
+    partitions: usize,
+    batch_rows: usize,
+) {
     let mut dealt = vec![Vec::new(); partitions];
     for (i, start) in (0..rows.num_rows()).step_by(batch_rows).enumerate() {
         let length = batch_rows.min(rows.num_rows() - start);
@@ -36,12 +42,12 @@ pub fn register(ctx: &SessionContext, name: &str, rows: &RecordBatch, partitions
 }
 
 /// The result of a query.
-pub async fn query(ctx: &SessionContext, sql: &str) -> Result<Vec<RecordBatch>> {
+pub(crate) async fn query(ctx: &SessionContext, sql: &str) -> Result<Vec<RecordBatch>> {
     ctx.sql(sql).await?.collect().await
 }
 
 /// The rows of a query, values as text, columns joined by ` | `.
-pub async fn rows(ctx: &SessionContext, sql: &str) -> Vec<String> {
+pub(crate) async fn rows(ctx: &SessionContext, sql: &str) -> Vec<String> {
     let batches = query(ctx, sql)
         .await
         .unwrap_or_else(|error| panic!("{sql}: {error}"));
@@ -59,14 +65,14 @@ pub async fn rows(ctx: &SessionContext, sql: &str) -> Vec<String> {
 }
 
 /// The one row of a query.
-pub async fn row(ctx: &SessionContext, sql: &str) -> String {
+pub(crate) async fn row(ctx: &SessionContext, sql: &str) -> String {
     let mut rows = rows(ctx, sql).await;
     assert_eq!(rows.len(), 1, "{sql}: {rows:?}");
     rows.remove(0)
 }
 
 /// Names of the result columns.
-pub async fn names(ctx: &SessionContext, sql: &str) -> Vec<String> {
+pub(crate) async fn names(ctx: &SessionContext, sql: &str) -> Vec<String> {
     let df = ctx.sql(sql).await.unwrap();
     df.schema()
         .fields()
@@ -76,7 +82,7 @@ pub async fn names(ctx: &SessionContext, sql: &str) -> Vec<String> {
 }
 
 /// The message of the error that a query must end with, without the contexts around it.
-pub async fn error(ctx: &SessionContext, sql: &str) -> String {
+pub(crate) async fn error(ctx: &SessionContext, sql: &str) -> String {
     match query(ctx, sql).await {
         Ok(batches) => panic!("{sql} must fail, gave {batches:?}"),
         Err(error) => error.find_root().strip_backtrace(),
@@ -84,7 +90,7 @@ pub async fn error(ctx: &SessionContext, sql: &str) -> String {
 }
 
 /// The physical plan of a query, as `EXPLAIN` shows it.
-pub async fn physical_plan(ctx: &SessionContext, sql: &str) -> String {
+pub(crate) async fn physical_plan(ctx: &SessionContext, sql: &str) -> String {
     let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
     let plan = datafusion::physical_plan::displayable(plan.as_ref())
         .indent(false)
@@ -93,7 +99,7 @@ pub async fn physical_plan(ctx: &SessionContext, sql: &str) -> String {
 }
 
 /// A small generator of reproducible numbers.
-pub fn pseudo_random(n: usize, seed: u64) -> impl Iterator<Item = u64> {
+pub(crate) fn pseudo_random(n: usize, seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     std::iter::repeat_with(move || {
         state ^= state << 13;
@@ -105,7 +111,7 @@ pub fn pseudo_random(n: usize, seed: u64) -> impl Iterator<Item = u64> {
 }
 
 /// The value of rank `max(1, ceil(q n))` by a full sort. `q` is a fraction of 1000, so that the rank is exact.
-pub fn by_sort<T: PartialOrd + Copy>(values: &[T], per_mille: usize) -> Option<T> {
+pub(crate) fn by_sort<T: PartialOrd + Copy>(values: &[T], per_mille: usize) -> Option<T> {
     let mut sorted = values.to_vec();
     sorted.sort_by(|a, b| a.partial_cmp(b).expect("no NaN"));
     let rank = (per_mille * sorted.len()).div_ceil(1000).max(1);
