@@ -1,4 +1,46 @@
 //! Exact order statistics in Apache DataFusion.
+//!
+//! ```
+//! # use datafusion::prelude::SessionContext;
+//! # async fn example() -> datafusion::error::Result<()> {
+//! let ctx = SessionContext::new();
+//! datafusion_quantiles::register_all(&ctx)?;
+//! ctx.sql("SELECT exact_quantiles(value, [0.01, 0.5, 0.99]) FROM generate_series(1, 1000)")
+//!     .await?
+//!     .show()
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Map
+//!
+//! ```text
+//! SQL, DataFrame ── functions/ ── planner/ ── exec/   operators of one process
+//!                                               └── select/   coordinator: brackets, rounds, strategies
+//!                                                     └── kernel/   partition-local work: sample, count, extract
+//!                                                           └── key/   order-preserving unsigned integers
+//! ```
+//! - [`functions`]: `exact_quantiles` and its accumulators, [`functions::expr_fn`] for the expression API
+//! - [`planner`]: turns an ungrouped call into [`exec::QuantilesExec`]; [`register_all`] puts all into a session
+//! - [`exec`]: reads every partition once, keeps the keys, drives the rounds
+//! - [`select`]: quantiles as exact ranks, and the strategies that find the values of ranks
+//! - [`kernel`]: what one partition does in a round
+//! - [`key`]: types as unsigned integers of the same order
+//! - [`config`]: the options `quantiles.*`
+//! - [`dataframe`], [`compute`]: use without SQL, and without a session
+
+pub mod compute;
+pub mod config;
+pub mod dataframe;
+pub mod exec;
+pub mod functions;
 pub mod kernel;
 pub mod key;
+pub mod planner;
 pub mod select;
+
+pub use dataframe::DataFrameQuantilesExt;
+pub use functions::expr_fn;
+pub use planner::{QuantilesPlanner, SessionStateBuilderExt, register_all};
+pub use select::quantile::Method;

@@ -1,0 +1,102 @@
+//! The session's `quantiles.*` options.
+//!
+//! Written by hand, not with `extensions_options!`: that macro lists keys without their prefix, so that a cluster
+//! which ships a session's options by key loses them.
+
+use std::any::Any;
+
+use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
+use datafusion::common::{Result, config_err};
+
+use crate::select::StrategyName;
+
+/// One option: what `SET` takes, what a session starts with, and what it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OptionInfo {
+    /// Full name, as in `SET <name> = '...'`.
+    pub name: &'static str,
+    /// Value of a new session.
+    pub default: &'static str,
+    /// One sentence on its meaning.
+    pub doc: &'static str,
+}
+
+/// Every option there is, in the order of `information_schema.df_settings`.
+pub const OPTIONS: &[OptionInfo] = &[OptionInfo {
+    name: "quantiles.strategy",
+    default: "auto",
+    doc: "How QuantilesExec selects: auto, sample_select, distributed_bms or dibms. All give the same answer.",
+}];
+
+/// Options of this crate in a session's configuration.
+///
+/// ```
+/// # use datafusion::prelude::SessionContext;
+/// # use datafusion_quantiles::config::QuantilesOptions;
+/// let ctx = SessionContext::new();
+/// datafusion_quantiles::register_all(&ctx)?;
+/// assert_eq!(QuantilesOptions::of(ctx.state().config_options()).strategy.to_string(), "auto");
+/// # Ok::<(), datafusion::error::DataFusionError>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QuantilesOptions {
+    /// `quantiles.strategy`: how [`QuantilesExec`](crate::exec::QuantilesExec) selects.
+    pub strategy: StrategyName,
+}
+
+impl QuantilesOptions {
+    /// The options in `config`; the defaults if the extension is not registered there.
+    pub fn of(config: &ConfigOptions) -> Self {
+        config.extensions.get::<Self>().cloned().unwrap_or_default()
+    }
+
+    /// Current value of the option with this full name; `None` if there is no such option.
+    fn value(&self, name: &str) -> Option<String> {
+        match name {
+            "quantiles.strategy" => Some(self.strategy.to_string()),
+            _ => None,
+        }
+    }
+}
+
+impl ConfigExtension for QuantilesOptions {
+    const PREFIX: &'static str = "quantiles";
+}
+
+impl ExtensionOptions for QuantilesOptions {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn cloned(&self) -> Box<dyn ExtensionOptions> {
+        Box::new(self.clone())
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        match key {
+            "strategy" => self.strategy = value.parse()?,
+            _ => {
+                let names: Vec<_> = OPTIONS.iter().map(|option| option.name).collect();
+                return config_err!(
+                    "there is no option '{}.{key}': allowed are {}",
+                    Self::PREFIX,
+                    names.join(", ")
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> Vec<ConfigEntry> {
+        let entry = |option: &OptionInfo| ConfigEntry {
+            key: option.name.to_owned(),
+            value: self.value(option.name),
+            description: option.doc,
+        };
+        OPTIONS.iter().map(entry).collect()
+    }
+}

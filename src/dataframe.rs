@@ -1,0 +1,52 @@
+//! Quantiles of a [`DataFrame`]'s columns.
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::{Column, Result, ScalarValue, plan_err};
+use datafusion::logical_expr::{Expr, lit};
+use datafusion::prelude::{DataFrame, ident};
+
+use crate::functions::expr_fn::exact_quantiles;
+use crate::select::quantile::Method;
+
+/// Name of the column that says which quantile a row is for.
+pub const QUANTILE_COLUMN: &str = "quantile";
+
+/// Adds exact quantiles to [`DataFrame`].
+pub trait DataFrameQuantilesExt {
+    /// Exact quantiles of the named columns: one row for each of `quantiles` (numbers in [0, 1]), in that order.
+    ///
+    /// The first column, `quantile` (Float64), says which; then comes one column for each of `columns`, under its
+    /// name. NULLs are skipped; a column without values gives NULLs. All columns are read in one pass where the
+    /// session has this crate's planner.
+    ///
+    /// # Errors
+    /// A planning error if a column does not exist, is named twice or is called `quantile`, or if there is none. What
+    /// is wrong with quantiles or types is an error when the result is planned.
+    fn quantiles(self, columns: &[&str], quantiles: &[f64], method: Method) -> Result<DataFrame>;
+}
+
+impl DataFrameQuantilesExt for DataFrame {
+    fn quantiles(self, columns: &[&str], quantiles: &[f64], method: Method) -> Result<DataFrame> {
+        if columns.is_empty() {
+            return plan_err!("quantiles of a DataFrame need at least one column");
+        }
+        let list: Vec<_> = quantiles
+            .iter()
+            .map(|&quantile| ScalarValue::from(quantile))
+            .collect();
+        let item = DataType::Float64;
+        let list = lit(ScalarValue::List(ScalarValue::new_list_nullable(&list, &item)));
+        let calls = columns.iter().map(|name| {
+            let column = Expr::Column(Column::from_name(*name));
+            exact_quantiles(column, list.clone(), method, false).alias(*name)
+        });
+        let rows = self.aggregate(Vec::new(), calls.collect())?;
+        let mut output = vec![list.alias(QUANTILE_COLUMN)];
+        output.extend(columns.iter().map(|name| ident(*name)));
+        let names: Vec<_> = std::iter::once(&QUANTILE_COLUMN)
+            .chain(columns)
+            .copied()
+            .collect();
+        rows.select(output)?.unnest_columns(&names)
+    }
+}

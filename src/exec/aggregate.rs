@@ -1,0 +1,231 @@
+//! What a [`QuantilesExec`](super::QuantilesExec) computes: calls over shared columns, and plain aggregates.
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::Result;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+
+use crate::functions::{EXACT_QUANTILES, SelectedColumn};
+use crate::key::KeySpec;
+use crate::select::quantile::{Ask, Quantile};
+
+/// One aggregate of the operator, one column of its output.
+#[derive(Debug, Clone)]
+pub enum ExecAggregate {
+    /// Exact quantiles, over keys that stay resident.
+    Quantiles(QuantilesCall),
+    /// Any other aggregate, by DataFusion's accumulator.
+    Plain(PlainAggregate),
+}
+
+/// A call of `exact_quantiles`.
+#[derive(Debug, Clone)]
+pub struct QuantilesCall {
+    argument: Arc<dyn PhysicalExpr>,
+    filter: Option<Arc<dyn PhysicalExpr>>,
+    selected: SelectedColumn,
+}
+
+impl QuantilesCall {
+    /// Quantiles `ask` of `argument`, whose values are of `data_type`, over the rows where `filter` is true; the answer
+    /// is a list if `is_list`, else one value.
+    ///
+    /// # Errors
+    /// A planning error if the type has no order, or no values between two where the method needs them.
+    pub fn try_new(
+        argument: Arc<dyn PhysicalExpr>,
+        data_type: &DataType,
+        filter: Option<Arc<dyn PhysicalExpr>>,
+        ask: Ask,
+        is_list: bool,
+    ) -> Result<Self> {
+        Ok(Self {
+            argument,
+            filter,
+            selected: SelectedColumn::try_new(data_type, ask, is_list, false)?,
+        })
+    }
+
+    pub(super) fn selected(&self) -> &SelectedColumn {
+        &self.selected
+    }
+}
+
+impl Display for QuantilesCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ask = self.selected.ask();
+        write!(f, "{EXACT_QUANTILES}({}, ", self.argument)?;
+        match (self.selected.is_list(), ask.quantiles.as_slice()) {
+            (false, [quantile]) => write!(f, "{quantile}")?,
+            (_, quantiles) => write!(f, "{}", Abbreviated(quantiles))?,
+        }
+        write!(
+            f,
+            ", {}{})",
+            ask.method,
+            if ask.descending { " desc" } else { "" }
+        )?;
+        fmt_filter(&self.filter, f)
+    }
+}
+
+fn fmt_filter(filter: &Option<Arc<dyn PhysicalExpr>>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match filter {
+        None => Ok(()),
+        Some(filter) => write!(f, " FILTER ({filter})"),
+    }
+}
+
+/// A list of quantiles that stays readable when it is long: `[0.01, 0.02, .., 0.99; 99 quantiles]`.
+struct Abbreviated<'a>(&'a [Quantile]);
+
+impl Display for Abbreviated<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [first, second, .., last] if self.0.len() > 5 => {
+                write!(f, "[{first}, {second}, .., {last}; {} quantiles]", self.0.len())
+            }
+            all => {
+                let all: Vec<_> = all.iter().map(Quantile::to_string).collect();
+                write!(f, "[{}]", all.join(", "))
+            }
+        }
+    }
+}
+
+/// An aggregate that DataFusion computes.
+#[derive(Debug, Clone)]
+pub struct PlainAggregate {
+    pub(super) expr: Arc<AggregateFunctionExpr>,
+    pub(super) filter: Option<Arc<dyn PhysicalExpr>>,
+}
+
+impl PlainAggregate {
+    /// `expr`, which must not ask for ordered input, over the rows where `filter` is true.
+    pub fn new(expr: Arc<AggregateFunctionExpr>, filter: Option<Arc<dyn PhysicalExpr>>) -> Self {
+        Self { expr, filter }
+    }
+}
+
+impl Display for PlainAggregate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // DataFusion's own name of the call says its filter, if it has one.
+        f.write_str(self.expr.human_display().unwrap_or_else(|| self.expr.name()))
+    }
+}
+
+/// A column of keys: several calls over the same expression and filter share it.
+#[derive(Debug, Clone)]
+pub(super) struct KeyColumn {
+    pub(super) argument: Arc<dyn PhysicalExpr>,
+    pub(super) filter: Option<Arc<dyn PhysicalExpr>>,
+    pub(super) spec: KeySpec,
+}
+
+impl Display for KeyColumn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.argument)?;
+        fmt_filter(&self.filter, f)
+    }
+}
+
+/// The aggregates of an operator, in the order of its output, and what they share.
+#[derive(Debug, Clone)]
+pub(super) struct Aggregates {
+    /// Distinct key columns.
+    pub(super) columns: Vec<KeyColumn>,
+    /// Calls, each with the index of its key column.
+    pub(super) calls: Vec<(usize, QuantilesCall)>,
+    /// Aggregates that DataFusion computes.
+    pub(super) plain: Vec<PlainAggregate>,
+    /// Where each output column comes from.
+    pub(super) outputs: Vec<Output>,
+}
+
+/// Source of an output column: an index into [`Aggregates::calls`] or [`Aggregates::plain`].
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Output {
+    Call(usize),
+    Plain(usize),
+}
+
+impl Aggregates {
+    pub(super) fn new(list: Vec<ExecAggregate>) -> Self {
+        let mut aggregates = Self {
+            columns: Vec::new(),
+            calls: Vec::new(),
+            plain: Vec::new(),
+            outputs: Vec::new(),
+        };
+        for aggregate in list {
+            match aggregate {
+                ExecAggregate::Quantiles(call) => {
+                    let column = aggregates.column(&call);
+                    aggregates.outputs.push(Output::Call(aggregates.calls.len()));
+                    aggregates.calls.push((column, call));
+                }
+                ExecAggregate::Plain(plain) => {
+                    aggregates.outputs.push(Output::Plain(aggregates.plain.len()));
+                    aggregates.plain.push(plain);
+                }
+            }
+        }
+        aggregates
+    }
+
+    /// Index of the column that `call` reads.
+    fn column(&mut self, call: &QuantilesCall) -> usize {
+        let same = |column: &KeyColumn| column.argument.eq(&call.argument) && column.filter.eq(&call.filter);
+        self.columns.iter().position(same).unwrap_or_else(|| {
+            self.columns.push(KeyColumn {
+                argument: Arc::clone(&call.argument),
+                filter: call.filter.clone(),
+                spec: call.selected.spec().clone(),
+            });
+            self.columns.len() - 1
+        })
+    }
+
+    /// The calls over one column.
+    pub(super) fn calls_of(&self, column: usize) -> impl Iterator<Item = &QuantilesCall> {
+        let mine = move |(other, _): &&(usize, QuantilesCall)| *other == column;
+        self.calls.iter().filter(mine).map(|(_, call)| call)
+    }
+
+    /// Every physical expression, for rules that look into operators.
+    pub(super) fn expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        let columns = self.columns.iter().flat_map(|column| {
+            let argument = Arc::clone(&column.argument);
+            std::iter::once(argument).chain(column.filter.clone())
+        });
+        let plain = self
+            .plain
+            .iter()
+            .flat_map(|plain| plain.expr.expressions().into_iter().chain(plain.filter.clone()));
+        columns.chain(plain).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(quantiles: &[f64]) -> String {
+        let list: Vec<_> = quantiles
+            .iter()
+            .map(|&q| Quantile::try_from_f64(q).unwrap())
+            .collect();
+        Abbreviated(&list).to_string()
+    }
+
+    #[test]
+    fn long_lists_are_abbreviated() {
+        assert_eq!(shown(&[]), "[]");
+        assert_eq!(shown(&[0.25, 0.5]), "[0.25, 0.5]");
+        let percentiles: Vec<f64> = (1..100).map(|p| f64::from(p) / 100.0).collect();
+        assert_eq!(shown(&percentiles), "[0.01, 0.02, .., 0.99; 99 quantiles]");
+    }
+}

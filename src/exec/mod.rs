@@ -1,0 +1,20 @@
+//! Physical operators.
+//!
+//! ```text
+//! partition 0 ─ scan task ─┬─ lane of column 0 ──┐
+//!                          ├─ lane of column 1 ──┼─┐
+//!                          └─ plain accumulators ┼─┼─┐
+//! partition 1 ─ scan task ─┬─ lane of column 0 ──┤ │ │
+//!                          ├─ lane of column 1 ──┼─┤ │
+//!                          └─ plain accumulators ┼─┼─┤
+//!                                                │ │ └─ merged by their states
+//!                                  rounds over column 0, then over column 1 ─> one row
+//! ```
+
+mod aggregate;
+mod quantiles;
+mod run;
+mod scan;
+
+pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
+pub use quantiles::QuantilesExec;

@@ -1,0 +1,213 @@
+//! The operator behind ungrouped `exact_quantiles`.
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet, RecordOutput};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
+    ReplaceChildrenOptions,
+};
+
+use super::aggregate::{Aggregates, ExecAggregate};
+use super::run::{Run, RunMetrics};
+use crate::select::StrategyName;
+
+/// Exact quantiles over a whole input, with plain aggregates beside them. One partition, one row.
+///
+/// Reads each input partition once and in parallel, keeps the keys of every distinct (argument, filter) in memory
+/// that is reserved in the task's pool, and then narrows the ranks down in rounds over the resident keys. Cost: the
+/// scan, the width of the type for each value in memory, and a few reads of those keys. Without enough memory it fails
+/// with `ResourcesExhausted`.
+///
+/// Metrics: `input_rows`, `values_kept`, `bytes_held`, `rounds`, `candidates_after_round_<i>`, `scan_time` (processor
+/// time), `select_time` (elapsed), and a counter `strategy_<name>` for each column that was selected so.
+#[derive(Debug, Clone)]
+pub struct QuantilesExec {
+    input: Arc<dyn ExecutionPlan>,
+    aggregates: Arc<Aggregates>,
+    strategy: StrategyName,
+    schema: SchemaRef,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl QuantilesExec {
+    /// `aggregates` over `input`, one output column for each, under the names and types of `schema`.
+    ///
+    /// # Errors
+    /// An internal error if `schema` has another number of columns.
+    pub fn try_new(
+        input: Arc<dyn ExecutionPlan>,
+        aggregates: Vec<ExecAggregate>,
+        strategy: StrategyName,
+        schema: SchemaRef,
+    ) -> Result<Self> {
+        if schema.fields().len() != aggregates.len() {
+            return internal_err!(
+                "{} aggregates for {} output columns",
+                aggregates.len(),
+                schema.fields().len()
+            );
+        }
+        Ok(Self::over(
+            input,
+            Arc::new(Aggregates::new(aggregates)),
+            strategy,
+            schema,
+        ))
+    }
+
+    fn over(
+        input: Arc<dyn ExecutionPlan>,
+        aggregates: Arc<Aggregates>,
+        strategy: StrategyName,
+        schema: SchemaRef,
+    ) -> Self {
+        let properties = Arc::new(PlanProperties::new(
+            EquivalenceProperties::new(Arc::clone(&schema)),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Final,
+            input.boundedness(),
+        ));
+        Self {
+            input,
+            aggregates,
+            strategy,
+            schema,
+            properties,
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
+    }
+
+    /// How it selects; `auto` decides when the number of values is known.
+    pub fn strategy(&self) -> StrategyName {
+        self.strategy
+    }
+
+    fn with_input(&self, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let (Some(input), true) = (children.pop(), children.is_empty()) else {
+            return internal_err!("QuantilesExec has one input");
+        };
+        Ok(Arc::new(Self::over(
+            input,
+            Arc::clone(&self.aggregates),
+            self.strategy,
+            Arc::clone(&self.schema),
+        )))
+    }
+}
+
+fn comma_separated(items: impl Iterator<Item = impl Display>) -> String {
+    let items: Vec<_> = items.map(|item| item.to_string()).collect();
+    items.join(", ")
+}
+
+impl DisplayAs for QuantilesExec {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let columns = comma_separated(self.aggregates.columns.iter());
+        let calls = comma_separated(self.aggregates.calls.iter().map(|(_, call)| call));
+        let plain = comma_separated(self.aggregates.plain.iter());
+        match format {
+            DisplayFormatType::Default | DisplayFormatType::Verbose => {
+                write!(
+                    f,
+                    "QuantilesExec: strategy={}, columns=[{columns}], calls=[{calls}]",
+                    self.strategy
+                )?;
+                if !plain.is_empty() {
+                    write!(f, ", plain=[{plain}]")?;
+                }
+                Ok(())
+            }
+            DisplayFormatType::TreeRender => {
+                writeln!(f, "strategy={}", self.strategy)?;
+                writeln!(f, "calls={calls}")?;
+                if !plain.is_empty() {
+                    writeln!(f, "plain={plain}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl ExecutionPlan for QuantilesExec {
+    fn name(&self) -> &str {
+        "QuantilesExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.with_input(children)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.with_input(children)
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        for expr in self.aggregates.expressions() {
+            if f(&expr)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        if partition != 0 {
+            return internal_err!("QuantilesExec has one partition, asked for partition {partition}");
+        }
+        let partitions = self.input.output_partitioning().partition_count();
+        let streams = (0..partitions).map(|i| self.input.execute(i, Arc::clone(&context)));
+        let streams = streams.collect::<Result<Vec<_>>>()?;
+        let run = Run {
+            aggregates: Arc::clone(&self.aggregates),
+            strategy: self.strategy,
+            schema: Arc::clone(&self.schema),
+            threads: context.session_config().target_partitions(),
+            memory: MemoryConsumer::new(self.name()).register(context.memory_pool()),
+            metrics: RunMetrics::new(&self.metrics),
+        };
+        let baseline = run.metrics.baseline.clone();
+        let answer = async move { run.batch(streams).await.record_output(&baseline) };
+        Ok(Box::pin(RecordBatchStreamAdapter::new(
+            Arc::clone(&self.schema),
+            futures::stream::once(answer),
+        )))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}

@@ -1,0 +1,317 @@
+//! Accumulators of one group: buffer the keys, select at the end.
+//!
+//! These serve whatever no operator of this crate takes over: windows, `DISTINCT`, and aggregates of sessions
+//! with a foreign planner. Cost: 16 bytes a value, one selection (linear in the values, logarithmic in the number
+//! of quantiles) for each evaluation.
+
+use std::mem::size_of;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, LargeListArray};
+use datafusion::arrow::buffer::OffsetBuffer;
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::utils::SingleRowListArrayBuilder;
+use datafusion::common::{Result, ScalarValue, exec_datafusion_err, internal_datafusion_err};
+use datafusion::logical_expr::Accumulator;
+
+use crate::key::{KeyBits, KeySpec};
+use crate::select::quantile::Ask;
+
+/// What is asked of one column, and how its keys become the answer.
+#[derive(Debug, Clone)]
+pub(crate) struct SelectedColumn {
+    spec: KeySpec,
+    ask: Ask,
+    is_list: bool,
+    is_distinct: bool,
+}
+
+impl SelectedColumn {
+    /// # Errors
+    /// A planning error if values of this type have no order, or none between them where the method needs it.
+    pub(crate) fn try_new(data_type: &DataType, ask: Ask, is_list: bool, is_distinct: bool) -> Result<Self> {
+        ask.method.result_type(data_type)?;
+        Ok(Self {
+            spec: KeySpec::try_new(data_type)?,
+            ask,
+            is_list,
+            is_distinct,
+        })
+    }
+
+    pub(crate) fn spec(&self) -> &KeySpec {
+        &self.spec
+    }
+
+    pub(crate) fn ask(&self) -> &Ask {
+        &self.ask
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        self.is_list
+    }
+
+    /// Type of an accumulator's state: the values themselves.
+    pub(super) fn state_type(data_type: &DataType) -> DataType {
+        DataType::LargeList(Self::state_item(data_type))
+    }
+
+    pub(super) fn state_item(data_type: &DataType) -> FieldRef {
+        Arc::new(Field::new_list_field(data_type.clone(), true))
+    }
+
+    /// Type of the answer.
+    pub(super) fn result_type(&self) -> Result<DataType> {
+        let one = self.ask.method.result_type(self.spec.data_type())?;
+        Ok(match self.is_list {
+            true => DataType::new_list(one, true),
+            false => one,
+        })
+    }
+
+    /// Answers over the keys of one group: one for each quantile. Reorders the keys, drops duplicates if asked to.
+    pub(super) fn answers(&self, keys: &mut [KeyBits]) -> Result<ArrayRef> {
+        let keys = match self.is_distinct {
+            true => sorted_distinct(keys),
+            false => {
+                select_ranks(keys, &self.ask.ranks(keys.len() as u64));
+                keys
+            }
+        };
+        let key_at = |rank: u64| {
+            let key = keys.get(rank as usize - 1).copied();
+            key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {} values", keys.len()))
+        };
+        self.ask.answers(&self.spec, keys.len() as u64, &key_at)
+    }
+
+    /// The answers of one group, as the value of its row.
+    pub(crate) fn row(&self, answers: ArrayRef, n: u64) -> Result<ScalarValue> {
+        if n == 0 {
+            return ScalarValue::try_from(&self.result_type()?);
+        }
+        match self.is_list {
+            true => Ok(SingleRowListArrayBuilder::new(answers)
+                .with_nullable(true)
+                .build_list_scalar()),
+            false => ScalarValue::try_from_array(&answers, 0),
+        }
+    }
+
+    fn evaluate(&self, keys: &mut [KeyBits]) -> Result<ScalarValue> {
+        let n = keys.len() as u64;
+        self.row(self.answers(keys)?, n)
+    }
+
+    fn state(&self, keys: &[KeyBits]) -> Result<Vec<ScalarValue>> {
+        let values = self.spec.to_array(keys)?;
+        let list = LargeListArray::try_new(
+            Self::state_item(self.spec.data_type()),
+            OffsetBuffer::from_lengths([values.len()]),
+            values,
+            None,
+        )?;
+        Ok(vec![ScalarValue::LargeList(Arc::new(list))])
+    }
+}
+
+/// Sorts, moves the distinct keys to the front and returns them.
+fn sorted_distinct(keys: &mut [KeyBits]) -> &mut [KeyBits] {
+    keys.sort_unstable();
+    let mut distinct = 0;
+    for i in 0..keys.len() {
+        if i == 0 || keys[i] != keys[distinct - 1] {
+            // A swap keeps every key in the slice, so that evaluating again sees the same values.
+            keys.swap(distinct, i);
+            distinct += 1;
+        }
+    }
+    &mut keys[..distinct]
+}
+
+/// Reorders `keys` so that each of `ranks` (1-based, ascending, distinct, at most the length) is in its place.
+///
+/// Linear in the keys times the logarithm of the number of ranks.
+pub(crate) fn select_ranks(keys: &mut [KeyBits], ranks: &[u64]) {
+    select_within(keys, 0, ranks);
+}
+
+/// As [`select_ranks`], on keys that `before` others precede.
+fn select_within(keys: &mut [KeyBits], before: u64, ranks: &[u64]) {
+    let middle = ranks.len() / 2;
+    let Some(&rank) = ranks.get(middle) else { return };
+    let index = (rank - 1 - before) as usize;
+    let (below, _, above) = keys.select_nth_unstable(index);
+    select_within(below, before, &ranks[..middle]);
+    select_within(above, rank, &ranks[middle + 1..]);
+}
+
+/// Keys of the values in a state column: one list for each row.
+pub(super) fn state_rows(states: &[ArrayRef]) -> Result<&LargeListArray> {
+    states
+        .first()
+        .and_then(|state| state.as_list_opt::<i64>())
+        .ok_or_else(|| internal_datafusion_err!("a state of exact_quantiles is one column of large lists"))
+}
+
+/// Appends, with an error instead of an abort if memory ends.
+pub(super) fn extend<T: Copy>(buffer: &mut Vec<T>, values: &[T]) -> Result<()> {
+    buffer.try_reserve(values.len()).map_err(|error| {
+        exec_datafusion_err!(
+            "exact_quantiles cannot buffer {} more bytes: {error}",
+            std::mem::size_of_val(values)
+        )
+    })?;
+    buffer.extend_from_slice(values);
+    Ok(())
+}
+
+/// Keys of one group, in any order.
+#[derive(Debug)]
+pub(super) struct QuantilesAccumulator {
+    column: SelectedColumn,
+    keys: Vec<KeyBits>,
+}
+
+impl QuantilesAccumulator {
+    pub(super) fn new(column: SelectedColumn) -> Self {
+        Self {
+            column,
+            keys: Vec::new(),
+        }
+    }
+}
+
+impl Accumulator for QuantilesAccumulator {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        let keys = self.column.spec.keys(values[0].as_ref())?;
+        extend(&mut self.keys, &keys)
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        self.column.evaluate(&mut self.keys)
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.keys.capacity() * size_of::<KeyBits>()
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        self.column.state(&self.keys)
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        for list in state_rows(states)?.iter().flatten() {
+            let keys = self.column.spec.keys(list.as_ref())?;
+            extend(&mut self.keys, &keys)?;
+        }
+        Ok(())
+    }
+}
+
+/// Keys of a moving window frame, sorted. A step costs a search and a move of the keys above.
+#[derive(Debug)]
+pub(super) struct SlidingQuantilesAccumulator {
+    column: SelectedColumn,
+    sorted: Vec<KeyBits>,
+}
+
+impl SlidingQuantilesAccumulator {
+    pub(super) fn new(column: SelectedColumn) -> Self {
+        Self {
+            column,
+            sorted: Vec::new(),
+        }
+    }
+
+    fn insert(&mut self, keys: &[KeyBits]) -> Result<()> {
+        if let [key] = keys {
+            let at = self.sorted.partition_point(|other| other < key);
+            self.sorted.insert(at, *key);
+            return Ok(());
+        }
+        extend(&mut self.sorted, keys)?;
+        // Run-adaptive: what is there is one run already.
+        self.sorted.sort();
+        Ok(())
+    }
+}
+
+impl Accumulator for SlidingQuantilesAccumulator {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        let keys = self.column.spec.keys(values[0].as_ref())?;
+        self.insert(&keys)
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        for key in self.column.spec.keys(values[0].as_ref())? {
+            let at = self.sorted.binary_search(&key);
+            let at =
+                at.map_err(|_| internal_datafusion_err!("a window retracts a value that it never added"))?;
+            self.sorted.remove(at);
+        }
+        Ok(())
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        if self.column.is_distinct {
+            let mut distinct = self.sorted.clone();
+            distinct.dedup();
+            return self.column.evaluate(&mut distinct);
+        }
+        let key_at = |rank: u64| Ok(self.sorted[rank as usize - 1]);
+        let n = self.sorted.len() as u64;
+        let answers = self.column.ask.answers(&self.column.spec, n, &key_at)?;
+        self.column.row(answers, n)
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.sorted.capacity() * size_of::<KeyBits>()
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        self.column.state(&self.sorted)
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        for list in state_rows(states)?.iter().flatten() {
+            let keys = self.column.spec.keys(list.as_ref())?;
+            self.insert(&keys)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_land_in_place() {
+        let keys: Vec<KeyBits> = (0..1000).map(|i| (i * 7919) % 613).collect();
+        let mut sorted = keys.clone();
+        sorted.sort_unstable();
+        for ranks in [&[1][..], &[1000], &[1, 2, 3, 500, 999, 1000], &[]] {
+            let mut selected = keys.clone();
+            select_ranks(&mut selected, ranks);
+            for &rank in ranks {
+                let at = rank as usize - 1;
+                assert_eq!(selected[at], sorted[at], "rank {rank}");
+            }
+            selected.sort_unstable();
+            assert_eq!(selected, sorted, "no key is lost");
+        }
+    }
+
+    #[test]
+    fn distinct_keys_come_first_and_none_is_lost() {
+        let mut keys = vec![3, 1, 3, 2, 1, 1];
+        assert_eq!(sorted_distinct(&mut keys), [1, 2, 3]);
+        keys.sort_unstable();
+        assert_eq!(keys, [1, 1, 1, 2, 3, 3]);
+    }
+}

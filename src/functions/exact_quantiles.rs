@@ -1,0 +1,249 @@
+//! `exact_quantiles` as an aggregate function: its types, its names, its accumulators.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::{Result, plan_err};
+use datafusion::logical_expr::expr::{AggregateFunctionParams, WindowFunctionParams};
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::format_state_name;
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, GroupsAccumulator, Signature, Volatility, lit,
+    udaf_default_display_name, udaf_default_human_display, udaf_default_schema_name,
+    udaf_default_window_function_display_name, udaf_default_window_function_schema_name,
+};
+
+use super::EXACT_QUANTILES;
+use super::accumulator::{QuantilesAccumulator, SelectedColumn, SlidingQuantilesAccumulator};
+use super::call::evaluated_quantiles;
+use super::groups::QuantilesGroupsAccumulator;
+use crate::select::quantile::{Ask, Method};
+
+/// Exact quantiles of a column by one method, counted from one end.
+///
+/// Arguments: values of any fixed-width type that can be ordered (NULLs are skipped), and a constant number or
+/// list of numbers in [0, 1]. One number gives one value, a list gives a list in the same order.
+///
+/// As an aggregate inside a grouped query it buffers 16 bytes for each value; ungrouped calls run as
+/// [`QuantilesExec`](crate::exec::QuantilesExec) instead where the session's planner is
+/// [`QuantilesPlanner`](crate::planner::QuantilesPlanner).
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct ExactQuantiles {
+    name: String,
+    method: Method,
+    descending: bool,
+    signature: Signature,
+}
+
+impl ExactQuantiles {
+    /// The function for one method; `descending` counts from the greatest value.
+    pub fn new(method: Method, descending: bool) -> Self {
+        let mut name = EXACT_QUANTILES.to_owned();
+        if method != Method::Disc {
+            name += &format!("_{method}");
+        }
+        if descending {
+            name += "_desc";
+        }
+        let signature = Signature::user_defined(Volatility::Immutable)
+            .with_parameter_names(vec!["x", "quantiles", "method"])
+            .expect("a user-defined signature takes any distinct names");
+        Self {
+            name,
+            method,
+            descending,
+            signature,
+        }
+    }
+
+    /// This type behind a registered function, if it is one of ours.
+    pub fn of(function: &AggregateUDF) -> Option<&Self> {
+        function.inner().downcast_ref::<Self>()
+    }
+
+    /// How a position between two values becomes an answer.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// Whether quantiles count from the greatest value.
+    pub fn is_descending(&self) -> bool {
+        self.descending
+    }
+
+    fn column(&self, args: &AccumulatorArgs) -> Result<SelectedColumn> {
+        let [_, quantiles] = args.exprs else {
+            return plan_err!("{}", wrong_arguments(args.exprs.len()));
+        };
+        let quantiles = evaluated_quantiles(quantiles)?;
+        // An ordering is left only where no `QuantilesExprPlanner` has turned it into the function's name.
+        let reversed = args
+            .order_bys
+            .first()
+            .is_some_and(|order| order.options.descending);
+        let ask = Ask {
+            quantiles: quantiles.list,
+            method: self.method,
+            descending: self.descending != reversed,
+        };
+        SelectedColumn::try_new(
+            args.expr_fields[0].data_type(),
+            ask,
+            quantiles.is_list,
+            args.is_distinct,
+        )
+    }
+
+    /// Arguments as a user writes them, which say what the hidden name says.
+    fn spelled(&self, args: &[Expr]) -> Vec<Expr> {
+        let mut args = args.to_vec();
+        if self.method != Method::Disc {
+            args.push(lit(self.method.to_string()));
+        }
+        args
+    }
+
+    /// `name(rest)` of a default spelling under the user's name, the direction before other clauses.
+    fn renamed(&self, spelling: &str) -> String {
+        let call = spelling.strip_prefix(self.name.as_str()).unwrap_or(spelling);
+        format!("{EXACT_QUANTILES}{call}")
+    }
+
+    /// Parameters whose default spelling is the user's, except for the name.
+    fn spelled_params(&self, params: &AggregateFunctionParams) -> AggregateFunctionParams {
+        let mut params = params.clone();
+        params.args = self.spelled(&params.args);
+        if self.descending && params.order_by.is_empty() && params.args.len() > 1 {
+            params.order_by = vec![params.args[0].clone().sort(false, true)];
+        }
+        params
+    }
+
+    /// As [`Self::spelled_params`]; a window has no `WITHIN GROUP`, so the name says the direction.
+    fn spelled_window(&self, params: &WindowFunctionParams) -> WindowFunctionParams {
+        let mut params = params.clone();
+        params.args = self.spelled(&params.args);
+        params
+    }
+
+    fn renamed_window(&self, spelling: &str) -> String {
+        if self.descending {
+            let call = spelling.strip_prefix(self.name.as_str()).unwrap_or(spelling);
+            return format!("{EXACT_QUANTILES}_desc{call}");
+        }
+        self.renamed(spelling)
+    }
+}
+
+/// What to say about a wrong number of arguments.
+pub(super) fn wrong_arguments(count: usize) -> String {
+    format!(
+        "{EXACT_QUANTILES} takes 2 or 3 arguments, got {count}: the values, a constant quantile or list of \
+         quantiles from 0 to 1, and optionally the name of a method"
+    )
+}
+
+/// The type in which values are ordered: a dictionary counts as its values, NULLs without a type as Float64.
+pub(crate) fn ordered_type(data_type: &DataType) -> &DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => ordered_type(values),
+        DataType::Null => &DataType::Float64,
+        other => other,
+    }
+}
+
+fn is_list(data_type: &DataType) -> bool {
+    use DataType::{FixedSizeList, LargeList, List};
+    matches!(data_type, List(_) | LargeList(_) | FixedSizeList(..))
+}
+
+impl AggregateUDFImpl for ExactQuantiles {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn schema_name(&self, params: &AggregateFunctionParams) -> Result<String> {
+        Ok(self.renamed(&udaf_default_schema_name(self, &self.spelled_params(params))?))
+    }
+
+    fn human_display(&self, params: &AggregateFunctionParams) -> Result<String> {
+        Ok(self.renamed(&udaf_default_human_display(self, &self.spelled_params(params))?))
+    }
+
+    fn display_name(&self, params: &AggregateFunctionParams) -> Result<String> {
+        Ok(self.renamed(&udaf_default_display_name(self, &self.spelled_params(params))?))
+    }
+
+    fn window_function_schema_name(&self, params: &WindowFunctionParams) -> Result<String> {
+        let spelled = self.spelled_window(params);
+        Ok(self.renamed_window(&udaf_default_window_function_schema_name(self, &spelled)?))
+    }
+
+    fn window_function_display_name(&self, params: &WindowFunctionParams) -> Result<String> {
+        let spelled = self.spelled_window(params);
+        Ok(self.renamed_window(&udaf_default_window_function_display_name(self, &spelled)?))
+    }
+
+    fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
+        match arg_types {
+            [x, quantiles] => {
+                // Types without an order are refused by `return_type`, whose error reaches the user as it is.
+                Ok(vec![ordered_type(x).clone(), quantiles.clone()])
+            }
+            [_, _, _] => plan_err!(
+                "{EXACT_QUANTILES} with a method needs its expression planner: register the extension with \
+                 datafusion_quantiles::register_all"
+            ),
+            _ => plan_err!("{}", wrong_arguments(arg_types.len())),
+        }
+    }
+
+    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
+        let [x, quantiles] = arg_types else {
+            return plan_err!("{}", wrong_arguments(arg_types.len()));
+        };
+        let one = self.method.result_type(ordered_type(x))?;
+        Ok(match is_list(quantiles) {
+            true => DataType::new_list(one, true),
+            false => one,
+        })
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
+        let x = ordered_type(args.input_fields[0].data_type());
+        // Offsets of 64 bits: one group may hold more values than 32 bits count.
+        Ok(vec![Arc::new(Field::new(
+            format_state_name(args.name, "values"),
+            SelectedColumn::state_type(x),
+            true,
+        ))])
+    }
+
+    fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        Ok(Box::new(QuantilesAccumulator::new(self.column(&args)?)))
+    }
+
+    fn create_sliding_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        Ok(Box::new(SlidingQuantilesAccumulator::new(self.column(&args)?)))
+    }
+
+    fn groups_accumulator_supported(&self, _args: AccumulatorArgs) -> bool {
+        true
+    }
+
+    fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
+        Ok(Box::new(QuantilesGroupsAccumulator::new(self.column(&args)?)))
+    }
+
+    fn supports_null_handling_clause(&self) -> bool {
+        true
+    }
+
+    fn supports_within_group_clause(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,133 @@
+//! SQL calls to hidden aggregates: reads method and direction while values can still be seen.
+
+use std::sync::Arc;
+
+use datafusion::common::{Result, ScalarValue, plan_err};
+use datafusion::logical_expr::expr::{
+    AggregateFunction, AggregateFunctionParams, NullTreatment, WindowFunction, WindowFunctionParams,
+};
+use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawAggregateExpr, RawWindowExpr};
+use datafusion::logical_expr::{AggregateUDF, Expr, WindowFunctionDefinition};
+
+use super::exact_quantiles::wrong_arguments;
+use super::{EXACT_QUANTILES, ExactQuantiles, QuantileArgument, aggregate, constant};
+use crate::select::quantile::Method;
+
+/// Plans `exact_quantiles(x, q [, method])`, with `WITHIN GROUP` and with `OVER`.
+///
+/// It reads the method and the direction and swaps in the aggregate function that has them in its name; a result
+/// column keeps the spelling of the query. Quantiles that are known at this point are checked here, so that a bad one
+/// is an error even where the optimizer would drop the call.
+#[derive(Debug, Default)]
+pub struct QuantilesExprPlanner;
+
+impl ExprPlanner for QuantilesExprPlanner {
+    fn plan_aggregate(&self, raw: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
+        let Some(function) = ExactQuantiles::of(&raw.func) else {
+            return Ok(PlannerResult::Original(raw));
+        };
+        let descending = raw.order_by.first().map(|order| !order.asc);
+        let (planned, args) = plan_call(function, &raw.args, descending, raw.null_treatment)?;
+        let written = Expr::AggregateFunction(AggregateFunction {
+            func: raw.func,
+            params: AggregateFunctionParams {
+                args: raw.args,
+                distinct: raw.distinct,
+                filter: raw.filter.clone(),
+                order_by: raw.order_by,
+                null_treatment: raw.null_treatment,
+            },
+        });
+        let call = AggregateFunction::new_udf(planned, args, raw.distinct, raw.filter, Vec::new(), None);
+        named_as(Expr::AggregateFunction(call), &written)
+    }
+
+    fn plan_window(&self, raw: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
+        let WindowFunctionDefinition::AggregateUDF(udaf) = &raw.func_def else {
+            return Ok(PlannerResult::Original(raw));
+        };
+        let Some(function) = ExactQuantiles::of(udaf) else {
+            return Ok(PlannerResult::Original(raw));
+        };
+        let (planned, args) = plan_call(function, &raw.args, None, raw.null_treatment)?;
+        let written = WindowFunction {
+            fun: raw.func_def,
+            params: WindowFunctionParams {
+                args: raw.args,
+                partition_by: raw.partition_by,
+                order_by: raw.order_by,
+                window_frame: raw.window_frame,
+                filter: raw.filter,
+                null_treatment: raw.null_treatment,
+                distinct: raw.distinct,
+            },
+        };
+        let mut call = written.clone();
+        call.fun = WindowFunctionDefinition::AggregateUDF(planned);
+        call.params.args = args;
+        call.params.null_treatment = None;
+        named_as(
+            Expr::WindowFunction(Box::new(call)),
+            &Expr::WindowFunction(Box::new(written)),
+        )
+    }
+}
+
+/// The aggregate that a call means, and its two arguments. `descending`: from `WITHIN GROUP`, if there is one.
+fn plan_call(
+    function: &ExactQuantiles,
+    args: &[Expr],
+    descending: Option<bool>,
+    nulls: Option<NullTreatment>,
+) -> Result<(Arc<AggregateUDF>, Vec<Expr>)> {
+    if nulls == Some(NullTreatment::RespectNulls) {
+        return plan_err!("{EXACT_QUANTILES} skips NULLs: RESPECT NULLS is not allowed");
+    }
+    let (x, quantiles, method) = match args {
+        [x, quantiles] => (x, quantiles, function.method()),
+        [x, quantiles, _] if descending.is_some() && constant(quantiles)?.is_none() => {
+            return plan_err!(
+                "{EXACT_QUANTILES} with WITHIN GROUP (ORDER BY {x}) takes its values from there: remove the argument \
+                 {quantiles}"
+            );
+        }
+        [x, quantiles, method] => (x, quantiles, method_argument(method)?),
+        _ => return plan_err!("{}", wrong_arguments(args.len())),
+    };
+    QuantileArgument::try_new(quantiles)?;
+    let planned = aggregate(method, descending.unwrap_or(function.is_descending()));
+    Ok((planned, vec![x.clone(), quantiles.clone()]))
+}
+
+fn method_argument(expr: &Expr) -> Result<Method> {
+    match constant(expr)? {
+        Some(
+            ScalarValue::Utf8(Some(name))
+            | ScalarValue::LargeUtf8(Some(name))
+            | ScalarValue::Utf8View(Some(name)),
+        ) => name.parse(),
+        Some(value) => plan_err!(
+            "{EXACT_QUANTILES}: the method must be a string, one of {}, got {value} of type {}",
+            methods(),
+            value.data_type()
+        ),
+        None => plan_err!(
+            "{EXACT_QUANTILES}: the method must be a constant string, one of {}, got {expr}",
+            methods()
+        ),
+    }
+}
+
+fn methods() -> String {
+    Method::ALL.map(|method| method.to_string()).join(", ")
+}
+
+/// `planned` under the name that `written` would have had.
+fn named_as<T>(planned: Expr, written: &Expr) -> Result<PlannerResult<T>> {
+    let name = written.schema_name().to_string();
+    let is_same = planned.schema_name().to_string() == name;
+    Ok(PlannerResult::Planned(match is_same {
+        true => planned,
+        false => planned.alias(name),
+    }))
+}

@@ -1,0 +1,86 @@
+//! The SQL functions, and how a call travels from the parser to an accumulator.
+//!
+//! An aggregate's return type sees the types of its arguments and never their values, so the method and the
+//! direction cannot be plain arguments. Each pair of them is an aggregate function of its own
+//! ([`ExactQuantiles`], twelve in all), and [`QuantilesExprPlanner`] swaps the right one in while SQL is planned:
+//!
+//! ```text
+//! exact_quantiles(x, 0.5)                                -> exact_quantiles(x, 0.5)
+//! exact_quantiles(x, 0.5, 'Linear')                      -> exact_quantiles_linear(x, 0.5)
+//! exact_quantiles(0.5) WITHIN GROUP (ORDER BY x DESC)    -> exact_quantiles_desc(x, 0.5)
+//! ```
+//! Since the pair is the function's name, it also survives a plan's way over a wire that carries names only.
+
+mod accumulator;
+mod call;
+mod exact_quantiles;
+mod expr_planner;
+mod groups;
+
+use std::sync::{Arc, LazyLock};
+
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::{AggregateUDF, Expr};
+
+use crate::select::quantile::Method;
+
+pub(crate) use accumulator::{SelectedColumn, select_ranks};
+pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
+pub use exact_quantiles::ExactQuantiles;
+pub(crate) use exact_quantiles::ordered_type;
+pub use expr_planner::QuantilesExprPlanner;
+
+/// Name of the function that a user writes.
+pub const EXACT_QUANTILES: &str = "exact_quantiles";
+
+static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
+    Method::ALL
+        .into_iter()
+        .flat_map(|method| [false, true].map(|descending| ExactQuantiles::new(method, descending)))
+        .map(|function| Arc::new(AggregateUDF::from(function)))
+        .collect()
+});
+
+/// Every aggregate function to register: one for each method and direction.
+pub fn all_aggregates() -> &'static [Arc<AggregateUDF>] {
+    &AGGREGATES
+}
+
+/// The aggregate function for one method and direction; `descending` counts from the greatest value.
+///
+/// Called with two arguments: the values, and a constant number or list of numbers in [0, 1].
+pub fn aggregate(method: Method, descending: bool) -> Arc<AggregateUDF> {
+    let wanted = |udf: &&Arc<AggregateUDF>| {
+        ExactQuantiles::of(udf).is_some_and(|f| f.method() == method && f.is_descending() == descending)
+    };
+    let found = AGGREGATES.iter().find(wanted);
+    Arc::clone(found.expect("there is one for each method and direction"))
+}
+
+/// Calls for the DataFrame and expression API.
+pub mod expr_fn {
+    use super::{AggregateFunction, Expr, Method, aggregate};
+
+    /// Exact quantiles of `x`, which skips NULLs.
+    ///
+    /// `quantiles` is a constant expression: a number in [0, 1], then the answer is one value, or a list of them,
+    /// then the answer is a list in the same order. `descending` counts from the greatest value. What is wrong
+    /// with the arguments is an error when the plan is made.
+    ///
+    /// ```
+    /// # use datafusion::prelude::*;
+    /// # use datafusion_quantiles::functions::expr_fn::exact_quantiles;
+    /// # use datafusion_quantiles::select::quantile::Method;
+    /// let median = exact_quantiles(col("fare"), lit(0.5), Method::Disc, false).alias("median");
+    /// ```
+    pub fn exact_quantiles(x: Expr, quantiles: Expr, method: Method, descending: bool) -> Expr {
+        Expr::AggregateFunction(AggregateFunction::new_udf(
+            aggregate(method, descending),
+            vec![x, quantiles],
+            false,
+            None,
+            Vec::new(),
+            None,
+        ))
+    }
+}

@@ -1,0 +1,124 @@
+//! Plans around a query planner that knows nothing of our node.
+//!
+//! Innermost first, the input of each node is planned by the inner planner, the operator is put on it, and the node is
+//! replaced by a scan of a table that gives out the finished operator. What is left holds no node of ours.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
+use datafusion::common::{Column, Result, TableReference};
+use datafusion::datasource::{TableType, provider_as_source};
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
+use datafusion::physical_expr::projection::ProjectionExpr;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::{ExecutionPlan, expressions};
+
+use super::QuantilesNode;
+use super::physical::quantiles_exec;
+use super::query_planner::SharedQueryPlanner;
+
+/// Plans a rewritten plan with the help of `inner`.
+pub(super) async fn plan_with_inner(
+    mut plan: LogicalPlan,
+    inner: &SharedQueryPlanner,
+    session: &dyn Session,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let mut number = 0;
+    while let Some(node) = innermost(&plan)? {
+        let input = inner.create_physical_plan(node.input(), session).await?;
+        let exec = quantiles_exec(&node, input, session, &PhysicalPlanningContext::default())?;
+        plan = replace_first(plan, &node, &scan_of(&node, Arc::new(exec), number)?)?;
+        number += 1;
+    }
+    inner.create_physical_plan(&plan, session).await
+}
+
+fn as_node(plan: &LogicalPlan) -> Option<&QuantilesNode> {
+    match plan {
+        LogicalPlan::Extension(extension) => extension.node.as_any().downcast_ref(),
+        _ => None,
+    }
+}
+
+/// Some node of ours with none below it.
+fn innermost(plan: &LogicalPlan) -> Result<Option<QuantilesNode>> {
+    let mut found = None;
+    plan.apply_with_subqueries(|part| {
+        let Some(node) = as_node(part) else {
+            return Ok(TreeNodeRecursion::Continue);
+        };
+        let below = innermost(node.input())?;
+        found = Some(below.unwrap_or_else(|| node.clone()));
+        Ok(TreeNodeRecursion::Stop)
+    })?;
+    Ok(found)
+}
+
+/// One occurrence only: an equal node elsewhere needs an input of its own, for a scan can be executed once.
+fn replace_first(plan: LogicalPlan, node: &QuantilesNode, by: &LogicalPlan) -> Result<LogicalPlan> {
+    let mut replaced = false;
+    let plan = plan.transform_up_with_subqueries(|part| {
+        if replaced || as_node(&part) != Some(node) {
+            return Ok(Transformed::no(part));
+        }
+        replaced = true;
+        Ok(Transformed::yes(by.clone()))
+    })?;
+    Ok(plan.data)
+}
+
+/// A scan that yields `plan`, under the names of the node's schema.
+fn scan_of(node: &QuantilesNode, plan: Arc<dyn ExecutionPlan>, number: usize) -> Result<LogicalPlan> {
+    let table = TableReference::bare(format!("__quantiles_{number}"));
+    let source = provider_as_source(Arc::new(PlannedTable { plan }));
+    let columns = node.schema().iter().map(|(qualifier, field)| {
+        Expr::Column(Column::new(Some(table.clone()), field.name()))
+            .alias_qualified(qualifier.cloned(), field.name())
+    });
+    let columns: Vec<_> = columns.collect();
+    LogicalPlanBuilder::scan(table.clone(), source, None)?
+        .project(columns)?
+        .build()
+}
+
+/// A table that is a finished physical plan.
+#[derive(Debug)]
+struct PlannedTable {
+    plan: Arc<dyn ExecutionPlan>,
+}
+
+#[async_trait]
+impl TableProvider for PlannedTable {
+    fn schema(&self) -> SchemaRef {
+        self.plan.schema()
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Temporary
+    }
+
+    async fn scan(
+        &self,
+        _session: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _filters: &[Expr],
+        _limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let Some(projection) = projection else {
+            return Ok(Arc::clone(&self.plan));
+        };
+        let schema = self.schema();
+        let columns = projection.iter().map(|&index| {
+            let name = schema.field(index).name();
+            ProjectionExpr::new(Arc::new(expressions::Column::new(name, index)), name)
+        });
+        Ok(Arc::new(ProjectionExec::try_new(
+            columns,
+            Arc::clone(&self.plan),
+        )?))
+    }
+}

@@ -1,0 +1,27 @@
+//! From SQL to [`QuantilesExec`](crate::exec::QuantilesExec): the query planner, its logical node, registration.
+//!
+//! ```sql
+//! SELECT exact_quantiles(fare, [0.5, 0.99]), count(*) FROM trips WHERE fare > 0
+//! ```
+//! ```text
+//! Aggregate: groupBy=[[]],                            Quantiles: aggr=[[exact_quantiles(..),
+//!     aggr=[[exact_quantiles(..), count(..)]]   ->        count(..)]]
+//!   Filter: trips.fare > 0                              Filter: trips.fare > 0
+//!     TableScan: trips                                    TableScan: trips
+//! ```
+//! The rewrite happens inside a [`QueryPlanner`](datafusion::execution::context::QueryPlanner), after the optimizer:
+//! the one place that is the same in one process and on a cluster, and that sees constants folded.
+
+mod check;
+mod foreign;
+mod node;
+mod physical;
+mod query_planner;
+mod register;
+mod rewrite;
+
+pub use check::CheckQuantiles;
+pub use node::QuantilesNode;
+pub use physical::QuantilesExtensionPlanner;
+pub use query_planner::QuantilesPlanner;
+pub use register::{SessionStateBuilderExt, register_all};

@@ -1,0 +1,125 @@
+//! A [`QuantilesNode`] to a [`QuantilesExec`].
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::aggregate::LoweredAggregateBuilder;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
+
+use super::QuantilesNode;
+use super::rewrite::{aggregate_call, is_quantiles};
+use crate::config::QuantilesOptions;
+use crate::exec::{ExecAggregate, PlainAggregate, QuantilesCall, QuantilesExec};
+use crate::functions::{ExactQuantiles, constant_quantiles};
+use crate::select::quantile::Ask;
+
+/// Plans [`QuantilesNode`]s: for a query planner that is built from several extension planners.
+#[derive(Debug, Default)]
+pub struct QuantilesExtensionPlanner;
+
+#[async_trait]
+impl ExtensionPlanner for QuantilesExtensionPlanner {
+    async fn plan_extension(
+        &self,
+        _planner: &dyn PhysicalPlanner,
+        node: &dyn UserDefinedLogicalNode,
+        _logical_inputs: &[&LogicalPlan],
+        physical_inputs: &[Arc<dyn ExecutionPlan>],
+        session: &dyn Session,
+        planning: &PhysicalPlanningContext,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let (Some(node), [input]) = (node.as_any().downcast_ref::<QuantilesNode>(), physical_inputs) else {
+            return Ok(None);
+        };
+        let plan = quantiles_exec(node, Arc::clone(input), session, planning)?;
+        Ok(Some(Arc::new(plan)))
+    }
+}
+
+/// The operator for `node` over its planned input.
+///
+/// # Errors
+/// A planning error if a quantile is not a constant number in [0, 1].
+pub(super) fn quantiles_exec(
+    node: &QuantilesNode,
+    input: Arc<dyn ExecutionPlan>,
+    session: &dyn Session,
+    planning: &PhysicalPlanningContext,
+) -> Result<QuantilesExec> {
+    let lowering = Lowering {
+        node,
+        input: &input,
+        session,
+        planning,
+    };
+    let aggregates = node.aggr_expr().iter().map(|expr| lowering.aggregate(expr));
+    let aggregates = aggregates.collect::<Result<Vec<_>>>()?;
+    let strategy = QuantilesOptions::of(session.config_options()).strategy;
+    let schema = Arc::clone(node.schema().inner());
+    QuantilesExec::try_new(input, aggregates, strategy, schema)
+}
+
+/// Logical aggregates to physical ones, over one input.
+struct Lowering<'a> {
+    node: &'a QuantilesNode,
+    input: &'a Arc<dyn ExecutionPlan>,
+    session: &'a dyn Session,
+    planning: &'a PhysicalPlanningContext,
+}
+
+impl Lowering<'_> {
+    fn aggregate(&self, expr: &Expr) -> Result<ExecAggregate> {
+        let call = aggregate_call(expr)
+            .ok_or_else(|| internal_datafusion_err!("a Quantiles node holds aggregates only, got {expr}"))?;
+        match ExactQuantiles::of(&call.func) {
+            Some(function) if is_quantiles(call) => {
+                self.quantiles(function, call).map(ExecAggregate::Quantiles)
+            }
+            _ => self.plain(expr).map(ExecAggregate::Plain),
+        }
+    }
+
+    fn quantiles(&self, function: &ExactQuantiles, call: &AggregateFunction) -> Result<QuantilesCall> {
+        let [x, quantiles] = call.params.args.as_slice() else {
+            return Err(internal_datafusion_err!(
+                "{} is planned with two arguments, got {}",
+                call.func.name(),
+                call.params.args.len()
+            ));
+        };
+        let quantiles = constant_quantiles(quantiles)?;
+        let ask = Ask {
+            quantiles: quantiles.list,
+            method: function.method(),
+            descending: function.is_descending(),
+        };
+        let filter = call.params.filter.as_ref().map(|filter| self.expr(filter));
+        let argument = self.expr(x)?;
+        let data_type = argument.data_type(&self.input.schema())?;
+        QuantilesCall::try_new(argument, &data_type, filter.transpose()?, ask, quantiles.is_list)
+    }
+
+    fn plain(&self, expr: &Expr) -> Result<PlainAggregate> {
+        let lowered = LoweredAggregateBuilder::new(
+            expr,
+            self.node.input().schema(),
+            &self.input.schema(),
+            self.session.execution_props(),
+            self.planning,
+        )
+        .build()?;
+        Ok(PlainAggregate::new(lowered.aggregate, lowered.filter))
+    }
+
+    fn expr(&self, expr: &Expr) -> Result<Arc<dyn PhysicalExpr>> {
+        let schema = self.node.input().schema();
+        DefaultPhysicalPlanner::default().create_physical_expr(expr, schema, self.session, self.planning)
+    }
+}

@@ -1,0 +1,103 @@
+//! The query planner that puts [`QuantilesExec`](crate::exec::QuantilesExec) into plans.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::common::Result;
+use datafusion::execution::context::QueryPlanner;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
+
+use super::QuantilesExtensionPlanner;
+use super::check::check_calls;
+use super::foreign::plan_with_inner;
+use super::rewrite::rewrite;
+
+/// A shareable query planner.
+pub(super) type SharedQueryPlanner = Arc<dyn QueryPlanner + Send + Sync>;
+/// A shareable extension planner.
+type SharedExtensionPlanner = Arc<dyn ExtensionPlanner + Send + Sync>;
+
+/// Plans ungrouped exact quantiles as [`QuantilesExec`](crate::exec::QuantilesExec), and everything else as before.
+pub struct QuantilesPlanner {
+    rest: Rest,
+}
+
+/// Who plans the rest of a query.
+enum Rest {
+    /// DataFusion, which asks these about nodes that it does not know.
+    Default(Vec<SharedExtensionPlanner>),
+    /// Another query planner, of which nothing is known.
+    Inner(SharedQueryPlanner),
+}
+
+impl QuantilesPlanner {
+    /// In place of DataFusion's own planner.
+    pub fn new() -> Self {
+        Self::with_extension_planners(Vec::new())
+    }
+
+    /// In place of a planner that is DataFusion's own with these extension planners.
+    pub fn with_extension_planners(planners: Vec<SharedExtensionPlanner>) -> Self {
+        Self {
+            rest: Rest::Default(planners),
+        }
+    }
+
+    /// Around any other planner: it still plans every node but the quantiles, and gets plans without them untouched.
+    ///
+    /// The input of a quantile call is then planned by `inner` on its own, and stands in the rest of the plan as a
+    /// table; so a rewrite inside `inner` does not see through the call. For a planner that only adds extension nodes
+    /// to DataFusion's, prefer [`Self::with_extension_planners`]. A planner that ships the whole plan to another
+    /// process cannot be wrapped: the table does not travel.
+    pub fn wrap(inner: SharedQueryPlanner) -> Self {
+        Self {
+            rest: Rest::Inner(inner),
+        }
+    }
+}
+
+impl Default for QuantilesPlanner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for QuantilesPlanner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("QuantilesPlanner");
+        match &self.rest {
+            Rest::Default(planners) => shown.field("extension_planners", &planners.len()),
+            Rest::Inner(inner) => shown.field("inner", inner),
+        };
+        shown.finish()
+    }
+}
+
+#[async_trait]
+impl QueryPlanner for QuantilesPlanner {
+    async fn create_physical_plan(
+        &self,
+        logical_plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        check_calls(logical_plan)?;
+        let rewritten = rewrite(logical_plan.clone())?;
+        match &self.rest {
+            Rest::Inner(inner) if !rewritten.transformed => {
+                inner.create_physical_plan(logical_plan, session).await
+            }
+            Rest::Inner(inner) => plan_with_inner(rewritten.data, inner, session).await,
+            Rest::Default(others) => {
+                let mut planners: Vec<SharedExtensionPlanner> = vec![Arc::new(QuantilesExtensionPlanner)];
+                planners.extend(others.iter().cloned());
+                DefaultPhysicalPlanner::with_extension_planners(planners)
+                    .create_physical_plan(&rewritten.data, session)
+                    .await
+            }
+        }
+    }
+}

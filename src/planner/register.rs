@@ -1,0 +1,139 @@
+//! Registration in a session.
+
+use std::any::{Any, TypeId};
+use std::sync::{Arc, LazyLock, Once};
+
+use datafusion::common::Result;
+use datafusion::execution::FunctionRegistry;
+use datafusion::execution::context::QueryPlanner;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::prelude::SessionContext;
+
+use super::{CheckQuantiles, QuantilesPlanner};
+use crate::config::QuantilesOptions;
+use crate::functions::{EXACT_QUANTILES, ExactQuantiles, QuantilesExprPlanner, all_aggregates};
+
+/// Puts this crate into an existing session: functions, `quantiles.*` options, query planner.
+///
+/// Tables, options that are set and the session's id stay; a second call does nothing. The session's state is rebuilt
+/// to change its query planner, and DataFusion gives no way to carry prepared statements over: call this before
+/// `PREPARE`. A query planner that is not DataFusion's own stays too, with a warning in the log; functions then run as
+/// ordinary aggregates. To have both, build the state with [`QuantilesPlanner::wrap`] or
+/// [`QuantilesPlanner::with_extension_planners`].
+///
+/// # Errors
+/// DataFusion's, if it refuses to register a function.
+pub fn register_all(ctx: &SessionContext) -> Result<()> {
+    let shared = ctx.state_ref();
+    let mut state = shared.write();
+    register_functions(&mut state)?;
+    match origin(state.query_planner().as_ref()) {
+        Origin::Ours => {}
+        Origin::Foreign => warn_foreign(),
+        Origin::DataFusion => *state = with_planner(&state),
+    }
+    Ok(())
+}
+
+/// Functions, their planner and check, and options: what needs no rebuild.
+fn register_functions(state: &mut SessionState) -> Result<()> {
+    let extensions = &mut state.config_mut().options_mut().extensions;
+    if extensions.get::<QuantilesOptions>().is_none() {
+        extensions.insert(QuantilesOptions::default());
+    }
+    let registered = state.aggregate_functions().get(EXACT_QUANTILES);
+    if registered.is_some_and(|function| ExactQuantiles::of(function).is_some()) {
+        return Ok(());
+    }
+    for function in all_aggregates() {
+        state.register_udaf(Arc::clone(function))?;
+    }
+    state.register_expr_planner(Arc::new(QuantilesExprPlanner))?;
+    state.add_analyzer_rule(Arc::new(CheckQuantiles));
+    Ok(())
+}
+
+/// The same state with our query planner.
+fn with_planner(state: &SessionState) -> SessionState {
+    let creates_default = state.config_options().catalog.create_default_catalog_and_schema;
+    let mut rebuilt = SessionStateBuilder::new_from_existing(state.clone())
+        .with_session_id(state.session_id().to_owned())
+        .with_query_planner(Arc::new(QuantilesPlanner::new()))
+        .build();
+    // The builder turns it off where the catalog exists already.
+    let catalog = &mut rebuilt.config_mut().options_mut().catalog;
+    catalog.create_default_catalog_and_schema = creates_default;
+    rebuilt
+}
+
+/// Whose query planner it is.
+enum Origin {
+    Ours,
+    DataFusion,
+    Foreign,
+}
+
+fn origin(planner: &(dyn QueryPlanner + Send + Sync)) -> Origin {
+    // DataFusion's planner type is private: a state built without one shows it.
+    static DEFAULT: LazyLock<TypeId> = LazyLock::new(|| {
+        let state = SessionStateBuilder::new().build();
+        let planner: &dyn Any = state.query_planner().as_ref();
+        planner.type_id()
+    });
+    let planner: &dyn Any = planner;
+    if planner.is::<QuantilesPlanner>() {
+        Origin::Ours
+    } else if planner.type_id() == *DEFAULT {
+        Origin::DataFusion
+    } else {
+        Origin::Foreign
+    }
+}
+
+fn warn_foreign() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::warn!(
+            "the session has a query planner of its own, which stays: {EXACT_QUANTILES} runs as an ordinary \
+             aggregate, which is slower. QuantilesPlanner::wrap combines the two."
+        );
+    });
+}
+
+/// Adds this crate to a session that is being built.
+pub trait SessionStateBuilderExt {
+    /// As [`register_all`], before the session exists: call it after `with_default_features` and after
+    /// `with_query_planner`, if that is called. A query planner that was set stays.
+    fn with_quantiles(self) -> Self;
+}
+
+impl SessionStateBuilderExt for SessionStateBuilder {
+    fn with_quantiles(mut self) -> Self {
+        let extensions = &mut self.config().get_or_insert_default().options_mut().extensions;
+        if extensions.get::<QuantilesOptions>().is_none() {
+            extensions.insert(QuantilesOptions::default());
+        }
+        let functions = self.aggregate_functions().get_or_insert_default();
+        if !functions
+            .iter()
+            .any(|function| ExactQuantiles::of(function).is_some())
+        {
+            functions.extend(all_aggregates().iter().cloned());
+            let planners = self.expr_planners().get_or_insert_default();
+            planners.push(Arc::new(QuantilesExprPlanner));
+            self = self.with_analyzer_rule(Arc::new(CheckQuantiles));
+        }
+        match self
+            .query_planner()
+            .as_ref()
+            .map(|planner| origin(planner.as_ref()))
+        {
+            None | Some(Origin::DataFusion) => self.with_query_planner(Arc::new(QuantilesPlanner::new())),
+            Some(Origin::Ours) => self,
+            Some(Origin::Foreign) => {
+                warn_foreign();
+                self
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Which aggregations become a [`QuantilesNode`].
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::{Aggregate, Expr, Extension, LogicalPlan};
+
+use super::QuantilesNode;
+use crate::functions::ExactQuantiles;
+
+/// Replaces each aggregation that [`QuantilesNode`] can stand in for, in subqueries too.
+pub(super) fn rewrite(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    plan.transform_up_with_subqueries(|node| match node {
+        LogicalPlan::Aggregate(aggregate) if is_rewritable(&aggregate) => {
+            let Aggregate {
+                input,
+                aggr_expr,
+                schema,
+                ..
+            } = aggregate;
+            let node = QuantilesNode::new(Arc::unwrap_or_clone(input), aggr_expr, schema);
+            Ok(Transformed::yes(LogicalPlan::Extension(Extension {
+                node: Arc::new(node),
+            })))
+        }
+        other => Ok(Transformed::no(other)),
+    })
+}
+
+/// Ungrouped, with at least one quantile call, and nothing beside it that needs ordered input or a subquery's value.
+fn is_rewritable(aggregate: &Aggregate) -> bool {
+    let calls: Option<Vec<_>> = aggregate.aggr_expr.iter().map(aggregate_call).collect();
+    calls.is_some_and(|calls| {
+        aggregate.group_expr.is_empty()
+            && calls.iter().any(|call| is_quantiles(call))
+            && calls.iter().all(|call| call.params.order_by.is_empty())
+            && !aggregate.aggr_expr.iter().any(has_subquery)
+    })
+}
+
+/// The aggregate function under any aliases.
+pub(super) fn aggregate_call(expr: &Expr) -> Option<&AggregateFunction> {
+    match expr {
+        Expr::Alias(alias) => aggregate_call(&alias.expr),
+        Expr::AggregateFunction(call) => Some(call),
+        _ => None,
+    }
+}
+
+/// Whether the call runs over resident keys: ours, and every value counts.
+pub(super) fn is_quantiles(call: &AggregateFunction) -> bool {
+    ExactQuantiles::of(&call.func).is_some() && !call.params.distinct
+}
+
+fn has_subquery(expr: &Expr) -> bool {
+    let found = expr.exists(|part| {
+        Ok(matches!(
+            part,
+            Expr::ScalarSubquery(_) | Expr::Exists(_) | Expr::InSubquery(_) | Expr::OuterReferenceColumn(..)
+        ))
+    });
+    // The closure never fails; without an answer, the ordinary aggregation is always right.
+    found.unwrap_or(true)
+}
