@@ -1,1 +1,6 @@
 //! Tests.
+
+#[cfg(feature = "cli")]
+mod cli;
+#[cfg(feature = "cli")]
+mod readme;

@@ -10,7 +10,9 @@ pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
     const ALLOWED: &str =
         "expected a positive size such as 512MB, 2g or 1000000 (units b, k, m, g, t: powers of 1024)";
     let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -22,7 +24,11 @@ pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
     };
     let number: f64 = number.parse().map_err(|_| ALLOWED.to_string())?;
     let bytes = number * (1u64 << shift) as f64;
-    if bytes >= 1.0 && bytes < usize::MAX as f64 { Ok(bytes as usize) } else { Err(ALLOWED.to_string()) }
+    if bytes >= 1.0 && bytes < usize::MAX as f64 {
+        Ok(bytes as usize)
+    } else {
+        Err(ALLOWED.to_string())
+    }
 }
 
 /// Parses a number of rows such as `3e7`, `1_000_000` or `1000000`.
@@ -46,7 +52,8 @@ pub(crate) fn parse_rows(text: &str) -> Result<u64, String> {
 /// # Errors
 /// A message that says what is allowed.
 pub(crate) fn parse_count(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse().map_err(|_| "expected a whole number of at least 1".to_string())
+    text.parse()
+        .map_err(|_| "expected a whole number of at least 1".to_string())
 }
 
 /// Parses a TPC-H scale factor: 1 is about a gigabyte of text, 6 million rows of lineitem.
@@ -77,15 +84,30 @@ mod tests {
         ] {
             assert_eq!(parse_bytes(text), Ok(expected), "{text}");
         }
-        for text in ["", "abc", "0", "-1", "1e3", "5 parsecs", "g", "1..2", "99999999t", "0.5"] {
+        for text in [
+            "",
+            "abc",
+            "0",
+            "-1",
+            "1e3",
+            "5 parsecs",
+            "g",
+            "1..2",
+            "99999999t",
+            "0.5",
+        ] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn rows() {
-        for (text, expected) in [("3e7", 30_000_000), ("1_000_000", 1_000_000), ("1000000", 1_000_000), ("1.5e1", 15)]
-        {
+        for (text, expected) in [
+            ("3e7", 30_000_000),
+            ("1_000_000", 1_000_000),
+            ("1000000", 1_000_000),
+            ("1.5e1", 15),
+        ] {
             assert_eq!(parse_rows(text), Ok(expected), "{text}");
         }
         for text in ["", "0", "-5", "1.5", "inf", "nan", "many", "1e300"] {

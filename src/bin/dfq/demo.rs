@@ -49,7 +49,10 @@ pub(crate) async fn run(args: DemoArgs) -> End {
         .join(format!("tpch-{}", args.scale));
     let file = folder.join("lineitem.parquet");
     if !file.exists() {
-        say(format_args!("Writing TPC-H lineitem at scale {} (kept for the next run) ...", args.scale));
+        say(format_args!(
+            "Writing TPC-H lineitem at scale {} (kept for the next run) ...",
+            args.scale
+        ));
         let jobs = Table::Lineitem.jobs(args.scale, 1, &folder);
         match perform(Work { jobs, force: false }).await {
             End::Success => {}
@@ -87,19 +90,29 @@ struct Answer {
 impl Demo {
     async fn open(session: &SessionArgs, file: &str) -> Result<Self> {
         let ctx = session.build()?;
-        ctx.register_parquet("lineitem", file, ParquetReadOptions::default()).await?;
-        Ok(Self { ctx, file: file.to_string(), closed: false })
+        ctx.register_parquet("lineitem", file, ParquetReadOptions::default())
+            .await?;
+        Ok(Self {
+            ctx,
+            file: file.to_string(),
+            closed: false,
+        })
     }
 
     async fn show(&mut self) -> Result<()> {
         let rows = self.ctx.table("lineitem").await?.count().await?;
         let partitions = self.ctx.copied_config().target_partitions();
-        self.print(&format!("lineitem: {rows} rows in {}, {partitions} partitions", self.file))?;
+        self.print(&format!(
+            "lineitem: {rows} rows in {}, {partitions} partitions",
+            self.file
+        ))?;
         if cfg!(debug_assertions) {
             self.print("This is a debug build: for real times build with --release.")?;
         }
         let list = QUANTILES.map(|q| q.to_string()).join(", ");
-        let built_in = QUANTILES.map(|q| format!("percentile_cont({COLUMN}, {q}) AS \"{q}\"")).join(", ");
+        let built_in = QUANTILES
+            .map(|q| format!("percentile_cont({COLUMN}, {q}) AS \"{q}\""))
+            .join(", ");
         let ours = format!("SELECT exact_quantiles({COLUMN}, [{list}]) AS quantiles FROM lineitem");
         let theirs = format!("SELECT {built_in} FROM lineitem");
         self.print("\n== 1. Quantiles of a column: a value of the column itself, in its own type ==")?;
@@ -124,10 +137,14 @@ impl Demo {
         let our = self.measure(ours, RUNS).await?;
         self.print(&format!("{ours}\n{}\n{}", our.table, line(&our)))?;
         let their = self.measure(theirs, RUNS).await?;
-        self.print(&format!("\nBeside it, DataFusion's built-in (it interpolates between neighbours):\n{theirs}"))?;
+        self.print(&format!(
+            "\nBeside it, DataFusion's built-in (it interpolates between neighbours):\n{theirs}"
+        ))?;
         self.print(&format!("{}\n{}", their.table, line(&their)))?;
         let ratio = their.best.as_secs_f64() / our.best.as_secs_f64();
-        self.print(&format!("percentile_cont took {ratio:.2} times as long as exact_quantiles."))
+        self.print(&format!(
+            "percentile_cont took {ratio:.2} times as long as exact_quantiles."
+        ))
     }
 
     async fn measure(&self, sql: &str, runs: usize) -> Result<Answer> {
@@ -147,9 +164,17 @@ impl Demo {
         }
         let (schema, batches) = answer.unwrap_or_else(|| (datafusion::common::DFSchema::empty(), Vec::new()));
         let options = FormatOptions::default().with_null("NULL");
-        let mut types: Vec<_> = schema.fields().iter().map(|field| field.data_type().to_string()).collect();
+        let mut types: Vec<_> = schema
+            .fields()
+            .iter()
+            .map(|field| field.data_type().to_string())
+            .collect();
         types.dedup();
-        Ok(Answer { table: pretty_format_batches_with_options(&batches, &options)?.to_string(), types, best })
+        Ok(Answer {
+            table: pretty_format_batches_with_options(&batches, &options)?.to_string(),
+            types,
+            best,
+        })
     }
 
     fn print(&mut self, text: &str) -> Result<()> {
@@ -161,5 +186,9 @@ impl Demo {
 }
 
 fn line(answer: &Answer) -> String {
-    format!("{:.4} seconds, as {}", answer.best.as_secs_f64(), answer.types.join(", "))
+    format!(
+        "{:.4} seconds, as {}",
+        answer.best.as_secs_f64(),
+        answer.types.join(", ")
+    )
 }

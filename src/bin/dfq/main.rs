@@ -72,8 +72,12 @@ fn usage_error(subcommand: &str, message: &str) -> ! {
     let mut cli = Cli::command();
     cli.build();
     match cli.find_subcommand_mut(subcommand) {
-        Some(command) => command.error(clap::error::ErrorKind::ArgumentConflict, message).exit(),
-        None => cli.error(clap::error::ErrorKind::ArgumentConflict, message).exit(),
+        Some(command) => command
+            .error(clap::error::ErrorKind::ArgumentConflict, message)
+            .exit(),
+        None => cli
+            .error(clap::error::ErrorKind::ArgumentConflict, message)
+            .exit(),
     }
 }
 

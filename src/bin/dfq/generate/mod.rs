@@ -59,7 +59,10 @@ pub(crate) async fn run(args: GenerateArgs) -> End {
     };
     match perform(work).await {
         End::Success => {
-            say(format_args!("Elapsed {:.3} seconds.", started.elapsed().as_secs_f64()));
+            say(format_args!(
+                "Elapsed {:.3} seconds.",
+                started.elapsed().as_secs_f64()
+            ));
             End::Success
         }
         end => end,

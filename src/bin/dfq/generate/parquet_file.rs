@@ -31,8 +31,9 @@ impl ParquetFile {
         let name = target.file_name().unwrap_or_default().to_string_lossy();
         let partial = target.with_file_name(format!(".{name}.partial-{}", std::process::id()));
         if let Some(folder) = target.parent() {
-            std::fs::create_dir_all(folder)
-                .map_err(|error| exec_datafusion_err!("cannot make the folder '{}': {error}", folder.display()))?;
+            std::fs::create_dir_all(folder).map_err(|error| {
+                exec_datafusion_err!("cannot make the folder '{}': {error}", folder.display())
+            })?;
         }
         let file = File::create(&partial)
             .map_err(|error| exec_datafusion_err!("cannot write '{}': {error}", partial.display()))?;
@@ -40,8 +41,16 @@ impl ParquetFile {
             .set_compression(Compression::SNAPPY)
             .set_max_row_group_row_count(Some(ROW_GROUP))
             .build();
-        let mut created = Self { writer: None, partial, target: target.to_path_buf() };
-        created.writer = Some(ArrowWriter::try_new(BufWriter::new(file), schema, Some(properties))?);
+        let mut created = Self {
+            writer: None,
+            partial,
+            target: target.to_path_buf(),
+        };
+        created.writer = Some(ArrowWriter::try_new(
+            BufWriter::new(file),
+            schema,
+            Some(properties),
+        )?);
         Ok(created)
     }
 
@@ -63,7 +72,9 @@ impl ParquetFile {
     pub(crate) fn finish(mut self) -> Result<u64> {
         if let Some(writer) = self.writer.take() {
             let file = writer.into_inner()?;
-            let file = file.into_inner().map_err(|error| DataFusionError::IoError(error.into_error()))?;
+            let file = file
+                .into_inner()
+                .map_err(|error| DataFusionError::IoError(error.into_error()))?;
             // A crash after the rename must not leave an empty file under the final name.
             file.sync_all()?;
         }

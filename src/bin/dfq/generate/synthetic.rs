@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, RecordBatchReader};
+use datafusion::arrow::array::{
+    ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, RecordBatchReader,
+};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::internal_datafusion_err;
@@ -49,7 +51,10 @@ impl SyntheticArgs {
             rows,
             open: Box::new(move || Ok(Box::new(Synthetic::try_new(rows, seed)?) as Reader)),
         };
-        Work { jobs: vec![job], force: self.target.force }
+        Work {
+            jobs: vec![job],
+            force: self.target.force,
+        }
     }
 }
 
@@ -75,7 +80,10 @@ impl Synthetic {
             ("g1m", DataType::Int32),
             ("id", DataType::Int64),
         ];
-        let fields: Vec<_> = fields.into_iter().map(|(name, kind)| Field::new(name, kind, false)).collect();
+        let fields: Vec<_> = fields
+            .into_iter()
+            .map(|(name, kind)| Field::new(name, kind, false))
+            .collect();
         Ok(Self {
             schema: Arc::new(Schema::new(fields)),
             rows,
@@ -90,7 +98,10 @@ impl Synthetic {
     /// The random numbers of one column in one chunk, independent of all others.
     fn random(&self, column: u64) -> StdRng {
         let mut seed = [0; 32];
-        for (bytes, part) in seed.chunks_exact_mut(8).zip([self.seed, self.next / CHUNK, column]) {
+        for (bytes, part) in seed
+            .chunks_exact_mut(8)
+            .zip([self.seed, self.next / CHUNK, column])
+        {
             bytes.copy_from_slice(&part.to_le_bytes());
         }
         StdRng::from_seed(seed)
@@ -98,7 +109,9 @@ impl Synthetic {
 
     fn floats(&self, column: u64, rows: u64, draw: impl Fn(&mut StdRng) -> f64) -> ArrayRef {
         let mut random = self.random(column);
-        Arc::new(Float64Array::from_iter_values((0..rows).map(|_| draw(&mut random))))
+        Arc::new(Float64Array::from_iter_values(
+            (0..rows).map(|_| draw(&mut random)),
+        ))
     }
 
     fn ints(&self, column: u64, rows: u64, draw: impl Fn(&mut StdRng) -> i32) -> ArrayRef {
@@ -116,7 +129,9 @@ impl Synthetic {
         let columns = vec![
             self.floats(0, rows, |r| self.lognormal.sample(r)),
             self.longs(1, rows, |r| r.random_range(-(1 << 62)..1 << 62)),
-            self.floats(2, rows, |r| ((self.gamma.sample(r) + 900.0) * 100.0).round() / 100.0),
+            self.floats(2, rows, |r| {
+                ((self.gamma.sample(r) + 900.0) * 100.0).round() / 100.0
+            }),
             self.ints(3, rows, |r| self.zipf.sample(r).min(1e6) as i32),
             self.ints(4, rows, |r| r.random_range(0..1000)),
             self.ints(5, rows, |r| r.random_range(0..1_000_000)),

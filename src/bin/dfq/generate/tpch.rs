@@ -13,8 +13,10 @@ use super::work::{Job, Reader, Work};
 use crate::args::{parse_count, parse_scale};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Each table is one file, DIR/lineitem.parquet; with --parts N a folder of N files, \
-    DIR/lineitem/1.parquet and so on (nation and region stay one file).")]
+#[command(
+    after_help = "Each table is one file, DIR/lineitem.parquet; with --parts N a folder of N files, \
+    DIR/lineitem/1.parquet and so on (nation and region stay one file)."
+)]
 pub(crate) struct TpchArgs {
     /// Scale factor: 1 gives 6 million rows of lineitem
     #[arg(short, long, value_name = "SCALE", default_value = "1", value_parser = parse_scale)]
@@ -72,14 +74,21 @@ impl Display for Table {
 impl TpchArgs {
     /// The files to write.
     pub(crate) fn work(self) -> Work {
-        let tables = if self.tables.is_empty() { Table::value_variants() } else { &self.tables };
+        let tables = if self.tables.is_empty() {
+            Table::value_variants()
+        } else {
+            &self.tables
+        };
         let mut jobs = Vec::new();
         for (place, &table) in tables.iter().enumerate() {
             if !tables[..place].contains(&table) {
                 jobs.extend(table.jobs(self.scale, self.parts, &self.target.output));
             }
         }
-        Work { jobs, force: self.target.force }
+        Work {
+            jobs,
+            force: self.target.force,
+        }
     }
 }
 
@@ -87,7 +96,11 @@ impl Table {
     /// The files of one table under `folder`.
     pub(crate) fn jobs(self, scale: f64, parts: i32, folder: &Path) -> Vec<Job> {
         // The generators give these whole for any part.
-        let parts = if matches!(self, Self::Nation | Self::Region) { 1 } else { parts };
+        let parts = if matches!(self, Self::Nation | Self::Region) {
+            1
+        } else {
+            parts
+        };
         (1..=parts)
             .map(|part| Job {
                 target: self.file(part, parts, folder),
@@ -121,22 +134,30 @@ impl Table {
 
     fn open(self, scale: f64, part: i32, parts: i32) -> Reader {
         match self {
-            Self::Customer => {
-                Box::new(arrow::CustomerArrow::new(rows::CustomerGenerator::new(scale, part, parts)))
-            }
-            Self::Lineitem => {
-                Box::new(arrow::LineItemArrow::new(rows::LineItemGenerator::new(scale, part, parts)))
-            }
-            Self::Nation => Box::new(arrow::NationArrow::new(rows::NationGenerator::new(scale, part, parts))),
-            Self::Orders => Box::new(arrow::OrderArrow::new(rows::OrderGenerator::new(scale, part, parts))),
-            Self::Part => Box::new(arrow::PartArrow::new(rows::PartGenerator::new(scale, part, parts))),
-            Self::Partsupp => {
-                Box::new(arrow::PartSuppArrow::new(rows::PartSuppGenerator::new(scale, part, parts)))
-            }
-            Self::Region => Box::new(arrow::RegionArrow::new(rows::RegionGenerator::new(scale, part, parts))),
-            Self::Supplier => {
-                Box::new(arrow::SupplierArrow::new(rows::SupplierGenerator::new(scale, part, parts)))
-            }
+            Self::Customer => Box::new(arrow::CustomerArrow::new(rows::CustomerGenerator::new(
+                scale, part, parts,
+            ))),
+            Self::Lineitem => Box::new(arrow::LineItemArrow::new(rows::LineItemGenerator::new(
+                scale, part, parts,
+            ))),
+            Self::Nation => Box::new(arrow::NationArrow::new(rows::NationGenerator::new(
+                scale, part, parts,
+            ))),
+            Self::Orders => Box::new(arrow::OrderArrow::new(rows::OrderGenerator::new(
+                scale, part, parts,
+            ))),
+            Self::Part => Box::new(arrow::PartArrow::new(rows::PartGenerator::new(
+                scale, part, parts,
+            ))),
+            Self::Partsupp => Box::new(arrow::PartSuppArrow::new(rows::PartSuppGenerator::new(
+                scale, part, parts,
+            ))),
+            Self::Region => Box::new(arrow::RegionArrow::new(rows::RegionGenerator::new(
+                scale, part, parts,
+            ))),
+            Self::Supplier => Box::new(arrow::SupplierArrow::new(rows::SupplierGenerator::new(
+                scale, part, parts,
+            ))),
         }
     }
 }

@@ -46,19 +46,24 @@ impl Work {
             return exec_err!("'{}' exists already; --force replaces it", job.target.display());
         }
         let bar = progress_bar(self.jobs.iter().map(|job| job.rows).sum());
-        let workers = thread::available_parallelism().map_or(1, usize::from).min(self.jobs.len());
+        let workers = thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(self.jobs.len());
         let queue = Mutex::new(VecDeque::from(self.jobs));
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let result = thread::scope(|scope| {
             let work = || {
                 while let Some(job) = next() {
-                    job.write(stop, &bar).inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+                    job.write(stop, &bar)
+                        .inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
                 }
                 Ok(())
             };
             let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
             let results = workers.into_iter().map(|worker| {
-                worker.join().unwrap_or_else(|_| Err(internal_datafusion_err!("a generator thread panicked")))
+                worker
+                    .join()
+                    .unwrap_or_else(|_| Err(internal_datafusion_err!("a generator thread panicked")))
             });
             // Wait for all, and tell the cause rather than its consequences.
             let mut errors: Vec<_> = results.filter_map(Result::err).collect();
@@ -103,7 +108,12 @@ impl Job {
         })?;
         let size = file.finish()?;
         bar.suspend(|| {
-            say(format_args!("{}: {} rows, {}", self.target.display(), HumanCount(rows), HumanBytes(size)));
+            say(format_args!(
+                "{}: {} rows, {}",
+                self.target.display(),
+                HumanCount(rows),
+                HumanBytes(size)
+            ));
         });
         Ok(())
     }

@@ -59,10 +59,16 @@ impl Runner {
             Err(error) => return Err(Failure::Error(error)),
         };
         if cut {
-            say(format_args!("Only the first {} rows are shown; --maxrows inf shows all.", self.rows_shown()));
+            say(format_args!(
+                "Only the first {} rows are shown; --maxrows inf shows all.",
+                self.rows_shown()
+            ));
         }
         if !self.quiet {
-            say(format_args!("Elapsed {:.3} seconds.", started.elapsed().as_secs_f64()));
+            say(format_args!(
+                "Elapsed {:.3} seconds.",
+                started.elapsed().as_secs_f64()
+            ));
         }
         Ok(())
     }
@@ -83,8 +89,10 @@ impl Runner {
     async fn run_datafusion(&mut self, statement: DataFusionStatement) -> Result<bool> {
         let plan = self.ctx.state().statement_to_plan(statement).await?;
         // Plans and descriptions are always shown whole.
-        let whole =
-            matches!(plan, LogicalPlan::Explain(_) | LogicalPlan::Analyze(_) | LogicalPlan::DescribeTable(_));
+        let whole = matches!(
+            plan,
+            LogicalPlan::Explain(_) | LogicalPlan::Analyze(_) | LogicalPlan::DescribeTable(_)
+        );
         let physical = self.start(plan).await?.create_physical_plan().await?;
         self.check_bounded(physical.as_ref())?;
         let task = self.ctx.task_ctx();
@@ -94,7 +102,10 @@ impl Runner {
         if whole {
             self.output.max_rows = MaxRows::Unlimited;
         }
-        let printed = self.output.print(stream, &task.session_config().options().format, &reservation).await;
+        let printed = self
+            .output
+            .print(stream, &task.session_config().options().format, &reservation)
+            .await;
         self.output.max_rows = max_rows;
         printed
     }
@@ -119,10 +130,14 @@ impl Runner {
             return Ok(());
         }
         if plan.pipeline_behavior() == EmissionType::Final {
-            return plan_err!("the query has an answer only at the end of its source, and the source is endless");
+            return plan_err!(
+                "the query has an answer only at the end of its source, and the source is endless"
+            );
         }
         if self.output.format == Format::Table {
-            return plan_err!("the source is endless: a table cannot show it, use --format csv, tsv or nd-json");
+            return plan_err!(
+                "the source is endless: a table cannot show it, use --format csv, tsv or nd-json"
+            );
         }
         Ok(())
     }

@@ -17,7 +17,9 @@ const EXTENSIONS: [&str; 5] = ["parquet", "csv", "json", "arrow", "avro"];
 
 /// Makes quoted paths usable as table names.
 pub(crate) fn enable(ctx: &SessionContext) {
-    let factory = Arc::new(FileTables { inner: DynamicListTableFactory::default() });
+    let factory = Arc::new(FileTables {
+        inner: DynamicListTableFactory::default(),
+    });
     factory.inner.session_store().with_state(ctx.state_weak_ref());
     let catalogs = Arc::clone(ctx.state().catalog_list());
     ctx.register_catalog_list(Arc::new(DynamicFileCatalog::new(catalogs, factory)));
@@ -39,7 +41,10 @@ impl UrlTableFactory for FileTables {
                 explain(&path)?;
                 Ok(None)
             }
-            Err(error) => Err(DataFusionError::Context(format!("cannot read '{path}'"), Box::new(error))),
+            Err(error) => Err(DataFusionError::Context(
+                format!("cannot read '{path}'"),
+                Box::new(error),
+            )),
         }
     }
 }
@@ -47,7 +52,10 @@ impl UrlTableFactory for FileTables {
 /// The error for a name that is meant as a local path but gives no table; nothing for other names.
 fn explain(name: &str) -> Result<()> {
     let path = Path::new(name);
-    let extension = path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase);
+    let extension = path
+        .extension()
+        .and_then(|e| e.to_str())
+        .map(str::to_ascii_lowercase);
     let known = extension.as_deref().is_some_and(|e| EXTENSIONS.contains(&e));
     let is_glob = name.contains(['*', '?', '[']);
     if name.contains("://") {

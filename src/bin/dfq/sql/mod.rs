@@ -83,7 +83,11 @@ pub(crate) async fn run(args: SqlArgs, matches: &ArgMatches) -> End {
         true => MaxRows::Limited(TERMINAL_ROWS),
         false => MaxRows::Unlimited,
     });
-    let output = Output { format: args.format, max_rows, closed: false };
+    let output = Output {
+        format: args.format,
+        max_rows,
+        closed: false,
+    };
     let mut runner = Runner::new(ctx, output, args.quiet);
     let sources = in_order(args.command, args.file, matches);
     if sources.is_empty() && std::io::stdin().is_terminal() {

@@ -113,10 +113,13 @@ impl Output {
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let mut stdout = std::io::stdout().lock();
-        stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| {
-            self.closed |= error.kind() == ErrorKind::BrokenPipe;
-            DataFusionError::IoError(error).context("cannot write to standard output")
-        })
+        stdout
+            .write_all(bytes)
+            .and_then(|()| stdout.flush())
+            .map_err(|error| {
+                self.closed |= error.kind() == ErrorKind::BrokenPipe;
+                DataFusionError::IoError(error).context("cannot write to standard output")
+            })
     }
 }
 
@@ -124,7 +127,7 @@ impl Output {
 fn with_dots(table: &str) -> String {
     let (head, border) = table.rsplit_once('\n').unwrap_or(("", table));
     let width = border.chars().count().saturating_sub(4);
-    format!("{head}\n| {:<width$} |\n{border}", "...", width = width.max(3))
+    format!("{head}\n| {:<width$} |\n{border}", ".".repeat(width.min(3)))
 }
 
 /// Turns batches into the bytes of a format that needs no look ahead.
@@ -191,7 +194,10 @@ impl RowWriter {
 
 fn separated(batch: &RecordBatch, delimiter: u8, header: bool) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut writer = csv::WriterBuilder::new().with_delimiter(delimiter).with_header(header).build(&mut bytes);
+    let mut writer = csv::WriterBuilder::new()
+        .with_delimiter(delimiter)
+        .with_header(header)
+        .build(&mut bytes);
     writer.write(&nested_as_text(batch)?)?;
     drop(writer);
     Ok(bytes)
@@ -206,7 +212,11 @@ fn nested_as_text(batch: &RecordBatch) -> Result<RecordBatch> {
     let mut fields = Vec::with_capacity(batch.num_columns());
     let mut columns = Vec::with_capacity(batch.num_columns());
     for (field, column) in schema.fields().iter().zip(batch.columns()) {
-        let column = if field.data_type().is_nested() { as_text(column)? } else { Arc::clone(column) };
+        let column = if field.data_type().is_nested() {
+            as_text(column)?
+        } else {
+            Arc::clone(column)
+        };
         fields.push(Field::new(field.name(), column.data_type().clone(), true));
         columns.push(column);
     }
@@ -219,7 +229,9 @@ fn as_text(column: &ArrayRef) -> Result<ArrayRef> {
     let nulls = column.logical_nulls();
     let texts = (0..column.len()).map(|row| {
         let is_null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
-        Ok((!is_null).then(|| formatter.value(row).try_to_string()).transpose()?)
+        Ok((!is_null)
+            .then(|| formatter.value(row).try_to_string())
+            .transpose()?)
     });
     Ok(Arc::new(texts.collect::<Result<StringArray, ArrowError>>()?))
 }

@@ -45,12 +45,18 @@ pub(crate) async fn run(runner: &mut Runner) -> End {
         // The first run has no history yet.
         let _ = editor.load_history(path);
     }
-    say(format_args!("dfq {} (\\? for help, \\q to quit)", env!("CARGO_PKG_VERSION")));
+    say(format_args!(
+        "dfq {} (\\? for help, \\q to quit)",
+        env!("CARGO_PKG_VERSION")
+    ));
     let end = read_lines(runner, &mut editor).await;
     if let Some(path) = &history
         && let Err(error) = save(&mut editor, path)
     {
-        say(format_args!("Warning: cannot keep the history in {}: {error}", path.display()));
+        say(format_args!(
+            "Warning: cannot keep the history in {}: {error}",
+            path.display()
+        ));
     }
     end
 }
@@ -124,7 +130,8 @@ async fn run_command(runner: &mut Runner, text: &str) -> bool {
         Command::ListTables => return run_input(runner, "SHOW TABLES").await,
         Command::DescribeTableStmt(name) => return run_input(runner, &format!("DESCRIBE {name}")).await,
         Command::ListFunctions => {
-            let sql = "SELECT DISTINCT routine_name, function_type FROM information_schema.routines ORDER BY 1";
+            let sql =
+                "SELECT DISTINCT routine_name, function_type FROM information_schema.routines ORDER BY 1";
             return run_input(runner, sql).await;
         }
         Command::SearchFunctions(name) => {
@@ -135,7 +142,10 @@ async fn run_command(runner: &mut Runner, text: &str) -> bool {
         Command::Include(None) => say("Error: \\i needs the name of a file"),
         Command::QuietMode(quiet) => {
             runner.quiet = quiet.unwrap_or(runner.quiet);
-            say(format_args!("Quiet is {}.", if runner.quiet { "on" } else { "off" }));
+            say(format_args!(
+                "Quiet is {}.",
+                if runner.quiet { "on" } else { "off" }
+            ));
         }
         Command::OutputFormat(setting) => set_format(runner, setting.as_deref()),
         Command::ObjectStoreProfileMode(_) => say("Error: dfq does not profile object stores"),
@@ -157,12 +167,18 @@ fn set_format(runner: &mut Runner, setting: Option<&str>) {
     if let Some(setting) = setting {
         let name = match setting.parse::<OutputFormat>() {
             Ok(OutputFormat::ChangeFormat(name)) => name,
-            Err(()) => return say(format_args!("Error: no setting '{setting}'; there is: format NAME")),
+            Err(()) => {
+                return say(format_args!(
+                    "Error: no setting '{setting}'; there is: format NAME"
+                ));
+            }
         };
         match clap::ValueEnum::from_str(&name, true) {
             Ok(format) => runner.output.format = format,
             Err(_) => {
-                return say(format_args!("Error: no format '{name}'; there are: table, csv, tsv, json, nd-json"));
+                return say(format_args!(
+                    "Error: no format '{name}'; there are: table, csv, tsv, json, nd-json"
+                ));
             }
         }
     }
@@ -181,7 +197,9 @@ fn split_in(name: DialectName, text: &str) -> Split {
 
 /// In the user's folder for state or data, never the current one.
 fn history_file() -> Option<PathBuf> {
-    dirs::state_dir().or_else(dirs::data_local_dir).map(|folder| folder.join("dfq").join("history"))
+    dirs::state_dir()
+        .or_else(dirs::data_local_dir)
+        .map(|folder| folder.join("dfq").join("history"))
 }
 
 fn save(editor: &mut Editor<PromptHelper, DefaultHistory>, path: &PathBuf) -> rustyline::Result<()> {
@@ -201,7 +219,10 @@ struct PromptHelper {
 impl PromptHelper {
     fn new(dialect: DialectName) -> Self {
         let color = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self { inner: CliHelper::new(&dialect, color), dialect }
+        Self {
+            inner: CliHelper::new(&dialect, color),
+            dialect,
+        }
     }
 
     fn set_dialect(&mut self, dialect: DialectName) {
@@ -215,7 +236,7 @@ impl PromptHelper {
         }
         let split = split_in(self.dialect, input);
         // A text that no more input can mend is complete: running it shows the error.
-        split.rest.is_none() || (!split.open && input.trim_end().ends_with(';'))
+        split.rest.is_none() || split.broken
     }
 }
 
@@ -273,10 +294,23 @@ mod tests {
     #[test]
     fn input_is_complete_when_its_last_statement_is() {
         let helper = PromptHelper::new(DialectName::Generic);
-        for complete in ["SELECT 1;", "SELECT ';';", "\\d", "", "SELECT 1; -- done", "SELECT 1; SELECT 2;"] {
+        for complete in [
+            "SELECT 1;",
+            "SELECT ';';",
+            "\\d",
+            "",
+            "SELECT 1; -- done",
+            "SELECT 1; SELECT 2;",
+        ] {
             assert!(helper.is_complete(complete), "{complete}");
         }
-        for open in ["SELECT 1", "SELECT ';", "SELECT 1; SELECT", "SELECT 1 /* ;", "SELECT 1 -- ;"] {
+        for open in [
+            "SELECT 1",
+            "SELECT ';",
+            "SELECT 1; SELECT",
+            "SELECT 1 /* ;",
+            "SELECT 1 -- ;",
+        ] {
             assert!(!helper.is_complete(open), "{open}");
         }
     }

@@ -54,7 +54,11 @@ struct Script<'a> {
 
 impl<'a> Script<'a> {
     fn new(origin: Option<&'a str>) -> Self {
-        Self { origin, buffer: String::new(), line: 1 }
+        Self {
+            origin,
+            buffer: String::new(),
+            line: 1,
+        }
     }
 
     /// Runs what is complete; at the end of the input the rest too.
@@ -71,7 +75,8 @@ impl<'a> Script<'a> {
             Some(rest) => {
                 // Blanks in front keep the column that errors name.
                 let start = self.buffer.trim_end().len() - rest.text.len();
-                self.buffer.replace_range(..start, &" ".repeat(rest.column as usize - 1));
+                self.buffer
+                    .replace_range(..start, &" ".repeat(rest.column as usize - 1));
                 self.line = rest.line;
             }
             None => {

@@ -91,5 +91,7 @@ fn check_writable(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)
         .and_then(|()| std::fs::write(&probe, b""))
         .and_then(|()| std::fs::remove_file(&probe))
-        .map_err(|error| plan_datafusion_err!("cannot write in the spill folder '{}': {error}", folder.display()))
+        .map_err(|error| {
+            plan_datafusion_err!("cannot write in the spill folder '{}': {error}", folder.display())
+        })
 }

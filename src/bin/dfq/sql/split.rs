@@ -21,8 +21,9 @@ pub(crate) struct Split {
     pub(crate) pieces: Vec<Piece>,
     /// What follows the last semicolon, if it is more than blanks and comments.
     pub(crate) rest: Option<Piece>,
-    /// The rest ends inside a string, a quoted name or a comment, so more text may complete it.
-    pub(crate) open: bool,
+    /// The rest holds what no SQL holds, so that more text cannot complete it. A string, a quoted name or a
+    /// comment that is still open is not broken.
+    pub(crate) broken: bool,
 }
 
 /// Cuts `text`, whose first character stands at `line`, into statements.
@@ -35,7 +36,11 @@ pub(crate) fn split(text: &str, line: u64, dialect: &dyn Dialect) -> Split {
         .tokenize_with_location_into_buf(&mut tokens)
         .err();
     let mut cursor = Cursor::new(text);
-    let mut start = Position { offset: 0, line: 1, column: 1 };
+    let mut start = Position {
+        offset: 0,
+        line: 1,
+        column: 1,
+    };
     let mut blank = true;
     let mut pieces = Vec::new();
     for TokenWithSpan { token, span } in &tokens {
@@ -56,9 +61,9 @@ pub(crate) fn split(text: &str, line: u64, dialect: &dyn Dialect) -> Split {
             _ => {}
         }
     }
-    let open = failure.as_ref().is_some_and(|error| is_open(&error.message));
+    let broken = failure.as_ref().is_some_and(|error| !is_open(&error.message));
     let rest = (!blank || failure.is_some()).then(|| start.piece(&text[start.offset..], line));
-    Split { pieces, rest, open }
+    Split { pieces, rest, broken }
 }
 
 /// Whether a tokenizer's message is about text that ended too early.
@@ -76,7 +81,11 @@ pub(crate) fn tokenize(
 ) -> Result<Vec<TokenWithSpan>, datafusion::sql::sqlparser::tokenizer::TokenizerError> {
     let place = |location: Location| Location {
         line: location.line + piece.line - 1,
-        column: if location.line == 1 { location.column + piece.column - 1 } else { location.column },
+        column: if location.line == 1 {
+            location.column + piece.column - 1
+        } else {
+            location.column
+        },
     };
     let mut tokens = Vec::new();
     Tokenizer::new(dialect, &piece.text)
@@ -101,7 +110,11 @@ struct Position {
 
 impl Position {
     fn piece(self, text: &str, first_line: u64) -> Piece {
-        Piece { text: text.trim_end().to_string(), line: self.line + first_line - 1, column: self.column }
+        Piece {
+            text: text.trim_end().to_string(),
+            line: self.line + first_line - 1,
+            column: self.column,
+        }
     }
 }
 
@@ -113,7 +126,14 @@ struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     fn new(text: &'a str) -> Self {
-        Self { text, at: Position { offset: 0, line: 1, column: 1 } }
+        Self {
+            text,
+            at: Position {
+                offset: 0,
+                line: 1,
+                column: 1,
+            },
+        }
     }
 
     fn advance(&mut self, to: Location) -> Position {
@@ -140,24 +160,34 @@ mod tests {
 
     fn texts(text: &str) -> (Vec<String>, Option<String>, bool) {
         let split = split(text, 1, &GenericDialect {});
-        (split.pieces.into_iter().map(|p| p.text).collect(), split.rest.map(|p| p.text), split.open)
+        (
+            split.pieces.into_iter().map(|p| p.text).collect(),
+            split.rest.map(|p| p.text),
+            split.broken,
+        )
     }
 
     #[test]
     fn semicolons_inside_quotes_and_comments_do_not_cut() {
         let text = "SELECT ';' AS \"a;b\" -- one; two\n, 'it''s; ok' /* x; y */; SELECT 2;\n";
-        let (pieces, rest, open) = texts(text);
+        let (pieces, rest, broken) = texts(text);
         assert_eq!(
             pieces,
-            ["SELECT ';' AS \"a;b\" -- one; two\n, 'it''s; ok' /* x; y */", "SELECT 2"]
+            [
+                "SELECT ';' AS \"a;b\" -- one; two\n, 'it''s; ok' /* x; y */",
+                "SELECT 2"
+            ]
         );
-        assert_eq!((rest, open), (None, false));
+        assert_eq!((rest, broken), (None, false));
     }
 
     #[test]
     fn empty_statements_and_comment_lines_are_no_statements() {
         assert_eq!(texts(";; -- nothing;\n /* ; */ ;\n"), (vec![], None, false));
-        assert_eq!(texts("-- note\nSELECT 1"), (vec![], Some("SELECT 1".to_string()), false));
+        assert_eq!(
+            texts("-- note\nSELECT 1"),
+            (vec![], Some("SELECT 1".to_string()), false)
+        );
     }
 
     #[test]
@@ -169,11 +199,11 @@ mod tests {
 
     #[test]
     fn statements_before_an_open_string_are_complete() {
-        let (pieces, rest, open) = texts("SELECT 1; SELECT 'abc;\n def");
+        let (pieces, rest, broken) = texts("SELECT 1; SELECT 'abc;\n def");
         assert_eq!(pieces, ["SELECT 1"]);
-        assert_eq!((rest.as_deref(), open), (Some("SELECT 'abc;\n def"), true));
-        assert!(texts("SELECT 1 /* x").2);
-        assert!(texts("SELECT \"x").2);
+        assert_eq!((rest.as_deref(), broken), (Some("SELECT 'abc;\n def"), false));
+        assert!(!texts("SELECT 1 /* x").2);
+        assert!(!texts("SELECT \"x").2);
     }
 
     #[test]
@@ -183,7 +213,11 @@ mod tests {
         assert_eq!(places, [(5, 1), (7, 3), (8, 5)]);
         let tokens = tokenize(&split.pieces[2], &GenericDialect {}).unwrap();
         assert_eq!(tokens[2].span.start, Location { line: 8, column: 12 });
-        let bad = Piece { text: "SELECT 'x".to_string(), line: 3, column: 10 };
+        let bad = Piece {
+            text: "SELECT 'x".to_string(),
+            line: 3,
+            column: 10,
+        };
         let error = tokenize(&bad, &GenericDialect {}).unwrap_err();
         assert_eq!(error.location, Location { line: 3, column: 17 });
     }

@@ -100,15 +100,23 @@ async fn open(
     region: Region,
 ) -> Result<Option<Arc<dyn ObjectStore>>> {
     let aws = || {
-        options.extensions.get::<AwsOptions>().ok_or_else(|| config_datafusion_err!("no aws options for {url}"))
+        options
+            .extensions
+            .get::<AwsOptions>()
+            .ok_or_else(|| config_datafusion_err!("no aws options for {url}"))
     };
     let gcp = || {
-        options.extensions.get::<GcpOptions>().ok_or_else(|| config_datafusion_err!("no gcp options for {url}"))
+        options
+            .extensions
+            .get::<GcpOptions>()
+            .ok_or_else(|| config_datafusion_err!("no gcp options for {url}"))
     };
     let store: Arc<dyn ObjectStore> = match scheme {
-        "s3" => {
-            Arc::new(get_s3_object_store_builder(url, aws()?, region == Region::LookedUp).await?.build()?)
-        }
+        "s3" => Arc::new(
+            get_s3_object_store_builder(url, aws()?, region == Region::LookedUp)
+                .await?
+                .build()?,
+        ),
         "oss" => Arc::new(get_oss_object_store_builder(url, aws()?)?.build()?),
         "cos" => Arc::new(get_cos_object_store_builder(url, aws()?)?.build()?),
         "gs" | "gcs" => Arc::new(get_gcs_object_store_builder(url, gcp()?)?.build()?),
@@ -118,7 +126,13 @@ async fn open(
                 .with_url(url.origin().ascii_serialization())
                 .build()?,
         ),
-        _ if ctx.runtime_env().object_store(ListingTableUrl::parse(url.as_str())?).is_ok() => return Ok(None),
+        _ if ctx
+            .runtime_env()
+            .object_store(ListingTableUrl::parse(url.as_str())?)
+            .is_ok() =>
+        {
+            return Ok(None);
+        }
         _ => {
             return exec_err!(
                 "no object store for the scheme '{scheme}' of {url}; there are: file, s3, oss, cos, gs, gcs, http, https"
