@@ -42,7 +42,7 @@ pub(crate) fn parse_rows(text: &str) -> Result<u64, String> {
     let plain = text.replace('_', "");
     let digits_only = plain.starts_with(|c: char| c.is_ascii_digit());
     match plain.parse::<f64>() {
-        Ok(rows) if digits_only && rows >= 1.0 && rows <= MOST && rows.fract() == 0.0 => Ok(rows as u64),
+        Ok(rows) if digits_only && (1.0..=MOST).contains(&rows) && rows.fract() == 0.0 => Ok(rows as u64),
         _ => Err(ALLOWED.to_string()),
     }
 }

@@ -229,9 +229,9 @@ fn as_text(column: &ArrayRef) -> Result<ArrayRef> {
     let nulls = column.logical_nulls();
     let texts = (0..column.len()).map(|row| {
         let is_null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
-        Ok((!is_null)
+        (!is_null)
             .then(|| formatter.value(row).try_to_string())
-            .transpose()?)
+            .transpose()
     });
     Ok(Arc::new(texts.collect::<Result<StringArray, ArrowError>>()?))
 }
