@@ -1,0 +1,275 @@
+//! Cell functions over keys of one width: what [`crate::kernel::buckets`] defines, ready for an inner loop.
+//!
+//! Cells are `u16`, so that counters in an array of 65536 need no bounds check. Where a key may have no cell, it
+//! gets the number after the last one: counted, then forgotten.
+
+use datafusion::common::Result;
+
+use crate::kernel::buckets::{CellTable, Cells, Edges, Linear};
+use crate::key::Key;
+
+/// A cell function over keys of one width.
+pub(super) trait Classify<K>: Sync {
+    /// The cell of a key; the number of cells if it has none.
+    fn cell(&self, key: K) -> u16;
+}
+
+/// Calls `$body` with a [`Classify`] for `$cells`.
+macro_rules! with_classifier {
+    ($cells:expr, $key:ty, $classify:ident => $body:expr) => {
+        match $cells {
+            Cells::Table(table) => {
+                let $classify = TableOf::<$key>::new(table);
+                $body
+            }
+            Cells::Linear(linear) => {
+                let $classify = LinearOf::<$key>::new(linear);
+                $body
+            }
+            Cells::Edges(edges) => {
+                let $classify = TreeOf::<$key>::new(edges)?;
+                $body
+            }
+        }
+    };
+}
+pub(super) use with_classifier;
+
+const ENTRIES: usize = 1 << CellTable::ENTRY_BITS;
+
+/// [`CellTable`]: shift, load, shift.
+pub(super) struct TableOf<K> {
+    base: K,
+    span: K,
+    shift: u32,
+    /// `shift` in the low byte, `add` above it: 8 KiB in all.
+    entries: Box<[(u32, u32); ENTRIES]>,
+}
+
+impl<K: Key> TableOf<K> {
+    pub(super) fn new(table: &CellTable) -> Self {
+        let mut entries = Box::new([(0, 0); ENTRIES]);
+        for (slot, entry) in entries.iter_mut().zip(&table.entries) {
+            *slot = (entry.add, entry.shift);
+        }
+        Self {
+            base: K::from_bits(table.base),
+            span: K::from_bits(table.top - table.base),
+            shift: table.shift,
+            entries,
+        }
+    }
+}
+
+impl<K: Key> Classify<K> for TableOf<K> {
+    #[inline(always)]
+    fn cell(&self, key: K) -> u16 {
+        let above = if key < self.base {
+            K::default()
+        } else {
+            key.minus(self.base)
+        };
+        let above = above.min(self.span);
+        let (add, shift) = self.entries[above.shr32(self.shift) as usize % ENTRIES];
+        above.shr32(shift % K::BITS).wrapping_add(add) as u16
+    }
+}
+
+/// One piece of [`LinearOf`].
+#[derive(Clone, Copy)]
+struct PieceOf<K> {
+    first: K,
+    span: K,
+    shift: u32,
+    slope: u64,
+    base: u16,
+}
+
+/// [`Linear`]: branch-free binary search for the piece, then one multiplication.
+pub(super) struct LinearOf<K> {
+    pieces: Vec<PieceOf<K>>,
+    outside: u16,
+}
+
+impl<K: Key> LinearOf<K> {
+    pub(super) fn new(linear: &Linear) -> Self {
+        let pieces = linear.pieces.iter().map(|piece| PieceOf {
+            first: K::from_bits(piece.first),
+            span: K::from_bits(piece.last - piece.first),
+            shift: piece.shift,
+            slope: piece.slope,
+            base: piece.base as u16,
+        });
+        let outside = linear
+            .pieces
+            .last()
+            .map_or(0, |piece| (piece.base + piece.cells) as u16);
+        Self {
+            pieces: pieces.collect(),
+            outside,
+        }
+    }
+}
+
+impl<K: Key> Classify<K> for LinearOf<K> {
+    #[inline(always)]
+    fn cell(&self, key: K) -> u16 {
+        let (mut at, mut left) = (0, self.pieces.len());
+        while left > 1 {
+            let half = left / 2;
+            at += if self.pieces[at + half].first <= key {
+                half
+            } else {
+                0
+            };
+            left -= half;
+        }
+        let piece = self.pieces[at];
+        let distance = key.minus(piece.first);
+        if key < piece.first || distance > piece.span {
+            return self.outside;
+        }
+        let moved = distance.upper64(piece.shift);
+        piece.base + ((u128::from(moved) * u128::from(piece.slope)) >> 64) as u16
+    }
+}
+
+/// [`Edges`] as an implicit search tree (SampleSelect, section IV-B; Sanders and Winkel's layout): the children of
+/// node `i` are `2i` and `2i + 1`, so a descent is a compare and an addition a level, without a branch.
+pub(super) struct TreeOf<K> {
+    nodes: Vec<K>,
+    levels: u32,
+    last: u16,
+}
+
+impl<K: Key> TreeOf<K> {
+    pub(super) fn new(edges: &Edges) -> Result<Self> {
+        let edges = edges.as_slice();
+        let levels = usize::BITS - edges.len().leading_zeros();
+        let leaves = 1_usize << levels;
+        // Beyond the last edge the tree is padded with the greatest key; what equals it overshoots, and is clamped.
+        let padded: Vec<K> = (0..leaves - 1)
+            .map(|at| edges.get(at).map_or(K::MAX, |edge| K::from_bits(*edge)))
+            .collect();
+        let mut nodes = vec![K::MAX; leaves];
+        for level in 0..levels {
+            for place in 0..1_usize << level {
+                let stride = leaves >> level;
+                nodes[(1 << level) + place] = padded[place * stride + stride / 2 - 1];
+            }
+        }
+        Ok(Self {
+            nodes,
+            levels,
+            last: edges.len() as u16,
+        })
+    }
+}
+
+impl<K: Key> Classify<K> for TreeOf<K> {
+    #[inline(always)]
+    fn cell(&self, key: K) -> u16 {
+        let mut node = 1_usize;
+        for _ in 0..self.levels {
+            node = 2 * node + usize::from(self.nodes[node] <= key);
+        }
+        ((node - self.nodes.len()) as u16).min(self.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::round::{Bracket, KeyVec};
+    use crate::key::Width;
+
+    fn agree<K: Key>(cells: &Cells, keys: impl IntoIterator<Item = K>) -> Result<()> {
+        with_classifier!(cells, K, classify => {
+            for key in keys {
+                let expected = cells.cell(key.to_bits()).unwrap_or(cells.len() as u32);
+                assert_eq!(u32::from(classify.cell(key)), expected, "{key:?} in {cells:?}");
+            }
+        });
+        Ok(())
+    }
+
+    #[test]
+    fn classifiers_agree_with_the_definitions() {
+        let keys: Vec<u64> = (0..3000_u64)
+            .map(|i| {
+                if i % 3 == 0 {
+                    i
+                } else {
+                    i.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                }
+            })
+            .chain([0, 1, u64::MAX, u64::MAX - 1])
+            .collect();
+        let mut sample = keys[..2000].to_vec();
+        sample.sort_unstable();
+        let bracket = |first, last| Bracket { first, last };
+        let intervals = [
+            (bracket(0, 40), 8),
+            (bracket(100, 1 << 40), 100),
+            (bracket(1 << 60, u64::MAX.into()), 3000),
+        ];
+        let table = Cells::Table(CellTable::from_sample(&KeyVec::W64(sample.clone()), 4096).unwrap());
+        let linear = Cells::Linear(Linear::try_new(&intervals, Width::W64).unwrap());
+        agree(&table, keys.iter().copied()).unwrap();
+        agree(&linear, keys.iter().copied()).unwrap();
+        for count in [0, 1, 2, 3, 4, 7, 8, 9, 100] {
+            let edges: Vec<u128> = sample
+                .iter()
+                .step_by(2000 / (count + 1))
+                .take(count)
+                .map(|k| (*k).into())
+                .collect();
+            let tree = Cells::Edges(Edges::try_new([edges, vec![u64::MAX.into()]].concat()).unwrap());
+            agree(&tree, keys.iter().copied()).unwrap();
+        }
+    }
+
+    #[test]
+    fn narrow_and_wide_keys_too() {
+        let narrow: Vec<u32> = (0..2000_u32)
+            .map(|i| i.wrapping_mul(0x9e37_79b9))
+            .chain([0, u32::MAX])
+            .collect();
+        let wide: Vec<u128> = narrow
+            .iter()
+            .map(|key| u128::from(*key) * u128::from(*key) << 60)
+            .collect();
+        let (mut a, mut b) = (narrow.clone(), wide.clone());
+        a.sort_unstable();
+        b.sort_unstable();
+        let everything = |width: Width| {
+            [(
+                Bracket {
+                    first: 0,
+                    last: width.max_key(),
+                },
+                5000,
+            )]
+        };
+        agree(
+            &Cells::Table(CellTable::from_sample(&KeyVec::W32(a), 4096).unwrap()),
+            narrow.clone(),
+        )
+        .unwrap();
+        agree(
+            &Cells::Table(CellTable::from_sample(&KeyVec::W128(b), 4096).unwrap()),
+            wide.clone(),
+        )
+        .unwrap();
+        agree(
+            &Cells::Linear(Linear::try_new(&everything(Width::W32), Width::W32).unwrap()),
+            narrow,
+        )
+        .unwrap();
+        agree(
+            &Cells::Linear(Linear::try_new(&everything(Width::W128), Width::W128).unwrap()),
+            wide,
+        )
+        .unwrap();
+    }
+}

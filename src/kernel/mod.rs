@@ -1,0 +1,85 @@
+//! Partition-local work: a *lane* keeps the keys of one partition and answers the coordinator's requests.
+//!
+//! [`round`] holds what goes back and forth, [`buckets`] the cell functions that both sides must compute alike,
+//! [`cpu`] the lanes for the processor, [`naive`] the slow lane that everything else is tested against, and
+//! [`choose`] the one place where measured costs decide which rounds are asked.
+
+pub mod buckets;
+pub mod choose;
+pub mod cpu;
+pub mod naive;
+pub mod round;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use datafusion::arrow::array::{ArrayRef, BooleanArray};
+use datafusion::common::{Result, exec_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+
+use crate::key::KeySpec;
+pub use cpu::CpuBackend;
+use round::{Reply, Request};
+
+/// A flag that ends work early: kernels look at it every few thousand values.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Asks all who share the flag to stop.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether to go on.
+    ///
+    /// # Errors
+    /// An execution error once [`Self::stop`] was called.
+    pub fn check(&self) -> Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            exec_err!("selection was cancelled")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Where lanes come from: one implementation a device.
+pub trait Backend: Debug + Send + Sync {
+    /// An empty lane for keys as `spec` says, which reserves what it holds in `reservation`.
+    ///
+    /// # Errors
+    /// The device's own.
+    fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Lane>>;
+}
+
+/// The partition-local accumulator: it is filled once, then answers any number of requests.
+pub trait Lane: Send {
+    /// Adds the values of `values` that are not NULL and, where there is a `filter`, whose row is true in it.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` that names the wanted bytes; an internal error if `values` is not of the lane's type.
+    fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()>;
+
+    /// Values held.
+    fn len(&self) -> u64;
+
+    /// Whether no value is held.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes held, as reserved.
+    fn held_bytes(&self) -> usize;
+
+    /// Gives away about `values` of its values as a lane of its own, so that threads can share the work evenly.
+    /// `None`: it cannot, or not in so small a piece.
+    fn split(&mut self, values: u64) -> Option<Box<dyn Lane>>;
+
+    /// Answers one request by at most one read of what it holds.
+    ///
+    /// # Errors
+    /// When `stop` is set; an internal error for a request that does not fit the lane's keys.
+    fn answer(&mut self, request: &Request, stop: &Stop) -> Result<Reply>;
+}

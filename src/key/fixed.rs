@@ -1,0 +1,481 @@
+//! Keys of fixed-width types.
+//!
+//! ```text
+//! unsigned   u                      the value itself
+//! signed     s .......              sign bit flipped
+//! float      s eeee mmmm            positive: sign bit flipped; negative: all bits flipped
+//! boolean    0 | 1
+//! ```
+//! 8- and 16-bit types are widened to `u32`; everything else keeps its width, so that encoding needs no second
+//! layout: Arrow's own buffer is read as unsigned words and encoded word by word. The same layouts, without the
+//! NULL sentinel byte and in the machine's byte order, as Arrow's row format (`arrow-row/src/fixed.rs`); tests pin
+//! the order to it.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray, make_array};
+use datafusion::arrow::buffer::Buffer;
+use datafusion::arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Float16Type, Int8Type, Int16Type, UInt8Type, UInt16Type,
+};
+use datafusion::common::{Result, internal_err, plan_err};
+
+use super::{Key, KeyBits, Width};
+
+/// How the words of a type become keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Encoding {
+    /// Unsigned words of this width.
+    Unsigned(Width),
+    /// Two's complement of this width.
+    Signed(Width),
+    /// IEEE 754 of this many bits (16, 32, 64); all NaNs are one key above `+inf`.
+    Float(u8),
+    /// IEEE 754 of this many bits, in `totalOrder`.
+    FloatTotal(u8),
+}
+
+impl Encoding {
+    pub(crate) fn try_new(data_type: &DataType) -> Result<Self> {
+        use DataType::*;
+        Ok(match data_type {
+            Boolean | UInt8 | UInt16 | UInt32 | Null => Encoding::Unsigned(Width::W32),
+            Int8 | Int16 | Int32 | Date32 | Time32(_) | Decimal32(..) => Encoding::Signed(Width::W32),
+            UInt64 => Encoding::Unsigned(Width::W64),
+            Int64 | Date64 | Time64(_) | Timestamp(..) | Duration(_) | Decimal64(..) => {
+                Encoding::Signed(Width::W64)
+            }
+            Decimal128(..) => Encoding::Signed(Width::W128),
+            Float16 => Encoding::Float(16),
+            Float32 => Encoding::Float(32),
+            Float64 => Encoding::Float(64),
+            other => {
+                return plan_err!(
+                    "quantiles of type {other} are not supported: allowed are integers, floating-point numbers, \
+                     decimals of up to 128 bits, Boolean, Date, Time, Timestamp and Duration"
+                );
+            }
+        })
+    }
+
+    /// The same values in `ORDER BY`'s order.
+    pub(crate) fn total_order(self) -> Self {
+        match self {
+            Encoding::Float(bits) => Encoding::FloatTotal(bits),
+            other => other,
+        }
+    }
+
+    pub(crate) fn width(self) -> Width {
+        match self {
+            Encoding::Unsigned(width) | Encoding::Signed(width) => width,
+            Encoding::Float(64) | Encoding::FloatTotal(64) => Width::W64,
+            Encoding::Float(_) | Encoding::FloatTotal(_) => Width::W32,
+        }
+    }
+
+    /// Bits that the encoding uses: those of the type, not of the word.
+    fn bits(self) -> u32 {
+        match self {
+            Encoding::Float(bits) | Encoding::FloatTotal(bits) => bits.into(),
+            Encoding::Unsigned(width) | Encoding::Signed(width) => 8 * width.bytes() as u32,
+        }
+    }
+
+    /// Encodes words to keys where they lie.
+    pub(crate) fn encode_in_place<K: Key>(self, words: &mut [K]) {
+        let sign = K::one() << (self.bits() - 1);
+        match self {
+            Encoding::Unsigned(_) => {}
+            Encoding::Signed(_) => words.iter_mut().for_each(|word| *word = *word ^ sign),
+            Encoding::FloatTotal(bits) => words
+                .iter_mut()
+                .for_each(|word| *word = fold_sign(*word, sign, bits.into())),
+            Encoding::Float(bits) => {
+                let (infinity, nan) = (K::infinity(bits), K::nan(bits));
+                let magnitude = sign - K::one();
+                // NaNs are rare: one pass that only looks keeps the encoding itself free of selects.
+                let mut any = false;
+                for &word in words.iter() {
+                    any |= (word & magnitude) > infinity;
+                }
+                if any {
+                    for word in words.iter_mut().filter(|word| (**word & magnitude) > infinity) {
+                        *word = nan;
+                    }
+                }
+                words
+                    .iter_mut()
+                    .for_each(|word| *word = fold_sign(*word, sign, bits.into()));
+            }
+        }
+    }
+
+    pub(super) fn integer(self, bits: KeyBits) -> i128 {
+        match self {
+            Encoding::Signed(Width::W32) => self.decode(bits as u32) as i32 as i128,
+            Encoding::Signed(Width::W64) => self.decode(bits as u64) as i64 as i128,
+            _ => self.decode(bits) as i128,
+        }
+    }
+
+    pub(super) fn integer_key(self, value: i128) -> KeyBits {
+        match self.width() {
+            Width::W32 => self.decode(value as u32).to_bits(),
+            Width::W64 => self.decode(value as u64).to_bits(),
+            Width::W128 => self.decode(value as u128),
+        }
+    }
+
+    pub(super) fn float(self, bits: KeyBits) -> Option<f64> {
+        match self {
+            Encoding::Float(16) | Encoding::FloatTotal(16) => {
+                let half =
+                    <Float16Type as ArrowPrimitiveType>::Native::from_bits(self.decode(bits as u32) as u16);
+                Some(half.to_f64())
+            }
+            Encoding::Float(32) | Encoding::FloatTotal(32) => {
+                Some(f32::from_bits(self.decode(bits as u32)).into())
+            }
+            Encoding::Float(_) | Encoding::FloatTotal(_) => Some(f64::from_bits(self.decode(bits as u64))),
+            _ => None,
+        }
+    }
+
+    /// The word whose key is `key`. Flipping the sign bit is its own inverse, so integers encode by it too.
+    fn decode<K: Key>(self, key: K) -> K {
+        let sign = K::one() << (self.bits() - 1);
+        match self {
+            Encoding::Unsigned(_) => key,
+            Encoding::Signed(_) => key ^ sign,
+            Encoding::Float(_) | Encoding::FloatTotal(_) if (key & sign) == sign => key ^ sign,
+            Encoding::Float(_) | Encoding::FloatTotal(_) => key ^ (sign | (sign - K::one())),
+        }
+    }
+}
+
+/// Flips the sign bit of positive numbers and all `bits` of negative ones.
+#[inline(always)]
+fn fold_sign<K: Key>(word: K, sign: K, bits: u32) -> K {
+    // 0 or all ones below the sign bit, without a branch: 0 - (sign bit), masked.
+    let negative = K::default().minus(word >> (bits - 1)) & (sign - K::one());
+    word ^ (negative | sign)
+}
+
+/// The integer operators that encoding needs.
+pub(crate) trait Bits:
+    std::ops::BitAnd<Output = Self>
+    + std::ops::BitOr<Output = Self>
+    + std::ops::BitXor<Output = Self>
+    + std::ops::Shl<u32, Output = Self>
+    + std::ops::Shr<u32, Output = Self>
+    + std::ops::Sub<Output = Self>
+    + Sized
+{
+    fn one() -> Self;
+    /// Bits of `+inf` in the IEEE 754 format of this many bits.
+    fn infinity(bits: u8) -> Self;
+    /// Bits of the positive quiet NaN.
+    fn nan(bits: u8) -> Self;
+}
+
+macro_rules! bits {
+    ($($type:ty),*) => {$(
+        impl Bits for $type {
+            #[inline(always)]
+            fn one() -> Self { 1 }
+            fn infinity(bits: u8) -> Self {
+                (match bits { 16 => 0x7c00_u64, 32 => 0x7f80_0000, _ => 0x7ff0_0000_0000_0000 }) as $type
+            }
+            fn nan(bits: u8) -> Self {
+                (match bits { 16 => 0x7e00_u64, 32 => 0x7fc0_0000, _ => 0x7ff8_0000_0000_0000 }) as $type
+            }
+        }
+    )*};
+}
+bits!(u32, u64, u128);
+
+/// The words of `values`, which has no NULL (its validity is not looked at), each as wide as the type's key.
+/// 32 bits and wider: Arrow's buffer, no copy.
+pub(super) fn raw(values: &dyn Array, data_type: &DataType) -> Result<Buffer> {
+    if values.data_type() != data_type {
+        return internal_err!("keys of {data_type} asked of an array of {}", values.data_type());
+    }
+    fn widened<T: ArrowPrimitiveType>(values: &dyn Array, word: impl Fn(T::Native) -> u32) -> Buffer {
+        let values = values.as_primitive::<T>().values();
+        Buffer::from_vec(values.iter().map(|value| word(*value)).collect::<Vec<u32>>())
+    }
+    Ok(match data_type {
+        DataType::Null => Buffer::from_vec(Vec::<u32>::new()),
+        DataType::Boolean => Buffer::from_vec(
+            values
+                .as_boolean()
+                .values()
+                .iter()
+                .map(u32::from)
+                .collect::<Vec<u32>>(),
+        ),
+        DataType::UInt8 => widened::<UInt8Type>(values, u32::from),
+        DataType::UInt16 => widened::<UInt16Type>(values, u32::from),
+        DataType::Int8 => widened::<Int8Type>(values, |value| value as i32 as u32),
+        DataType::Int16 => widened::<Int16Type>(values, |value| value as i32 as u32),
+        DataType::Float16 => widened::<Float16Type>(values, |value| u32::from(value.to_bits())),
+        _ => {
+            let data = values.to_data();
+            let size = Encoding::try_new(data_type)?.width().bytes();
+            data.buffers()[0].slice_with_length(data.offset() * size, data.len() * size)
+        }
+    })
+}
+
+/// An array of `data_type` from keys.
+pub(super) fn to_array(data_type: &DataType, encoding: Encoding, bits: &[KeyBits]) -> Result<ArrayRef> {
+    fn narrow<T: ArrowPrimitiveType>(bits: &[KeyBits], value: impl Fn(KeyBits) -> T::Native) -> ArrayRef {
+        Arc::new(PrimitiveArray::<T>::from_iter_values(
+            bits.iter().map(|key| value(*key)),
+        ))
+    }
+    fn words<K: Key>(encoding: Encoding, bits: &[KeyBits]) -> Vec<K> {
+        bits.iter()
+            .map(|key| encoding.decode(K::from_bits(*key)))
+            .collect()
+    }
+    let buffer = match data_type {
+        DataType::Null => {
+            return internal_err!("a value of type Null has no key");
+        }
+        DataType::Boolean => {
+            return Ok(Arc::new(BooleanArray::from_iter(
+                bits.iter().map(|key| Some(*key != 0)),
+            )));
+        }
+        DataType::UInt8 => return Ok(narrow::<UInt8Type>(bits, |key| key as u8)),
+        DataType::UInt16 => return Ok(narrow::<UInt16Type>(bits, |key| key as u16)),
+        DataType::Int8 => {
+            return Ok(narrow::<Int8Type>(bits, |key| {
+                encoding.decode(key as u32) as i32 as i8
+            }));
+        }
+        DataType::Int16 => {
+            return Ok(narrow::<Int16Type>(bits, |key| {
+                encoding.decode(key as u32) as i32 as i16
+            }));
+        }
+        DataType::Float16 => {
+            return Ok(narrow::<Float16Type>(bits, |key| {
+                <Float16Type as ArrowPrimitiveType>::Native::from_bits(encoding.decode(key as u32) as u16)
+            }));
+        }
+        _ => match encoding.width() {
+            Width::W32 => Buffer::from_vec(words::<u32>(encoding, bits)),
+            Width::W64 => Buffer::from_vec(words::<u64>(encoding, bits)),
+            Width::W128 => Buffer::from_vec(
+                words::<u128>(encoding, bits)
+                    .into_iter()
+                    .map(|word| word as i128)
+                    .collect::<Vec<i128>>(),
+            ),
+        },
+    };
+    let data = datafusion::arrow::array::ArrayData::builder(data_type.clone())
+        .len(bits.len())
+        .add_buffer(buffer)
+        .build()?;
+    Ok(make_array(data))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::KeySpec;
+    use datafusion::arrow::array::*;
+    use datafusion::arrow::compute::{SortOptions, sort_to_indices};
+    use datafusion::arrow::datatypes::{Float32Type, Float64Type, TimeUnit};
+    use datafusion::arrow::row::{RowConverter, SortField};
+    use half::f16;
+
+    fn floats64() -> Vec<f64> {
+        vec![
+            1.5,
+            -1.5,
+            0.0,
+            -0.0,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::NAN,
+            -f64::NAN,
+            f64::MAX,
+            f64::MIN,
+            f64::MIN_POSITIVE,
+            5e-324,
+            -5e-324,
+            f64::from_bits(0x7ff0_0000_0000_0001),
+            f64::from_bits(0xffff_ffff_ffff_ffff),
+        ]
+    }
+
+    /// One array of each supported type, with extremes.
+    fn samples() -> Vec<ArrayRef> {
+        let i64s = vec![0, -1, 1, i64::MIN, i64::MAX, 42, -42];
+        let i32s = vec![0, -1, 1, i32::MIN, i32::MAX, 42];
+        let mut arrays: Vec<ArrayRef> = vec![
+            Arc::new(BooleanArray::from(vec![true, false, true])),
+            Arc::new(Int8Array::from(vec![0, -1, 1, i8::MIN, i8::MAX])),
+            Arc::new(Int16Array::from(vec![0, -1, 1, i16::MIN, i16::MAX])),
+            Arc::new(Int32Array::from(i32s.clone())),
+            Arc::new(Int64Array::from(i64s.clone())),
+            Arc::new(UInt8Array::from(vec![0, 1, u8::MAX])),
+            Arc::new(UInt16Array::from(vec![0, 1, u16::MAX])),
+            Arc::new(UInt32Array::from(vec![0, 1, u32::MAX, 1 << 31])),
+            Arc::new(UInt64Array::from(vec![0, 1, u64::MAX, 1 << 63])),
+            Arc::new(Float64Array::from(floats64())),
+            Arc::new(Float32Array::from(
+                floats64().iter().map(|v| *v as f32).collect::<Vec<_>>(),
+            )),
+            Arc::new(Float16Array::from(
+                floats64().iter().map(|v| f16::from_f64(*v)).collect::<Vec<_>>(),
+            )),
+            Arc::new(Decimal128Array::from(vec![
+                0,
+                -1,
+                1,
+                i128::MIN / 2,
+                i128::MAX / 2,
+            ])),
+            Arc::new(Decimal64Array::from(vec![0, -1, 1, 999_999])),
+            Arc::new(Decimal32Array::from(vec![0, -1, 1, 9_999])),
+            Arc::new(Date32Array::from(i32s.clone())),
+            Arc::new(Date64Array::from(i64s.clone())),
+            Arc::new(Time32SecondArray::from(i32s.clone())),
+            Arc::new(Time32MillisecondArray::from(i32s)),
+            Arc::new(Time64MicrosecondArray::from(i64s.clone())),
+            Arc::new(Time64NanosecondArray::from(i64s.clone())),
+            Arc::new(TimestampNanosecondArray::from(i64s.clone()).with_timezone("+02:00")),
+            Arc::new(DurationSecondArray::from(i64s.clone())),
+        ];
+        for unit in [TimeUnit::Second, TimeUnit::Millisecond, TimeUnit::Microsecond] {
+            let stamps: ArrayRef = Arc::new(Int64Array::from(i64s.clone()));
+            arrays.push(datafusion::arrow::compute::cast(&stamps, &DataType::Timestamp(unit, None)).unwrap());
+        }
+        arrays
+    }
+
+    #[test]
+    fn order_by_keys_sort_as_arrow_sorts() {
+        for array in samples() {
+            let keys = KeySpec::for_order_by(array.data_type())
+                .unwrap()
+                .keys(&array)
+                .unwrap();
+            let options = SortOptions {
+                descending: false,
+                nulls_first: true,
+            };
+            let sorted = sort_to_indices(&array, Some(options), None).unwrap();
+            let by_arrow: Vec<KeyBits> = sorted.values().iter().map(|row| keys[*row as usize]).collect();
+            assert!(by_arrow.is_sorted(), "{}: {by_arrow:?}", array.data_type());
+        }
+    }
+
+    #[test]
+    fn order_by_keys_compare_as_rows_compare() {
+        for array in samples() {
+            let keys = KeySpec::for_order_by(array.data_type())
+                .unwrap()
+                .keys(&array)
+                .unwrap();
+            let converter = RowConverter::new(vec![SortField::new(array.data_type().clone())]).unwrap();
+            let rows = converter.convert_columns(&[Arc::clone(&array)]).unwrap();
+            for i in 0..array.len() {
+                for j in 0..array.len() {
+                    let expected = rows.row(i).cmp(&rows.row(j));
+                    assert_eq!(keys[i].cmp(&keys[j]), expected, "{} {i} {j}", array.data_type());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_decode_to_the_values_they_came_from() {
+        for array in samples() {
+            let spec = KeySpec::for_order_by(array.data_type()).unwrap();
+            let back = spec.to_array(&spec.keys(&array).unwrap()).unwrap();
+            assert_eq!(
+                back.to_data().buffers(),
+                array.to_data().buffers(),
+                "{}",
+                array.data_type()
+            );
+            assert_eq!(back.data_type(), array.data_type());
+        }
+    }
+
+    #[test]
+    fn all_nans_are_one_value_above_infinity() {
+        let values = Float64Array::from(vec![
+            f64::INFINITY,
+            f64::NAN,
+            -f64::NAN,
+            f64::from_bits(0x7ff0_0000_0000_0001),
+        ]);
+        let keys = KeySpec::try_new(&DataType::Float64)
+            .unwrap()
+            .keys(&values)
+            .unwrap();
+        assert!(keys[0] < keys[1]);
+        assert_eq!(keys[1..], [keys[1]; 3]);
+        let values = Float32Array::from(vec![f32::INFINITY, f32::NAN, -f32::NAN]);
+        let keys = KeySpec::try_new(&DataType::Float32)
+            .unwrap()
+            .keys(&values)
+            .unwrap();
+        assert!(keys[0] < keys[1] && keys[1] == keys[2]);
+        let values = Float16Array::from(vec![f16::INFINITY, f16::NAN, f16::from_bits(0xfe01)]);
+        let keys = KeySpec::try_new(&DataType::Float16)
+            .unwrap()
+            .keys(&values)
+            .unwrap();
+        assert!(keys[0] < keys[1] && keys[1] == keys[2]);
+    }
+
+    #[test]
+    fn negative_zero_lies_just_below_zero() {
+        let keys = |values: ArrayRef| {
+            KeySpec::try_new(values.data_type())
+                .unwrap()
+                .keys(&values)
+                .unwrap()
+        };
+        let wide = keys(Arc::new(PrimitiveArray::<Float64Type>::from(vec![-0.0, 0.0])));
+        assert_eq!(wide[0] + 1, wide[1]);
+        let narrow = keys(Arc::new(PrimitiveArray::<Float32Type>::from(vec![-0.0, 0.0])));
+        assert_eq!(narrow[0] + 1, narrow[1]);
+    }
+
+    #[test]
+    fn nulls_and_slices() {
+        let values = Int64Array::from(vec![Some(7), None, Some(-3), None, Some(9)]);
+        let spec = KeySpec::try_new(&DataType::Int64).unwrap();
+        let back = spec.to_array(&spec.keys(&values.slice(1, 4)).unwrap()).unwrap();
+        assert_eq!(back.as_ref(), &Int64Array::from(vec![-3, 9]) as &dyn Array);
+        assert!(spec.keys(&Int64Array::from(vec![None, None])).unwrap().is_empty());
+        assert!(
+            KeySpec::try_new(&DataType::Null)
+                .unwrap()
+                .keys(&NullArray::new(3))
+                .unwrap()
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn other_types_are_refused_by_name() {
+        for data_type in [DataType::Utf8, DataType::Decimal256(70, 2), DataType::Binary] {
+            let error = KeySpec::try_new(&data_type).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("quantiles of type {data_type} are not supported")),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Order-preserving keys: every value that can be ranked maps to an unsigned integer of the same order.
+//!
+//! Algorithms never see SQL types. They work on `u32`, `u64` or `u128` inside a lane (trait [`Key`]) and on
+//! [`KeyBits`] outside, where a [`KeySpec`] says what the bits mean. NULLs have no key: they stay out of band.
+//!
+//! Two orders exist, and they differ in floating point only. The functions' own order (that of
+//! [`KeySpec::try_new`]) makes all NaNs one value above `+inf`; `ORDER BY`'s order ([`KeySpec::for_order_by`]) is
+//! IEEE 754 `totalOrder`, which puts a NaN with its sign bit set below `-inf`. In both, `-0.0` lies just below
+//! `0.0`.
+
+mod fixed;
+
+use std::fmt::Debug;
+
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
+use datafusion::arrow::buffer::Buffer;
+use datafusion::arrow::compute::{filter, is_not_null};
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::Result;
+
+use fixed::Bits;
+pub(crate) use fixed::Encoding;
+
+/// A key outside a lane: the key's bits, zero-extended to 128.
+pub type KeyBits = u128;
+
+/// An unsigned integer that serves as key inside a lane.
+pub(crate) trait Key:
+    Bits + Copy + Ord + Default + Debug + Send + Sync + bytemuck::Pod + std::hash::Hash + 'static
+{
+    /// Width in bits.
+    const BITS: u32;
+    /// Largest key.
+    const MAX: Self;
+    /// Zero-extends.
+    fn to_bits(self) -> KeyBits;
+    /// Truncates: the caller passes bits of this width only.
+    fn from_bits(bits: KeyBits) -> Self;
+    /// `self - other`, modulo the width.
+    fn minus(self, other: Self) -> Self;
+    /// `self >> shift` as far as it fits in 32 bits; `shift < BITS`.
+    fn shr32(self, shift: u32) -> u32;
+    /// `self` shifted left by `shift` in a field of `max(64, BITS)` bits, then its upper 64 bits.
+    fn upper64(self, shift: u32) -> u64;
+}
+
+macro_rules! key {
+    ($type:ty, $upper:expr) => {
+        impl Key for $type {
+            const BITS: u32 = <$type>::BITS;
+            const MAX: Self = <$type>::MAX;
+            #[inline(always)]
+            fn to_bits(self) -> KeyBits {
+                self as KeyBits
+            }
+            #[inline(always)]
+            fn from_bits(bits: KeyBits) -> Self {
+                bits as $type
+            }
+            #[inline(always)]
+            fn minus(self, other: Self) -> Self {
+                self.wrapping_sub(other)
+            }
+            #[inline(always)]
+            fn shr32(self, shift: u32) -> u32 {
+                (self >> shift) as u32
+            }
+            #[inline(always)]
+            fn upper64(self, shift: u32) -> u64 {
+                let upper: fn($type, u32) -> u64 = $upper;
+                upper(self, shift)
+            }
+        }
+    };
+}
+key!(u32, |key, shift| (key as u64) << shift);
+key!(u64, |key, shift| key << shift);
+key!(u128, |key, shift| ((key << shift) >> 64) as u64);
+
+/// Width of a key inside a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Width {
+    /// `u32`: types of at most 32 bits.
+    W32,
+    /// `u64`.
+    W64,
+    /// `u128`: Decimal128.
+    W128,
+}
+
+impl Width {
+    /// Bytes of one key.
+    pub fn bytes(self) -> usize {
+        match self {
+            Width::W32 => 4,
+            Width::W64 => 8,
+            Width::W128 => 16,
+        }
+    }
+
+    /// The largest key of this width.
+    pub fn max_key(self) -> KeyBits {
+        match self {
+            Width::W32 => u32::MAX as KeyBits,
+            Width::W64 => u64::MAX as KeyBits,
+            Width::W128 => u128::MAX,
+        }
+    }
+}
+
+/// What the keys of one column mean: the Arrow type that they come from, their width and order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct KeySpec {
+    data_type: DataType,
+    encoding: Encoding,
+}
+
+impl KeySpec {
+    /// Keys in the order of the functions: all NaNs are one value, the greatest.
+    ///
+    /// # Errors
+    /// A planning error that names the type if it has no fixed-width key.
+    pub fn try_new(data_type: &DataType) -> Result<Self> {
+        Ok(Self {
+            data_type: data_type.clone(),
+            encoding: Encoding::try_new(data_type)?,
+        })
+    }
+
+    /// Keys in the order of `ORDER BY` (ascending): IEEE 754 `totalOrder` for floating point, as Arrow sorts.
+    ///
+    /// # Errors
+    /// A planning error that names the type if it has no fixed-width key.
+    pub fn for_order_by(data_type: &DataType) -> Result<Self> {
+        let encoding = Encoding::try_new(data_type)?.total_order();
+        Ok(Self {
+            data_type: data_type.clone(),
+            encoding,
+        })
+    }
+
+    /// Whether [`KeySpec::try_new`] accepts the type.
+    pub fn supports(data_type: &DataType) -> bool {
+        Encoding::try_new(data_type).is_ok()
+    }
+
+    /// The type whose values the keys stand for.
+    pub fn data_type(&self) -> &DataType {
+        &self.data_type
+    }
+
+    /// Width of the keys.
+    pub fn width(&self) -> Width {
+        self.encoding.width()
+    }
+
+    pub(crate) fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// The values that `bits` stand for, in the same order, as an array of [`Self::data_type`].
+    ///
+    /// A NaN comes back as the one positive quiet NaN, whatever its bits were.
+    ///
+    /// # Errors
+    /// An internal error if the type cannot be built from keys (not for a spec made by this type's constructors).
+    pub fn to_array(&self, bits: &[KeyBits]) -> Result<ArrayRef> {
+        fixed::to_array(&self.data_type, self.encoding, bits)
+    }
+
+    /// The keys of the non-NULL values, in row order.
+    ///
+    /// # Errors
+    /// An internal error if `values` is not of [`Self::data_type`].
+    pub fn keys(&self, values: &dyn Array) -> Result<Vec<KeyBits>> {
+        let dense = dense(values, None)?;
+        let words = fixed::raw(dense.as_deref().unwrap_or(values), &self.data_type)?;
+        Ok(match self.width() {
+            Width::W32 => encode::<u32>(self.encoding, &words),
+            Width::W64 => encode::<u64>(self.encoding, &words),
+            Width::W128 => encode::<u128>(self.encoding, &words),
+        })
+    }
+
+    /// The number behind a key of an integer, decimal, Boolean, date or time type (units as in the type).
+    pub(crate) fn integer(&self, bits: KeyBits) -> i128 {
+        self.encoding.integer(bits)
+    }
+
+    /// The key of such a number, which the type can hold.
+    pub(crate) fn integer_key(&self, value: i128) -> KeyBits {
+        self.encoding.integer_key(value)
+    }
+
+    /// The number behind a key of a floating-point type; `None` for other types.
+    pub(crate) fn float(&self, bits: KeyBits) -> Option<f64> {
+        self.encoding.float(bits)
+    }
+
+    /// Whether words are wider than Arrow's, so that [`Self::raw`] copies.
+    pub(crate) fn widens(&self) -> bool {
+        self.data_type.primitive_width() != Some(self.width().bytes())
+    }
+
+    /// The raw words of a dense array of this type: Arrow's buffer itself where the width allows.
+    pub(crate) fn raw(&self, values: &dyn Array) -> Result<Buffer> {
+        fixed::raw(values, &self.data_type)
+    }
+}
+
+/// A buffer of [`KeySpec::raw`] as words: Arrow aligns buffers to the type that they were made for.
+pub(crate) fn words<K: Key>(raw: &Buffer) -> &[K] {
+    bytemuck::cast_slice(raw)
+}
+
+fn encode<K: Key>(encoding: Encoding, raw: &Buffer) -> Vec<KeyBits> {
+    let mut keys = words::<K>(raw).to_vec();
+    encoding.encode_in_place(&mut keys);
+    keys.into_iter().map(Key::to_bits).collect()
+}
+
+/// `values` without its NULLs and without the rows where `mask` is false or NULL. `None`: nothing to drop.
+///
+/// # Errors
+/// Arrow's, if `mask` is not as long as `values`.
+pub(crate) fn dense(values: &dyn Array, mask: Option<&BooleanArray>) -> Result<Option<ArrayRef>> {
+    if mask.is_none() && values.null_count() == 0 {
+        return Ok(None);
+    }
+    let valid = is_not_null(values)?;
+    let keep = match mask {
+        None => valid,
+        Some(mask) => {
+            let mask = match mask.nulls() {
+                None => mask.values().clone(),
+                Some(nulls) => mask.values() & nulls.inner(),
+            };
+            BooleanArray::new(valid.values() & &mask, None)
+        }
+    };
+    if keep.true_count() == values.len() {
+        return Ok(None);
+    }
+    Ok(Some(filter(values, &keep)?))
+}

@@ -1,0 +1,190 @@
+//! Distributed bucket multiselect and its iterative form (Blanchard, and others: `DistributedBMS` and `DIBMS`,
+//! section II).
+//!
+//! Both sample 1024 keys and the two extremes, cut the range at 15 order statistics of the sample into 16 pivot
+//! intervals (a kernel density estimate), give each interval an equal share of the buckets, project linearly inside
+//! an interval, and count. `DistributedBMS` then collects the keys of the active buckets. `DIBMS` makes each active
+//! bucket a pivot interval, gives it buckets by its count, and counts again, until every rank is alone in its bucket
+//! or its bucket is one key wide; only keys that are alone in a bucket are fetched.
+//!
+//! Against the paper: bucket ends are integers, so no rounding moves a key across them; and a bucket whose first key
+//! equals its last ends the search exactly, where the paper iterates twice more without progress and then believes.
+
+use datafusion::common::{Result, internal_err};
+
+use super::progress::Progress;
+use super::{Step, Strategy};
+use crate::kernel::buckets::{Cells, Linear};
+use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
+use crate::key::KeyBits;
+
+/// Buckets in all: the paper's B for a card with 32 KiB of counters.
+pub const BUCKETS: u32 = 8192;
+/// Keys sampled.
+pub const SAMPLES: u64 = 1024;
+/// Pivot intervals of the density estimate.
+pub const INTERVALS: usize = 16;
+
+/// Sample, count, collect: three rounds for any data, `m/B` of which is moved if it is spread evenly.
+#[derive(Debug, Clone)]
+pub struct DistributedBms {
+    /// Buckets in all.
+    pub buckets: u32,
+}
+
+/// Sample, then counts until resolved: what is sent depends on the number of ranks, not on the data's size.
+#[derive(Debug, Clone)]
+pub struct Dibms {
+    /// Buckets in all.
+    pub buckets: u32,
+}
+
+impl Default for DistributedBms {
+    fn default() -> Self {
+        Self { buckets: BUCKETS }
+    }
+}
+
+impl Default for Dibms {
+    fn default() -> Self {
+        Self { buckets: BUCKETS }
+    }
+}
+
+impl Strategy for DistributedBms {
+    fn label(&self) -> &'static str {
+        "distributed_bms"
+    }
+
+    fn begin(&self, progress: Progress) -> Result<Step> {
+        Ok(sample(progress))
+    }
+
+    fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
+        match (asked, reply) {
+            (Request::Sample { .. }, Reply::Sample { keys, extremes }) => {
+                first_count(progress, keys, extremes, self.buckets)
+            }
+            (Request::Count { cells, .. }, Reply::Counts { counts, .. }) => {
+                let mut progress = progress;
+                progress.narrow(cells, &counts, &[], Vec::new())?;
+                finish(progress)
+            }
+            (Request::Extract { .. }, Reply::Extracted(kept)) => extracted(progress, kept),
+            (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
+        }
+    }
+}
+
+impl Strategy for Dibms {
+    fn label(&self) -> &'static str {
+        "dibms"
+    }
+
+    fn begin(&self, progress: Progress) -> Result<Step> {
+        Ok(sample(progress))
+    }
+
+    fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
+        match (asked, reply) {
+            (Request::Sample { .. }, Reply::Sample { keys, extremes }) => {
+                first_count(progress, keys, extremes, self.buckets)
+            }
+            (Request::Count { cells, .. }, Reply::Counts { counts, .. }) => {
+                let mut progress = progress;
+                progress.narrow(cells, &counts, &[], Vec::new())?;
+                if progress.active().iter().all(|active| active.inside == 1) {
+                    return finish(progress);
+                }
+                next_count(progress, self.buckets)
+            }
+            (Request::Extract { .. }, Reply::Extracted(kept)) => extracted(progress, kept),
+            (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
+        }
+    }
+}
+
+fn sample(progress: Progress) -> Step {
+    let request = Request::Sample {
+        size: SAMPLES,
+        population: progress.population(),
+        seed: 0,
+        within: Brackets::all(progress.width()),
+        extremes: true,
+    };
+    Step::Ask(progress, request)
+}
+
+/// Phase 1: pivots at the extremes and at equally spaced order statistics of the sample, equal shares of buckets.
+fn first_count(
+    progress: Progress,
+    mut keys: KeyVec,
+    extremes: Option<(KeyBits, KeyBits)>,
+    buckets: u32,
+) -> Result<Step> {
+    let Some((least, greatest)) = extremes else {
+        return internal_err!("a sample without extremes");
+    };
+    keys.sort();
+    let inner = (1..INTERVALS).map(|i| keys.get(i * keys.len() / INTERVALS));
+    // A pivot that repeats would make an empty interval.
+    let mut lefts: Vec<KeyBits> = [least].into_iter().chain(inner).collect();
+    lefts.dedup();
+    let rights = lefts[1..].iter().map(|left| left - 1).chain([greatest]);
+    let share = buckets / lefts.len() as u32;
+    let intervals: Vec<(Bracket, u32)> = lefts
+        .iter()
+        .zip(rights)
+        .map(|(first, last)| (Bracket { first: *first, last }, share))
+        .collect();
+    let progress = progress.clipped(Bracket {
+        first: least,
+        last: greatest,
+    })?;
+    count(progress, &intervals)
+}
+
+/// Phase 2: every active bucket is a pivot interval, with buckets in proportion to its count, at least two.
+///
+/// A bucket that holds one value is resolved but for its key, so it asks for no further buckets; two suffice for it.
+fn next_count(progress: Progress, buckets: u32) -> Result<Step> {
+    let active = progress.active();
+    let total = progress.candidates();
+    // More ranks than half the buckets: two each all the same, or they would never be resolved.
+    let spare = buckets.saturating_sub(2 * active.len() as u32);
+    let intervals: Vec<(Bracket, u32)> = active
+        .iter()
+        .map(|active| {
+            let share = u128::from(active.inside) * u128::from(spare) / u128::from(total.max(1));
+            (active.bracket, 2 + share as u32)
+        })
+        .collect();
+    count(progress, &intervals)
+}
+
+fn count(progress: Progress, intervals: &[(Bracket, u32)]) -> Result<Step> {
+    let cells = Cells::Linear(Linear::try_new(intervals, progress.width())?);
+    let within = Brackets::all(progress.width());
+    Ok(Step::Ask(
+        progress,
+        Request::Count {
+            cells,
+            within,
+            keep: Vec::new(),
+        },
+    ))
+}
+
+/// Collects what is left, if anything.
+fn finish(progress: Progress) -> Result<Step> {
+    if progress.is_done() {
+        return Ok(Step::Done(progress));
+    }
+    let brackets = progress.brackets()?;
+    Ok(Step::Ask(progress, Request::Extract { brackets }))
+}
+
+fn extracted(mut progress: Progress, kept: Vec<KeyVec>) -> Result<Step> {
+    progress.extracted(kept)?;
+    Ok(Step::Done(progress))
+}

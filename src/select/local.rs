@@ -1,0 +1,164 @@
+//! Lanes of this process, worked on by threads.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use tokio::runtime::Handle;
+
+use super::Shards;
+use crate::kernel::round::{Reply, Request};
+use crate::kernel::{Lane, Stop};
+use crate::key::Width;
+
+/// Below this many values a round is answered where it is asked: waking threads would cost more.
+const INLINE: u64 = 1 << 16;
+
+type Group = Vec<Box<dyn Lane>>;
+
+/// Lanes in groups of about equal size, one group a thread.
+///
+/// Rounds run on the blocking threads of the tokio runtime that polls them, or, outside of one, on threads of their
+/// own. Dropping the shards stops what still runs.
+pub struct LocalShards {
+    width: Width,
+    population: u64,
+    groups: Vec<Group>,
+    stop: Stop,
+}
+
+impl LocalShards {
+    /// Spreads what `lanes` hold over at most `threads` threads, splitting lanes that are too large for one.
+    pub fn new(width: Width, lanes: Vec<Box<dyn Lane>>, threads: usize, stop: Stop) -> Self {
+        let population = lanes.iter().map(|lane| lane.len()).sum();
+        Self {
+            width,
+            population,
+            groups: balance(lanes, threads.max(1), population),
+            stop,
+        }
+    }
+}
+
+/// Cuts lanes to about an equal share, then gives each, largest first, to the group that holds least.
+fn balance(lanes: Vec<Box<dyn Lane>>, threads: usize, population: u64) -> Vec<Group> {
+    let share = population.div_ceil(threads as u64).max(INLINE);
+    let mut pieces = Vec::new();
+    for mut lane in lanes.into_iter().filter(|lane| !lane.is_empty()) {
+        while lane.len() > share + share / 8 {
+            match lane.split(share) {
+                Some(piece) => pieces.push(piece),
+                None => break,
+            }
+        }
+        pieces.push(lane);
+    }
+    pieces.sort_by_key(|lane| std::cmp::Reverse(lane.len()));
+    let mut groups: Vec<(u64, Group)> = (0..threads).map(|_| (0, Vec::new())).collect();
+    for piece in pieces {
+        if let Some(least) = groups.iter_mut().min_by_key(|group| group.0) {
+            least.0 += piece.len();
+            least.1.push(piece);
+        }
+    }
+    groups
+        .into_iter()
+        .map(|group| group.1)
+        .filter(|group| !group.is_empty())
+        .collect()
+}
+
+/// Merges what the lanes of a group answer, one after the other.
+fn answer(group: &mut Group, request: &Request, stop: &Stop) -> Result<Option<Reply>> {
+    let mut merged: Option<Reply> = None;
+    for lane in group {
+        let reply = lane.answer(request, stop)?;
+        match &mut merged {
+            Some(merged) => merged.merge(reply)?,
+            None => merged = Some(reply),
+        }
+    }
+    Ok(merged)
+}
+
+fn merge(replies: impl IntoIterator<Item = Option<Reply>>) -> Result<Reply> {
+    let mut replies = replies.into_iter().flatten();
+    let first = replies.next();
+    let mut merged = first.ok_or_else(|| exec_datafusion_err!("a round was asked of no lane"))?;
+    replies.try_for_each(|reply| merged.merge(reply))?;
+    Ok(merged)
+}
+
+impl LocalShards {
+    /// On blocking threads of the runtime. The lanes travel with the work: a cancelled round loses them, and the
+    /// selection with it.
+    async fn on_runtime(&mut self, request: Arc<Request>) -> Result<Reply> {
+        let tasks: Vec<_> = std::mem::take(&mut self.groups)
+            .into_iter()
+            .map(|mut group| {
+                let (request, stop) = (Arc::clone(&request), self.stop.clone());
+                SpawnedTask::spawn_blocking(move || {
+                    let reply = answer(&mut group, &request, &stop);
+                    (group, reply)
+                })
+            })
+            .collect();
+        let mut replies = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            let (group, reply) = task
+                .join()
+                .await
+                .map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?;
+            self.groups.push(group);
+            replies.push(reply?);
+        }
+        merge(replies)
+    }
+
+    fn on_threads(&mut self, request: &Request) -> Result<Reply> {
+        let stop = &self.stop;
+        let replies: Result<Vec<_>> = std::thread::scope(|scope| {
+            let work = |group| scope.spawn(move || answer(group, request, stop));
+            let threads: Vec<_> = self.groups.iter_mut().map(work).collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect()
+        });
+        merge(replies?)
+    }
+}
+
+#[async_trait]
+impl Shards for LocalShards {
+    fn width(&self) -> Width {
+        self.width
+    }
+
+    fn population(&self) -> u64 {
+        self.population
+    }
+
+    fn parallelism(&self) -> usize {
+        self.groups.len().max(1)
+    }
+
+    async fn round(&mut self, request: Arc<Request>) -> Result<Reply> {
+        if self.groups.len() == 1 && self.population <= INLINE {
+            return merge([answer(&mut self.groups[0], &request, &self.stop)?]);
+        }
+        match Handle::try_current() {
+            Ok(_) => self.on_runtime(request).await,
+            Err(_) => self.on_threads(&request),
+        }
+    }
+}
+
+impl Drop for LocalShards {
+    fn drop(&mut self) {
+        self.stop.stop();
+    }
+}

@@ -1,0 +1,215 @@
+//! What the coordinator knows: the keys found so far, and for every other rank a bracket with the number of values
+//! below it and inside.
+
+use std::ops::Range;
+
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
+
+use crate::kernel::buckets::Cells;
+use crate::kernel::round::{Bracket, Brackets, KeyVec};
+use crate::key::{KeyBits, Width};
+
+/// A bracket that holds at least one wanted rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Active {
+    /// Where the keys are.
+    pub bracket: Bracket,
+    /// Values less than the bracket's first key.
+    pub below: u64,
+    /// Values inside.
+    pub inside: u64,
+    /// Which of the wanted ranks: indices.
+    ranks: Range<usize>,
+}
+
+/// The state of a selection.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    width: Width,
+    n: u64,
+    ranks: Vec<u64>,
+    keys: Vec<Option<KeyBits>>,
+    active: Vec<Active>,
+    /// A sorted sample of all keys, where a strategy keeps it for later rounds.
+    pub(crate) sample: Option<KeyVec>,
+    /// Rounds answered so far.
+    pub(crate) rounds: usize,
+}
+
+impl Progress {
+    /// Nothing known yet about ranks (1-based, ascending, distinct) among `n` values.
+    ///
+    /// # Errors
+    /// An internal error for ranks that are not so.
+    pub fn try_new(width: Width, n: u64, ranks: Vec<u64>) -> Result<Self> {
+        let ascending = ranks.windows(2).all(|pair| pair[0] < pair[1]);
+        if !ascending || ranks.first() == Some(&0) || ranks.last().is_some_and(|last| *last > n) {
+            return internal_err!("ranks {ranks:?} among {n} values");
+        }
+        let all = Bracket {
+            first: 0,
+            last: width.max_key(),
+        };
+        let start = Active {
+            bracket: all,
+            below: 0,
+            inside: n,
+            ranks: 0..ranks.len(),
+        };
+        let active = if ranks.is_empty() { Vec::new() } else { vec![start] };
+        Ok(Self {
+            width,
+            n,
+            keys: vec![None; ranks.len()],
+            ranks,
+            active,
+            sample: None,
+            rounds: 0,
+        })
+    }
+
+    /// Width of the keys.
+    pub fn width(&self) -> Width {
+        self.width
+    }
+
+    /// Values that are ranked.
+    pub fn population(&self) -> u64 {
+        self.n
+    }
+
+    /// The wanted ranks.
+    pub fn ranks(&self) -> &[u64] {
+        &self.ranks
+    }
+
+    /// The wanted ranks inside an active bracket.
+    pub fn ranks_of(&self, active: &Active) -> &[u64] {
+        &self.ranks[active.ranks.clone()]
+    }
+
+    /// The brackets of the ranks that are not found yet, ascending.
+    pub fn active(&self) -> &[Active] {
+        &self.active
+    }
+
+    /// The same, for a request.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub fn brackets(&self) -> Result<Brackets> {
+        Brackets::try_new(self.active.iter().map(|active| active.bracket).collect())
+    }
+
+    /// Values that can still be an answer.
+    pub fn candidates(&self) -> u64 {
+        self.active.iter().map(|active| active.inside).sum()
+    }
+
+    /// Whether every rank has its key.
+    pub fn is_done(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// The keys of the ranks, in their order.
+    pub(crate) fn into_keys(self) -> Result<Vec<KeyBits>> {
+        let keys: Option<Vec<KeyBits>> = self.keys.into_iter().collect();
+        keys.ok_or_else(|| internal_datafusion_err!("a selection ended with ranks that were not found"))
+    }
+
+    /// The same brackets without the keys outside `range`: the caller knows that no value does.
+    ///
+    /// # Errors
+    /// An internal error if a bracket lies outside.
+    pub(crate) fn clipped(mut self, range: Bracket) -> Result<Self> {
+        for active in &mut self.active {
+            match active.bracket.intersect(&range) {
+                Some(bracket) => active.bracket = bracket,
+                None => return internal_err!("{:?} lies outside {range:?}", active.bracket),
+            }
+        }
+        Ok(self)
+    }
+
+    /// Narrows every bracket to the cells that hold its ranks. A cell of one key is an answer; in a cell of `keep`
+    /// the answer is selected from the keys that came back.
+    ///
+    /// # Errors
+    /// An internal error if the counts contradict what is known.
+    pub(crate) fn narrow(
+        &mut self,
+        cells: &Cells,
+        counts: &[u64],
+        keep: &[u32],
+        mut kept: Vec<KeyVec>,
+    ) -> Result<()> {
+        for active in std::mem::take(&mut self.active) {
+            let (first, last) = cells.span(&active.bracket)?;
+            let (mut below, mut next) = (active.below, active.ranks.start);
+            for cell in first..=last {
+                let above = below + counts[cell as usize];
+                let end = next + self.ranks[next..active.ranks.end].partition_point(|rank| *rank <= above);
+                if end > next {
+                    let range = cells.range(cell, self.width);
+                    let Some(bracket) = range.and_then(|range| range.intersect(&active.bracket)) else {
+                        return internal_err!("{} values in cell {cell}, which has no key", above - below);
+                    };
+                    let found = Active {
+                        bracket,
+                        below,
+                        inside: above - below,
+                        ranks: next..end,
+                    };
+                    self.settle(found, keep.binary_search(&cell).ok().map(|at| &mut kept[at]))?;
+                }
+                (below, next) = (above, end);
+            }
+            if below != active.below + active.inside {
+                let counted = below - active.below;
+                return internal_err!("{counted} values counted where {} are known to be", active.inside);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the keys of each active bracket, in their order.
+    ///
+    /// # Errors
+    /// An internal error if there are more or fewer than known.
+    pub(crate) fn extracted(&mut self, mut kept: Vec<KeyVec>) -> Result<()> {
+        let active = std::mem::take(&mut self.active);
+        if active.len() != kept.len() {
+            return internal_err!("{} brackets extracted of {}", kept.len(), active.len());
+        }
+        active
+            .into_iter()
+            .zip(&mut kept)
+            .try_for_each(|(active, keys)| self.settle(active, Some(keys)))
+    }
+
+    fn settle(&mut self, active: Active, keys: Option<&mut KeyVec>) -> Result<()> {
+        if active.bracket.first == active.bracket.last {
+            self.keys[active.ranks].fill(Some(active.bracket.first));
+            return Ok(());
+        }
+        let Some(keys) = keys else {
+            self.active.push(active);
+            return Ok(());
+        };
+        if keys.len() as u64 != active.inside {
+            return internal_err!(
+                "{} keys extracted where {} were counted",
+                keys.len(),
+                active.inside
+            );
+        }
+        let local: Vec<u64> = self.ranks[active.ranks.clone()]
+            .iter()
+            .map(|rank| rank - active.below - 1)
+            .collect();
+        for (slot, key) in self.keys[active.ranks].iter_mut().zip(keys.select(&local)) {
+            *slot = Some(key);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,349 @@
+//! SampleSelect (Ribizel and Anzt 2020), for many ranks and many shards at once.
+//!
+//! A sample gives a cell function; one count of all keys finds the cell of every rank, and each lane writes down
+//! the cell of each key (the oracle), so that the extraction reads numbers instead of computing them again. Where
+//! ranks are few, narrow brackets around them are counted and extracted in one read instead; the counts prove that
+//! each rank was caught, and a miss costs one more round.
+//!
+//! Heavy values never swell an extraction: a value that repeats in the sample gets a cell of its own (an equality
+//! bucket, section IV-C), which is counted, not copied. Where the first cells are too coarse for the data, a second
+//! sample is taken inside the brackets, and so on: every level divides the candidates by hundreds.
+
+use datafusion::common::{Result, internal_err};
+
+use super::progress::{Active, Progress};
+use super::{Step, Strategy};
+use crate::kernel::buckets::{CellTable, Cells, Edges};
+use crate::kernel::choose::{Choice, Form, SIGMAS};
+use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
+use crate::key::KeyBits;
+
+/// Cells of the table beside one for each of its entries.
+const TABLE_CELLS: usize = 6144;
+/// Splitters of a search tree.
+const SPLITTERS: usize = 1023;
+/// Keys sampled inside the brackets when the first cells were too coarse.
+const DEEPER_SAMPLE: u64 = 1 << 14;
+/// Candidates up to this share of the data, or this number, are extracted; more are divided again.
+const EXTRACT_SHARE: u64 = 16;
+const EXTRACT_LEAST: u64 = 1 << 17;
+/// After so many rounds whatever is left is extracted: the answer is exact for any data.
+const PATIENCE: usize = 12;
+
+/// The strategy: see the module.
+#[derive(Debug, Clone)]
+pub struct SampleSelect {
+    choice: Choice,
+}
+
+impl SampleSelect {
+    /// In this form, with this sample.
+    pub fn new(choice: Choice) -> Self {
+        Self { choice }
+    }
+}
+
+impl Strategy for SampleSelect {
+    fn label(&self) -> &'static str {
+        match self.choice.form {
+            Form::Gather => "sample_select (gather)",
+            Form::Brackets => "sample_select (brackets)",
+            Form::Cells => "sample_select (cells)",
+        }
+    }
+
+    fn begin(&self, progress: Progress) -> Result<Step> {
+        if self.choice.form == Form::Gather || progress.population() <= self.choice.sample {
+            return extract(progress);
+        }
+        sample(progress, self.choice.sample)
+    }
+
+    fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
+        progress.rounds += 1;
+        match (asked, reply) {
+            (Request::Sample { .. }, Reply::Sample { mut keys, .. }) => {
+                keys.sort();
+                let first = progress.rounds == 1;
+                let request = match self.choice.form {
+                    _ if keys.is_empty() => return extract(progress),
+                    Form::Brackets if first => around_ranks(&progress, &keys)?,
+                    _ if first => first_cells(&progress, &keys)?,
+                    _ => deeper_cells(&progress, &keys)?,
+                };
+                progress.sample = Some(keys);
+                Ok(Step::Ask(progress, request))
+            }
+            (Request::Count { cells, keep, .. }, Reply::Counts { counts, kept }) => {
+                progress.narrow(cells, &counts, keep, kept)?;
+                after_count(progress)
+            }
+            (Request::Extract { .. }, Reply::Extracted(kept)) => {
+                progress.extracted(kept)?;
+                Ok(Step::Done(progress))
+            }
+            (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
+        }
+    }
+}
+
+/// A sample of all keys at first, of those inside the active brackets later.
+fn sample(progress: Progress, size: u64) -> Result<Step> {
+    let first = progress.rounds == 0;
+    let within = if first {
+        Brackets::all(progress.width())
+    } else {
+        progress.brackets()?
+    };
+    let population = if first {
+        progress.population()
+    } else {
+        progress.candidates()
+    };
+    let seed = (progress.rounds as u64) << 32;
+    Ok(Step::Ask(
+        progress,
+        Request::Sample {
+            size,
+            population,
+            seed,
+            within,
+            extremes: false,
+        },
+    ))
+}
+
+fn extract(progress: Progress) -> Result<Step> {
+    if progress.is_done() {
+        return Ok(Step::Done(progress));
+    }
+    let brackets = progress.brackets()?;
+    Ok(Step::Ask(progress, Request::Extract { brackets }))
+}
+
+/// What remains after a count: nothing, little enough to extract, heavy values to set apart, or another level.
+fn after_count(mut progress: Progress) -> Result<Step> {
+    if progress.is_done() {
+        return Ok(Step::Done(progress));
+    }
+    if let Some(request) = set_heavy_apart(&progress)? {
+        progress.sample = None;
+        return Ok(Step::Ask(progress, request));
+    }
+    let enough = EXTRACT_LEAST.max(progress.population() / EXTRACT_SHARE);
+    if progress.candidates() <= enough || progress.rounds >= PATIENCE {
+        return extract(progress);
+    }
+    sample(progress, DEEPER_SAMPLE)
+}
+
+/// Brackets of [`SIGMAS`] around each rank's place in the sample, counted and extracted in one read.
+fn around_ranks(progress: &Progress, sample: &KeyVec) -> Result<Request> {
+    let (n, size) = (progress.population() as f64, sample.len() as f64);
+    let mut edges = Vec::new();
+    for rank in progress.ranks() {
+        let q = *rank as f64 / n;
+        let spread = SIGMAS * (size * q * (1.0 - q)).sqrt() + 1.0;
+        let (low, high) = ((q * size - spread).floor(), (q * size + spread).ceil());
+        let at = |place: f64| sample.get(place as usize);
+        edges.push((
+            if low < 0.0 { None } else { Some(at(low)) },
+            if high >= size { None } else { Some(at(high)) },
+        ));
+    }
+    let mut cuts = Vec::new();
+    let mut inside: Vec<Bracket> = Vec::new();
+    let top = progress.width().max_key();
+    for (low, high) in edges {
+        for end in [low, high].into_iter().flatten() {
+            cuts.push(end);
+            // A value that repeats in the sample is heavy: counted by itself, not copied with its neighbours.
+            if repeats(sample, end) && end < top {
+                cuts.push(end + 1);
+            }
+        }
+        inside.push(Bracket {
+            first: low.unwrap_or(0),
+            last: high.map_or(top, |high| high.max(1) - 1),
+        });
+    }
+    count_and_keep(progress, cuts, &inside, Brackets::all(progress.width()))
+}
+
+fn repeats(sample: &KeyVec, key: KeyBits) -> bool {
+    sample.upper_bound(key) - sample.lower_bound(key) > 1
+}
+
+/// A count of the cells between `cuts` that keeps every cell which lies in one of `inside` and has more than one key.
+fn count_and_keep(
+    progress: &Progress,
+    cuts: Vec<KeyBits>,
+    inside: &[Bracket],
+    within: Brackets,
+) -> Result<Request> {
+    let cells = Cells::Edges(Edges::try_new(cuts)?);
+    let wanted = |cell: &u32| {
+        cells.range(*cell, progress.width()).is_some_and(|range| {
+            range.first < range.last
+                && inside
+                    .iter()
+                    .any(|bracket| bracket.intersect(&range) == Some(range))
+        })
+    };
+    let keep = (0..cells.len() as u32).filter(wanted).collect();
+    Ok(Request::Count { cells, within, keep })
+}
+
+/// The cell function of the first count: the table, or the search tree where the table is too coarse for the data.
+fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
+    let within = Brackets::all(progress.width());
+    let table = Cells::Table(CellTable::from_sample(sample, TABLE_CELLS)?);
+    let cells = if table_is_coarse(progress, sample, &table) {
+        Cells::Edges(Edges::try_new(splitters(sample, SPLITTERS))?)
+    } else {
+        table
+    };
+    Ok(Request::Count {
+        cells,
+        within,
+        keep: Vec::new(),
+    })
+}
+
+/// Whether the cells of the ranks hold much more of the sample than even cells would, equal keys aside.
+fn table_is_coarse(progress: &Progress, sample: &KeyVec, table: &Cells) -> bool {
+    let n = u128::from(progress.population());
+    let mut last = None;
+    let mut held = 0;
+    for rank in progress.ranks() {
+        let place = (u128::from(rank - 1) * sample.len() as u128 / n) as usize;
+        let cell = table.cell(sample.get(place));
+        if cell == last {
+            continue;
+        }
+        last = cell;
+        if let Some(range) = cell.and_then(|cell| table.range(cell, progress.width())) {
+            let (first, end) = (sample.lower_bound(range.first), sample.upper_bound(range.last));
+            let heavy = heavy_keys(sample, first, end);
+            let equal: usize = heavy
+                .iter()
+                .map(|key| sample.upper_bound(*key) - sample.lower_bound(*key))
+                .sum();
+            held += end - first - equal;
+        }
+    }
+    held > sample.len() / 16 + 4 * progress.ranks().len() * sample.len() / TABLE_CELLS
+}
+
+/// Search-tree splitters inside every active bracket, by a sample of what is in them.
+fn deeper_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
+    let active: Vec<Bracket> = progress.active().iter().map(|active| active.bracket).collect();
+    let splitters = SPLITTERS.max(4 * active.len());
+    let cells = Cells::Edges(Edges::try_new(splitters_within(
+        progress, sample, splitters, &active,
+    ))?);
+    Ok(Request::Count {
+        cells,
+        within: progress.brackets()?,
+        keep: Vec::new(),
+    })
+}
+
+fn splitters_within(progress: &Progress, sample: &KeyVec, count: usize, active: &[Bracket]) -> Vec<KeyBits> {
+    let mut edges = splitters(sample, count);
+    let top = progress.width().max_key();
+    for bracket in active {
+        edges.push(bracket.first);
+        if bracket.last < top {
+            edges.push(bracket.last + 1);
+        }
+    }
+    edges
+}
+
+/// Equally spaced order statistics of the sample; one that repeats gets an equality bucket.
+fn splitters(sample: &KeyVec, count: usize) -> Vec<KeyBits> {
+    let mut edges = Vec::with_capacity(2 * count);
+    for i in 1..=count {
+        let key = sample.get(i * sample.len() / (count + 1));
+        edges.push(key);
+        if repeats(sample, key) && key < KeyBits::MAX {
+            edges.push(key + 1);
+        }
+    }
+    edges
+}
+
+/// Heavy values of the first sample inside active brackets, set apart by edges; the rest is kept in the same read.
+fn set_heavy_apart(progress: &Progress) -> Result<Option<Request>> {
+    let Some(sample) = &progress.sample else {
+        return Ok(None);
+    };
+    let top = progress.width().max_key();
+    let heavy = |active: &Active| {
+        let (first, end) = (
+            sample.lower_bound(active.bracket.first),
+            sample.upper_bound(active.bracket.last),
+        );
+        heavy_keys(sample, first, end)
+    };
+    let found: Vec<Vec<KeyBits>> = progress.active().iter().map(heavy).collect();
+    if found.iter().all(Vec::is_empty) {
+        return Ok(None);
+    }
+    let mut cuts = Vec::new();
+    let mut inside = Vec::new();
+    for (active, heavy) in progress.active().iter().zip(found) {
+        let after = |key: KeyBits| (key < top).then(|| key + 1);
+        cuts.push(active.bracket.first);
+        cuts.extend(after(active.bracket.last));
+        cuts.extend(heavy.iter().flat_map(|key| [Some(*key), after(*key)]).flatten());
+        inside.push(active.bracket);
+    }
+    // Keep only what is little: a bracket with heavy values may be large without them too.
+    let light = progress.candidates() <= EXTRACT_LEAST.max(progress.population() / EXTRACT_SHARE);
+    let rest = if light || progress.rounds >= PATIENCE {
+        inside
+    } else {
+        light_brackets(progress, sample)
+    };
+    Ok(Some(count_and_keep(progress, cuts, &rest, progress.brackets()?)?))
+}
+
+/// The active brackets that are small once their heavy values are set apart, by the sample.
+fn light_brackets(progress: &Progress, sample: &KeyVec) -> Vec<Bracket> {
+    let light = |active: &&Active| {
+        let (first, end) = (
+            sample.lower_bound(active.bracket.first),
+            sample.upper_bound(active.bracket.last),
+        );
+        let heavy = heavy_keys(sample, first, end);
+        let equal: usize = heavy
+            .iter()
+            .map(|key| sample.upper_bound(*key) - sample.lower_bound(*key))
+            .sum();
+        (end - first - equal) as u64 * EXTRACT_SHARE <= sample.len() as u64
+    };
+    progress
+        .active()
+        .iter()
+        .filter(light)
+        .map(|active| active.bracket)
+        .collect()
+}
+
+/// Keys among the sample's `first..end` that are at least an eighth of it, and no accident.
+fn heavy_keys(sample: &KeyVec, first: usize, end: usize) -> Vec<KeyBits> {
+    let least = ((end - first) / 8).max(4);
+    let mut heavy = Vec::new();
+    let mut at = first;
+    while at + least <= end {
+        let key = sample.get(at);
+        let next = sample.upper_bound(key).min(end);
+        if next - at >= least {
+            heavy.push(key);
+        }
+        at = next;
+    }
+    heavy
+}
