@@ -6,5 +6,7 @@ mod exec;
 mod functions;
 mod patterns;
 mod planner;
+#[cfg(feature = "cli")]
+mod readme;
 mod select;
 mod support;
