@@ -9,4 +9,5 @@ mod planner;
 #[cfg(feature = "cli")]
 mod readme;
 mod select;
+mod slt;
 mod support;
