@@ -6,6 +6,7 @@ mod exec;
 mod functions;
 mod patterns;
 mod planner;
+mod property;
 #[cfg(feature = "cli")]
 mod readme;
 mod select;
