@@ -42,15 +42,15 @@ pub(super) struct TableOf<K> {
     base: K,
     span: K,
     shift: u32,
-    /// `shift` in the low byte, `add` above it: 8 KiB in all.
-    entries: Box<[(u32, u32); ENTRIES]>,
+    /// `add` in the upper half, `shift` in the lower: one load.
+    entries: Box<[u64; ENTRIES]>,
 }
 
 impl<K: Key> TableOf<K> {
     pub(super) fn new(table: &CellTable) -> Self {
-        let mut entries = Box::new([(0, 0); ENTRIES]);
+        let mut entries = Box::new([0; ENTRIES]);
         for (slot, entry) in entries.iter_mut().zip(&table.entries) {
-            *slot = (entry.add, entry.shift);
+            *slot = u64::from(entry.add) << 32 | u64::from(entry.shift);
         }
         Self {
             base: K::from_bits(table.base),
@@ -70,8 +70,10 @@ impl<K: Key> Classify<K> for TableOf<K> {
             key.minus(self.base)
         };
         let above = above.min(self.span);
-        let (add, shift) = self.entries[above.shr32(self.shift) as usize % ENTRIES];
-        above.shr32(shift % K::BITS).wrapping_add(add) as u16
+        let entry = self.entries[above.shr32(self.shift) as usize % ENTRIES];
+        above
+            .shr32(entry as u32 % K::BITS)
+            .wrapping_add((entry >> 32) as u32) as u16
     }
 }
 

@@ -1,6 +1,8 @@
-//! The counting pass: one increment an element, several elements in flight.
+//! The counting pass: cells of a block first, then one increment an element, several in flight.
 
 use super::classify::Classify;
+use super::dispatch::{Kernel, dispatch};
+use super::store::BLOCK;
 use crate::key::Key;
 
 /// Counters for every `u16`, in private copies: neighbours that fall into one cell would otherwise wait for each
@@ -13,6 +15,22 @@ pub(super) struct Counters {
 }
 
 const COPIES: usize = 4;
+
+/// Cells of keys: apart from the increments, so that the compiler can vectorise it.
+struct Number<'a, K, C> {
+    keys: &'a [K],
+    classify: &'a C,
+    numbers: &'a mut [u16],
+}
+
+impl<K: Key, C: Classify<K>> Kernel for Number<'_, K, C> {
+    #[inline(always)]
+    fn run(self) {
+        for (key, number) in self.keys.iter().zip(self.numbers) {
+            *number = self.classify.cell(*key);
+        }
+    }
+}
 
 impl Counters {
     /// For cells `0..=cells` (the last for keys without a cell).
@@ -30,53 +48,40 @@ impl Counters {
         }
     }
 
-    /// Counts the keys; writes each one's cell where `oracle` (as long as `keys`) is given.
-    #[inline]
-    pub(super) fn count<K: Key, C: Classify<K>>(
-        &mut self,
-        keys: &[K],
-        classify: &C,
-        oracle: Option<&mut [u16]>,
-    ) {
+    /// Counts the keys and writes each one's cell to `numbers`, which is as long.
+    pub(super) fn count<K: Key, C: Classify<K>>(&mut self, keys: &[K], classify: &C, numbers: &mut [u16]) {
         self.pending += keys.len() as u64;
         if self.pending > u64::from(u32::MAX) {
             self.flush();
             self.pending = keys.len() as u64;
         }
-        match oracle {
-            Some(oracle) => self.pass(keys, oracle, |key, slot| {
-                *slot = classify.cell(key);
-                *slot
-            }),
-            None => {
-                let [a, b, c, d] = &mut self.copies;
-                let mut quads = keys.chunks_exact(COPIES);
-                for quad in &mut quads {
-                    a[usize::from(classify.cell(quad[0]))] += 1;
-                    b[usize::from(classify.cell(quad[1]))] += 1;
-                    c[usize::from(classify.cell(quad[2]))] += 1;
-                    d[usize::from(classify.cell(quad[3]))] += 1;
-                }
-                for key in quads.remainder() {
-                    a[usize::from(classify.cell(*key))] += 1;
-                }
-            }
+        dispatch(Number {
+            keys,
+            classify,
+            numbers,
+        });
+        self.tally(numbers);
+    }
+
+    /// Counts the keys.
+    pub(super) fn count_only<K: Key, C: Classify<K>>(&mut self, keys: &[K], classify: &C) {
+        let mut numbers = [0; BLOCK];
+        for block in keys.chunks(BLOCK) {
+            self.count(block, classify, &mut numbers[..block.len()]);
         }
     }
 
-    #[inline(always)]
-    fn pass<K: Key>(&mut self, keys: &[K], oracle: &mut [u16], cell: impl Fn(K, &mut u16) -> u16) {
+    fn tally(&mut self, numbers: &[u16]) {
         let [a, b, c, d] = &mut self.copies;
-        let mut quads = keys.chunks_exact(COPIES);
-        let mut slots = oracle.chunks_exact_mut(COPIES);
-        for (quad, slot) in (&mut quads).zip(&mut slots) {
-            a[usize::from(cell(quad[0], &mut slot[0]))] += 1;
-            b[usize::from(cell(quad[1], &mut slot[1]))] += 1;
-            c[usize::from(cell(quad[2], &mut slot[2]))] += 1;
-            d[usize::from(cell(quad[3], &mut slot[3]))] += 1;
+        let mut quads = numbers.chunks_exact(COPIES);
+        for quad in &mut quads {
+            a[usize::from(quad[0])] += 1;
+            b[usize::from(quad[1])] += 1;
+            c[usize::from(quad[2])] += 1;
+            d[usize::from(quad[3])] += 1;
         }
-        for (key, slot) in quads.remainder().iter().zip(slots.into_remainder()) {
-            a[usize::from(cell(*key, slot))] += 1;
+        for number in quads.remainder() {
+            a[usize::from(*number)] += 1;
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::ops::RangeInclusive;
 
+use super::dispatch::{Kernel, dispatch};
 use super::store::BLOCK;
 use crate::kernel::round::Brackets;
 use crate::key::Key;
@@ -21,11 +22,31 @@ fn compact<K: Key>(block: &[K], out: &mut Vec<K>, wanted: impl Fn(usize, K) -> b
 
 /// Keys whose cell, written down by an earlier count, is wanted.
 pub(super) fn by_oracle<K: Key>(block: &[K], oracle: &[u16], wanted: &[bool; 1 << 16], out: &mut Vec<K>) {
-    let oracle = &oracle[..block.len()];
-    compact(block, out, |at, _| wanted[usize::from(oracle[at])]);
+    dispatch(ByOracle {
+        block,
+        oracle: &oracle[..block.len()],
+        wanted,
+        out,
+    });
 }
 
-/// Keys inside any of a few brackets, by compares. `edges[i]` grows by the keys at or above edge `i`.
+struct ByOracle<'a, K> {
+    block: &'a [K],
+    oracle: &'a [u16],
+    wanted: &'a [bool; 1 << 16],
+    out: &'a mut Vec<K>,
+}
+
+impl<K: Key> Kernel for ByOracle<'_, K> {
+    #[inline(always)]
+    fn run(self) {
+        compact(self.block, self.out, |at, _| {
+            self.wanted[usize::from(self.oracle[at])]
+        });
+    }
+}
+
+/// Keys inside any of a few brackets, by compares. `counts[i]` grows by the keys at or above edge `i`.
 pub(super) fn by_compares<K: Key>(
     block: &[K],
     edges: &[K],
@@ -33,25 +54,44 @@ pub(super) fn by_compares<K: Key>(
     brackets: &[RangeInclusive<K>],
     out: &mut Vec<K>,
 ) {
-    for (edge, count) in edges.iter().zip(counts) {
-        *count += block.iter().map(|key| u64::from(key >= edge)).sum::<u64>();
-    }
-    match brackets {
-        [] => {}
-        [only] => {
-            let (first, span) = (*only.start(), only.end().minus(*only.start()));
-            compact(block, out, |_, key| key.minus(first) <= span);
+    dispatch(ByCompares {
+        block,
+        edges,
+        counts,
+        brackets,
+        out,
+    });
+}
+
+struct ByCompares<'a, K> {
+    block: &'a [K],
+    edges: &'a [K],
+    counts: &'a mut [u64],
+    brackets: &'a [RangeInclusive<K>],
+    out: &'a mut Vec<K>,
+}
+
+impl<K: Key> Kernel for ByCompares<'_, K> {
+    #[inline(always)]
+    fn run(self) {
+        for (edge, count) in self.edges.iter().zip(self.counts) {
+            *count += self.block.iter().map(|key| u64::from(key >= edge)).sum::<u64>();
         }
-        several => {
-            let spans: Vec<(K, K)> = several
-                .iter()
-                .map(|range| (*range.start(), range.end().minus(*range.start())))
-                .collect();
-            compact(block, out, |_, key| {
-                spans
-                    .iter()
-                    .fold(false, |any, (first, span)| any | (key.minus(*first) <= *span))
-            });
+        match self.brackets {
+            [] => {}
+            [only] => {
+                let (first, span) = (*only.start(), only.end().minus(*only.start()));
+                compact(self.block, self.out, |_, key| key.minus(first) <= span);
+            }
+            several => {
+                let span = |range: &RangeInclusive<K>| (*range.start(), range.end().minus(*range.start()));
+                let spans: Vec<(K, K)> = several.iter().map(span).collect();
+                compact(self.block, self.out, |_, key| {
+                    spans
+                        .iter()
+                        .fold(false, |any, (first, span)| any | (key.minus(*first) <= *span))
+                });
+            }
         }
     }
 }

@@ -9,6 +9,7 @@
 
 mod classify;
 mod count;
+mod dispatch;
 mod extract;
 mod sample;
 mod store;
@@ -210,11 +211,12 @@ impl<K: LaneKey> CpuLane<K> {
     ) -> Result<Reply> {
         let mut counters = Counters::new(cells.len());
         let mut numbers = self.oracle_pages();
-        self.each_block(stop, |block, chunk, start| {
-            let slots = numbers
-                .as_mut()
-                .map(|(numbers, _)| &mut numbers[chunk].words_mut()[start..start + block.len()]);
-            counters.count(block, classify, slots);
+        self.each_block(stop, |block, chunk, start| match &mut numbers {
+            Some((numbers, _)) => {
+                let numbers = &mut numbers[chunk].words_mut()[start..start + block.len()];
+                counters.count(block, classify, numbers);
+            }
+            None => counters.count_only(block, classify),
         })?;
         // Keys without a cell have the number after the last, which no bracket ever wants.
         self.oracle = numbers.map(|(numbers, reservation)| Oracle {
@@ -272,7 +274,7 @@ impl<K: LaneKey> CpuLane<K> {
             } else {
                 brackets.filter(block, &mut inside)
             }
-            counters.count(&inside, classify, None);
+            counters.count_only(&inside, classify);
             if !keep.is_empty() {
                 keep_cells(&inside, classify, keep, &mut kept);
             }
