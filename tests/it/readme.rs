@@ -100,7 +100,9 @@ fn the_readme_lists_the_options_of_a_session() {
         .lines()
         .filter_map(|line| line.strip_prefix("| `quantiles."))
         .map(|row| {
-            let mut cells = row.split('|').map(|cell| cell.trim().trim_matches('`').to_string());
+            let mut cells = row
+                .split('|')
+                .map(|cell| cell.trim().trim_matches('`').to_string());
             let name = format!("quantiles.{}", cells.next().unwrap());
             (name, cells.next().unwrap())
         })

@@ -33,15 +33,26 @@ impl AsyncDB for Engine {
         let options = FormatOptions::default().with_null("NULL");
         let mut rows = Vec::new();
         for batch in &batches {
-            let formatters = batch.columns().iter().map(|column| ArrayFormatter::try_new(column, &options));
+            let formatters = batch
+                .columns()
+                .iter()
+                .map(|column| ArrayFormatter::try_new(column, &options));
             let formatters: Vec<_> = formatters.collect::<Result<_, _>>()?;
-            let cells = |row| formatters.iter().map(|cells| cells.value(row).to_string()).collect();
+            let cells = |row| {
+                formatters
+                    .iter()
+                    .map(|cells| cells.value(row).to_string())
+                    .collect()
+            };
             rows.extend((0..batch.num_rows()).map(cells));
         }
         if columns == 0 || (batches.is_empty() && sql.trim_start().to_ascii_lowercase().starts_with("set")) {
             return Ok(DBOutput::StatementComplete(0));
         }
-        Ok(DBOutput::Rows { types: vec![DefaultColumnType::Any; columns], rows })
+        Ok(DBOutput::Rows {
+            types: vec![DefaultColumnType::Any; columns],
+            rows,
+        })
     }
 
     async fn shutdown(&mut self) {}
@@ -59,7 +70,11 @@ fn write(folder: &Path, part: usize, batch: &RecordBatch) {
 fn write_numbers(folder: &Path) {
     for part in 0..4_i64 {
         let x = Int64Array::from_iter_values((0..250).map(|i| 1 + (part * 250 + i) * 617 % 1000));
-        write(folder, part as usize, &RecordBatch::try_from_iter([("x", Arc::new(x) as ArrayRef)]).unwrap());
+        write(
+            folder,
+            part as usize,
+            &RecordBatch::try_from_iter([("x", Arc::new(x) as ArrayRef)]).unwrap(),
+        );
     }
 }
 
@@ -70,50 +85,86 @@ fn write_trips(folder: &Path) {
         ("id", Arc::new(Int64Array::from_iter_values(1..=12))),
         (
             "city",
-            Arc::new(StringArray::from_iter((0..12).map(|i| ["Oslo", "Oslo", "Bonn", "Bonn", "Bonn", "Rome"].get(i % 6)))),
+            Arc::new(StringArray::from_iter(
+                (0..12).map(|i| ["Oslo", "Oslo", "Bonn", "Bonn", "Bonn", "Rome"].get(i % 6)),
+            )),
         ),
         (
             "fare",
             Arc::new(Float64Array::from_iter(
-                [10.0, 12.5, 7.0, 40.0, 8.25, 9.0, 11.0, 30.0, 6.5, 100.0, 15.0].map(Some).into_iter().chain([None]),
+                [10.0, 12.5, 7.0, 40.0, 8.25, 9.0, 11.0, 30.0, 6.5, 100.0, 15.0]
+                    .map(Some)
+                    .into_iter()
+                    .chain([None]),
             )),
         ),
         (
             "tip",
             Arc::new(Float64Array::from(vec![
-                0.0, -0.0, 1.0, f64::INFINITY, f64::NAN, 2.0, -f64::NAN, f64::NEG_INFINITY, 0.5, 3.0, 0.0, 1.5,
+                0.0,
+                -0.0,
+                1.0,
+                f64::INFINITY,
+                f64::NAN,
+                2.0,
+                -f64::NAN,
+                f64::NEG_INFINITY,
+                0.5,
+                3.0,
+                0.0,
+                1.5,
             ])),
         ),
         (
             "distance",
             Arc::new(
-                Decimal128Array::from_iter_values([105, 220, 99, 1500, 130, 180, 205, 770, 85, 3100, 240, 310])
-                    .with_precision_and_scale(10, 2)
-                    .unwrap(),
+                Decimal128Array::from_iter_values([
+                    105, 220, 99, 1500, 130, 180, 205, 770, 85, 3100, 240, 310,
+                ])
+                .with_precision_and_scale(10, 2)
+                .unwrap(),
             ),
         ),
-        ("passengers", Arc::new(Int32Array::from_iter_values([1, 2, 1, 4, 1, 1, 2, 3, 1, 6, 2, 1]))),
-        ("shared", Arc::new(BooleanArray::from_iter((0..12).map(|i| Some(i % 3 == 0))))),
-        ("day", Arc::new(Date32Array::from_iter_values((0..12).map(|i| day(i / 2))))),
+        (
+            "passengers",
+            Arc::new(Int32Array::from_iter_values([1, 2, 1, 4, 1, 1, 2, 3, 1, 6, 2, 1])),
+        ),
+        (
+            "shared",
+            Arc::new(BooleanArray::from_iter((0..12).map(|i| Some(i % 3 == 0)))),
+        ),
+        (
+            "day",
+            Arc::new(Date32Array::from_iter_values((0..12).map(|i| day(i / 2)))),
+        ),
         (
             "started",
-            Arc::new(TimestampSecondArray::from_iter_values((0..12).map(|i| 1_700_000_000 + 60 * i))),
+            Arc::new(TimestampSecondArray::from_iter_values(
+                (0..12).map(|i| 1_700_000_000 + 60 * i),
+            )),
         ),
     ];
-    let batch = RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, true))).unwrap();
+    let batch =
+        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, c)| (n, c, true))).unwrap();
     write(folder, 0, &batch.slice(0, 7));
     write(folder, 1, &batch.slice(7, 5));
 }
 
 async fn engine(folder: &Path, partitions: usize, strategy: StrategyName) -> Result<Engine, DataFusionError> {
-    let config = SessionConfig::new().with_target_partitions(partitions).with_information_schema(true);
+    let config = SessionConfig::new()
+        .with_target_partitions(partitions)
+        .with_information_schema(true);
     let ctx = SessionContext::new_with_config(config);
     datafusion_quantiles::register_all(&ctx)?;
     for table in ["numbers", "trips"] {
         let path = folder.join(table);
-        ctx.register_parquet(table, path.to_str().unwrap(), ParquetReadOptions::default()).await?;
+        ctx.register_parquet(table, path.to_str().unwrap(), ParquetReadOptions::default())
+            .await?;
     }
-    ctx.sql(&format!("SET quantiles.strategy = '{strategy}'")).await?.collect().await?;
+    ctx.sql(&format!("SET quantiles.strategy = '{strategy}'"))
+        .await?
+        .collect()
+        .await?;
     Ok(Engine(ctx))
 }
 
