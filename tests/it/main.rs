@@ -1,6 +1,12 @@
 //! Integration tests, in one binary.
 
+#[cfg(feature = "cli")]
+mod cli;
 mod exec;
 mod functions;
+mod patterns;
 mod planner;
+#[cfg(feature = "cli")]
+mod readme;
+mod select;
 mod support;

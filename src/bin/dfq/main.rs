@@ -1,2 +1,94 @@
-//! dfq
-fn main() {}
+//! `dfq`: exact quantiles from the command line.
+//!
+//! `dfq sql` runs SQL with DataFusion and this crate's functions over local files and object stores,
+//! `dfq generate` writes data to try it on, and `dfq demo` shows the main job with times beside
+//! DataFusion's built-in function. Data goes to standard output alone; times, progress and errors go to
+//! standard error. Exit codes: 0 success, 1 a failed statement or job, 2 a wrong option, 130 interrupted.
+
+mod args;
+mod console;
+mod demo;
+mod generate;
+mod sql;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::console::End;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How long running tasks get to end after the last statement or an interrupt.
+const SHUTDOWN: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "dfq",
+    version,
+    about = "Exact quantiles in SQL, at the cost of one read of the data",
+    after_help = "Examples:\n  \
+        dfq sql -c \"SELECT exact_quantiles(fare, [0.01, 0.5, 0.99]) FROM 'trips.parquet'\"\n  \
+        dfq generate tpch --scale 1 --output data\n  \
+        dfq demo",
+    disable_help_subcommand = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run SQL statements: from the command line, from files, from standard input, or at a prompt
+    Sql(sql::SqlArgs),
+    /// Write Parquet files to try things on
+    Generate(generate::GenerateArgs),
+    /// Show exact quantiles of TPC-H lineitem, timed beside DataFusion's built-in percentile_cont
+    Demo(demo::DemoArgs),
+}
+
+fn main() -> ExitCode {
+    let matches = Cli::command().get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return End::error(format!("cannot start the runtime: {error}")).report(),
+    };
+    let end = runtime.block_on(run(cli, &matches));
+    let code = end.report();
+    // A scan that is still busy must not hold the process back.
+    runtime.shutdown_timeout(SHUTDOWN);
+    code
+}
+
+/// Ends the process with a usage error of a subcommand.
+fn usage_error(subcommand: &str, message: &str) -> ! {
+    let mut cli = Cli::command();
+    cli.build();
+    match cli.find_subcommand_mut(subcommand) {
+        Some(command) => command
+            .error(clap::error::ErrorKind::ArgumentConflict, message)
+            .exit(),
+        None => cli
+            .error(clap::error::ErrorKind::ArgumentConflict, message)
+            .exit(),
+    }
+}
+
+async fn run(cli: Cli, matches: &ArgMatches) -> End {
+    match cli.command {
+        // The order of -c and -f among each other is only in the raw matches.
+        Command::Sql(args) => match matches.subcommand_matches("sql") {
+            Some(matches) => sql::run(args, matches).await,
+            None => End::error("the sql subcommand has no arguments".to_string()),
+        },
+        Command::Generate(args) => generate::run(args).await,
+        Command::Demo(args) => demo::run(args).await,
+    }
+}

@@ -1,0 +1,144 @@
+//! Runs one statement: parse, plan, execute, print, tell the time.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use datafusion::common::plan_err;
+use datafusion::config::ConfigOptions;
+use datafusion::dataframe::DataFrame;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::logical_expr::{DdlStatement, LogicalPlan};
+use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
+use datafusion::prelude::SessionContext;
+use datafusion::sql::parser::Statement as DataFusionStatement;
+use datafusion_cli::print_options::MaxRows;
+
+use super::output::{Format, Output};
+use super::split::Piece;
+use super::statement::Statement;
+use super::stores::{self, Region};
+use crate::console::say;
+
+/// Why a statement did not run to its end.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The reader of standard output went away.
+    Closed,
+    /// The statement failed.
+    Error(DataFusionError),
+}
+
+/// Runs statements in one session.
+pub(crate) struct Runner {
+    pub(crate) ctx: SessionContext,
+    pub(crate) output: Output,
+    pub(crate) quiet: bool,
+}
+
+impl Runner {
+    pub(crate) fn new(ctx: SessionContext, output: Output, quiet: bool) -> Self {
+        Self { ctx, output, quiet }
+    }
+
+    /// The session's options as they are now.
+    pub(crate) fn config_options(&self) -> Arc<ConfigOptions> {
+        Arc::clone(self.ctx.copied_config().options())
+    }
+
+    /// Runs one statement and prints its answer.
+    ///
+    /// # Errors
+    /// What is wrong with the statement or its data, or that nobody reads the output any more.
+    pub(crate) async fn run(&mut self, piece: &Piece) -> Result<(), Failure> {
+        let started = Instant::now();
+        let cut = match self.try_run(piece).await {
+            Ok(cut) => cut,
+            Err(_) if self.output.closed => return Err(Failure::Closed),
+            Err(error) => return Err(Failure::Error(error)),
+        };
+        if cut {
+            say(format_args!(
+                "Only the first {} rows are shown; --maxrows inf shows all.",
+                self.rows_shown()
+            ));
+        }
+        if !self.quiet {
+            say(format_args!(
+                "Elapsed {:.3} seconds.",
+                started.elapsed().as_secs_f64()
+            ));
+        }
+        Ok(())
+    }
+
+    fn rows_shown(&self) -> String {
+        match self.output.max_rows {
+            MaxRows::Unlimited => "all".to_string(),
+            MaxRows::Limited(rows) => rows.to_string(),
+        }
+    }
+
+    async fn try_run(&mut self, piece: &Piece) -> Result<bool> {
+        match Statement::parse(piece, &self.config_options())? {
+            Statement::DataFusion(statement) => self.run_datafusion(*statement).await,
+        }
+    }
+
+    async fn run_datafusion(&mut self, statement: DataFusionStatement) -> Result<bool> {
+        let plan = self.ctx.state().statement_to_plan(statement).await?;
+        // Plans and descriptions are always shown whole.
+        let whole = matches!(
+            plan,
+            LogicalPlan::Explain(_) | LogicalPlan::Analyze(_) | LogicalPlan::DescribeTable(_)
+        );
+        let physical = self.start(plan).await?.create_physical_plan().await?;
+        self.check_bounded(physical.as_ref())?;
+        let task = self.ctx.task_ctx();
+        let reservation = MemoryConsumer::new("dfq table output").register(task.memory_pool());
+        let stream = execute_stream(physical, Arc::clone(&task))?;
+        let max_rows = self.output.max_rows;
+        if whole {
+            self.output.max_rows = MaxRows::Unlimited;
+        }
+        let printed = self
+            .output
+            .print(stream, &task.session_config().options().format, &reservation)
+            .await;
+        self.output.max_rows = max_rows;
+        printed
+    }
+
+    /// Makes the stores that the plan names, then lets DataFusion run what is not a query.
+    async fn start(&self, plan: LogicalPlan) -> Result<DataFrame> {
+        stores::register(&self.ctx, &plan, Region::Configured).await?;
+        let again =
+            matches!(plan, LogicalPlan::Ddl(DdlStatement::CreateExternalTable(_))).then(|| plan.clone());
+        match (self.ctx.execute_logical_plan(plan).await, again) {
+            (Err(error), Some(plan)) if stores::is_region_failure(&error) => {
+                stores::register(&self.ctx, &plan, Region::LookedUp).await?;
+                self.ctx.execute_logical_plan(plan).await
+            }
+            (started, _) => started,
+        }
+    }
+
+    /// An endless source can stream rows, but has no last row and no last state.
+    fn check_bounded(&self, plan: &dyn ExecutionPlan) -> Result<()> {
+        if !plan.boundedness().is_unbounded() {
+            return Ok(());
+        }
+        if plan.pipeline_behavior() == EmissionType::Final {
+            return plan_err!(
+                "the query has an answer only at the end of its source, and the source is endless"
+            );
+        }
+        if self.output.format == Format::Table {
+            return plan_err!(
+                "the source is endless: a table cannot show it, use --format csv, tsv or nd-json"
+            );
+        }
+        Ok(())
+    }
+}

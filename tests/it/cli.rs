@@ -1,0 +1,634 @@
+//! The command `dfq`, run as a process: what it prints where, and how it ends.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+fn dfq(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dfq"));
+    command.current_dir(folder).stdin(Stdio::null());
+    command
+}
+
+/// Runs `dfq` with these arguments in a folder.
+fn run(folder: &Path, args: &[&str]) -> Output {
+    dfq(folder).args(args).output().unwrap()
+}
+
+fn run_stdin(folder: &Path, args: &[&str], input: &str) -> Output {
+    let mut child = dfq(folder)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn out(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn err(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// The standard output of a run that must succeed and say nothing else.
+fn answer(folder: &Path, args: &[&str]) -> String {
+    let output = run(folder, args);
+    assert_eq!((output.status.code(), err(&output)), (Some(0), ""), "{args:?}");
+    out(&output).to_string()
+}
+
+/// The standard error of a run that must end with `code`.
+fn failure(folder: &Path, args: &[&str], code: i32) -> String {
+    let output = run(folder, args);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {}", err(&output));
+    err(&output).to_string()
+}
+
+#[test]
+fn every_format() {
+    let folder = folder();
+    let sql = "SELECT * FROM (VALUES (1, [1.5, NULL], 'a,\"b'), (2, NULL, NULL)) t(n, l, s) ORDER BY n";
+    let expected = [
+        (
+            "table",
+            "+---+-------------+------+\n\
+             | n | l           | s    |\n\
+             +---+-------------+------+\n\
+             | 1 | [1.5, NULL] | a,\"b |\n\
+             | 2 | NULL        | NULL |\n\
+             +---+-------------+------+\n",
+        ),
+        ("csv", "n,l,s\n1,\"[1.5, NULL]\",\"a,\"\"b\"\n2,,\n"),
+        ("tsv", "n\tl\ts\n1\t[1.5, NULL]\t\"a,\"\"b\"\n2\t\t\n"),
+        (
+            "json",
+            "[{\"n\":1,\"l\":[1.5,null],\"s\":\"a,\\\"b\"},{\"n\":2,\"l\":null,\"s\":null}]\n",
+        ),
+        (
+            "nd-json",
+            "{\"n\":1,\"l\":[1.5,null],\"s\":\"a,\\\"b\"}\n{\"n\":2,\"l\":null,\"s\":null}\n",
+        ),
+    ];
+    for (format, text) in expected {
+        assert_eq!(
+            answer(folder.path(), &["sql", "--quiet", "--format", format, "-c", sql]),
+            text,
+            "{format}"
+        );
+    }
+}
+
+#[test]
+fn answers_without_rows() {
+    let folder = folder();
+    let expected = [
+        ("table", "+---+---+\n| a | b |\n+---+---+\n+---+---+\n"),
+        ("csv", "a,b\n"),
+        ("tsv", "a\tb\n"),
+        ("json", "[]\n"),
+        ("nd-json", ""),
+    ];
+    for (format, text) in expected {
+        let sql = "SELECT 1 AS a, 2 AS b WHERE false";
+        assert_eq!(
+            answer(folder.path(), &["sql", "-q", "--format", format, "-c", sql]),
+            text,
+            "{format}"
+        );
+    }
+    assert_eq!(
+        answer(
+            folder.path(),
+            &[
+                "sql",
+                "-q",
+                "--format",
+                "json",
+                "-c",
+                "SET datafusion.execution.batch_size = 10"
+            ]
+        ),
+        ""
+    );
+}
+
+#[test]
+fn statements_from_everywhere_run_in_turn() {
+    let folder = folder();
+    fs::write(
+        folder.path().join("s.sql"),
+        "#!/usr/bin/env dfq\n-- semicolons; in comments\nSELECT 'x;y' AS f;",
+    )
+    .unwrap();
+    let args = [
+        "sql",
+        "-q",
+        "--format",
+        "csv",
+        "-c",
+        "SELECT 1 AS a; SELECT 2 AS a",
+        "-f",
+        "s.sql",
+        "-c",
+        "SELECT 3 AS a;",
+    ];
+    assert_eq!(answer(folder.path(), &args), "a\n1\na\n2\nf\nx;y\na\n3\n");
+    let input = "SELECT 1 AS a; SELECT 2\n AS a -- no; end\n;\n\nSELECT ';\n' AS s";
+    for args in [
+        &["sql", "-q", "--format", "nd-json"][..],
+        &["sql", "-q", "--format", "nd-json", "-f", "-"],
+    ] {
+        let output = run_stdin(folder.path(), args, input);
+        assert_eq!((output.status.code(), err(&output)), (Some(0), ""));
+        assert_eq!(out(&output), "{\"a\":1}\n{\"a\":2}\n{\"s\":\";\\n\"}\n");
+    }
+}
+
+#[test]
+fn standard_input_runs_each_statement_when_it_is_complete() {
+    let folder = folder();
+    let mut child = dfq(folder.path())
+        .args(["sql", "-q", "--format", "nd-json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut answers = child.stdout.take().unwrap();
+    for n in 1..=3 {
+        writeln!(input, "SELECT {n} AS n; SELECT").unwrap();
+        let mut answer = [0; 8];
+        // The input is still open: only a statement that ran at once can answer.
+        answers.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, *format!("{{\"n\":{n}}}\n").as_bytes());
+        writeln!(input, " 0 WHERE false;").unwrap();
+    }
+    drop(input);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn the_first_failure_ends_the_run() {
+    let folder = folder();
+    fs::write(
+        folder.path().join("s.sql"),
+        "SELECT 1 AS a;\n\nSELECT b\nFROM nosuch; SELECT 2 AS a;",
+    )
+    .unwrap();
+    let args = [
+        "sql",
+        "-q",
+        "--format",
+        "csv",
+        "-f",
+        "s.sql",
+        "-c",
+        "SELECT 3 AS a",
+    ];
+    let output = run(folder.path(), &args);
+    assert_eq!((output.status.code(), out(&output)), (Some(1), "a\n1\n"));
+    assert!(
+        err(&output).starts_with("Error: s.sql, line 3: "),
+        "{}",
+        err(&output)
+    );
+    assert!(err(&output).contains("nosuch"), "{}", err(&output));
+    let output = run_stdin(
+        folder.path(),
+        &["sql", "-q", "--format", "csv"],
+        "SELECT 1 AS a;\nSELEC 2;\nSELECT 3;\n",
+    );
+    assert_eq!((output.status.code(), out(&output)), (Some(1), "a\n1\n"));
+    assert!(
+        err(&output).starts_with("Error: standard input, line 2: sql parser error"),
+        "{}",
+        err(&output)
+    );
+    assert!(err(&output).contains("Line: 2, Column: 1"), "{}", err(&output));
+}
+
+#[test]
+fn errors_while_rows_are_read_end_with_1() {
+    let folder = folder();
+    let sql = "SELECT 1 / (value - 20000) AS x FROM generate_series(1, 30000)";
+    for format in ["table", "csv", "tsv", "json", "nd-json"] {
+        let message = failure(folder.path(), &["sql", "--format", format, "-c", sql], 1);
+        assert!(
+            message.starts_with("Error: ") && message.contains("Divide by zero"),
+            "{message}"
+        );
+        assert!(!message.contains("Elapsed"), "{message}");
+    }
+}
+
+#[test]
+fn missing_files_are_named() {
+    let folder = folder();
+    let message = failure(folder.path(), &["sql", "-f", "no.sql"], 1);
+    assert!(
+        message.starts_with("Error: cannot read the file 'no.sql'"),
+        "{message}"
+    );
+    for path in ["no.parquet", "sub/no", "no*.csv"] {
+        let message = failure(
+            folder.path(),
+            &["sql", "-c", &format!("SELECT * FROM '{path}'")],
+            1,
+        );
+        assert!(message.contains(&format!("'{path}'")), "{message}");
+    }
+    fs::write(folder.path().join("data.txt"), "x").unwrap();
+    let message = failure(folder.path(), &["sql", "-c", "SELECT * FROM 'data.txt'"], 1);
+    assert!(
+        message.contains("cannot tell the format of 'data.txt'"),
+        "{message}"
+    );
+    fs::write(folder.path().join("broken.parquet"), "no parquet at all").unwrap();
+    let message = failure(folder.path(), &["sql", "-c", "SELECT * FROM 'broken.parquet'"], 1);
+    assert!(message.contains("broken.parquet"), "{message}");
+}
+
+#[test]
+fn files_are_tables() {
+    let folder = folder();
+    fs::write(folder.path().join("t.csv"), "a,b\n1,x\n2,y\n").unwrap();
+    fs::write(folder.path().join("t.json"), "{\"a\":3}\n{\"a\":4}\n").unwrap();
+    let copy = "COPY (SELECT a * 10 AS a FROM 't.csv') TO 't.parquet' STORED AS PARQUET";
+    assert_eq!(
+        answer(folder.path(), &["sql", "-q", "-c", copy]),
+        "+-------+\n| count |\n+-------+\n| 2     |\n+-------+\n"
+    );
+    let absolute = folder.path().join("t.json");
+    let absolute = absolute.to_str().unwrap();
+    for (table, sum) in [
+        ("t.csv", 3),
+        ("./t.json", 7),
+        (absolute, 7),
+        ("t.parquet", 30),
+        ("t.p*", 30),
+    ] {
+        let sql = format!("SELECT sum(a) AS s FROM '{table}'");
+        assert_eq!(
+            answer(folder.path(), &["sql", "-q", "--format", "csv", "-c", &sql]),
+            format!("s\n{sum}\n")
+        );
+    }
+    let sql = "CREATE EXTERNAL TABLE e STORED AS CSV LOCATION 't.csv'; SELECT count(*) AS n FROM e";
+    assert_eq!(
+        answer(folder.path(), &["sql", "-q", "--format", "csv", "-c", sql]),
+        "n\n2\n"
+    );
+}
+
+#[test]
+fn no_row_is_left_out() {
+    let folder = folder();
+    const ROWS: usize = 20_000;
+    let sql = format!("SELECT value AS v FROM generate_series(1, {ROWS}) ORDER BY v");
+    let text = |format| answer(folder.path(), &["sql", "-q", "--format", format, "-c", &sql]);
+    let lines: String = (1..=ROWS).map(|v| format!("{v}\n")).collect();
+    assert_eq!(text("csv"), format!("v\n{lines}"));
+    assert_eq!(text("tsv"), format!("v\n{lines}"));
+    let objects: Vec<_> = (1..=ROWS).map(|v| format!("{{\"v\":{v}}}")).collect();
+    assert_eq!(text("json"), format!("[{}]\n", objects.join(",")));
+    assert_eq!(text("nd-json"), format!("{}\n", objects.join("\n")));
+    assert_eq!(text("table").lines().count(), ROWS + 4);
+}
+
+#[test]
+fn a_table_can_be_shortened_and_says_so() {
+    let folder = folder();
+    let sql = "SELECT value AS v FROM generate_series(1, 100) ORDER BY v";
+    let output = run(folder.path(), &["sql", "-q", "--maxrows", "2", "-c", sql]);
+    assert_eq!(out(&output), "+---+\n| v |\n+---+\n| 1 |\n| 2 |\n| . |\n+---+\n");
+    assert_eq!(
+        err(&output),
+        "Only the first 2 rows are shown; --maxrows inf shows all.\n"
+    );
+    let exact = answer(folder.path(), &["sql", "-q", "--maxrows", "100", "-c", sql]);
+    assert_eq!(exact.lines().count(), 104);
+    let plan = answer(
+        folder.path(),
+        &["sql", "-q", "--maxrows", "1", "-c", &format!("EXPLAIN {sql}")],
+    );
+    assert!(
+        plan.contains("logical_plan") && plan.contains("physical_plan"),
+        "{plan}"
+    );
+    let message = failure(
+        folder.path(),
+        &["sql", "--maxrows", "2", "--format", "csv", "-c", sql],
+        2,
+    );
+    assert!(message.contains("LIMIT"), "{message}");
+}
+
+#[test]
+fn times_go_to_standard_error() {
+    let folder = folder();
+    let output = run(
+        folder.path(),
+        &["sql", "--format", "csv", "-c", "SELECT 1 AS a; SELECT 2 AS a"],
+    );
+    assert_eq!(out(&output), "a\n1\na\n2\n");
+    let lines: Vec<_> = err(&output).lines().collect();
+    assert_eq!(lines.len(), 2);
+    for line in lines {
+        let seconds = line
+            .strip_prefix("Elapsed ")
+            .and_then(|rest| rest.strip_suffix(" seconds."));
+        assert!(
+            seconds.is_some_and(|seconds| seconds.parse::<f64>().is_ok()),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_left_in_the_current_folder() {
+    let folder = folder();
+    run_stdin(folder.path(), &["sql"], "SELECT 1; SELECT 2;");
+    run(
+        folder.path(),
+        &["sql", "-c", "SELECT 1", "--memory-limit", "100MB"],
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_closed_pipe_is_a_quiet_success() {
+    let folder = folder();
+    for format in ["csv", "json", "nd-json", "table"] {
+        let sql = "SELECT value AS v FROM generate_series(1, 200000); SELECT 'never' AS v";
+        let mut child = dfq(folder.path())
+            .args(["sql", "-q", "--format", format, "-c", sql, "-c", "SELECT 'never'"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut start = [0; 3];
+        let mut stdout = child.stdout.take().unwrap();
+        stdout.read_exact(&mut start).unwrap();
+        drop(stdout);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), err(&output)), (Some(0), ""), "{format}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_with_130() {
+    let folder = folder();
+    let sql =
+        "SELECT 'begun' AS b; SELECT count(*) FROM generate_series(1, 100000000000) WHERE value % 7 = 9";
+    let mut child = dfq(folder.path())
+        .args(["sql", "--format", "csv", "-c", sql])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut begun = [0; 8];
+    child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
+    let kill = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(kill.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn the_memory_limit_holds() {
+    let folder = folder();
+    let sql = "SELECT array_agg(value) FROM generate_series(1, 3000000)";
+    let message = failure(folder.path(), &["sql", "--memory-limit", "2MB", "-c", sql], 1);
+    assert!(message.contains("Resources exhausted"), "{message}");
+    // Rows that only pass through need no memory.
+    let sql = "SELECT value FROM generate_series(1, 300000)";
+    let rows = answer(
+        folder.path(),
+        &["sql", "-q", "--memory-limit", "2MB", "--format", "csv", "-c", sql],
+    );
+    assert_eq!(rows.lines().count(), 300_001);
+}
+
+#[test]
+fn a_sort_past_the_limit_spills_into_the_folder() {
+    let folder = folder();
+    let sql = "EXPLAIN ANALYZE SELECT value FROM generate_series(1, 2000000) ORDER BY -value";
+    let args = [
+        "sql",
+        "-q",
+        "--memory-limit",
+        "20MB",
+        "--partitions",
+        "1",
+        "--spill-dir",
+        "spill/here",
+        "-c",
+        sql,
+    ];
+    let plan = answer(folder.path(), &args);
+    let count = plan
+        .split("spill_count=")
+        .nth(1)
+        .and_then(|rest| rest.split([',', ']']).next());
+    assert!(count.is_some_and(|count| count.trim() != "0"), "{plan}");
+    assert_eq!(fs::read_dir(folder.path().join("spill/here")).unwrap().count(), 0);
+    fs::write(folder.path().join("file"), "").unwrap();
+    let message = failure(
+        folder.path(),
+        &["sql", "--spill-dir", "file", "-c", "SELECT 1"],
+        1,
+    );
+    assert!(
+        message.contains("cannot write in the spill folder 'file'"),
+        "{message}"
+    );
+}
+
+#[test]
+fn partitions_are_as_asked() {
+    let folder = folder();
+    let sql = "SELECT value AS v FROM information_schema.df_settings WHERE name = 'datafusion.execution.target_partitions'";
+    assert_eq!(
+        answer(
+            folder.path(),
+            &["sql", "-q", "--partitions", "7", "--format", "csv", "-c", sql]
+        ),
+        "v\n7\n"
+    );
+}
+
+#[test]
+fn wrong_options_say_what_is_allowed() {
+    let folder = folder();
+    let cases: [(&[&str], &str, &str); 9] = [
+        (&["sql", "--memory-limit", "abc"], "'abc'", "such as 512MB"),
+        (&["sql", "--memory-limit", "0"], "'0'", "positive"),
+        (&["sql", "--partitions", "0"], "'0'", "at least 1"),
+        (&["sql", "--format", "xml"], "'xml'", "nd-json"),
+        (&["sql", "--maxrows", "x"], "x", "inf"),
+        (
+            &["generate", "tpch", "--output", "d", "--scale", "0"],
+            "'0'",
+            "above 0",
+        ),
+        (
+            &["generate", "tpch", "--output", "d", "--tables", "foo"],
+            "'foo'",
+            "lineitem",
+        ),
+        (
+            &["generate", "synthetic", "--output", "d", "--rows", "1.5"],
+            "'1.5'",
+            "3e7",
+        ),
+        (&["demo", "--scale", "big"], "'big'", "such as 0.1"),
+    ];
+    for (args, value, allowed) in cases {
+        let message = failure(folder.path(), args, 2);
+        assert!(message.contains(value) && message.contains(allowed), "{message}");
+    }
+    assert!(failure(folder.path(), &["generate", "tpch"], 2).contains("--output"));
+}
+
+#[test]
+fn version_and_help() {
+    let folder = folder();
+    assert_eq!(
+        answer(folder.path(), &["--version"]),
+        format!("dfq {}\n", env!("CARGO_PKG_VERSION"))
+    );
+    assert!(answer(folder.path(), &["--help"]).contains("dfq sql -c"));
+}
+
+#[test]
+fn tpch_tables_have_their_rows() {
+    let folder = folder();
+    let made = run(
+        folder.path(),
+        &["generate", "tpch", "--scale", "0.001", "--output", "d"],
+    );
+    assert_eq!((made.status.code(), out(&made)), (Some(0), ""), "{}", err(&made));
+    let count = |table: &str| {
+        let sql = format!("SELECT count(*) AS n FROM 'd/{table}'");
+        answer(folder.path(), &["sql", "-q", "--format", "csv", "-c", &sql])
+    };
+    let rows = [
+        ("customer", 150),
+        ("nation", 25),
+        ("orders", 1500),
+        ("part", 200),
+        ("partsupp", 800),
+        ("region", 5),
+        ("supplier", 10),
+        ("lineitem", 6005),
+    ];
+    for (table, rows) in rows {
+        assert_eq!(
+            count(&format!("{table}.parquet")),
+            format!("n\n{rows}\n"),
+            "{table}"
+        );
+    }
+    assert_eq!(
+        fs::read_dir(folder.path().join("d")).unwrap().count(),
+        rows.len(),
+        "no partial file stays"
+    );
+    let again = [
+        "generate", "tpch", "--scale", "0.001", "--output", "d", "--tables", "region",
+    ];
+    let message = failure(folder.path(), &again, 1);
+    assert!(
+        message.contains("region.parquet' exists already; --force"),
+        "{message}"
+    );
+    let forced = run(folder.path(), &[&again[..], &["--force"]].concat());
+    assert!(forced.status.success(), "{}", err(&forced));
+    let parts = [
+        "generate",
+        "tpch",
+        "--scale",
+        "0.001",
+        "--output",
+        "d",
+        "--tables",
+        "lineitem,region",
+        "--parts",
+        "3",
+        "--force",
+    ];
+    assert!(run(folder.path(), &parts).status.success());
+    assert_eq!(fs::read_dir(folder.path().join("d/lineitem")).unwrap().count(), 3);
+    assert_eq!(count("lineitem/"), "n\n6005\n");
+}
+
+#[test]
+fn synthetic_data_is_the_same_for_a_seed() {
+    let folder = folder();
+    for (output, seed) in [("a", "7"), ("b", "7"), ("c", "8")] {
+        let args = [
+            "generate",
+            "synthetic",
+            "--rows",
+            "1e4",
+            "--seed",
+            seed,
+            "--output",
+            output,
+        ];
+        assert!(run(folder.path(), &args).status.success());
+    }
+    let all = |name: &str| {
+        let sql = format!("SELECT * FROM '{name}/synthetic.parquet' ORDER BY id");
+        answer(folder.path(), &["sql", "-q", "--format", "csv", "-c", &sql])
+    };
+    let rows = all("a");
+    assert_eq!(
+        rows.lines().next(),
+        Some("lognormal,uniform_i64,price,zipf,g1000,g1m,id")
+    );
+    assert_eq!(rows.lines().count(), 10_001);
+    assert_eq!(rows, all("b"));
+    assert_ne!(rows, all("c"));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_generation_leaves_nothing() {
+    let folder = folder();
+    let data = folder.path().join("d");
+    let mut child = dfq(folder.path())
+        .args(["generate", "synthetic", "--rows", "1e10", "--output", "d"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Wait for the unfinished file, then interrupt.
+    while fs::read_dir(&data).map_or(0, Iterator::count) == 0 {
+        assert_eq!(child.try_wait().unwrap(), None);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(!data.join("synthetic.parquet").exists());
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(fs::read_dir(&data).unwrap().count(), 0);
+}

@@ -1,0 +1,499 @@
+//! Strategies over lanes against a sort, on every input pattern, and what they send.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, BooleanArray, Decimal128Array, Float64Array, Int32Array, Int64Array,
+};
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+use datafusion_quantiles::kernel::buckets::{CellTable, Cells, Edges, Linear};
+use datafusion_quantiles::kernel::choose::{Choice, Form};
+use datafusion_quantiles::kernel::naive::NaiveBackend;
+use datafusion_quantiles::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
+use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane, Stop};
+use datafusion_quantiles::key::{KeyBits, KeySpec};
+use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
+use datafusion_quantiles::select::sample_select::SampleSelect;
+use datafusion_quantiles::select::{LocalShards, SimulatedShards, Solution, Strategy, solve_ranks};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use crate::patterns::{self, Pattern};
+
+fn lane(backend: &dyn Backend, spec: &KeySpec, values: &[ArrayRef]) -> Box<dyn Lane> {
+    let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+    let mut lane = backend
+        .open(spec, MemoryConsumer::new("test").register(&pool))
+        .unwrap();
+    values
+        .iter()
+        .for_each(|values| lane.append(values, None).unwrap());
+    lane
+}
+
+/// Splits an array into `shards` lanes of unequal size, fed in batches of `batch` rows.
+fn lanes(backend: &dyn Backend, values: &ArrayRef, shards: usize, batch: usize) -> Vec<Box<dyn Lane>> {
+    let spec = KeySpec::try_new(values.data_type()).unwrap();
+    let cut = |shard: usize| values.len() * shard * (shard + 1) / (shards * (shards + 1));
+    (0..shards)
+        .map(|shard| {
+            let (from, to) = (cut(shard), cut(shard + 1));
+            let batches: Vec<ArrayRef> = (from..to)
+                .step_by(batch)
+                .map(|at| values.slice(at, batch.min(to - at)))
+                .collect();
+            lane(backend, &spec, &batches)
+        })
+        .collect()
+}
+
+fn strategies() -> Vec<Box<dyn Strategy>> {
+    let form = |form, sample| Box::new(SampleSelect::new(Choice { form, sample })) as Box<dyn Strategy>;
+    vec![
+        form(Form::Gather, 0),
+        form(Form::Brackets, 256),
+        form(Form::Brackets, 1 << 12),
+        form(Form::Cells, 512),
+        form(Form::Cells, 1 << 12),
+        Box::new(DistributedBms::default()),
+        Box::new(DistributedBms { buckets: 64 }),
+        Box::new(Dibms::default()),
+        Box::new(Dibms { buckets: 64 }),
+    ]
+}
+
+fn run(
+    shards: &mut dyn datafusion_quantiles::select::Shards,
+    strategy: &dyn Strategy,
+    ranks: &[u64],
+) -> Solution {
+    let solution = futures::executor::block_on(solve_ranks(shards, strategy, ranks.to_vec()));
+    solution.unwrap_or_else(|error| panic!("{}: {error}", strategy.label()))
+}
+
+/// Ranks at the ends, at even steps and in a close pair.
+fn ranks_of(n: u64, count: u64) -> Vec<u64> {
+    let mut ranks: Vec<u64> = (0..count)
+        .map(|i| 1 + (n - 1) * i / count.max(2).saturating_sub(1).max(1))
+        .collect();
+    ranks.extend([1, n, n / 2 + 1, (n / 2 + 2).min(n)]);
+    ranks.retain(|rank| (1..=n).contains(rank));
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
+fn check(values: &ArrayRef, shards: usize, batch: usize, ranks: &[u64]) {
+    let spec = KeySpec::try_new(values.data_type()).unwrap();
+    let mut sorted = spec.keys(values).unwrap();
+    sorted.sort_unstable();
+    let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
+    for strategy in strategies() {
+        let lanes = lanes(&CpuBackend, values, shards, batch);
+        let mut simulated = SimulatedShards::new(spec.width(), lanes);
+        let solution = run(&mut simulated, strategy.as_ref(), ranks);
+        let found: Vec<KeyBits> = ranks.iter().map(|rank| solution.key_at(*rank).unwrap()).collect();
+        assert_eq!(found, expected, "{} on {shards} shards", strategy.label());
+    }
+}
+
+#[test]
+fn every_strategy_finds_every_rank_on_every_pattern() {
+    for pattern in patterns::ALL {
+        let words: ArrayRef = Arc::new(Int64Array::from(pattern.words(20_011, 1)));
+        check(&words, 3, 1000, &ranks_of(20_011, 20));
+        let floats: ArrayRef = Arc::new(Float64Array::from(pattern.floats(20_011, 2)));
+        check(&floats, 2, 8192, &ranks_of(20_011, 3));
+    }
+}
+
+#[test]
+fn tiny_inputs() {
+    for len in [1_usize, 2, 3, 17] {
+        let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(len, 3)));
+        check(&values, 4, 2, &(1..=len as u64).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn wide_and_narrow_keys() {
+    let words = Pattern::Clusters.words(30_000, 4);
+    let wide: Vec<i128> = words
+        .iter()
+        .map(|word| i128::from(*word) * i128::from(*word) / 3)
+        .collect();
+    let wide: ArrayRef = Arc::new(Decimal128Array::from(wide));
+    check(&wide, 2, 4096, &ranks_of(30_000, 9));
+    let narrow: ArrayRef = Arc::new(Int32Array::from_iter_values(
+        words.iter().map(|word| *word as i32),
+    ));
+    check(&narrow, 2, 4096, &ranks_of(30_000, 9));
+}
+
+#[test]
+fn threads_share_a_lopsided_input() {
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(1_200_000, 5)));
+    let spec = KeySpec::try_new(values.data_type()).unwrap();
+    let mut sorted = spec.keys(&values).unwrap();
+    sorted.sort_unstable();
+    let ranks = ranks_of(1_200_000, 99);
+    for strategy in strategies() {
+        let mut lanes = lanes(&CpuBackend, &values, 1, 8192);
+        lanes.push(lane(&CpuBackend, &spec, &[]));
+        let mut local = LocalShards::new(spec.width(), lanes, 4, Stop::default());
+        let solution = run(&mut local, strategy.as_ref(), &ranks);
+        for rank in &ranks {
+            assert_eq!(
+                solution.key_at(*rank).unwrap(),
+                sorted[*rank as usize - 1],
+                "{}",
+                strategy.label()
+            );
+        }
+    }
+}
+
+#[test]
+fn all_equal_data_copies_nothing() {
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::AllEqual.words(100_000, 6)));
+    for strategy in strategies().into_iter().skip(1) {
+        let lanes = lanes(&CpuBackend, &values, 4, 8192);
+        let mut simulated =
+            SimulatedShards::new(KeySpec::try_new(values.data_type()).unwrap().width(), lanes);
+        let solution = run(&mut simulated, strategy.as_ref(), &[1, 50_000, 100_000]);
+        let names: Vec<_> = solution.rounds.iter().map(|round| round.request).collect();
+        assert_eq!(names, ["sample", "count"], "{}", strategy.label());
+        assert_eq!(solution.rounds[1].candidates, 0);
+    }
+}
+
+#[test]
+fn traces_are_those_of_the_named_methods() {
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(400_000, 7)));
+    let trace = |strategy: &dyn Strategy, ranks: &[u64]| {
+        let spec = KeySpec::try_new(values.data_type()).unwrap();
+        let mut shards = SimulatedShards::new(spec.width(), lanes(&CpuBackend, &values, 4, 8192));
+        run(&mut shards, strategy, ranks);
+        shards.ledger().rounds.clone()
+    };
+    let ranks = ranks_of(400_000, 99);
+    let brackets = SampleSelect::new(Choice {
+        form: Form::Brackets,
+        sample: 1 << 14,
+    });
+    assert_eq!(trace(&brackets, &[200_000]), ["sample", "count"]);
+    let cells = SampleSelect::new(Choice {
+        form: Form::Cells,
+        sample: 1 << 14,
+    });
+    assert_eq!(trace(&cells, &ranks), ["sample", "count", "extract"]);
+    assert_eq!(
+        trace(&DistributedBms::default(), &ranks),
+        ["sample", "count", "extract"]
+    );
+    let dibms = trace(&Dibms::default(), &ranks);
+    assert_eq!(dibms[..3], ["sample", "count", "count"]);
+    assert_eq!(dibms.iter().filter(|name| **name == "sample").count(), 1);
+    assert!(
+        dibms.iter().filter(|name| **name == "extract").count() <= 1,
+        "{dibms:?}"
+    );
+}
+
+/// Expected values sent, DIBMS Table 2: `q` nodes of which one is the host.
+fn table_2([n, m, q, b]: [f64; 4], iterations: Option<f64>) -> f64 {
+    let phase_1 = (50.0 + b + 2.0 * m) * (q - 1.0) + 1024.0;
+    match iterations {
+        None => phase_1 + m / b * n / q * (q - 1.0),
+        Some(iterations) => phase_1 + iterations * ((4.0 * m + b + 3.0 * m) * (q - 1.0) + m),
+    }
+}
+
+#[test]
+fn values_sent_are_within_a_tenth_of_the_expected_ones() {
+    let n = 1_000_000_u64;
+    // Uniform and evenly spread, as the paper's analysis assumes.
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(n as usize, 8)));
+    let spec = KeySpec::try_new(values.data_type()).unwrap();
+    for (m, q, b) in [
+        (101_u64, 4, 8192),
+        (11, 4, 8192),
+        (101, 8, 4096),
+        (501, 4, 8192),
+        (1001, 2, 8192),
+    ] {
+        let ranks: Vec<u64> = (1..=m).map(|i| i * n / (m + 1)).collect();
+        let even = || -> Vec<Box<dyn Lane>> {
+            let share = n as usize / q;
+            (0..q)
+                .map(|shard| lane(&CpuBackend, &spec, &[values.slice(shard * share, share)]))
+                .collect()
+        };
+        let sizes = [n as f64, m as f64, q as f64, b.into()];
+        let close = |sent: u64, expected: f64, name: &str| {
+            let ratio = sent as f64 / expected;
+            assert!(
+                (0.9..1.1).contains(&ratio),
+                "{name} m={m} q={q} B={b}: {sent} of {expected} expected"
+            );
+        };
+        let mut shards = SimulatedShards::new(spec.width(), even());
+        run(&mut shards, &DistributedBms { buckets: b }, &ranks);
+        close(shards.ledger().values(), table_2(sizes, None), "distributed_bms");
+
+        let mut shards = SimulatedShards::new(spec.width(), even());
+        run(&mut shards, &Dibms { buckets: b }, &ranks);
+        let iterations = shards
+            .ledger()
+            .rounds
+            .iter()
+            .filter(|name| **name == "count")
+            .count()
+            - 1;
+        let expected = table_2(sizes, Some(iterations as f64));
+        let sent = shards.ledger().values();
+        if 7 * m < u64::from(b) {
+            close(sent, expected, "dibms");
+        }
+        // Never more; less by the lists of active buckets, which the pivots already say.
+        let lists = iterations as f64 * (3.0 * m as f64 * (q as f64 - 1.0) + m as f64);
+        assert!(
+            (sent as f64) < 1.1 * expected && sent as f64 > 0.9 * (expected - lists),
+            "{sent} {expected}"
+        );
+    }
+}
+
+/// Every request on the fast lane and on the naive one.
+#[test]
+fn lanes_answer_as_the_naive_lane_does() {
+    for pattern in patterns::ALL {
+        let values: ArrayRef = Arc::new(Int64Array::from(pattern.words(9_001, 9)));
+        let spec = KeySpec::try_new(values.data_type()).unwrap();
+        let mut sorted = spec.keys(&values).unwrap();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let key = |share: usize| sorted[(sorted.len() - 1) * share / 100];
+        let narrow = {
+            let mut brackets = vec![Bracket {
+                first: key(10),
+                last: key(20),
+            }];
+            brackets.extend((key(60) > key(20)).then(|| Bracket {
+                first: key(60),
+                last: key(61),
+            }));
+            Brackets::try_new(brackets).unwrap()
+        };
+        let sample = KeyVec::W64(sorted.iter().map(|key| *key as u64).collect());
+        let whole = Bracket {
+            first: sorted[0],
+            last: sorted[sorted.len() - 1],
+        };
+        let few = Cells::Edges(Edges::try_new(vec![key(10), key(20) + 1, key(60), key(61)]).unwrap());
+        let all = Brackets::all(spec.width());
+        let requests = [
+            Request::Extract {
+                brackets: narrow.clone(),
+            },
+            Request::Count {
+                cells: Cells::Table(CellTable::from_sample(&sample, 1000).unwrap()),
+                within: all.clone(),
+                keep: vec![0, 3],
+            },
+            Request::Extract {
+                brackets: narrow.clone(),
+            },
+            Request::Count {
+                cells: few.clone(),
+                within: all.clone(),
+                keep: vec![1, 2],
+            },
+            Request::Count {
+                cells: few.clone(),
+                within: narrow.clone(),
+                keep: vec![1],
+            },
+            Request::Count {
+                cells: Cells::Linear(Linear::try_new(&[(whole, 500)], spec.width()).unwrap()),
+                within: all.clone(),
+                keep: vec![],
+            },
+            Request::Count {
+                cells: Cells::Edges(Edges::try_new((0..100).map(key).collect()).unwrap()),
+                within: narrow.clone(),
+                keep: vec![12, 13],
+            },
+        ];
+        for shared in [false, true] {
+            let batches: Vec<ArrayRef> = (0..9_001)
+                .step_by(2048)
+                .map(|at| values.slice(at, 2048.min(9_001 - at)))
+                .collect();
+            // A second owner of each array: the lane may keep the buffers.
+            let owners: Vec<ArrayRef> = if shared {
+                batches
+                    .iter()
+                    .flat_map(|b| [Arc::clone(b), Arc::clone(b)])
+                    .collect()
+            } else {
+                vec![]
+            };
+            let mut fast = lane(&CpuBackend, &spec, &batches);
+            let mut naive = lane(&NaiveBackend, &spec, &batches);
+            for request in &requests {
+                let mut replies = [
+                    fast.answer(request, &Stop::default()),
+                    naive.answer(request, &Stop::default()),
+                ]
+                .map(|reply| reply.unwrap());
+                for reply in &mut replies {
+                    if let Reply::Counts { kept, .. } | Reply::Extracted(kept) = reply {
+                        kept.iter_mut().for_each(KeyVec::sort);
+                    }
+                }
+                assert_eq!(replies[0], replies[1], "{pattern:?} {request:?}");
+            }
+            drop(owners);
+        }
+    }
+}
+
+#[test]
+fn nulls_and_filtered_rows_are_skipped() {
+    let values: ArrayRef = Arc::new(Int64Array::from(vec![
+        Some(1),
+        None,
+        Some(3),
+        Some(4),
+        None,
+        Some(6),
+    ]));
+    let mask = BooleanArray::from(vec![
+        Some(true),
+        Some(true),
+        None,
+        Some(false),
+        Some(true),
+        Some(true),
+    ]);
+    let spec = KeySpec::try_new(values.data_type()).unwrap();
+    for backend in [&CpuBackend as &dyn Backend, &NaiveBackend] {
+        let mut lane = lane(backend, &spec, &[]);
+        lane.append(&values, Some(&mask)).unwrap();
+        lane.append(&values.slice(1, 1), None).unwrap();
+        assert_eq!(lane.len(), 2);
+        let request = Request::Extract {
+            brackets: Brackets::all(spec.width()),
+        };
+        let Reply::Extracted(kept) = lane.answer(&request, &Stop::default()).unwrap() else {
+            panic!()
+        };
+        let bits: Vec<KeyBits> = (0..2).map(|at| kept[0].get(at)).collect();
+        assert_eq!(
+            spec.to_array(&bits).unwrap().as_ref(),
+            &Int64Array::from(vec![1, 6]) as &dyn Array
+        );
+    }
+}
+
+#[test]
+fn memory_is_asked_for_by_name_and_a_missing_oracle_is_no_loss() {
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(200_000, 10)));
+    let spec = KeySpec::try_new(values.data_type()).unwrap();
+    let small: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
+    let mut lane = CpuBackend
+        .open(&spec, MemoryConsumer::new("small").register(&small))
+        .unwrap();
+    let error = lane.append(&values, None).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(
+            error.find_root(),
+            datafusion::error::DataFusionError::ResourcesExhausted(_)
+        ),
+        "{text}"
+    );
+    assert!(text.contains("more bytes wanted"), "{text}");
+
+    // Enough for the keys and a little for candidates, not for two more bytes a key.
+    let tight: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new((4 << 20) + (256 << 10)));
+    let mut filled = CpuBackend
+        .open(&spec, MemoryConsumer::new("tight").register(&tight))
+        .unwrap();
+    filled.append(&values, None).unwrap();
+    let mut shards = SimulatedShards::new(spec.width(), vec![filled]);
+    let cells = SampleSelect::new(Choice {
+        form: Form::Cells,
+        sample: 1 << 12,
+    });
+    let ranks = ranks_of(200_000, 9);
+    let solution = run(&mut shards, &cells, &ranks);
+    let mut sorted = spec.keys(&values).unwrap();
+    sorted.sort_unstable();
+    assert!(
+        ranks
+            .iter()
+            .all(|rank| solution.key_at(*rank).unwrap() == sorted[*rank as usize - 1])
+    );
+    drop(shards);
+    drop(lane);
+    assert_eq!((small.reserved(), tight.reserved()), (0, 0));
+}
+
+#[test]
+fn a_stopped_lane_answers_with_an_error() {
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(10_000, 11)));
+    let spec = KeySpec::try_new(values.data_type()).unwrap();
+    let stop = Stop::default();
+    stop.stop();
+    let request = Request::Extract {
+        brackets: Brackets::all(spec.width()),
+    };
+    for backend in [&CpuBackend as &dyn Backend, &NaiveBackend] {
+        let error = lane(backend, &spec, &[Arc::clone(&values)])
+            .answer(&request, &stop)
+            .unwrap_err();
+        assert!(error.to_string().contains("cancelled"), "{error}");
+    }
+}
+
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok())
+        .unwrap_or(256)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Bit-identical for every strategy, number of shards and batch size.
+    #[test]
+    fn strategies_agree_with_a_sort(
+        pattern in proptest::sample::select(patterns::ALL.to_vec()),
+        strategy in 0..9_usize,
+        len in prop_oneof![1..50_usize, 1000..6000_usize, 20_000..40_000_usize],
+        shards in 1..9_usize,
+        batch in prop_oneof![Just(1000_usize), Just(8192), 100..3000_usize],
+        floats: bool,
+        count in prop_oneof![Just(1_u64), 2..10_u64, Just(99)],
+        seed: u64,
+    ) {
+        let values: ArrayRef = match floats {
+            true => Arc::new(Float64Array::from(pattern.floats(len, seed))),
+            false => Arc::new(Int64Array::from(pattern.words(len, seed))),
+        };
+        let spec = KeySpec::try_new(values.data_type()).unwrap();
+        let mut sorted = spec.keys(&values).unwrap();
+        sorted.sort_unstable();
+        let ranks = ranks_of(len as u64, count);
+        let strategy = &strategies()[strategy];
+        let mut shards = SimulatedShards::new(spec.width(), lanes(&CpuBackend, &values, shards, batch));
+        let solution = futures::executor::block_on(solve_ranks(&mut shards, strategy.as_ref(), ranks.clone()))
+            .map_err(|error| TestCaseError::fail(error.to_string()))?;
+        for rank in ranks {
+            prop_assert_eq!(solution.key_at(rank).unwrap(), sorted[rank as usize - 1], "{}", strategy.label());
+        }
+    }
+}
