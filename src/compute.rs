@@ -1,18 +1,24 @@
 //! Quantiles of an array, without a session and without a runtime.
 
+use std::sync::Arc;
+
 use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::arrow::compute::cast;
 use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+use futures::FutureExt;
 
-use crate::functions::{ordered_type, select_ranks};
+use crate::functions::ordered_type;
+use crate::kernel::{Backend, CpuBackend, Stop};
 use crate::key::KeySpec;
 use crate::select::quantile::{Ask, Method, Quantile};
+use crate::select::{LocalShards, StrategyName, solve};
 
 /// Exact quantiles of `values`: one for each of `quantiles` (numbers in [0, 1]), in that order.
 ///
 /// The same answers as `exact_quantiles` in SQL: NULLs are skipped, all NaNs are one value above every other, and
-/// without values each answer is NULL. Cost: 16 bytes for each value beside the array, and one selection, linear in
-/// the values times the logarithm of the number of quantiles.
+/// without values each answer is NULL. Cost: a copy of the values as keys, and the rounds that SQL runs, on as many
+/// threads as there are cores; the call returns when they are done.
 ///
 /// ```
 /// # use datafusion::arrow::array::{AsArray, Int64Array};
@@ -38,15 +44,16 @@ pub fn quantiles(values: &dyn Array, quantiles: &[f64], method: Method) -> Resul
     let data_type = ordered_type(values.data_type());
     method.result_type(data_type)?;
     let spec = KeySpec::try_new(data_type)?;
-    let mut keys = match data_type == values.data_type() {
-        true => spec.keys(values)?,
-        false => spec.keys(cast(values, data_type)?.as_ref())?,
+    let array = match data_type == values.data_type() {
+        true => values.slice(0, values.len()),
+        false => cast(values, data_type)?,
     };
-    let n = keys.len() as u64;
-    select_ranks(&mut keys, &ask.ranks(n));
-    let key_at = |rank: u64| {
-        let key = keys.get(rank as usize - 1).copied();
-        key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {n} values"))
-    };
-    ask.answers(&spec, n, &key_at)
+    let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+    let mut lane = CpuBackend.open(&spec, MemoryConsumer::new("quantiles").register(&pool))?;
+    lane.append(&array, None)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut shards = LocalShards::blocking(spec.width(), vec![lane], threads, Stop::default());
+    let solution = solve(&mut shards, StrategyName::Auto, &[&ask]).now_or_never();
+    let solution = solution.ok_or_else(|| internal_datafusion_err!("blocking shards did not block"))??;
+    ask.answers(&spec, solution.n, &|rank| solution.key_at(rank))
 }

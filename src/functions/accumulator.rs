@@ -132,7 +132,7 @@ fn sorted_distinct(keys: &mut [KeyBits]) -> &mut [KeyBits] {
 /// Reorders `keys` so that each of `ranks` (1-based, ascending, distinct, at most the length) is in its place.
 ///
 /// Linear in the keys times the logarithm of the number of ranks.
-pub(crate) fn select_ranks(keys: &mut [KeyBits], ranks: &[u64]) {
+pub(super) fn select_ranks(keys: &mut [KeyBits], ranks: &[u64]) {
     select_within(keys, 0, ranks);
 }
 

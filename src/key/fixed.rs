@@ -94,12 +94,12 @@ impl Encoding {
             Encoding::Float(bits) => {
                 let (infinity, nan) = (K::infinity(bits), K::nan(bits));
                 let magnitude = sign - K::one();
-                // NaNs are rare: one pass that only looks keeps the encoding itself free of selects.
-                let mut any = false;
-                for &word in words.iter() {
-                    any |= (word & magnitude) > infinity;
-                }
-                if any {
+                // NaNs are rare: one pass only looks for them, by a sum that reaches the sign bit for a NaN alone.
+                let lift = magnitude - infinity;
+                let seen = words
+                    .iter()
+                    .fold(K::default(), |seen, word| seen | ((*word & magnitude) + lift));
+                if seen & sign == sign {
                     for word in words.iter_mut().filter(|word| (**word & magnitude) > infinity) {
                         *word = nan;
                     }
@@ -169,6 +169,7 @@ pub(crate) trait Bits:
     + std::ops::BitXor<Output = Self>
     + std::ops::Shl<u32, Output = Self>
     + std::ops::Shr<u32, Output = Self>
+    + std::ops::Add<Output = Self>
     + std::ops::Sub<Output = Self>
     + Sized
 {

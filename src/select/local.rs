@@ -26,17 +26,30 @@ pub struct LocalShards {
     population: u64,
     groups: Vec<Group>,
     stop: Stop,
+    /// Threads of our own, also inside of a runtime.
+    blocking: bool,
 }
 
 impl LocalShards {
     /// Spreads what `lanes` hold over at most `threads` threads, splitting lanes that are too large for one.
     pub fn new(width: Width, lanes: Vec<Box<dyn Lane>>, threads: usize, stop: Stop) -> Self {
+        Self::with(width, lanes, threads, stop, false)
+    }
+
+    /// The same, but a round blocks its caller: its future is ready when it is first polled.
+    pub fn blocking(width: Width, lanes: Vec<Box<dyn Lane>>, threads: usize, stop: Stop) -> Self {
+        Self::with(width, lanes, threads, stop, true)
+    }
+
+    fn with(width: Width, lanes: Vec<Box<dyn Lane>>, threads: usize, stop: Stop, blocking: bool) -> Self {
         let population = lanes.iter().map(|lane| lane.len()).sum();
+        let groups = balance(lanes, threads.max(1), population);
         Self {
             width,
             population,
-            groups: balance(lanes, threads.max(1), population),
+            groups,
             stop,
+            blocking,
         }
     }
 }
@@ -150,10 +163,10 @@ impl Shards for LocalShards {
         if self.groups.len() == 1 && self.population <= INLINE {
             return merge([answer(&mut self.groups[0], &request, &self.stop)?]);
         }
-        match Handle::try_current() {
-            Ok(_) => self.on_runtime(request).await,
-            Err(_) => self.on_threads(&request),
+        if self.blocking || Handle::try_current().is_err() {
+            return self.on_threads(&request);
         }
+        self.on_runtime(request).await
     }
 }
 

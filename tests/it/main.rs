@@ -6,7 +6,9 @@ mod exec;
 mod functions;
 mod patterns;
 mod planner;
+mod property;
 #[cfg(feature = "cli")]
 mod readme;
 mod select;
+mod slt;
 mod support;

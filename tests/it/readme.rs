@@ -66,7 +66,6 @@ fn on_dfq(readme: &str) -> String {
 }
 
 #[test]
-#[ignore = "until README.md has a section on dfq"]
 fn the_readme_mentions_the_options_that_exist() {
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
     let (existing, mentioned) = (existing(), options(&on_dfq(&readme)));
@@ -92,4 +91,25 @@ fn options_are_found_in_text() {
         ["--two", "--three", "--five"].map(str::to_string).into()
     );
     assert!(existing().contains("--spill-dir"));
+}
+
+#[test]
+fn the_readme_lists_the_options_of_a_session() {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let listed: Vec<(String, String)> = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `quantiles."))
+        .map(|row| {
+            let mut cells = row
+                .split('|')
+                .map(|cell| cell.trim().trim_matches('`').to_string());
+            let name = format!("quantiles.{}", cells.next().unwrap());
+            (name, cells.next().unwrap())
+        })
+        .collect();
+    let existing: Vec<(String, String)> = datafusion_quantiles::config::OPTIONS
+        .iter()
+        .map(|option| (option.name.to_string(), option.default.to_string()))
+        .collect();
+    assert_eq!(listed, existing);
 }

@@ -15,6 +15,9 @@ use crate::key::{Encoding, Key, words};
 /// Keys that a kernel handles between two looks at the stop flag, and the size of its scratch.
 pub(super) const BLOCK: usize = 4096;
 
+/// Words that are copied and encoded in one go.
+const PIECE: usize = 1024;
+
 /// Bytes of a full-grown chunk: two huge pages.
 const CHUNK_BYTES: usize = 4 << 20;
 
@@ -164,8 +167,11 @@ impl<K: Key> Store<K> {
                 Some(Chunk::Own { pages, len }) if *len < pages.words().len() => {
                     let free = &mut pages.words_mut()[*len..];
                     let taken = free.len().min(words.len());
-                    free[..taken].copy_from_slice(&words[..taken]);
-                    self.encoding.encode_in_place(&mut free[..taken]);
+                    // In pieces that stay in the first-level cache between the copy and the encoding.
+                    for (to, from) in free[..taken].chunks_mut(PIECE).zip(words.chunks(PIECE)) {
+                        to.copy_from_slice(&from[..to.len()]);
+                        self.encoding.encode_in_place(to);
+                    }
                     *len += taken;
                     taken
                 }

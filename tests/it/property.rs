@@ -1,0 +1,328 @@
+//! SQL answers against a naive sort: types, methods, partitions, batches, strategies, groups, patterns.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, Float64Array, Int64Array, ListArray, RecordBatch, UInt32Array,
+};
+use datafusion::arrow::compute::{SortOptions, cast, sort, take};
+use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion_quantiles::Method;
+use datafusion_quantiles::compute::quantiles;
+use datafusion_quantiles::select::StrategyName;
+use proptest::prelude::*;
+
+use crate::patterns::{self, Pattern};
+use crate::support::{query, register, session};
+
+/// Types, each with the way to make it from 64-bit words.
+fn types() -> Vec<DataType> {
+    use DataType::*;
+    vec![
+        Boolean,
+        Int8,
+        Int16,
+        Int32,
+        Int64,
+        UInt8,
+        UInt16,
+        UInt32,
+        UInt64,
+        Float16,
+        Float32,
+        Float64,
+        Date32,
+        Date64,
+        Decimal32(9, 2),
+        Decimal64(18, 4),
+        Decimal128(38, 10),
+        Time32(TimeUnit::Second),
+        Time64(TimeUnit::Nanosecond),
+        Timestamp(TimeUnit::Microsecond, Some("+01:00".into())),
+        Duration(TimeUnit::Millisecond),
+    ]
+}
+
+/// Values of a type in a pattern; every eleventh is NULL where `nulls`.
+fn values(data_type: &DataType, pattern: Pattern, len: usize, seed: u64, nulls: bool) -> ArrayRef {
+    let words = pattern.words(len, seed);
+    let keep = |i: usize| !nulls || i % 11 != 3;
+    let integers = |fit: fn(i64) -> i64| -> ArrayRef {
+        Arc::new(Int64Array::from_iter(
+            words.iter().enumerate().map(|(i, w)| keep(i).then(|| fit(*w))),
+        ))
+    };
+    let source = match data_type {
+        DataType::Float16 | DataType::Float32 | DataType::Float64 => {
+            let floats = pattern.floats(len, seed);
+            Arc::new(Float64Array::from_iter(
+                floats.iter().enumerate().map(|(i, v)| keep(i).then_some(*v)),
+            )) as ArrayRef
+        }
+        DataType::Boolean => integers(|w| w & 1),
+        DataType::Int8 => integers(|w| i64::from(w as i8)),
+        DataType::UInt8 => integers(|w| i64::from(w as u8)),
+        DataType::Int16 => integers(|w| i64::from(w as i16)),
+        DataType::UInt16 => integers(|w| i64::from(w as u16)),
+        DataType::UInt32 => integers(|w| i64::from(w as u32)),
+        DataType::UInt64 => integers(|w| w & i64::MAX),
+        DataType::Int32 | DataType::Date32 => integers(|w| i64::from(w as i32)),
+        DataType::Time32(_) => integers(|w| w.rem_euclid(86_400)),
+        DataType::Time64(_) => integers(|w| w.rem_euclid(86_400_000_000_000)),
+        DataType::Decimal32(..) => integers(|w| w % 10_000_000),
+        DataType::Decimal64(..) => integers(|w| w % 100_000_000_000_000),
+        _ => integers(|w| w >> 1),
+    };
+    let source = match data_type {
+        DataType::Date32 | DataType::Time32(_) => cast(&source, &DataType::Int32).unwrap(),
+        _ => source,
+    };
+    cast(&source, data_type).unwrap_or_else(|error| panic!("{data_type}: {error}"))
+}
+
+/// The values that are not NULL, ascending, NaNs last as one value: by Arrow's sort, not by our keys.
+fn sorted(values: &ArrayRef) -> ArrayRef {
+    let plain: ArrayRef = match values.data_type() {
+        DataType::Float64 => {
+            let floats = values.as_primitive::<datafusion::arrow::datatypes::Float64Type>();
+            Arc::new(floats.unary::<_, datafusion::arrow::datatypes::Float64Type>(|v| {
+                if v.is_nan() { f64::NAN } else { v }
+            }))
+        }
+        DataType::Float32 => {
+            let floats = values.as_primitive::<datafusion::arrow::datatypes::Float32Type>();
+            Arc::new(floats.unary::<_, datafusion::arrow::datatypes::Float32Type>(|v| {
+                if v.is_nan() { f32::NAN } else { v }
+            }))
+        }
+        DataType::Float16 => {
+            let floats = values.as_primitive::<datafusion::arrow::datatypes::Float16Type>();
+            Arc::new(floats.unary::<_, datafusion::arrow::datatypes::Float16Type>(|v| {
+                if v.is_nan() { half::f16::NAN } else { v }
+            }))
+        }
+        _ => Arc::clone(values),
+    };
+    let sorted = sort(
+        &plain,
+        Some(SortOptions {
+            descending: false,
+            nulls_first: false,
+        }),
+    )
+    .unwrap();
+    sorted.slice(0, sorted.len() - sorted.null_count())
+}
+
+/// Quantiles as fractions, so that the oracle's ranks are integer arithmetic of another kind.
+const QUANTILES: [(u64, u64); 9] = [
+    (0, 1),
+    (1, 1),
+    (1, 2),
+    (1, 4),
+    (1, 100),
+    (99, 100),
+    (7, 100),
+    (1, 10),
+    (999, 1000),
+];
+
+/// 0-based index from the least value; `None`: the answer lies between two.
+fn index(method: Method, (num, den): (u64, u64), n: u64) -> Option<u64> {
+    let (floor, rest) = (num * (n - 1) / den, num * (n - 1) % den);
+    match method {
+        Method::Disc => Some((num * n).div_ceil(den).max(1) - 1),
+        Method::Lower => Some(floor),
+        Method::Higher => Some(floor + u64::from(rest > 0)),
+        Method::Nearest => Some(match (2 * rest).cmp(&den) {
+            std::cmp::Ordering::Less => floor,
+            std::cmp::Ordering::Greater => floor + 1,
+            std::cmp::Ordering::Equal => floor + floor % 2,
+        }),
+        Method::Linear | Method::Midpoint => None,
+    }
+}
+
+fn sql_list() -> String {
+    let numbers = QUANTILES.map(|(num, den)| (num as f64 / den as f64).to_string());
+    format!("[{}]", numbers.join(", "))
+}
+
+fn list_of(batches: &[RecordBatch]) -> ArrayRef {
+    let list: &ListArray = batches[0].column(0).as_list();
+    list.value(0)
+}
+
+/// One query over one layout of the data.
+#[derive(Debug, Clone)]
+struct Case {
+    data_type: DataType,
+    pattern: Pattern,
+    method: Method,
+    descending: bool,
+    strategy: StrategyName,
+    len: usize,
+    partitions: usize,
+    batch: usize,
+    nulls: bool,
+    seed: u64,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let names = [
+        StrategyName::Auto,
+        StrategyName::SampleSelect,
+        StrategyName::DistributedBms,
+        StrategyName::Dibms,
+    ];
+    let what = (
+        proptest::sample::select(types()),
+        proptest::sample::select(patterns::ALL.to_vec()),
+        proptest::sample::select(Method::ALL.to_vec()),
+        proptest::sample::select(names.to_vec()),
+    );
+    let how = (
+        prop_oneof![1..30_usize, 500..4000_usize, Just(70_000_usize)],
+        1..6_usize,
+        50..9000_usize,
+    );
+    (what, how, any::<bool>(), any::<bool>(), any::<u64>()).prop_map(
+        |((data_type, pattern, method, strategy), (len, partitions, batch), descending, nulls, seed)| Case {
+            data_type,
+            pattern,
+            method,
+            descending,
+            strategy,
+            len,
+            partitions,
+            batch,
+            nulls,
+            seed,
+        },
+    )
+}
+
+async fn check(case: &Case) {
+    let values = values(&case.data_type, case.pattern, case.len, case.seed, case.nulls);
+    let ctx = session(case.partitions);
+    let rows = RecordBatch::try_from_iter_with_nullable([("x", Arc::clone(&values), true)]).unwrap();
+    register(&ctx, "t", &rows, case.partitions, case.batch);
+    query(&ctx, &format!("SET quantiles.strategy = '{}'", case.strategy))
+        .await
+        .unwrap();
+    let direction = if case.descending { "DESC" } else { "ASC" };
+    let call = format!(
+        "exact_quantiles({}, '{}') WITHIN GROUP (ORDER BY x {direction})",
+        sql_list(),
+        case.method
+    );
+    let found = list_of(&query(&ctx, &format!("SELECT {call} FROM t")).await.unwrap());
+
+    let sorted = sorted(&values);
+    let n = sorted.len() as u64;
+    if n == 0 {
+        assert_eq!(found.len(), found.null_count());
+        return;
+    }
+    let place = |at: u64| if case.descending { n - 1 - at } else { at };
+    let indices: Vec<Option<u64>> = QUANTILES.iter().map(|q| index(case.method, *q, n)).collect();
+    if let Some(indices) = indices.into_iter().collect::<Option<Vec<u64>>>() {
+        let at = UInt32Array::from_iter_values(indices.into_iter().map(|at| place(at) as u32));
+        let expected = take(&sorted, &at, None).unwrap();
+        assert_eq!(
+            found.to_data().buffers(),
+            expected.to_data().buffers(),
+            "{case:?}"
+        );
+    } else {
+        between(case, &found, &sorted, place);
+    }
+    // The same answer from the grouped accumulators, and without a session.
+    let grouped = list_of(
+        &query(
+            &ctx,
+            &format!("SELECT {call} FROM t GROUP BY x IS NOT DISTINCT FROM x"),
+        )
+        .await
+        .unwrap(),
+    );
+    assert_eq!(grouped.to_data(), found.to_data(), "grouped {case:?}");
+    if !case.descending {
+        let plain = QUANTILES.map(|(num, den)| num as f64 / den as f64);
+        let alone = quantiles(&values, &plain, case.method).unwrap();
+        assert_eq!(
+            alone.to_data().buffers(),
+            found.to_data().buffers(),
+            "without a session {case:?}"
+        );
+    }
+}
+
+/// An interpolated answer: within rounding of the formula in floating point, where that can hold it.
+fn between(case: &Case, found: &ArrayRef, sorted: &ArrayRef, place: impl Fn(u64) -> u64) {
+    let n = sorted.len() as u64;
+    let scale = if sorted.data_type() == &DataType::Date32 {
+        86_400_000.0
+    } else {
+        1.0
+    };
+    let (found, sorted) = (numbers(found), numbers(sorted));
+    for ((num, den), found) in QUANTILES.iter().zip(found) {
+        let (floor, rest) = (num * (n - 1) / den, num * (n - 1) % den);
+        let low = sorted[place(floor) as usize] * scale;
+        let high = if rest > 0 {
+            sorted[place(floor + 1) as usize] * scale
+        } else {
+            low
+        };
+        let weight = if case.method == Method::Linear {
+            rest as f64 / *den as f64
+        } else {
+            0.5
+        };
+        let expected = if low == high {
+            low
+        } else {
+            low * (1.0 - weight) + high * weight
+        };
+        let magnitude = low.abs().max(high.abs());
+        let unit = if case.data_type == DataType::Float16 {
+            1e-3
+        } else {
+            1e-6
+        };
+        let close = (found - expected).abs() <= magnitude * unit + 0.51;
+        assert!(
+            close || found == expected || (found.is_nan() && expected.is_nan()),
+            "{found} {expected} {case:?}"
+        );
+    }
+}
+
+/// Values as floating point; integers behind decimals and times in their own units.
+fn numbers(array: &ArrayRef) -> Vec<f64> {
+    use DataType::*;
+    let plain: ArrayRef = match array.data_type() {
+        Decimal32(..) | Decimal64(..) | Decimal128(..) | Boolean => Arc::clone(array),
+        Date32 | Time32(_) => cast(array, &Int32).unwrap(),
+        Date64 | Time64(_) | Timestamp(..) | Duration(_) => cast(array, &Int64).unwrap(),
+        _ => Arc::clone(array),
+    };
+    let floats = cast(&plain, &Float64).unwrap();
+    floats
+        .as_primitive::<datafusion::arrow::datatypes::Float64Type>()
+        .values()
+        .to_vec()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: crate::select::cases(), failure_persistence: None, ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn sql_agrees_with_a_sort(case in case()) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        runtime.block_on(check(&case));
+    }
+}
