@@ -118,7 +118,7 @@ impl Run {
         for (partition, stream) in streams.into_iter().enumerate() {
             let scan = PartitionScan::try_new(
                 &self.aggregates,
-                &CpuBackend::default(),
+                &CpuBackend,
                 &self.memory,
                 self.metrics.input_rows.clone(),
                 [

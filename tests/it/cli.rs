@@ -632,3 +632,67 @@ fn an_interrupted_generation_leaves_nothing() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(fs::read_dir(&data).unwrap().count(), 0);
 }
+
+#[test]
+fn the_demo_shows_what_it_computes() {
+    let folder = folder();
+    let output = run(
+        folder.path(),
+        &["demo", "--scale", "0.001", "--output", "d", "--partitions", "3"],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let file = "d/tpch-0.001/lineitem.parquet";
+    // Ranks ceil(q * 6005), from a sort.
+    let places = [61, 1502, 3003, 4504, 5945];
+    let sql = format!(
+        "SELECT p FROM (SELECT l_extendedprice AS p, row_number() OVER (ORDER BY l_extendedprice) AS r FROM '{file}') \
+         WHERE r IN ({}) ORDER BY r",
+        places.map(|place: u32| place.to_string()).join(", ")
+    );
+    let sorted = answer(folder.path(), &["sql", "-q", "--format", "csv", "-c", &sql]);
+    let expected = sorted.lines().skip(1).collect::<Vec<_>>().join(", ");
+    let text = out(&output);
+    assert!(text.contains(&format!("| [{expected}] ")), "{expected}\n{text}");
+    for part in [
+        "6005 rows",
+        "3 partitions",
+        "GROUP BY l_returnflag",
+        "QuantilesExec",
+        "times as long",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    // Grouped answers too are there, one line a flag.
+    for flag in ["| A ", "| N ", "| R "] {
+        assert_eq!(text.matches(flag).count(), 2, "{flag}\n{text}");
+    }
+    // The second run uses the file of the first.
+    let again = run(folder.path(), &["demo", "--scale", "0.001", "--output", "d"]);
+    assert!(
+        again.status.success() && !err(&again).contains("Writing"),
+        "{}",
+        err(&again)
+    );
+}
+
+#[test]
+fn exact_quantiles_in_every_format() {
+    let folder = folder();
+    let sql = "SELECT exact_quantiles(value, [0, 0.5, 1]) AS q, exact_quantiles(value, 0.25) AS s \
+               FROM generate_series(1, 1001)";
+    let expected = [
+        ("csv", "q,s\n\"[1, 501, 1001]\",251\n"),
+        ("tsv", "q\ts\n[1, 501, 1001]\t251\n"),
+        ("json", "[{\"q\":[1,501,1001],\"s\":251}]\n"),
+        ("nd-json", "{\"q\":[1,501,1001],\"s\":251}\n"),
+    ];
+    for (format, text) in expected {
+        assert_eq!(
+            answer(folder.path(), &["sql", "-q", "--format", format, "-c", sql]),
+            text,
+            "{format}"
+        );
+    }
+    let message = failure(folder.path(), &["sql", "-c", "SELECT exact_quantiles(1, 1.5)"], 1);
+    assert!(message.contains("1.5"), "{message}");
+}

@@ -83,7 +83,8 @@ struct Demo {
 /// A statement's answer as a table, and its best time.
 struct Answer {
     table: String,
-    types: Vec<String>,
+    /// Type of its last column.
+    kind: String,
     best: Duration,
 }
 
@@ -164,15 +165,14 @@ impl Demo {
         }
         let (schema, batches) = answer.unwrap_or_else(|| (datafusion::common::DFSchema::empty(), Vec::new()));
         let options = FormatOptions::default().with_null("NULL");
-        let mut types: Vec<_> = schema
+        let kind = schema
             .fields()
-            .iter()
+            .last()
             .map(|field| field.data_type().to_string())
-            .collect();
-        types.dedup();
+            .unwrap_or_default();
         Ok(Answer {
             table: pretty_format_batches_with_options(&batches, &options)?.to_string(),
-            types,
+            kind,
             best,
         })
     }
@@ -186,9 +186,5 @@ impl Demo {
 }
 
 fn line(answer: &Answer) -> String {
-    format!(
-        "{:.4} seconds, as {}",
-        answer.best.as_secs_f64(),
-        answer.types.join(", ")
-    )
+    format!("{:.4} seconds, as {}", answer.best.as_secs_f64(), answer.kind)
 }

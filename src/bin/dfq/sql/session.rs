@@ -53,7 +53,7 @@ impl SessionArgs {
             Arc::clone(ctx.state().catalog_list()),
             ctx.state_weak_ref(),
         )));
-        // register_all comes with the library side.
+        datafusion_quantiles::register_all(&ctx)?;
         Ok(ctx)
     }
 
