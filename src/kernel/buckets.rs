@@ -56,7 +56,7 @@ impl Cells {
     /// The keys of a cell; `None` if no key falls into it.
     pub fn range(&self, cell: u32, width: Width) -> Option<Bracket> {
         match self {
-            Cells::Table(table) => Some(table.range(cell, width)),
+            Cells::Table(table) => table.range(cell, width),
             Cells::Linear(linear) => linear.range(cell),
             Cells::Edges(edges) => edges.range(cell, width),
         }
@@ -94,7 +94,7 @@ pub(crate) struct Entry {
 }
 
 /// A two-level table: the upper bits of `key - base` choose an entry, the entry says how many of the lower bits
-/// number the cells inside it. Keys outside `base..=top` count as the nearer end.
+/// number the cells inside it. Keys below `base` have the first cell, keys above `top` the last.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CellTable {
     pub(crate) base: KeyBits,
@@ -113,7 +113,7 @@ impl CellTable {
     /// # Errors
     /// An internal error if the sample is empty or the cells are more than [`MAX_CELLS`].
     pub fn from_sample(sample: &KeyVec, cells: usize) -> Result<Self> {
-        if sample.is_empty() || cells + (1 << Self::ENTRY_BITS) > MAX_CELLS {
+        if sample.is_empty() || cells + (1 << Self::ENTRY_BITS) + 2 > MAX_CELLS {
             return internal_err!("a table of {cells} cells from a sample of {} keys", sample.len());
         }
         let (base, top) = (sample.get(0), sample.get(sample.len() - 1));
@@ -127,7 +127,8 @@ impl CellTable {
             entries: Vec::with_capacity(count),
             cells: 0,
         };
-        let (mut next, mut below) = (0_u32, 0);
+        // Cell 0 is for keys below the base.
+        let (mut next, mut below) = (1_u32, 0);
         for index in 0..count as KeyBits {
             let above = match (index + 1) << shift {
                 end if end > top - base => sample.len(),
@@ -143,14 +144,15 @@ impl CellTable {
             next += 1 << split;
             below = above;
         }
-        table.cells = table.cell(top) + 1;
+        table.cells = table.cell(top) + 2;
         Ok(table)
     }
 
     fn cell(&self, key: KeyBits) -> u32 {
         let above = key.clamp(self.base, self.top) - self.base;
         let entry = self.entries[(above >> self.shift) as usize];
-        ((above >> entry.shift) as u32).wrapping_add(entry.add)
+        let cell = ((above >> entry.shift) as u32).wrapping_add(entry.add);
+        cell + u32::from(key > self.top) - u32::from(key < self.base)
     }
 
     /// Number of the first cell of an entry.
@@ -174,15 +176,15 @@ impl CellTable {
         self.base + ((index as KeyBits) << self.shift) + inside
     }
 
-    fn range(&self, cell: u32, width: Width) -> Bracket {
-        Bracket {
-            first: if cell == 0 { 0 } else { self.first_key(cell) },
-            last: if cell + 1 == self.cells {
-                width.max_key()
-            } else {
-                self.first_key(cell + 1) - 1
-            },
-        }
+    /// `None` for the outer cells, if no key can be there.
+    fn range(&self, cell: u32, width: Width) -> Option<Bracket> {
+        let (first, last) = match cell {
+            0 => (0, self.base.checked_sub(1)?),
+            cell if cell + 1 == self.cells => (self.top.checked_add(1)?, width.max_key()),
+            cell if cell + 2 == self.cells => (self.first_key(cell), self.top),
+            cell => (self.first_key(cell), self.first_key(cell + 1) - 1),
+        };
+        (first <= last).then_some(Bracket { first, last })
     }
 }
 
@@ -373,7 +375,7 @@ mod tests {
             vec![u64::MAX; 4],
         ] {
             let table = CellTable::from_sample(&sample(&keys), 4096).unwrap();
-            assert!(table.cells <= 4096 + 2048);
+            assert!(table.cells <= 4096 + 2048 + 2);
             check(&Cells::Table(table), Width::W64);
         }
     }

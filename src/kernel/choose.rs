@@ -1,13 +1,14 @@
 //! The one place where measured costs decide which rounds are asked: a pure function of the sizes.
 //!
-//! Costs in nanoseconds an element, measured on one core of a server processor of 2024; only their ratios matter.
+//! Costs in nanoseconds an element and thread, measured on a server processor of 2024; only their ratios matter.
 //!
 //! | step | cost |
 //! | --- | --- |
-//! | sample: a random read and its share of the sort | 80 a sampled key |
-//! | brackets: compare and compact | 0.3, and 0.25 an edge |
-//! | cells: count with oracle, then extract by oracle | 2.6 |
-//! | a candidate: copied by a lane, selected by the coordinator | 12, of which 10 on one thread |
+//! | sample: a random read and its share of the sort | 28 a sampled key, on one thread |
+//! | brackets of up to four ranks: compare and compact | 0.3 + 0.15 ranks + 0.08 ranks^2 |
+//! | brackets of more ranks: search tree | 3 + 0.1 ranks |
+//! | cells: count with oracle, then extract by oracle | 2, and 0.3 ms to begin and end |
+//! | a candidate: copied by a lane, selected by the coordinator | 6, on one thread |
 
 /// How `sample_select` goes about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,10 +42,19 @@ impl Default for Choice {
 
 /// Inputs up to this size are collected and selected at once: a round costs as much as sorting them.
 pub const GATHER: u64 = 1 << 14;
-/// Sample for the cell table: enough for 8192 cells of even mass.
+/// Sample for the cell table of a large input.
 const CELLS_SAMPLE: u64 = 1 << 16;
 /// Samples that brackets may be made of.
-const BRACKET_SAMPLES: [u64; 3] = [1 << 14, 1 << 16, 1 << 18];
+const BRACKET_SAMPLES: [u64; 3] = [1 << 12, 1 << 14, 1 << 16];
+
+/// Most cells of the table, beside one for each of its entries: as many as the oracle can tell apart. Counting into
+/// them costs little more than into a tenth of them, and they leave a tenth of the candidates.
+const MOST_CELLS: u64 = 60 << 10;
+
+/// Cells for a table over `n` values.
+pub fn table_cells(n: u64) -> usize {
+    (n / 64).clamp(1024, MOST_CELLS) as usize
+}
 
 /// The cheapest form for ranks (ascending) among `n` values on `threads` threads.
 pub fn choose(n: u64, ranks: &[u64], threads: usize) -> Choice {
@@ -54,29 +64,33 @@ pub fn choose(n: u64, ranks: &[u64], threads: usize) -> Choice {
             sample: 0,
         };
     }
-    let threads = threads.max(1) as f64;
-    let cells = 80.0 * CELLS_SAMPLE as f64 + 2.6 * n as f64 / threads + 12.0 * cells_share(ranks) * n as f64;
-    let mut best = (cells, Choice::default());
+    let each = n as f64 / threads.max(1) as f64;
+    let count = ranks.len() as f64;
+    let cost = |sample: u64, fixed: f64, pass: f64, share: f64| {
+        fixed + 28.0 * sample as f64 + pass * each + 6.0 * share * n as f64
+    };
+    let sample = CELLS_SAMPLE.min(n / 8);
+    let share = (1.3 * count / table_cells(n) as f64).min(1.0);
+    let mut best = (
+        cost(sample, 3e5, 2.0, share),
+        Choice {
+            form: Form::Cells,
+            sample,
+        },
+    );
     for sample in BRACKET_SAMPLES.into_iter().filter(|sample| *sample < n / 4) {
-        let pass = 0.3 + 0.25 * 2.0 * ranks.len() as f64;
-        let share = brackets_share(n, ranks, sample);
-        let cost = 80.0 * sample as f64 + n as f64 * (pass / threads + share * (10.0 + 2.0 / threads));
+        let pass = if ranks.len() <= 4 {
+            0.3 + 0.15 * count + 0.08 * count * count
+        } else {
+            3.0 + 0.1 * count
+        };
+        let cost = cost(sample, 0.0, pass, brackets_share(n, ranks, sample));
         if cost < best.0 {
-            best = (
-                cost,
-                Choice {
-                    form: Form::Brackets,
-                    sample,
-                },
-            );
+            let form = Form::Brackets;
+            best = (cost, Choice { form, sample });
         }
     }
     best.1
-}
-
-/// Share of the data in the cells of the ranks: one of about 8192 each.
-fn cells_share(ranks: &[u64]) -> f64 {
-    (1.2 * ranks.len() as f64 / 8192.0).min(1.0)
 }
 
 /// Share of the data inside brackets of [`SIGMAS`] on either side, cut from a sample.

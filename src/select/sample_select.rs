@@ -13,17 +13,15 @@ use datafusion::common::{Result, internal_err};
 
 use super::progress::{Active, Progress};
 use super::{Step, Strategy};
-use crate::kernel::buckets::{CellTable, Cells, Edges};
-use crate::kernel::choose::{Choice, Form, SIGMAS};
+use crate::kernel::buckets::{CellTable, Cells, Edges, MAX_CELLS};
+use crate::kernel::choose::{Choice, Form, SIGMAS, table_cells};
 use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
 use crate::key::KeyBits;
 
-/// Cells of the table beside one for each of its entries.
-const TABLE_CELLS: usize = 6144;
 /// Up to so many different keys in the sample, each is compared with.
 const FEW_DISTINCT: usize = 4;
 /// Splitters of a search tree.
-const SPLITTERS: usize = 1023;
+const SPLITTERS: usize = 2047;
 /// Keys sampled inside the brackets when the first cells were too coarse.
 const DEEPER_SAMPLE: u64 = 1 << 14;
 /// Candidates up to this share of the data, or this number, are extracted; more are divided again.
@@ -211,9 +209,11 @@ fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
             keep: Vec::new(),
         });
     }
-    let table = Cells::Table(CellTable::from_sample(sample, TABLE_CELLS)?);
+    let cells = table_cells(progress.population());
+    let table = Cells::Table(CellTable::from_sample(sample, cells)?);
     let cells = if table_is_coarse(progress, sample, &table) {
-        Cells::Edges(Edges::try_new(splitters(sample, SPLITTERS))?)
+        let count = SPLITTERS.max(8 * progress.ranks().len()).min(MAX_CELLS / 4);
+        Cells::Edges(Edges::try_new(splitters(sample, count))?)
     } else {
         table
     };
@@ -237,7 +237,8 @@ fn few_distinct(sample: &KeyVec) -> Option<Vec<KeyBits>> {
     Some(distinct)
 }
 
-/// Whether the cells of the ranks hold much more of the sample than even cells would, equal keys aside.
+/// Whether the cells of the ranks hold too much of the sample: the data has more scales than the table, or a heavy
+/// value shares its cell. A cell of one key is fine, whatever it holds.
 fn table_is_coarse(progress: &Progress, sample: &KeyVec, table: &Cells) -> bool {
     let n = u128::from(progress.population());
     let mut last = None;
@@ -249,23 +250,19 @@ fn table_is_coarse(progress: &Progress, sample: &KeyVec, table: &Cells) -> bool 
             continue;
         }
         last = cell;
-        if let Some(range) = cell.and_then(|cell| table.range(cell, progress.width())) {
-            let (first, end) = (sample.lower_bound(range.first), sample.upper_bound(range.last));
-            let heavy = heavy_keys(sample, first, end);
-            let equal: usize = heavy
-                .iter()
-                .map(|key| sample.upper_bound(*key) - sample.lower_bound(*key))
-                .sum();
-            held += end - first - equal;
+        if let Some(range) = cell.and_then(|cell| table.range(cell, progress.width()))
+            && range.first < range.last
+        {
+            held += sample.upper_bound(range.last) - sample.lower_bound(range.first);
         }
     }
-    held > sample.len() / 16 + 4 * progress.ranks().len() * sample.len() / TABLE_CELLS
+    held > sample.len() / 16 + 4 * progress.ranks().len() * sample.len() / table.len()
 }
 
 /// Search-tree splitters inside every active bracket, by a sample of what is in them.
 fn deeper_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
     let active: Vec<Bracket> = progress.active().iter().map(|active| active.bracket).collect();
-    let splitters = SPLITTERS.max(4 * active.len());
+    let splitters = SPLITTERS.max(4 * active.len()).min((MAX_CELLS - 2 * active.len().min(MAX_CELLS / 4)) / 2 - 1);
     let cells = Cells::Edges(Edges::try_new(splitters_within(
         progress, sample, splitters, &active,
     ))?);

@@ -3,15 +3,45 @@
 //! Cells are `u16`, so that counters in an array of 65536 need no bounds check. Where a key may have no cell, it
 //! gets the number after the last one: counted, then forgotten.
 
-use datafusion::common::Result;
-
+use super::dispatch::{Kernel, dispatch};
 use crate::kernel::buckets::{CellTable, Edges, Linear};
 use crate::key::Key;
 
 /// A cell function over keys of one width.
-pub(super) trait Classify<K>: Sync {
+pub(super) trait Classify<K: Key>: Sync {
     /// The cell of a key; the number of cells if it has none.
     fn cell(&self, key: K) -> u16;
+
+    /// The cells of keys, into as many numbers.
+    #[inline(always)]
+    fn cells(&self, keys: &[K], numbers: &mut [u16]) {
+        for (key, number) in keys.iter().zip(numbers) {
+            *number = self.cell(*key);
+        }
+    }
+}
+
+/// The cells of a block of keys, into as many numbers. Apart from what is done with them, so that the compiler can
+/// vectorise it.
+pub(super) fn number<K: Key>(keys: &[K], classify: &impl Classify<K>, numbers: &mut [u16]) {
+    dispatch(Number {
+        keys,
+        classify,
+        numbers,
+    });
+}
+
+struct Number<'a, K, C> {
+    keys: &'a [K],
+    classify: &'a C,
+    numbers: &'a mut [u16],
+}
+
+impl<K: Key, C: Classify<K>> Kernel for Number<'_, K, C> {
+    #[inline(always)]
+    fn run(self) {
+        self.classify.cells(self.keys, self.numbers);
+    }
 }
 
 /// Calls `$body` with a [`Classify`] for `$cells`.
@@ -27,7 +57,7 @@ macro_rules! with_classifier {
                 $body
             }
             Cells::Edges(edges) => {
-                let $classify = TreeOf::<$key>::new(edges)?;
+                let $classify = TreeOf::<$key>::new(edges);
                 $body
             }
         }
@@ -40,6 +70,7 @@ const ENTRIES: usize = 1 << CellTable::ENTRY_BITS;
 /// [`CellTable`]: shift, load, shift.
 pub(super) struct TableOf<K> {
     base: K,
+    top: K,
     span: K,
     shift: u32,
     /// `add` in the upper half, `shift` in the lower: one load.
@@ -54,6 +85,7 @@ impl<K: Key> TableOf<K> {
         }
         Self {
             base: K::from_bits(table.base),
+            top: K::from_bits(table.top),
             span: K::from_bits(table.top - table.base),
             shift: table.shift,
             entries,
@@ -71,9 +103,11 @@ impl<K: Key> Classify<K> for TableOf<K> {
         };
         let above = above.min(self.span);
         let entry = self.entries[above.shr32(self.shift) as usize % ENTRIES];
-        above
+        let cell = above
             .shr32(entry as u32 % K::BITS)
-            .wrapping_add((entry >> 32) as u32) as u16
+            .wrapping_add((entry >> 32) as u32) as u16;
+        cell.wrapping_add(u16::from(key > self.top))
+            .wrapping_sub(u16::from(key < self.base))
     }
 }
 
@@ -139,48 +173,79 @@ impl<K: Key> Classify<K> for LinearOf<K> {
 /// [`Edges`] as an implicit search tree (SampleSelect, section IV-B; Sanders and Winkel's layout): the children of
 /// node `i` are `2i` and `2i + 1`, so a descent is a compare and an addition a level, without a branch.
 pub(super) struct TreeOf<K> {
-    nodes: Vec<K>,
+    /// As long as `u16` can index, so that a descent needs no bounds check; the tree is the front of it.
+    nodes: Box<[K; 1 << 16]>,
     levels: u32,
     last: u16,
 }
 
+/// Descents in flight: each waits for a load a level.
+const FLIGHT: usize = 64;
+
 impl<K: Key> TreeOf<K> {
-    pub(super) fn new(edges: &Edges) -> Result<Self> {
+    pub(super) fn new(edges: &Edges) -> Self {
         let edges = edges.as_slice();
         let levels = usize::BITS - edges.len().leading_zeros();
         let leaves = 1_usize << levels;
         // Beyond the last edge the tree is padded with the greatest key; what equals it overshoots, and is clamped.
-        let padded: Vec<K> = (0..leaves - 1)
-            .map(|at| edges.get(at).map_or(K::MAX, |edge| K::from_bits(*edge)))
-            .collect();
-        let mut nodes = vec![K::MAX; leaves];
+        let padded = |at: usize| edges.get(at).map_or(K::MAX, |edge| K::from_bits(*edge));
+        let mut nodes = boxed_array(K::MAX);
         for level in 0..levels {
             for place in 0..1_usize << level {
                 let stride = leaves >> level;
-                nodes[(1 << level) + place] = padded[place * stride + stride / 2 - 1];
+                nodes[(1 << level) + place] = padded(place * stride + stride / 2 - 1);
             }
         }
-        Ok(Self {
+        Self {
             nodes,
             levels,
             last: edges.len() as u16,
-        })
+        }
+    }
+
+    #[inline(always)]
+    fn descend<const N: usize>(&self, keys: &[K; N]) -> [u16; N] {
+        let mut at = [1_u32; N];
+        for _ in 0..self.levels {
+            for (at, key) in at.iter_mut().zip(keys) {
+                *at = 2 * *at + u32::from(self.nodes[usize::from(*at as u16)] <= *key);
+            }
+        }
+        at.map(|at| (at - (1 << self.levels)).min(u32::from(self.last)) as u16)
     }
 }
 
 impl<K: Key> Classify<K> for TreeOf<K> {
     #[inline(always)]
     fn cell(&self, key: K) -> u16 {
-        let mut node = 1_usize;
-        for _ in 0..self.levels {
-            node = 2 * node + usize::from(self.nodes[node] <= key);
+        self.descend(&[key])[0]
+    }
+
+    #[inline(always)]
+    fn cells(&self, keys: &[K], numbers: &mut [u16]) {
+        let (keys, rest) = keys.as_chunks::<FLIGHT>();
+        let (numbers, rest_numbers) = numbers.as_chunks_mut::<FLIGHT>();
+        for (keys, numbers) in keys.iter().zip(numbers) {
+            *numbers = self.descend(keys);
         }
-        ((node - self.nodes.len()) as u16).min(self.last)
+        for (key, number) in rest.iter().zip(rest_numbers) {
+            *number = self.cell(*key);
+        }
+    }
+}
+
+/// An array for every `u16`, on the heap.
+pub(super) fn boxed_array<T: Copy>(value: T) -> Box<[T; 1 << 16]> {
+    match vec![value; 1 << 16].into_boxed_slice().try_into() {
+        Ok(array) => array,
+        Err(_) => unreachable!("the length is the array's"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use datafusion::common::Result;
+
     use super::*;
     use crate::kernel::buckets::Cells;
     use crate::kernel::round::{Bracket, KeyVec};
@@ -240,7 +305,7 @@ mod tests {
             .collect();
         let wide: Vec<u128> = narrow
             .iter()
-            .map(|key| u128::from(*key) * u128::from(*key) << 60)
+            .map(|key| (u128::from(*key) * u128::from(*key)) << 60)
             .collect();
         let (mut a, mut b) = (narrow.clone(), wide.clone());
         a.sort_unstable();

@@ -3,55 +3,115 @@
 
 use std::ops::RangeInclusive;
 
+use datafusion::common::Result;
+
+use super::classify::{Classify, TreeOf, boxed_array, number};
 use super::dispatch::{Kernel, dispatch};
 use super::store::BLOCK;
+use crate::kernel::buckets::Edges;
 use crate::kernel::round::Brackets;
-use crate::key::Key;
+use crate::key::{Key, Width};
 
-/// The keys of a block (at most [`BLOCK`]) for which `wanted` holds, appended to `out`.
+/// Keys that are compared several times while they are in the first-level cache.
+const PIECE: usize = 1024;
+
+/// Neighbours that are looked at together before any is copied.
+const GROUP: usize = 8;
+
+/// The keys of a piece that lie in brackets (first key, length), appended to `out`. The brackets hold few of them:
+/// most groups of neighbours have none.
 #[inline(always)]
-fn compact<K: Key>(block: &[K], out: &mut Vec<K>, wanted: impl Fn(usize, K) -> bool) {
-    let mut scratch = [K::default(); BLOCK];
+fn compact<K: Key>(piece: &[K], brackets: &[(K, K)], out: &mut Vec<K>) {
+    let inside = |keys: &[K]| {
+        brackets.iter().fold(false, |any, (first, span)| {
+            keys.iter().fold(any, |any, key| any | (key.minus(*first) <= *span))
+        })
+    };
+    let mut scratch = [K::default(); PIECE];
     let mut len = 0;
-    for (at, &key) in block.iter().enumerate() {
-        scratch[len % BLOCK] = key;
-        len += usize::from(wanted(at, key));
+    let (groups, rest) = piece.as_chunks::<GROUP>();
+    for group in groups {
+        if inside(group) {
+            for key in group {
+                scratch[len % PIECE] = *key;
+                len += usize::from(inside(&[*key]));
+            }
+        }
     }
-    out.extend_from_slice(&scratch[..len.min(BLOCK)]);
+    out.extend_from_slice(&scratch[..len.min(PIECE)]);
+    out.extend(rest.iter().filter(|key| inside(&[**key])));
 }
 
-/// Keys whose cell, written down by an earlier count, is wanted.
-pub(super) fn by_oracle<K: Key>(block: &[K], oracle: &[u16], wanted: &[bool; 1 << 16], out: &mut Vec<K>) {
-    dispatch(ByOracle {
-        block,
-        oracle: &oracle[..block.len()],
-        wanted,
-        out,
-    });
+/// For every cell: which of some lists its keys go to, if any.
+pub(super) struct Slots {
+    /// 0 for none, or the list's index and one.
+    of: Box<[u16; 1 << 16]>,
+    lists: usize,
 }
 
-struct ByOracle<'a, K> {
-    block: &'a [K],
-    oracle: &'a [u16],
-    wanted: &'a [bool; 1 << 16],
-    out: &'a mut Vec<K>,
-}
+impl Slots {
+    /// No cell goes to any of `lists` lists, at most 65535.
+    pub(super) fn new(lists: usize) -> Self {
+        Self {
+            of: boxed_array(0),
+            lists,
+        }
+    }
 
-impl<K: Key> Kernel for ByOracle<'_, K> {
-    #[inline(always)]
-    fn run(self) {
-        compact(self.block, self.out, |at, _| {
-            self.wanted[usize::from(self.oracle[at])]
-        });
+    /// Sends a range of cells to a list.
+    pub(super) fn send(&mut self, cells: RangeInclusive<u32>, list: usize) {
+        self.of[*cells.start() as usize..=*cells.end() as usize].fill(list as u16 + 1);
+    }
+
+    /// One empty list for each.
+    pub(super) fn empty_lists<K: Key>(&self) -> Vec<Vec<K>> {
+        vec![Vec::new(); self.lists]
+    }
+
+    /// Adds the keys of a block (at most [`BLOCK`]), whose cells are known, to their lists.
+    pub(super) fn sort_out<K: Key>(&self, block: &[K], numbers: &[u16], lists: &mut [Vec<K>]) {
+        let mut chosen = [0; BLOCK];
+        let len = self.choose(&numbers[..block.len()], &mut chosen);
+        for at in &chosen[..len] {
+            let at = usize::from(*at);
+            lists[usize::from(self.of[usize::from(numbers[at])]) - 1].push(block[at]);
+        }
+    }
+
+    /// Appends those that go to any list.
+    pub(super) fn filter<K: Key>(&self, block: &[K], numbers: &[u16], out: &mut Vec<K>) {
+        let mut chosen = [0; BLOCK];
+        let len = self.choose(&numbers[..block.len()], &mut chosen);
+        out.extend(chosen[..len].iter().map(|at| block[usize::from(*at)]));
+    }
+
+    /// The places of numbers that go to any list; how many.
+    fn choose(&self, numbers: &[u16], chosen: &mut [u16; BLOCK]) -> usize {
+        let goes = |number: u16| self.of[usize::from(number)] != 0;
+        let mut len = 0;
+        let (groups, rest) = numbers.as_chunks::<GROUP>();
+        for (index, group) in groups.iter().enumerate() {
+            if group.iter().fold(0, |any, number| any | self.of[usize::from(*number)]) != 0 {
+                for (at, number) in group.iter().enumerate() {
+                    chosen[len % BLOCK] = (index * GROUP + at) as u16;
+                    len += usize::from(goes(*number));
+                }
+            }
+        }
+        for (at, number) in rest.iter().enumerate() {
+            chosen[len % BLOCK] = (groups.len() * GROUP + at) as u16;
+            len += usize::from(goes(*number));
+        }
+        len
     }
 }
 
-/// Keys inside any of a few brackets, by compares. `counts[i]` grows by the keys at or above edge `i`.
+/// Keys inside any of a few brackets (first key, length), by compares. `counts[i]` grows by the keys at or above edge `i`.
 pub(super) fn by_compares<K: Key>(
     block: &[K],
     edges: &[K],
     counts: &mut [u64],
-    brackets: &[RangeInclusive<K>],
+    brackets: &[(K, K)],
     out: &mut Vec<K>,
 ) {
     dispatch(ByCompares {
@@ -67,70 +127,55 @@ struct ByCompares<'a, K> {
     block: &'a [K],
     edges: &'a [K],
     counts: &'a mut [u64],
-    brackets: &'a [RangeInclusive<K>],
+    brackets: &'a [(K, K)],
     out: &'a mut Vec<K>,
 }
 
 impl<K: Key> Kernel for ByCompares<'_, K> {
     #[inline(always)]
     fn run(self) {
-        for (edge, count) in self.edges.iter().zip(self.counts) {
-            *count += self.block.iter().map(|key| u64::from(key >= edge)).sum::<u64>();
-        }
-        match self.brackets {
-            [] => {}
-            [only] => {
-                let (first, span) = (*only.start(), only.end().minus(*only.start()));
-                compact(self.block, self.out, |_, key| key.minus(first) <= span);
+        for piece in self.block.chunks(PIECE) {
+            for (edge, count) in self.edges.iter().zip(&mut *self.counts) {
+                *count += piece.iter().map(|key| u64::from(key >= edge)).sum::<u64>();
             }
-            several => {
-                let span = |range: &RangeInclusive<K>| (*range.start(), range.end().minus(*range.start()));
-                let spans: Vec<(K, K)> = several.iter().map(span).collect();
-                compact(self.block, self.out, |_, key| {
-                    spans
-                        .iter()
-                        .fold(false, |any, (first, span)| any | (key.minus(*first) <= *span))
-                });
+            match self.brackets {
+                [] => {}
+                // The length is known here, and the loop over brackets unrolled.
+                [only] => compact(piece, &[*only], self.out),
+                [one, two] => compact(piece, &[*one, *two], self.out),
+                several => compact(piece, several, self.out),
             }
         }
     }
 }
 
-/// Brackets over keys of one width, with a search for the one that holds a key.
+/// Brackets over keys of one width: finds the one that holds a key.
 pub(super) struct BracketsOf<K> {
-    firsts: Vec<K>,
-    lasts: Vec<K>,
+    /// Between all ends of the brackets; cells inside a bracket go to its list.
+    tree: TreeOf<K>,
+    slots: Slots,
 }
 
 impl<K: Key> BracketsOf<K> {
-    pub(super) fn new(brackets: &Brackets) -> Self {
-        let ends = |end: fn(&crate::kernel::round::Bracket) -> u128| {
-            brackets
-                .as_slice()
-                .iter()
-                .map(|bracket| K::from_bits(end(bracket)))
-                .collect()
-        };
-        Self {
-            firsts: ends(|bracket| bracket.first),
-            lasts: ends(|bracket| bracket.last),
+    /// # Errors
+    /// An internal error for more brackets than there can be cells.
+    pub(super) fn new(brackets: &Brackets, width: Width) -> Result<Self> {
+        let ends = brackets.as_slice().iter().flat_map(|bracket| {
+            let after = (bracket.last < width.max_key()).then(|| bracket.last + 1);
+            [Some(bracket.first), after].into_iter().flatten()
+        });
+        let edges = Edges::try_new(ends.collect())?;
+        let tree = TreeOf::new(&edges);
+        let mut slots = Slots::new(brackets.as_slice().len());
+        for (list, bracket) in brackets.as_slice().iter().enumerate() {
+            let cell = |key| u32::from(tree.cell(K::from_bits(key)));
+            slots.send(cell(bracket.first)..=cell(bracket.last), list);
         }
+        Ok(Self { tree, slots })
     }
 
-    /// The bracket that holds `key`, if any.
-    #[inline(always)]
-    pub(super) fn find(&self, key: K) -> Option<usize> {
-        let (mut at, mut left) = (0, self.firsts.len());
-        while left > 1 {
-            let half = left / 2;
-            at += if self.firsts[at + half] <= key { half } else { 0 };
-            left -= half;
-        }
-        (left > 0 && self.firsts[at] <= key && key <= self.lasts[at]).then_some(at)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.firsts.len()
+    pub(super) fn empty_lists(&self) -> Vec<Vec<K>> {
+        self.slots.empty_lists()
     }
 
     /// Those of any number of keys that lie in a bracket.
@@ -140,6 +185,15 @@ impl<K: Key> BracketsOf<K> {
 
     /// The keys of a block (at most [`BLOCK`]) that lie in a bracket.
     pub(super) fn filter(&self, block: &[K], out: &mut Vec<K>) {
-        compact(block, out, |_, key| self.find(key).is_some());
+        let mut numbers = [0; BLOCK];
+        number(block, &self.tree, &mut numbers[..block.len()]);
+        self.slots.filter(block, &numbers, out);
+    }
+
+    /// Adds the keys of a block (at most [`BLOCK`]) to the lists of their brackets.
+    pub(super) fn sort_out(&self, block: &[K], lists: &mut [Vec<K>]) {
+        let mut numbers = [0; BLOCK];
+        number(block, &self.tree, &mut numbers[..block.len()]);
+        self.slots.sort_out(block, &numbers, lists);
     }
 }

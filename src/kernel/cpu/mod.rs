@@ -14,16 +14,16 @@ mod extract;
 mod sample;
 mod store;
 
-use std::ops::RangeInclusive;
+use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use self::classify::{Classify, LinearOf, TableOf, TreeOf, with_classifier};
+use self::classify::{Classify, LinearOf, TableOf, TreeOf, number, with_classifier};
 use self::count::Counters;
-use self::extract::BracketsOf;
+use self::extract::{BracketsOf, Slots};
 use self::store::{BLOCK, Pages, Store, reserve};
 use super::buckets::{Cells, Edges};
 use super::round::{Bracket, Brackets, KeyVec, Reply, Request};
@@ -71,10 +71,10 @@ lane_key!(u128, W128);
 /// The cell of every key, as the last whole count saw it.
 struct Oracle {
     cells: Cells,
-    /// One run a chunk of the store.
-    numbers: Vec<Pages<u16>>,
+    /// In the order of the store; in one piece, for the sake of huge pages.
+    numbers: Pages<u16>,
     /// What the numbers are reserved in.
-    _reservation: MemoryReservation,
+    reservation: MemoryReservation,
 }
 
 /// The keys inside some brackets.
@@ -103,14 +103,16 @@ impl<K: LaneKey> CpuLane<K> {
         }
     }
 
-    /// Calls `each` with all keys, a block at a time, and the block's chunk number and offset.
-    fn each_block(&self, stop: &Stop, mut each: impl FnMut(&[K], usize, usize)) -> Result<()> {
+    /// Calls `each` with all keys, a block at a time, and the block's place among them.
+    fn each_block(&self, stop: &Stop, mut each: impl FnMut(&[K], Range<usize>)) -> Result<()> {
         let mut scratch = Vec::with_capacity(BLOCK);
-        for (number, chunk) in self.store.chunks.iter().enumerate() {
+        let mut at = 0;
+        for chunk in &self.store.chunks {
             for start in (0..chunk.len()).step_by(BLOCK) {
                 stop.check()?;
                 let end = chunk.len().min(start + BLOCK);
-                each(chunk.block(start..end, &mut scratch), number, start);
+                each(chunk.block(start..end, &mut scratch), at..at + (end - start));
+                at += end - start;
             }
         }
         Ok(())
@@ -131,8 +133,8 @@ impl<K: LaneKey> CpuLane<K> {
         let keys = match &self.oracle {
             Some(oracle) => self.keys_by_oracle(oracle, within, stop)?,
             None => {
-                let (mut keys, brackets) = (Vec::new(), BracketsOf::new(within));
-                self.each_block(stop, |block, _, _| brackets.filter(block, &mut keys))?;
+                let (mut keys, brackets) = (Vec::new(), BracketsOf::new(within, self.spec.width())?);
+                self.each_block(stop, |block, _| brackets.filter(block, &mut keys))?;
                 keys
             }
         };
@@ -148,14 +150,14 @@ impl<K: LaneKey> CpuLane<K> {
 
     /// The keys of all cells that hold a part of `within`: at least those inside it.
     fn keys_by_oracle(&self, oracle: &Oracle, within: &Brackets, stop: &Stop) -> Result<Vec<K>> {
-        let mut wanted = Box::new([false; 1 << 16]);
+        let mut slots = Slots::new(1);
         for bracket in within.as_slice() {
             let (first, last) = oracle.cells.span(bracket)?;
-            wanted[first as usize..=last as usize].fill(true);
+            slots.send(first..=last, 0);
         }
         let mut keys = Vec::new();
-        self.each_block(stop, |block, chunk, start| {
-            extract::by_oracle(block, &oracle.numbers[chunk].words()[start..], &wanted, &mut keys);
+        self.each_block(stop, |block, range| {
+            slots.filter(block, &oracle.numbers.words()[range], &mut keys);
         })?;
         Ok(keys)
     }
@@ -210,24 +212,27 @@ impl<K: LaneKey> CpuLane<K> {
         stop: &Stop,
     ) -> Result<Reply> {
         let mut counters = Counters::new(cells.len());
-        let mut numbers = self.oracle_pages();
-        self.each_block(stop, |block, chunk, start| match &mut numbers {
-            Some((numbers, _)) => {
-                let numbers = &mut numbers[chunk].words_mut()[start..start + block.len()];
-                counters.count(block, classify, numbers);
+        let slots = slots_of(keep);
+        let mut kept = slots.empty_lists();
+        let mut pages = self.oracle_pages();
+        let mut scratch = [0; BLOCK];
+        self.each_block(stop, |block, range| {
+            let numbers = match &mut pages {
+                Some((pages, _)) => &mut pages.words_mut()[range],
+                None => &mut scratch[..block.len()],
+            };
+            number(block, classify, numbers);
+            counters.add(numbers);
+            if !keep.is_empty() {
+                slots.sort_out(block, numbers, &mut kept);
             }
-            None => counters.count_only(block, classify),
         })?;
         // Keys without a cell have the number after the last, which no bracket ever wants.
-        self.oracle = numbers.map(|(numbers, reservation)| Oracle {
+        self.oracle = pages.map(|(numbers, reservation)| Oracle {
             cells: cells.clone(),
             numbers,
-            _reservation: reservation,
+            reservation,
         });
-        let mut kept = vec![Vec::new(); keep.len()];
-        if !keep.is_empty() {
-            self.each_block(stop, |block, _, _| keep_cells(block, classify, keep, &mut kept))?;
-        }
         Ok(Reply::Counts {
             counts: counters.finish(),
             kept: kept.into_iter().map(K::vec).collect(),
@@ -235,19 +240,14 @@ impl<K: LaneKey> CpuLane<K> {
     }
 
     /// Room for one number a key, or `None` where the pool has none: then later rounds compute cells again.
-    fn oracle_pages(&self) -> Option<(Vec<Pages<u16>>, MemoryReservation)> {
+    fn oracle_pages(&mut self) -> Option<(Pages<u16>, MemoryReservation)> {
+        if let Some(Oracle { numbers, reservation, .. }) = self.oracle.take() {
+            return Some((numbers, reservation));
+        }
         let reservation = self.store.reservation().new_empty();
-        reservation
-            .try_grow(self.store.len() as usize * size_of::<u16>())
-            .ok()?;
-        let pages = self
-            .store
-            .chunks
-            .iter()
-            .map(|chunk| Pages::new(chunk.len()))
-            .collect::<Result<_>>()
-            .ok()?;
-        Some((pages, reservation))
+        let len = self.store.len() as usize;
+        reservation.try_grow(len * size_of::<u16>()).ok()?;
+        Some((Pages::new(len).ok()?, reservation))
     }
 
     fn count_reduced(
@@ -262,21 +262,20 @@ impl<K: LaneKey> CpuLane<K> {
             return internal_err!("no reduced keys to count");
         };
         let mut counters = Counters::new(cells.len());
-        let mut kept = vec![Vec::new(); keep.len()];
-        let brackets = BracketsOf::new(within);
-        let everything = within.is_all(self.spec.width());
+        let slots = slots_of(keep);
+        let mut kept = slots.empty_lists();
+        let brackets = BracketsOf::new(within, self.spec.width())?;
         let mut inside = Vec::with_capacity(BLOCK);
+        let mut numbers = [0; BLOCK];
         for block in reduced.keys.chunks(BLOCK) {
             stop.check()?;
             inside.clear();
-            if everything {
-                inside.extend_from_slice(block)
-            } else {
-                brackets.filter(block, &mut inside)
-            }
-            counters.count_only(&inside, classify);
+            brackets.filter(block, &mut inside);
+            let numbers = &mut numbers[..inside.len()];
+            number(&inside, classify, numbers);
+            counters.add(numbers);
             if !keep.is_empty() {
-                keep_cells(&inside, classify, keep, &mut kept);
+                slots.sort_out(&inside, numbers, &mut kept);
             }
         }
         Ok(Reply::Counts {
@@ -296,7 +295,7 @@ impl<K: LaneKey> CpuLane<K> {
     ) -> Result<Reply> {
         let reduced = self.reduce(within, stop)?;
         let width = self.spec.width();
-        let tree = TreeOf::<K>::new(edges)?;
+        let tree = TreeOf::<K>::new(edges);
         let edges: Vec<K> = edges.as_slice().iter().map(|edge| K::from_bits(*edge)).collect();
         let wanted = kept_ranges::<K>(cells, keep, width);
         let (mut above, mut copied, mut total) = (vec![0; edges.len()], Vec::new(), 0);
@@ -304,7 +303,7 @@ impl<K: LaneKey> CpuLane<K> {
             let Some(reduced) = &self.reduced else {
                 return internal_err!("no reduced keys to count");
             };
-            let brackets = BracketsOf::new(within);
+            let brackets = BracketsOf::new(within, width)?;
             let mut inside = Vec::with_capacity(BLOCK);
             for block in reduced.keys.chunks(BLOCK) {
                 stop.check()?;
@@ -315,14 +314,22 @@ impl<K: LaneKey> CpuLane<K> {
             }
         } else {
             total = self.store.len();
-            self.each_block(stop, |block, _, _| {
+            self.each_block(stop, |block, _| {
                 extract::by_compares(block, &edges, &mut above, &wanted, &mut copied);
             })?;
         }
-        let mut kept = vec![Vec::new(); keep.len()];
+        let slots = slots_of(keep);
+        let mut kept = slots.empty_lists();
         match &mut kept[..] {
             [only] => *only = copied,
-            _ => keep_cells(&copied, &tree, keep, &mut kept),
+            _ => {
+                let mut numbers = [0; BLOCK];
+                for block in copied.chunks(BLOCK) {
+                    let numbers = &mut numbers[..block.len()];
+                    number(block, &tree, numbers);
+                    slots.sort_out(block, numbers, &mut kept);
+                }
+            }
         }
         let counts = cells_from_edges(total, &above);
         Ok(Reply::Counts {
@@ -332,41 +339,64 @@ impl<K: LaneKey> CpuLane<K> {
     }
 
     fn extract(&mut self, wanted: &Brackets, stop: &Stop) -> Result<Reply> {
-        let brackets = BracketsOf::<K>::new(wanted);
-        let mut kept: Vec<Vec<K>> = vec![Vec::new(); brackets.len()];
-        let mut sort_out = |keys: &[K]| {
-            for key in keys {
-                if let Some(at) = brackets.find(*key) {
-                    kept[at].push(*key);
+        let lists = match self.extract_cells(wanted, stop)? {
+            Some(lists) => lists,
+            None => {
+                let brackets = BracketsOf::<K>::new(wanted, self.spec.width())?;
+                let mut lists = brackets.empty_lists();
+                if self.reduce(wanted, stop)? {
+                    let Some(reduced) = &self.reduced else {
+                        return internal_err!("no reduced keys to extract");
+                    };
+                    for block in reduced.keys.chunks(BLOCK) {
+                        stop.check()?;
+                        brackets.sort_out(block, &mut lists);
+                    }
+                } else {
+                    self.each_block(stop, |block, _| brackets.sort_out(block, &mut lists))?;
                 }
+                lists
             }
         };
-        if self.reduce(wanted, stop)? {
-            let Some(reduced) = &self.reduced else {
-                return internal_err!("no reduced keys to extract");
+        Ok(Reply::Extracted(lists.into_iter().map(K::vec).collect()))
+    }
+
+    /// The keys of brackets that are whole cells, by the oracle alone; `None` if they are not, or there is none.
+    fn extract_cells(&self, wanted: &Brackets, stop: &Stop) -> Result<Option<Vec<Vec<K>>>> {
+        let Some(oracle) = &self.oracle else {
+            return Ok(None);
+        };
+        let mut slots = Slots::new(wanted.as_slice().len());
+        for (list, bracket) in wanted.as_slice().iter().enumerate() {
+            let (first, last) = oracle.cells.span(bracket)?;
+            let range = |cell| oracle.cells.range(cell, self.spec.width());
+            let (Some(from), Some(to)) = (range(first), range(last)) else {
+                return Ok(None);
             };
-            for block in reduced.keys.chunks(BLOCK) {
-                stop.check()?;
-                sort_out(block);
+            if from.first < bracket.first || to.last > bracket.last {
+                return Ok(None);
             }
-        } else {
-            self.each_block(stop, |block, _, _| sort_out(block))?;
+            slots.send(first..=last, list);
         }
-        Ok(Reply::Extracted(kept.into_iter().map(K::vec).collect()))
+        let mut lists = slots.empty_lists();
+        self.each_block(stop, |block, range| {
+            slots.sort_out(block, &oracle.numbers.words()[range], &mut lists);
+        })?;
+        Ok(Some(lists))
     }
 }
 
-/// Adds each key of a kept cell to its list.
-fn keep_cells<K: Key>(keys: &[K], classify: &impl Classify<K>, keep: &[u32], kept: &mut [Vec<K>]) {
-    for key in keys {
-        if let Ok(at) = keep.binary_search(&classify.cell(*key).into()) {
-            kept[at].push(*key);
-        }
+/// Sends each of the kept cells to its own list.
+fn slots_of(keep: &[u32]) -> Slots {
+    let mut slots = Slots::new(keep.len());
+    for (list, cell) in keep.iter().enumerate() {
+        slots.send(*cell..=*cell, list);
     }
+    slots
 }
 
-/// The key ranges of kept cells, neighbours joined.
-fn kept_ranges<K: Key>(cells: &Cells, keep: &[u32], width: Width) -> Vec<RangeInclusive<K>> {
+/// First key and length of kept cells, neighbours joined.
+fn kept_ranges<K: Key>(cells: &Cells, keep: &[u32], width: Width) -> Vec<(K, K)> {
     let mut joined: Vec<Bracket> = Vec::new();
     for range in keep.iter().filter_map(|cell| cells.range(*cell, width)) {
         match joined.last_mut() {
@@ -376,7 +406,7 @@ fn kept_ranges<K: Key>(cells: &Cells, keep: &[u32], width: Width) -> Vec<RangeIn
     }
     joined
         .iter()
-        .map(|range| K::from_bits(range.first)..=K::from_bits(range.last))
+        .map(|range| (K::from_bits(range.first), K::from_bits(range.last - range.first)))
         .collect()
 }
 

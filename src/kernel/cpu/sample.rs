@@ -40,7 +40,7 @@ impl<K: LaneKey> CpuLane<K> {
                 return internal_err!("no reduced keys to sample");
             };
             let mut inside = Vec::new();
-            BracketsOf::new(within).filter_all(&reduced.keys, &mut inside);
+            BracketsOf::new(within, self.spec.width())?.filter_all(&reduced.keys, &mut inside);
             let own = inside.len() as u64;
             let ends = inside.iter().min().zip(inside.iter().max()).filter(|_| extremes);
             let ends = ends.map(|(least, greatest)| (least.to_bits(), greatest.to_bits()));
@@ -80,7 +80,7 @@ impl<K: LaneKey> CpuLane<K> {
     /// The smallest and the largest key.
     fn extremes(&self, stop: &Stop) -> Result<Option<(u128, u128)>> {
         let mut ends: Option<(K, K)> = None;
-        self.each_block(stop, |block, _, _| {
+        self.each_block(stop, |block, _| {
             let seed = ends.unwrap_or((block[0], block[0]));
             ends = Some(block.iter().fold(seed, |(least, greatest), key| {
                 (least.min(*key), greatest.max(*key))
