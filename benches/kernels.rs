@@ -29,7 +29,7 @@ fn setting(name: &str, default: usize) -> usize {
 fn lanes(values: &ArrayRef) -> Vec<Box<dyn Lane>> {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-    let mut lane = CpuBackend
+    let mut lane = CpuBackend::default()
         .open(&spec, MemoryConsumer::new("bench").register(&pool))
         .unwrap();
     for at in (0..values.len()).step_by(8192) {

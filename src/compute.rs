@@ -49,7 +49,8 @@ pub fn quantiles(values: &dyn Array, quantiles: &[f64], method: Method) -> Resul
         false => cast(values, data_type)?,
     };
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-    let mut lane = CpuBackend.open(&spec, MemoryConsumer::new("quantiles").register(&pool))?;
+    let mut lane =
+        CpuBackend::new(pool.as_ref()).open(&spec, MemoryConsumer::new("quantiles").register(&pool))?;
     lane.append(&array, None)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut shards = LocalShards::blocking(spec.width(), vec![lane], threads, Stop::default());

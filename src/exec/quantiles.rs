@@ -19,6 +19,7 @@ use datafusion::physical_plan::{
 
 use super::aggregate::{Aggregates, ExecAggregate};
 use super::run::{Run, RunMetrics};
+use crate::kernel::CpuBackend;
 use crate::select::StrategyName;
 
 /// Exact quantiles over a whole input, with plain aggregates beside them. One partition, one row.
@@ -29,7 +30,7 @@ use crate::select::StrategyName;
 /// with `ResourcesExhausted`.
 ///
 /// Metrics: `input_rows`, `values_kept`, `bytes_held`, `rounds`, `candidates_after_round_<i>`, `scan_time` (processor
-/// time), `select_time` (elapsed), and a counter `strategy_<name>` for each column that was selected so.
+/// time), `select_time` (elapsed) and its parts `sample_time`, `count_time` and `extract_time`, and a counter `strategy_<name>` for each column that was selected so.
 #[derive(Debug, Clone)]
 pub struct QuantilesExec {
     input: Arc<dyn ExecutionPlan>,
@@ -197,6 +198,7 @@ impl ExecutionPlan for QuantilesExec {
             schema: Arc::clone(&self.schema),
             threads: context.session_config().target_partitions(),
             memory: MemoryConsumer::new(self.name()).register(context.memory_pool()),
+            backend: CpuBackend::new(context.memory_pool().as_ref()),
             metrics: RunMetrics::new(&self.metrics),
         };
         let baseline = run.metrics.baseline.clone();

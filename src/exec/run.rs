@@ -63,6 +63,9 @@ impl RunMetrics {
                 format!("candidates_after_round_{}", number + 1),
                 round.candidates as usize,
             );
+            let name = format!("{}_time", round.request);
+            let time = MetricBuilder::new(&self.set).subset_time(name, 0);
+            time.add_duration(round.elapsed);
         }
     }
 
@@ -84,6 +87,7 @@ pub(super) struct Run {
     /// Shards of one column that are worked on at a time.
     pub(super) threads: usize,
     pub(super) memory: MemoryReservation,
+    pub(super) backend: CpuBackend,
     pub(super) metrics: RunMetrics,
 }
 
@@ -118,7 +122,7 @@ impl Run {
         for (partition, stream) in streams.into_iter().enumerate() {
             let scan = PartitionScan::try_new(
                 &self.aggregates,
-                &CpuBackend,
+                &self.backend,
                 &self.memory,
                 self.metrics.input_rows.clone(),
                 [

@@ -7,7 +7,7 @@
 //! | sample: a random read and its share of the sort | 28 a sampled key, on one thread |
 //! | brackets of up to four ranks: compare and compact | 0.3 + 0.15 ranks + 0.08 ranks^2 |
 //! | brackets of more ranks: search tree | 3 + 0.1 ranks |
-//! | cells: count with oracle, then extract by oracle | 2, and 0.3 ms to begin and end |
+//! | cells: count with oracle, then extract by oracle | 1.3, and 0.3 ms to begin and end |
 //! | a candidate: copied by a lane, selected by the coordinator | 6, on one thread |
 
 /// How `sample_select` goes about it.
@@ -72,7 +72,7 @@ pub fn choose(n: u64, ranks: &[u64], threads: usize) -> Choice {
     let sample = CELLS_SAMPLE.min(n / 8);
     let share = (1.3 * count / table_cells(n) as f64).min(1.0);
     let mut best = (
-        cost(sample, 3e5, 2.0, share),
+        cost(sample, 3e5, 1.3, share),
         Choice {
             form: Form::Cells,
             sample,

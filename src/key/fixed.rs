@@ -82,15 +82,17 @@ impl Encoding {
         }
     }
 
-    /// Encodes words to keys where they lie.
-    pub(crate) fn encode_in_place<K: Key>(self, words: &mut [K]) {
+    /// Encodes words to as many keys. Inlined, so that it is compiled for the instructions of its caller.
+    #[inline(always)]
+    pub(crate) fn encode<K: Key>(self, words: &[K], keys: &mut [K]) {
         let sign = K::one() << (self.bits() - 1);
+        let pairs = words.iter().zip(keys);
         match self {
-            Encoding::Unsigned(_) => {}
-            Encoding::Signed(_) => words.iter_mut().for_each(|word| *word = *word ^ sign),
-            Encoding::FloatTotal(bits) => words
-                .iter_mut()
-                .for_each(|word| *word = fold_sign(*word, sign, bits.into())),
+            Encoding::Unsigned(_) => pairs.for_each(|(word, key)| *key = *word),
+            Encoding::Signed(_) => pairs.for_each(|(word, key)| *key = *word ^ sign),
+            Encoding::FloatTotal(bits) => {
+                pairs.for_each(|(word, key)| *key = fold_sign(*word, sign, bits.into()))
+            }
             Encoding::Float(bits) => {
                 let (infinity, nan) = (K::infinity(bits), K::nan(bits));
                 let magnitude = sign - K::one();
@@ -100,13 +102,11 @@ impl Encoding {
                     .iter()
                     .fold(K::default(), |seen, word| seen | ((*word & magnitude) + lift));
                 if seen & sign == sign {
-                    for word in words.iter_mut().filter(|word| (**word & magnitude) > infinity) {
-                        *word = nan;
-                    }
+                    let one_nan = |word: K| if (word & magnitude) > infinity { nan } else { word };
+                    pairs.for_each(|(word, key)| *key = fold_sign(one_nan(*word), sign, bits.into()));
+                } else {
+                    pairs.for_each(|(word, key)| *key = fold_sign(*word, sign, bits.into()));
                 }
-                words
-                    .iter_mut()
-                    .for_each(|word| *word = fold_sign(*word, sign, bits.into()));
             }
         }
     }

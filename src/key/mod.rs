@@ -214,8 +214,9 @@ pub(crate) fn words<K: Key>(raw: &Buffer) -> &[K] {
 }
 
 fn encode<K: Key>(encoding: Encoding, raw: &Buffer) -> Vec<KeyBits> {
-    let mut keys = words::<K>(raw).to_vec();
-    encoding.encode_in_place(&mut keys);
+    let words = words::<K>(raw);
+    let mut keys = vec![K::default(); words.len()];
+    encoding.encode(words, &mut keys);
     keys.into_iter().map(Key::to_bits).collect()
 }
 

@@ -262,7 +262,9 @@ fn table_is_coarse(progress: &Progress, sample: &KeyVec, table: &Cells) -> bool 
 /// Search-tree splitters inside every active bracket, by a sample of what is in them.
 fn deeper_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
     let active: Vec<Bracket> = progress.active().iter().map(|active| active.bracket).collect();
-    let splitters = SPLITTERS.max(4 * active.len()).min((MAX_CELLS - 2 * active.len().min(MAX_CELLS / 4)) / 2 - 1);
+    let splitters = SPLITTERS
+        .max(4 * active.len())
+        .min((MAX_CELLS - 2 * active.len().min(MAX_CELLS / 4)) / 2 - 1);
     let cells = Cells::Edges(Edges::try_new(splitters_within(
         progress, sample, splitters, &active,
     ))?);

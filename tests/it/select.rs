@@ -89,7 +89,7 @@ fn check(values: &ArrayRef, shards: usize, batch: usize, ranks: &[u64]) {
     sorted.sort_unstable();
     let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
     for strategy in strategies() {
-        let lanes = lanes(&CpuBackend, values, shards, batch);
+        let lanes = lanes(&CpuBackend::default(), values, shards, batch);
         let mut simulated = SimulatedShards::new(spec.width(), lanes);
         let solution = run(&mut simulated, strategy.as_ref(), ranks);
         let found: Vec<KeyBits> = ranks.iter().map(|rank| solution.key_at(*rank).unwrap()).collect();
@@ -138,8 +138,8 @@ fn threads_share_a_lopsided_input() {
     sorted.sort_unstable();
     let ranks = ranks_of(1_200_000, 99);
     for strategy in strategies() {
-        let mut lanes = lanes(&CpuBackend, &values, 1, 8192);
-        lanes.push(lane(&CpuBackend, &spec, &[]));
+        let mut lanes = lanes(&CpuBackend::default(), &values, 1, 8192);
+        lanes.push(lane(&CpuBackend::default(), &spec, &[]));
         let mut local = LocalShards::new(spec.width(), lanes, 4, Stop::default());
         let solution = run(&mut local, strategy.as_ref(), &ranks);
         for rank in &ranks {
@@ -157,7 +157,7 @@ fn threads_share_a_lopsided_input() {
 fn all_equal_data_copies_nothing() {
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::AllEqual.words(100_000, 6)));
     for strategy in strategies().into_iter().skip(1) {
-        let lanes = lanes(&CpuBackend, &values, 4, 8192);
+        let lanes = lanes(&CpuBackend::default(), &values, 4, 8192);
         let mut simulated =
             SimulatedShards::new(KeySpec::try_new(values.data_type()).unwrap().width(), lanes);
         let solution = run(&mut simulated, strategy.as_ref(), &[1, 50_000, 100_000]);
@@ -172,7 +172,7 @@ fn traces_are_those_of_the_named_methods() {
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(400_000, 7)));
     let trace = |strategy: &dyn Strategy, ranks: &[u64]| {
         let spec = KeySpec::try_new(values.data_type()).unwrap();
-        let mut shards = SimulatedShards::new(spec.width(), lanes(&CpuBackend, &values, 4, 8192));
+        let mut shards = SimulatedShards::new(spec.width(), lanes(&CpuBackend::default(), &values, 4, 8192));
         run(&mut shards, strategy, ranks);
         shards.ledger().rounds.clone()
     };
@@ -226,7 +226,13 @@ fn values_sent_are_within_a_tenth_of_the_expected_ones() {
         let even = || -> Vec<Box<dyn Lane>> {
             let share = n as usize / q;
             (0..q)
-                .map(|shard| lane(&CpuBackend, &spec, &[values.slice(shard * share, share)]))
+                .map(|shard| {
+                    lane(
+                        &CpuBackend::default(),
+                        &spec,
+                        &[values.slice(shard * share, share)],
+                    )
+                })
                 .collect()
         };
         let sizes = [n as f64, m as f64, q as f64, b.into()];
@@ -340,7 +346,7 @@ fn lanes_answer_as_the_naive_lane_does() {
             } else {
                 vec![]
             };
-            let mut fast = lane(&CpuBackend, &spec, &batches);
+            let mut fast = lane(&CpuBackend::default(), &spec, &batches);
             let mut naive = lane(&NaiveBackend, &spec, &batches);
             for request in &requests {
                 let mut replies = [
@@ -379,7 +385,7 @@ fn nulls_and_filtered_rows_are_skipped() {
         Some(true),
     ]);
     let spec = KeySpec::try_new(values.data_type()).unwrap();
-    for backend in [&CpuBackend as &dyn Backend, &NaiveBackend] {
+    for backend in [&CpuBackend::default() as &dyn Backend, &NaiveBackend] {
         let mut lane = lane(backend, &spec, &[]);
         lane.append(&values, Some(&mask)).unwrap();
         lane.append(&values.slice(1, 1), None).unwrap();
@@ -403,7 +409,7 @@ fn memory_is_asked_for_by_name_and_a_missing_oracle_is_no_loss() {
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(200_000, 10)));
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let small: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
-    let mut lane = CpuBackend
+    let mut lane = CpuBackend::default()
         .open(&spec, MemoryConsumer::new("small").register(&small))
         .unwrap();
     let error = lane.append(&values, None).unwrap_err();
@@ -419,7 +425,7 @@ fn memory_is_asked_for_by_name_and_a_missing_oracle_is_no_loss() {
 
     // Enough for the keys and a little for candidates, not for two more bytes a key.
     let tight: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new((4 << 20) + (256 << 10)));
-    let mut filled = CpuBackend
+    let mut filled = CpuBackend::default()
         .open(&spec, MemoryConsumer::new("tight").register(&tight))
         .unwrap();
     filled.append(&values, None).unwrap();
@@ -451,7 +457,7 @@ fn a_stopped_lane_answers_with_an_error() {
     let request = Request::Extract {
         brackets: Brackets::all(spec.width()),
     };
-    for backend in [&CpuBackend as &dyn Backend, &NaiveBackend] {
+    for backend in [&CpuBackend::default() as &dyn Backend, &NaiveBackend] {
         let error = lane(backend, &spec, &[Arc::clone(&values)])
             .answer(&request, &stop)
             .unwrap_err();
@@ -490,7 +496,7 @@ proptest! {
         sorted.sort_unstable();
         let ranks = ranks_of(len as u64, count);
         let strategy = &strategies()[strategy];
-        let mut shards = SimulatedShards::new(spec.width(), lanes(&CpuBackend, &values, shards, batch));
+        let mut shards = SimulatedShards::new(spec.width(), lanes(&CpuBackend::default(), &values, shards, batch));
         let solution = futures::executor::block_on(solve_ranks(&mut shards, strategy.as_ref(), ranks.clone()))
             .map_err(|error| TestCaseError::fail(error.to_string()))?;
         for rank in ranks {

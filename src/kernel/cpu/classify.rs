@@ -65,6 +65,21 @@ macro_rules! with_classifier {
 }
 pub(super) use with_classifier;
 
+/// Cells of all keys by `$several` at a time, then of the rest. Not a function over closures: those would not be
+/// inlined into code for other instructions.
+macro_rules! in_groups {
+    ($classify:expr, $keys:expr, $numbers:expr, $of_group:ident, $several:expr) => {{
+        let (groups, rest) = $keys.as_chunks::<{ $several }>();
+        let (group_numbers, rest_numbers) = $numbers.as_chunks_mut::<{ $several }>();
+        for (keys, numbers) in groups.iter().zip(group_numbers) {
+            *numbers = $classify.$of_group(keys);
+        }
+        for (key, number) in rest.iter().zip(rest_numbers) {
+            *number = $classify.cell(*key);
+        }
+    }};
+}
+
 const ENTRIES: usize = 1 << CellTable::ENTRY_BITS;
 
 /// [`CellTable`]: shift, load, shift.
@@ -93,21 +108,43 @@ impl<K: Key> TableOf<K> {
     }
 }
 
+impl<K: Key> TableOf<K> {
+    /// Step by step for several keys, so that all but the loads can be vectorised.
+    #[inline(always)]
+    fn look_up<const N: usize>(&self, keys: &[K; N]) -> [u16; N] {
+        // Loops over one array each: `map` would not be inlined into code for other instructions.
+        let (mut above, mut entries, mut cells) = ([K::default(); N], [0_u64; N], [0_u16; N]);
+        for i in 0..N {
+            above[i] = keys[i].max(self.base).minus(self.base).min(self.span);
+        }
+        for i in 0..N {
+            entries[i] = self.entries[above[i].shr32(self.shift) as usize % ENTRIES];
+        }
+        for i in 0..N {
+            let inner = above[i].shr32(entries[i] as u32 % K::BITS);
+            let cell = inner.wrapping_add((entries[i] >> 32) as u32) as u16;
+            cells[i] = cell
+                .wrapping_add(u16::from(keys[i] > self.top))
+                .wrapping_sub(u16::from(keys[i] < self.base));
+        }
+        cells
+    }
+}
+
 impl<K: Key> Classify<K> for TableOf<K> {
     #[inline(always)]
     fn cell(&self, key: K) -> u16 {
-        let above = if key < self.base {
-            K::default()
+        self.look_up(&[key])[0]
+    }
+
+    #[inline(always)]
+    fn cells(&self, keys: &[K], numbers: &mut [u16]) {
+        // As many as the registers hold.
+        if size_of::<K>() == 4 {
+            in_groups!(self, keys, numbers, look_up, 64)
         } else {
-            key.minus(self.base)
-        };
-        let above = above.min(self.span);
-        let entry = self.entries[above.shr32(self.shift) as usize % ENTRIES];
-        let cell = above
-            .shr32(entry as u32 % K::BITS)
-            .wrapping_add((entry >> 32) as u32) as u16;
-        cell.wrapping_add(u16::from(key > self.top))
-            .wrapping_sub(u16::from(key < self.base))
+            in_groups!(self, keys, numbers, look_up, 16)
+        }
     }
 }
 
@@ -223,14 +260,7 @@ impl<K: Key> Classify<K> for TreeOf<K> {
 
     #[inline(always)]
     fn cells(&self, keys: &[K], numbers: &mut [u16]) {
-        let (keys, rest) = keys.as_chunks::<FLIGHT>();
-        let (numbers, rest_numbers) = numbers.as_chunks_mut::<FLIGHT>();
-        for (keys, numbers) in keys.iter().zip(numbers) {
-            *numbers = self.descend(keys);
-        }
-        for (key, number) in rest.iter().zip(rest_numbers) {
-            *number = self.cell(*key);
-        }
+        in_groups!(self, keys, numbers, descend, FLIGHT)
     }
 }
 

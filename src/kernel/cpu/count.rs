@@ -11,7 +11,7 @@ pub(super) struct Counters {
     totals: Vec<u64>,
 }
 
-const COPIES: usize = 4;
+const COPIES: usize = 2;
 
 impl Counters {
     /// For cells `0..=cells` (the last for keys without a cell).
@@ -30,13 +30,11 @@ impl Counters {
             self.flush();
             self.pending = numbers.len() as u64;
         }
-        let [a, b, c, d] = &mut self.copies;
+        let [a, b] = &mut self.copies;
         let (quads, rest) = numbers.as_chunks::<COPIES>();
         for quad in quads {
             a[usize::from(quad[0])] += 1;
             b[usize::from(quad[1])] += 1;
-            c[usize::from(quad[2])] += 1;
-            d[usize::from(quad[3])] += 1;
         }
         for number in rest {
             a[usize::from(*number)] += 1;

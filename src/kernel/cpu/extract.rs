@@ -24,7 +24,8 @@ const GROUP: usize = 8;
 fn compact<K: Key>(piece: &[K], brackets: &[(K, K)], out: &mut Vec<K>) {
     let inside = |keys: &[K]| {
         brackets.iter().fold(false, |any, (first, span)| {
-            keys.iter().fold(any, |any, key| any | (key.minus(*first) <= *span))
+            keys.iter()
+                .fold(any, |any, key| any | (key.minus(*first) <= *span))
         })
     };
     let mut scratch = [K::default(); PIECE];
@@ -91,7 +92,11 @@ impl Slots {
         let mut len = 0;
         let (groups, rest) = numbers.as_chunks::<GROUP>();
         for (index, group) in groups.iter().enumerate() {
-            if group.iter().fold(0, |any, number| any | self.of[usize::from(*number)]) != 0 {
+            if group
+                .iter()
+                .fold(0, |any, number| any | self.of[usize::from(*number)])
+                != 0
+            {
                 for (at, number) in group.iter().enumerate() {
                     chosen[len % BLOCK] = (index * GROUP + at) as u16;
                     len += usize::from(goes(*number));

@@ -2,77 +2,51 @@
 //! keeps alive anyway (a table in memory), which are encoded block by block as they are read.
 //!
 //! Copying the keys of a scan costs less than keeping the scan's buffers: the decoder reuses its warm ones, and the
-//! chunks lie in huge pages, whose page faults are 512 times fewer.
+//! chunks lie in pages that are cheap to come by.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use datafusion::arrow::buffer::Buffer;
-use datafusion::common::{Result, resources_datafusion_err};
+use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use super::dispatch::{Kernel, dispatch};
+use super::pages::{FreePages, Pages};
 use crate::key::{Encoding, Key, words};
 
 /// Keys that a kernel handles between two looks at the stop flag, and the size of its scratch.
 pub(super) const BLOCK: usize = 4096;
 
-/// Words that are copied and encoded in one go.
+/// Words that are looked at for NaNs, then encoded, while they are in the first-level cache.
 const PIECE: usize = 1024;
+
+struct Encode<'a, K> {
+    encoding: Encoding,
+    words: &'a [K],
+    keys: &'a mut [K],
+}
+
+impl<K: Key> Kernel for Encode<'_, K> {
+    #[inline(always)]
+    fn run(self) {
+        for (words, keys) in self.words.chunks(PIECE).zip(self.keys.chunks_mut(PIECE)) {
+            self.encoding.encode(words, keys);
+        }
+    }
+}
+
+/// Encodes words to as many keys.
+fn encode<K: Key>(encoding: Encoding, words: &[K], keys: &mut [K]) {
+    dispatch(Encode {
+        encoding,
+        words,
+        keys,
+    });
+}
 
 /// Bytes of a full-grown chunk: two huge pages.
 const CHUNK_BYTES: usize = 4 << 20;
-
-/// Fixed-capacity memory for plain integers; large ones ask for huge pages.
-pub(super) struct Pages<T> {
-    #[cfg(target_os = "linux")]
-    map: memmap2::MmapMut,
-    #[cfg(not(target_os = "linux"))]
-    words: Vec<T>,
-    _words: std::marker::PhantomData<T>,
-}
-
-#[cfg(target_os = "linux")]
-impl<T: bytemuck::Pod> Pages<T> {
-    pub(super) fn new(capacity: usize) -> Result<Self> {
-        let bytes = (capacity * size_of::<T>()).max(1);
-        let map = memmap2::MmapMut::map_anon(bytes)
-            .map_err(|error| resources_datafusion_err!("cannot map {bytes} bytes of memory: {error}"))?;
-        if bytes >= CHUNK_BYTES / 2 {
-            // Advice only: without huge pages the memory is the same, just slower to touch first.
-            let _ = map.advise(memmap2::Advice::HugePage);
-        }
-        Ok(Self {
-            map,
-            _words: std::marker::PhantomData,
-        })
-    }
-
-    pub(super) fn words(&self) -> &[T] {
-        bytemuck::cast_slice(&self.map[..self.map.len() / size_of::<T>() * size_of::<T>()])
-    }
-
-    pub(super) fn words_mut(&mut self) -> &mut [T] {
-        let whole = self.map.len() / size_of::<T>() * size_of::<T>();
-        bytemuck::cast_slice_mut(&mut self.map[..whole])
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-impl<T: bytemuck::Pod> Pages<T> {
-    pub(super) fn new(capacity: usize) -> Result<Self> {
-        Ok(Self {
-            words: vec![T::zeroed(); capacity],
-            _words: std::marker::PhantomData,
-        })
-    }
-
-    pub(super) fn words(&self) -> &[T] {
-        &self.words
-    }
-
-    pub(super) fn words_mut(&mut self) -> &mut [T] {
-        &mut self.words
-    }
-}
 
 /// A run of keys.
 pub(super) enum Chunk<K> {
@@ -95,9 +69,8 @@ impl<K: Key> Chunk<K> {
         match self {
             Chunk::Own { pages, .. } => &pages.words()[range],
             Chunk::Shared { raw, encoding } => {
-                scratch.clear();
-                scratch.extend_from_slice(&words(raw)[range]);
-                encoding.encode_in_place(scratch);
+                scratch.resize(range.len(), K::default());
+                encode(*encoding, &words(raw)[range], scratch);
                 scratch
             }
         }
@@ -108,9 +81,9 @@ impl<K: Key> Chunk<K> {
         match self {
             Chunk::Own { pages, .. } => pages.words()[index],
             Chunk::Shared { raw, encoding } => {
-                let mut word = [words(raw)[index]];
-                encoding.encode_in_place(&mut word);
-                word[0]
+                let mut key = [K::default()];
+                encoding.encode(&words(raw)[index..=index], &mut key);
+                key[0]
             }
         }
     }
@@ -129,16 +102,27 @@ pub(super) struct Store<K> {
     len: u64,
     encoding: Encoding,
     reservation: MemoryReservation,
+    free: Option<Arc<FreePages>>,
 }
 
 impl<K: Key> Store<K> {
-    pub(super) fn new(encoding: Encoding, reservation: MemoryReservation) -> Self {
+    pub(super) fn new(
+        encoding: Encoding,
+        reservation: MemoryReservation,
+        free: Option<Arc<FreePages>>,
+    ) -> Self {
         Self {
             chunks: Vec::new(),
             len: 0,
             encoding,
             reservation,
+            free,
         }
+    }
+
+    /// Memory beside the keys, from where theirs comes from. It is not reserved.
+    pub(super) fn pages<T: bytemuck::Pod>(&self, capacity: usize) -> Result<Pages<T>> {
+        Pages::new(capacity, self.free.as_ref())
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -167,11 +151,7 @@ impl<K: Key> Store<K> {
                 Some(Chunk::Own { pages, len }) if *len < pages.words().len() => {
                     let free = &mut pages.words_mut()[*len..];
                     let taken = free.len().min(words.len());
-                    // In pieces that stay in the first-level cache between the copy and the encoding.
-                    for (to, from) in free[..taken].chunks_mut(PIECE).zip(words.chunks(PIECE)) {
-                        to.copy_from_slice(&from[..to.len()]);
-                        self.encoding.encode_in_place(to);
-                    }
+                    encode(self.encoding, &words[..taken], &mut free[..taken]);
                     *len += taken;
                     taken
                 }
@@ -196,7 +176,7 @@ impl<K: Key> Store<K> {
             .min(most);
         reserve(&self.reservation, capacity * size_of::<K>())?;
         self.chunks.push(Chunk::Own {
-            pages: Pages::new(capacity)?,
+            pages: self.pages(capacity)?,
             len: 0,
         });
         Ok(())
@@ -222,6 +202,7 @@ impl<K: Key> Store<K> {
             len,
             encoding: self.encoding,
             reservation,
+            free: self.free.clone(),
         })
     }
 }

@@ -1,0 +1,198 @@
+//! Memory for keys: large, in huge pages, and used again by the next query.
+//!
+//! A scan of 3e7 keys touches 240 MB that it never had. With small pages that is 60 000 page faults; with huge ones
+//! 120, but the system still has to clear them, which takes as long as a third of reading the data. So the pages of
+//! one query wait a second for the next, but only where the memory pool has no limit: there the pool has no say in
+//! what is held after a query, and elsewhere memory goes back at once.
+
+use std::marker::PhantomData;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use datafusion::common::{Result, resources_datafusion_err};
+use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
+use memmap2::MmapMut;
+
+/// Smaller pieces are neither huge pages nor kept.
+const LARGE: usize = 2 << 20;
+
+/// Most bytes that wait.
+const MOST: usize = 512 << 20;
+
+/// How long they wait.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// Pages that wait for their next use.
+#[derive(Debug, Default)]
+pub(super) struct FreePages {
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    maps: Vec<MmapMut>,
+    bytes: usize,
+    /// Whether anything came or went since the sweeper looked; `None` while none runs.
+    touched: Option<bool>,
+}
+
+/// One for the process: pages have no owner but their size.
+static FREE: LazyLock<Arc<FreePages>> = LazyLock::new(Arc::default);
+
+impl FreePages {
+    /// Where lanes of this pool may put their pages.
+    pub(super) fn of(pool: &dyn MemoryPool) -> Option<Arc<Self>> {
+        matches!(pool.memory_limit(), MemoryLimit::Infinite).then(|| Arc::clone(&FREE))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // Nothing in here panics half-way.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pages of at least `bytes`, and not much more.
+    fn take(&self, bytes: usize) -> Option<MmapMut> {
+        let mut waiting = self.lock();
+        let fits = |map: &MmapMut| (bytes..=bytes + bytes / 4).contains(&map.len());
+        let at = waiting.maps.iter().rposition(fits)?;
+        let map = waiting.maps.swap_remove(at);
+        waiting.bytes -= map.len();
+        waiting.touched = waiting.touched.map(|_| true);
+        Some(map)
+    }
+
+    fn give(self: &Arc<Self>, map: MmapMut) {
+        let mut waiting = self.lock();
+        if waiting.bytes + map.len() > MOST {
+            return;
+        }
+        if waiting.touched.is_none() {
+            let free = Arc::clone(self);
+            let sweeper = std::thread::Builder::new().name("quantiles-pages".into());
+            if sweeper.spawn(move || free.sweep()).is_err() {
+                return;
+            }
+        }
+        waiting.bytes += map.len();
+        waiting.maps.push(map);
+        waiting.touched = Some(true);
+    }
+
+    /// Gives everything back once nothing was wanted for a while, and ends.
+    fn sweep(&self) {
+        loop {
+            std::thread::sleep(WAIT);
+            let mut waiting = self.lock();
+            if waiting.touched == Some(false) {
+                *waiting = Waiting::default();
+                return;
+            }
+            waiting.touched = Some(false);
+        }
+    }
+}
+
+/// Fixed-capacity memory for plain integers. What it holds at first is not said.
+pub(super) struct Pages<T> {
+    /// `None` only while it is dropped.
+    map: Option<MmapMut>,
+    free: Option<Arc<FreePages>>,
+    _words: PhantomData<T>,
+}
+
+impl<T: bytemuck::Pod> Pages<T> {
+    pub(super) fn new(capacity: usize, free: Option<&Arc<FreePages>>) -> Result<Self> {
+        let bytes = (capacity * size_of::<T>()).max(1);
+        let free = free.filter(|_| bytes >= LARGE);
+        let map = match free.and_then(|free| free.take(bytes)) {
+            Some(map) => map,
+            None => fresh(bytes)?,
+        };
+        Ok(Self {
+            map: Some(map),
+            free: free.cloned(),
+            _words: PhantomData,
+        })
+    }
+
+    pub(super) fn words(&self) -> &[T] {
+        let bytes = self.map.as_deref().unwrap_or_default();
+        bytemuck::cast_slice(&bytes[..whole::<T>(bytes.len())])
+    }
+
+    pub(super) fn words_mut(&mut self) -> &mut [T] {
+        let bytes = self.map.as_deref_mut().unwrap_or_default();
+        let whole = whole::<T>(bytes.len());
+        bytemuck::cast_slice_mut(&mut bytes[..whole])
+    }
+}
+
+fn whole<T>(bytes: usize) -> usize {
+    bytes / size_of::<T>() * size_of::<T>()
+}
+
+fn fresh(bytes: usize) -> Result<MmapMut> {
+    let map = MmapMut::map_anon(bytes)
+        .map_err(|error| resources_datafusion_err!("cannot map {bytes} bytes of memory: {error}"))?;
+    #[cfg(target_os = "linux")]
+    if bytes >= LARGE {
+        // Advice only: without huge pages the memory is the same, just slower to touch first.
+        let _ = map.advise(memmap2::Advice::HugePage);
+    }
+    Ok(map)
+}
+
+impl<T> Drop for Pages<T> {
+    fn drop(&mut self) {
+        if let (Some(free), Some(map)) = (&self.free, self.map.take()) {
+            free.give(map);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn pages_are_used_again_and_given_back_in_the_end() {
+        let free = Arc::new(FreePages::default());
+        let words = LARGE / size_of::<u64>();
+        let mut pages = Pages::<u64>::new(words, Some(&free)).unwrap();
+        pages.words_mut()[7] = 42;
+        let at = pages.words().as_ptr();
+        drop(pages);
+        assert_eq!(free.lock().bytes, LARGE);
+        assert!(free.take(LARGE / 2).is_none() && free.take(2 * LARGE).is_none());
+        let again = Pages::<u16>::new(LARGE / size_of::<u16>(), Some(&free)).unwrap();
+        assert_eq!(again.words().as_ptr().cast(), at);
+        drop(again);
+        let start = Instant::now();
+        while free.lock().touched.is_some() {
+            assert!(start.elapsed() < 20 * WAIT, "nobody swept");
+            std::thread::sleep(WAIT / 10);
+        }
+        assert_eq!(free.lock().bytes, 0);
+    }
+
+    #[test]
+    fn small_pages_and_too_many_are_not_kept() {
+        let free = Arc::new(FreePages::default());
+        drop(Pages::<u32>::new(1000, Some(&free)));
+        assert_eq!(free.lock().bytes, 0);
+        let many: Vec<_> = (0..MOST / LARGE + 3)
+            .map(|_| Pages::<u8>::new(LARGE, Some(&free)))
+            .collect();
+        drop(many);
+        assert_eq!(free.lock().bytes, MOST);
+    }
+
+    #[test]
+    fn a_limited_pool_gets_its_memory_back_at_once() {
+        use datafusion::execution::memory_pool::{GreedyMemoryPool, UnboundedMemoryPool};
+        assert!(FreePages::of(&GreedyMemoryPool::new(1 << 30)).is_none());
+        assert!(FreePages::of(&UnboundedMemoryPool::default()).is_some());
+    }
+}
