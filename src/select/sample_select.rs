@@ -16,7 +16,7 @@ use super::{Step, Strategy};
 use crate::kernel::buckets::{CellTable, Cells, Edges, MAX_CELLS};
 use crate::kernel::choose::{Choice, Form, SIGMAS, table_cells};
 use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
-use crate::key::KeyBits;
+use crate::key::{KeyBits, Width};
 
 /// Up to so many different keys in the sample, each is compared with.
 const FEW_DISTINCT: usize = 4;
@@ -158,8 +158,8 @@ fn around_ranks(progress: &Progress, sample: &KeyVec) -> Result<Request> {
         for end in [low, high].into_iter().flatten() {
             cuts.push(end);
             // A value that repeats in the sample is heavy: counted by itself, not copied with its neighbours.
-            if repeats(sample, end) && end < top {
-                cuts.push(end + 1);
+            if repeats(sample, end) {
+                cuts.extend(after(end, progress.width()));
             }
         }
         inside.push(Bracket {
@@ -200,7 +200,8 @@ fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
     if let Some(distinct) = few_distinct(sample) {
         let cuts = distinct
             .iter()
-            .flat_map(|key| [*key, key.saturating_add(1)])
+            .flat_map(|key| [Some(*key), after(*key, progress.width())])
+            .flatten()
             .collect();
         let cells = Cells::Edges(Edges::try_new(cuts)?);
         return Ok(Request::Count {
@@ -213,7 +214,7 @@ fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
     let table = Cells::Table(CellTable::from_sample(sample, cells)?);
     let cells = if table_is_coarse(progress, sample, &table) {
         let count = SPLITTERS.max(8 * progress.ranks().len()).min(MAX_CELLS / 4);
-        Cells::Edges(Edges::try_new(splitters(sample, count))?)
+        Cells::Edges(Edges::try_new(splitters(sample, count, progress.width()))?)
     } else {
         table
     };
@@ -276,28 +277,30 @@ fn deeper_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
 }
 
 fn splitters_within(progress: &Progress, sample: &KeyVec, count: usize, active: &[Bracket]) -> Vec<KeyBits> {
-    let mut edges = splitters(sample, count);
-    let top = progress.width().max_key();
+    let mut edges = splitters(sample, count, progress.width());
     for bracket in active {
         edges.push(bracket.first);
-        if bracket.last < top {
-            edges.push(bracket.last + 1);
-        }
+        edges.extend(after(bracket.last, progress.width()));
     }
     edges
 }
 
 /// Equally spaced order statistics of the sample; one that repeats gets an equality bucket.
-fn splitters(sample: &KeyVec, count: usize) -> Vec<KeyBits> {
+fn splitters(sample: &KeyVec, count: usize, width: Width) -> Vec<KeyBits> {
     let mut edges = Vec::with_capacity(2 * count);
     for i in 1..=count {
         let key = sample.get(i * sample.len() / (count + 1));
         edges.push(key);
-        if repeats(sample, key) && key < KeyBits::MAX {
-            edges.push(key + 1);
+        if repeats(sample, key) {
+            edges.extend(after(key, width));
         }
     }
     edges
+}
+
+/// The next key, if there is one.
+fn after(key: KeyBits, width: Width) -> Option<KeyBits> {
+    (key < width.max_key()).then(|| key + 1)
 }
 
 /// Heavy values of the first sample inside active brackets, set apart by edges; the rest is kept in the same read.
@@ -305,7 +308,6 @@ fn set_heavy_apart(progress: &Progress) -> Result<Option<Request>> {
     let Some(sample) = &progress.sample else {
         return Ok(None);
     };
-    let top = progress.width().max_key();
     let heavy = |active: &Active| {
         let (first, end) = (
             sample.lower_bound(active.bracket.first),
@@ -320,7 +322,7 @@ fn set_heavy_apart(progress: &Progress) -> Result<Option<Request>> {
     let mut cuts = Vec::new();
     let mut inside = Vec::new();
     for (active, heavy) in progress.active().iter().zip(found) {
-        let after = |key: KeyBits| (key < top).then(|| key + 1);
+        let after = |key| after(key, progress.width());
         cuts.push(active.bracket.first);
         cuts.extend(after(active.bracket.last));
         cuts.extend(heavy.iter().flat_map(|key| [Some(*key), after(*key)]).flatten());

@@ -112,8 +112,7 @@ async fn explain_shows_the_node_and_analyze_the_metrics() {
         "rounds=",
         "scan_time=",
         "select_time=",
-        "sample_time=",
-        "count_time=",
+        "extract_time=",
         "strategy_",
         "candidates_after_round_1=",
     ] {

@@ -155,15 +155,17 @@ fn threads_share_a_lopsided_input() {
 
 #[test]
 fn all_equal_data_copies_nothing() {
-    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::AllEqual.words(100_000, 6)));
-    for strategy in strategies().into_iter().skip(1) {
-        let lanes = lanes(&CpuBackend::default(), &values, 4, 8192);
-        let mut simulated =
-            SimulatedShards::new(KeySpec::try_new(values.data_type()).unwrap().width(), lanes);
-        let solution = run(&mut simulated, strategy.as_ref(), &[1, 50_000, 100_000]);
-        let names: Vec<_> = solution.rounds.iter().map(|round| round.request).collect();
-        assert_eq!(names, ["sample", "count"], "{}", strategy.label());
-        assert_eq!(solution.rounds[1].candidates, 0);
+    for value in [42, i64::MIN, i64::MAX] {
+        let values: ArrayRef = Arc::new(Int64Array::from(vec![value; 100_000]));
+        for strategy in strategies().into_iter().skip(1) {
+            let lanes = lanes(&CpuBackend::default(), &values, 4, 8192);
+            let width = KeySpec::try_new(values.data_type()).unwrap().width();
+            let mut simulated = SimulatedShards::new(width, lanes);
+            let solution = run(&mut simulated, strategy.as_ref(), &[1, 50_000, 100_000]);
+            let names: Vec<_> = solution.rounds.iter().map(|round| round.request).collect();
+            assert_eq!(names, ["sample", "count"], "{} of {value}", strategy.label());
+            assert_eq!(solution.rounds[1].candidates, 0);
+        }
     }
 }
 
