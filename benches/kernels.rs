@@ -102,8 +102,9 @@ fn selection(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::new(format!("{count}"), &name), |bench| {
                 bench.iter(|| {
                     let shards: &mut dyn Shards = &mut shards;
-                    let solution = solve(shards, StrategyName::Auto, &[&ask]);
-                    black_box(futures::executor::block_on(solution).unwrap())
+                    black_box(
+                        futures::executor::block_on(solve(shards, StrategyName::Auto, &[&ask])).unwrap(),
+                    )
                 });
             });
         }
