@@ -33,7 +33,7 @@ impl Cells {
     /// Number of cells.
     pub fn len(&self) -> usize {
         match self {
-            Cells::Table(table) => table.cells as usize,
+            Cells::Table(table) => table.len(),
             Cells::Linear(linear) => linear.len(),
             Cells::Edges(edges) => edges.0.len() + 1,
         }
@@ -77,7 +77,7 @@ impl Cells {
     pub(crate) fn values(&self) -> u64 {
         match self {
             // Base, top and shift; offset and shift of each entry travel as one value.
-            Cells::Table(table) => 3 + table.entries.len() as u64,
+            Cells::Table(table) => 3 + (table.entries.len() + table.heavy.len()) as u64,
             // Both pivots, first cell and number of cells: the slope follows from them.
             Cells::Linear(linear) => 4 * linear.pieces.len() as u64,
             Cells::Edges(edges) => edges.0.len() as u64,
@@ -95,16 +95,26 @@ pub(crate) struct Entry {
 
 /// A two-level table: the upper bits of `key - base` choose an entry, the entry says how many of the lower bits
 /// number the cells inside it. Keys below `base` have the first cell, keys above `top` the last.
+///
+/// Up to [`CellTable::MOST_HEAVY`] heavy keys get a cell of their own between what lies below and above them in theirs
+/// (the equality buckets of SampleSelect, section IV-C): each adds one to the cell of every key at or above it, and
+/// another to every key above it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CellTable {
     pub(crate) base: KeyBits,
     pub(crate) top: KeyBits,
     pub(crate) shift: u32,
     pub(crate) entries: Vec<Entry>,
+    /// Ascending and distinct.
+    pub(crate) heavy: Vec<KeyBits>,
+    /// Without those for heavy keys.
     cells: u32,
 }
 
 impl CellTable {
+    /// Most heavy keys: each costs two compares an element.
+    pub const MOST_HEAVY: usize = 8;
+
     /// log2 of the most entries.
     pub(crate) const ENTRY_BITS: u32 = 11;
 
@@ -113,7 +123,7 @@ impl CellTable {
     /// # Errors
     /// An internal error if the sample is empty or the cells are more than [`MAX_CELLS`].
     pub fn from_sample(sample: &KeyVec, cells: usize) -> Result<Self> {
-        if sample.is_empty() || cells + (1 << Self::ENTRY_BITS) + 2 > MAX_CELLS {
+        if sample.is_empty() || cells + (1 << Self::ENTRY_BITS) + 2 + 2 * Self::MOST_HEAVY > MAX_CELLS {
             return internal_err!("a table of {cells} cells from a sample of {} keys", sample.len());
         }
         let (base, top) = (sample.get(0), sample.get(sample.len() - 1));
@@ -125,6 +135,7 @@ impl CellTable {
             top,
             shift,
             entries: Vec::with_capacity(count),
+            heavy: Vec::new(),
             cells: 0,
         };
         // Cell 0 is for keys below the base.
@@ -144,11 +155,36 @@ impl CellTable {
             next += 1 << split;
             below = above;
         }
-        table.cells = table.cell(top) + 2;
+        table.cells = table.light_cell(top) + 2;
         Ok(table)
     }
 
+    /// The same table with cells of their own for heavy keys.
+    ///
+    /// # Errors
+    /// An internal error for keys that are not ascending, or too many.
+    pub fn with_heavy(mut self, heavy: Vec<KeyBits>) -> Result<Self> {
+        if heavy.len() > Self::MOST_HEAVY || heavy.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return internal_err!("heavy keys {heavy:?}");
+        }
+        self.heavy = heavy;
+        Ok(self)
+    }
+
+    fn len(&self) -> usize {
+        self.cells as usize + 2 * self.heavy.len()
+    }
+
     fn cell(&self, key: KeyBits) -> u32 {
+        let steps = self
+            .heavy
+            .iter()
+            .map(|heavy| u32::from(key >= *heavy) + u32::from(key > *heavy));
+        self.light_cell(key) + steps.sum::<u32>()
+    }
+
+    /// The cell as if no key were heavy.
+    fn light_cell(&self, key: KeyBits) -> u32 {
         let above = key.clamp(self.base, self.top) - self.base;
         let entry = self.entries[(above >> self.shift) as usize];
         let cell = ((above >> entry.shift) as u32).wrapping_add(entry.add);
@@ -176,8 +212,30 @@ impl CellTable {
         self.base + ((index as KeyBits) << self.shift) + inside
     }
 
-    /// `None` for the outer cells, if no key can be there.
+    /// `None` if no key can be there.
     fn range(&self, cell: u32, width: Width) -> Option<Bracket> {
+        let mut below = 0;
+        for (index, heavy) in self.heavy.iter().enumerate() {
+            let own = self.light_cell(*heavy) + 2 * index as u32 + 1;
+            if cell == own {
+                return Some(Bracket {
+                    first: *heavy,
+                    last: *heavy,
+                });
+            }
+            below += usize::from(cell > own);
+        }
+        let mut range = self.light_range(cell - 2 * below as u32, width)?;
+        if let Some(heavy) = below.checked_sub(1).map(|index| self.heavy[index]) {
+            range.first = range.first.max(heavy.checked_add(1)?);
+        }
+        if let Some(heavy) = self.heavy.get(below) {
+            range.last = range.last.min(heavy.checked_sub(1)?);
+        }
+        (range.first <= range.last).then_some(range)
+    }
+
+    fn light_range(&self, cell: u32, width: Width) -> Option<Bracket> {
         let (first, last) = match cell {
             0 => (0, self.base.checked_sub(1)?),
             cell if cell + 1 == self.cells => (self.top.checked_add(1)?, width.max_key()),
@@ -376,7 +434,22 @@ mod tests {
         ] {
             let table = CellTable::from_sample(&sample(&keys), 4096).unwrap();
             assert!(table.cells <= 4096 + 2048 + 2);
-            check(&Cells::Table(table), Width::W64);
+            check(&Cells::Table(table.clone()), Width::W64);
+            let mut heavy: Vec<u128> = keys.iter().step_by(997).map(|key| (*key).into()).collect();
+            heavy.extend([0, 1, u64::MAX.into()]);
+            heavy.sort_unstable();
+            heavy.dedup();
+            heavy.truncate(CellTable::MOST_HEAVY);
+            let table = Cells::Table(table.with_heavy(heavy.clone()).unwrap());
+            check(&table, Width::W64);
+            for key in heavy {
+                let cell = table.cell(key).unwrap();
+                let only = Bracket {
+                    first: key,
+                    last: key,
+                };
+                assert_eq!(table.range(cell, Width::W64), Some(only));
+            }
         }
     }
 

@@ -61,18 +61,9 @@ impl Strategy for DistributedBms {
     }
 
     fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
-        match (asked, reply) {
-            (Request::Sample { .. }, Reply::Sample { keys, extremes }) => {
-                first_count(progress, keys, extremes, self.buckets)
-            }
-            (Request::Count { cells, .. }, Reply::Counts { counts, .. }) => {
-                let mut progress = progress;
-                progress.narrow(cells, &counts, &[], Vec::new())?;
-                finish(progress)
-            }
-            (Request::Extract { .. }, Reply::Extracted(kept)) => extracted(progress, kept),
-            (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
-        }
+        step(progress, asked, reply, self.buckets, |progress, _| {
+            finish(progress)
+        })
     }
 }
 
@@ -86,21 +77,33 @@ impl Strategy for Dibms {
     }
 
     fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
-        match (asked, reply) {
-            (Request::Sample { .. }, Reply::Sample { keys, extremes }) => {
-                first_count(progress, keys, extremes, self.buckets)
+        step(progress, asked, reply, self.buckets, |progress, buckets| {
+            if progress.active().iter().all(|active| active.inside == 1) {
+                return finish(progress);
             }
-            (Request::Count { cells, .. }, Reply::Counts { counts, .. }) => {
-                let mut progress = progress;
-                progress.narrow(cells, &counts, &[], Vec::new())?;
-                if progress.active().iter().all(|active| active.inside == 1) {
-                    return finish(progress);
-                }
-                next_count(progress, self.buckets)
-            }
-            (Request::Extract { .. }, Reply::Extracted(kept)) => extracted(progress, kept),
-            (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
+            next_count(progress, buckets)
+        })
+    }
+}
+
+/// What both do; they differ in what follows a count.
+fn step(
+    mut progress: Progress,
+    asked: &Request,
+    reply: Reply,
+    buckets: u32,
+    after_count: impl Fn(Progress, u32) -> Result<Step>,
+) -> Result<Step> {
+    match (asked, reply) {
+        (Request::Sample { .. }, Reply::Sample { keys, extremes }) => {
+            first_count(progress, keys, extremes, buckets)
         }
+        (Request::Count { cells, .. }, Reply::Counts { counts, .. }) => {
+            progress.narrow(cells, &counts, &[], Vec::new())?;
+            after_count(progress, buckets)
+        }
+        (Request::Extract { .. }, Reply::Extracted(kept)) => extracted(progress, kept),
+        (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
     }
 }
 

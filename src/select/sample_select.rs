@@ -20,6 +20,8 @@ use crate::key::{KeyBits, Width};
 
 /// Up to so many different keys in the sample, each is compared with.
 const FEW_DISTINCT: usize = 4;
+/// A key that is at least one in so many of the sample is heavy.
+const HEAVY_SHARE: usize = 256;
 /// Splitters of a search tree.
 const SPLITTERS: usize = 2047;
 /// Keys sampled inside the brackets when the first cells were too coarse.
@@ -211,7 +213,9 @@ fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
         });
     }
     let cells = table_cells(progress.population());
-    let table = Cells::Table(CellTable::from_sample(sample, cells)?);
+    let table = CellTable::from_sample(sample, cells)?;
+    let heavy = heavy_in_company(sample, &Cells::Table(table.clone()), progress.width());
+    let table = Cells::Table(table.with_heavy(heavy)?);
     let cells = if table_is_coarse(progress, sample, &table) {
         let count = SPLITTERS.max(8 * progress.ranks().len()).min(MAX_CELLS / 4);
         Cells::Edges(Edges::try_new(splitters(sample, count, progress.width()))?)
@@ -236,6 +240,25 @@ fn few_distinct(sample: &KeyVec) -> Option<Vec<KeyBits>> {
         at = sample.upper_bound(sample.get(at));
     }
     Some(distinct)
+}
+
+/// The heaviest keys that share a cell with others: as many as a table sets apart, ascending.
+fn heavy_in_company(sample: &KeyVec, table: &Cells, width: Width) -> Vec<KeyBits> {
+    let least = (sample.len() / HEAVY_SHARE).max(4);
+    // So many equal neighbours hold one of these places.
+    let places = (0..sample.len()).step_by(least);
+    let mut keys: Vec<KeyBits> = places.map(|at| sample.get(at)).collect();
+    keys.dedup();
+    let weight = |key: &KeyBits| sample.upper_bound(*key) - sample.lower_bound(*key);
+    let in_company = |key: &KeyBits| {
+        let range = table.cell(*key).and_then(|cell| table.range(cell, width));
+        weight(key) >= least && range.is_some_and(|range| range.first < range.last)
+    };
+    keys.retain(in_company);
+    keys.sort_by_key(|key| std::cmp::Reverse(weight(key)));
+    keys.truncate(CellTable::MOST_HEAVY);
+    keys.sort_unstable();
+    keys
 }
 
 /// Whether the cells of the ranks hold too much of the sample: the data has more scales than the table, or a heavy

@@ -90,6 +90,7 @@ pub(super) struct TableOf<K> {
     shift: u32,
     /// `add` in the upper half, `shift` in the lower: one load.
     entries: Box<[u64; ENTRIES]>,
+    heavy: Vec<K>,
 }
 
 impl<K: Key> TableOf<K> {
@@ -104,6 +105,7 @@ impl<K: Key> TableOf<K> {
             span: K::from_bits(table.top - table.base),
             shift: table.shift,
             entries,
+            heavy: table.heavy.iter().map(|key| K::from_bits(*key)).collect(),
         }
     }
 }
@@ -126,6 +128,11 @@ impl<K: Key> TableOf<K> {
             cells[i] = cell
                 .wrapping_add(u16::from(keys[i] > self.top))
                 .wrapping_sub(u16::from(keys[i] < self.base));
+        }
+        for heavy in &self.heavy {
+            for i in 0..N {
+                cells[i] += u16::from(keys[i] >= *heavy) + u16::from(keys[i] > *heavy);
+            }
         }
         cells
     }
@@ -314,6 +321,12 @@ mod tests {
         let table = Cells::Table(CellTable::from_sample(&KeyVec::W64(sample.clone()), 4096).unwrap());
         let linear = Cells::Linear(Linear::try_new(&intervals, Width::W64).unwrap());
         agree(&table, keys.iter().copied()).unwrap();
+        let Cells::Table(with_heavy) = table else {
+            unreachable!("made just now");
+        };
+        let heavy = vec![0, 3, 6, sample[500].into(), u64::MAX.into()];
+        let with_heavy = Cells::Table(with_heavy.with_heavy(heavy).unwrap());
+        agree(&with_heavy, keys.iter().copied()).unwrap();
         agree(&linear, keys.iter().copied()).unwrap();
         for count in [0, 1, 2, 3, 4, 7, 8, 9, 100] {
             let edges: Vec<u128> = sample
