@@ -10,6 +10,8 @@
 //! An equality cell holds one key only: two neighbouring edges, or cells as narrow as a key. It ends a bracket at
 //! once, so heavy duplicates cost nothing after the count.
 
+use std::ops::Range;
+
 use datafusion::common::{Result, internal_err};
 
 use super::round::{Bracket, KeyVec};
@@ -123,10 +125,24 @@ impl CellTable {
     /// # Errors
     /// An internal error if the sample is empty or the cells are more than [`MAX_CELLS`].
     pub fn from_sample(sample: &KeyVec, cells: usize) -> Result<Self> {
-        if sample.is_empty() || cells + (1 << Self::ENTRY_BITS) + 2 + 2 * Self::MOST_HEAVY > MAX_CELLS {
-            return internal_err!("a table of {cells} cells from a sample of {} keys", sample.len());
+        Self::from_part(sample, 0..sample.len(), cells)
+    }
+
+    /// The same from a part of the sample: what lies outside shares the two outer cells.
+    ///
+    /// # Errors
+    /// As for [`CellTable::from_sample`]; an internal error if the part is not in the sample.
+    pub fn from_part(sample: &KeyVec, part: Range<usize>, cells: usize) -> Result<Self> {
+        if part.is_empty()
+            || part.end > sample.len()
+            || cells + (1 << Self::ENTRY_BITS) + 2 + 2 * Self::MOST_HEAVY > MAX_CELLS
+        {
+            return internal_err!(
+                "a table of {cells} cells from {part:?} of a sample of {} keys",
+                sample.len()
+            );
         }
-        let (base, top) = (sample.get(0), sample.get(sample.len() - 1));
+        let (base, top) = (sample.get(part.start), sample.get(part.end - 1));
         let bits = KeyBits::BITS - (top - base).leading_zeros();
         let shift = bits.saturating_sub(Self::ENTRY_BITS);
         let count = ((top - base) >> shift) as usize + 1;
@@ -139,14 +155,14 @@ impl CellTable {
             cells: 0,
         };
         // Cell 0 is for keys below the base.
-        let (mut next, mut below) = (1_u32, 0);
+        let (mut next, mut below) = (1_u32, part.start);
         for index in 0..count as KeyBits {
             let above = match (index + 1) << shift {
-                end if end > top - base => sample.len(),
-                end => sample.lower_bound(base + end),
+                end if end > top - base => part.end,
+                end => sample.lower_bound(base + end).clamp(part.start, part.end),
             };
             // The greatest power of two within the entry's share, but no cell narrower than a key.
-            let share = ((above - below) as u64 * cells as u64 / sample.len() as u64).max(1);
+            let share = ((above - below) as u64 * cells as u64 / part.len() as u64).max(1);
             let split = share.ilog2().min(shift);
             table.entries.push(Entry {
                 add: next.wrapping_sub((index << split) as u32),

@@ -22,6 +22,8 @@ use crate::key::{KeyBits, Width};
 const FEW_DISTINCT: usize = 4;
 /// A key that is at least one in so many of the sample is heavy.
 const HEAVY_SHARE: usize = 256;
+/// What a table may leave out at either end of the sample. What is left out is copied if a rank lies there.
+const TAILS: [f64; 3] = [0.0, 0.005, 0.03];
 /// Splitters of a search tree.
 const SPLITTERS: usize = 2047;
 /// Keys sampled inside the brackets when the first cells were too coarse.
@@ -212,21 +214,35 @@ fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
             keep: Vec::new(),
         });
     }
-    let cells = table_cells(progress.population());
-    let table = CellTable::from_sample(sample, cells)?;
-    let heavy = heavy_in_company(sample, &Cells::Table(table.clone()), progress.width());
-    let table = Cells::Table(table.with_heavy(heavy)?);
-    let cells = if table_is_coarse(progress, sample, &table) {
-        let count = SPLITTERS.max(8 * progress.ranks().len()).min(MAX_CELLS / 4);
-        Cells::Edges(Edges::try_new(splitters(sample, count, progress.width()))?)
-    } else {
-        table
+    let cells = match fine_table(progress, sample)? {
+        Some(table) => table,
+        None => {
+            let count = SPLITTERS.max(8 * progress.ranks().len()).min(MAX_CELLS / 4);
+            Cells::Edges(Edges::try_new(splitters(sample, count, progress.width()))?)
+        }
     };
     Ok(Request::Count {
         cells,
         within,
         keep: Vec::new(),
     })
+}
+
+/// A table that is not too coarse: over all of the sample, or without its tails, which may reach so far that
+/// everything else falls into one entry.
+fn fine_table(progress: &Progress, sample: &KeyVec) -> Result<Option<Cells>> {
+    let cells = table_cells(progress.population());
+    for tail in TAILS {
+        let part =
+            (sample.len() as f64 * tail) as usize..sample.len() - (sample.len() as f64 * tail) as usize;
+        let table = CellTable::from_part(sample, part, cells)?;
+        let heavy = heavy_in_company(sample, &Cells::Table(table.clone()), progress.width());
+        let table = Cells::Table(table.with_heavy(heavy)?);
+        if !table_is_coarse(progress, sample, &table) {
+            return Ok(Some(table));
+        }
+    }
+    Ok(None)
 }
 
 /// The sample's keys, if they are so few that an equality bucket for each costs less than a table.

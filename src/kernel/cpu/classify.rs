@@ -219,9 +219,15 @@ impl<K: Key> Classify<K> for LinearOf<K> {
 pub(super) struct TreeOf<K> {
     /// As long as `u16` can index, so that a descent needs no bounds check; the tree is the front of it.
     nodes: Box<[K; 1 << 16]>,
+    /// The nodes of the first [`TOP`] levels in ascending order, if there are so many levels: comparing with all of
+    /// them takes no loads.
+    top: [K; (1 << TOP) - 1],
     levels: u32,
     last: u16,
 }
+
+/// Levels that are compared with at once.
+const TOP: u32 = 4;
 
 /// Descents in flight: each waits for a load a level.
 const FLIGHT: usize = 64;
@@ -240,8 +246,10 @@ impl<K: Key> TreeOf<K> {
                 nodes[(1 << level) + place] = padded(place * stride + stride / 2 - 1);
             }
         }
+        let top = std::array::from_fn(|place| padded((place + 1) * (leaves >> TOP).max(1) - 1));
         Self {
             nodes,
+            top,
             levels,
             last: edges.len() as u16,
         }
@@ -250,7 +258,16 @@ impl<K: Key> TreeOf<K> {
     #[inline(always)]
     fn descend<const N: usize>(&self, keys: &[K; N]) -> [u16; N] {
         let mut at = [1_u32; N];
-        for _ in 0..self.levels {
+        let mut done = 0;
+        if self.levels >= TOP {
+            (at, done) = ([1 << TOP; N], TOP);
+            for edge in &self.top {
+                for (at, key) in at.iter_mut().zip(keys) {
+                    *at += u32::from(*edge <= *key);
+                }
+            }
+        }
+        for _ in done..self.levels {
             for (at, key) in at.iter_mut().zip(keys) {
                 *at = 2 * *at + u32::from(self.nodes[usize::from(*at as u16)] <= *key);
             }
