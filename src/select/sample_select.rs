@@ -232,9 +232,9 @@ fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
 /// everything else falls into one entry.
 fn fine_table(progress: &Progress, sample: &KeyVec) -> Result<Option<Cells>> {
     let cells = table_cells(progress.population());
-    for tail in TAILS {
-        let part =
-            (sample.len() as f64 * tail) as usize..sample.len() - (sample.len() as f64 * tail) as usize;
+    for share in TAILS {
+        let tail = (sample.len() as f64 * share) as usize;
+        let part = tail..sample.len() - tail;
         let table = CellTable::from_part(sample, part, cells)?;
         let heavy = heavy_in_company(sample, &Cells::Table(table.clone()), progress.width());
         let table = Cells::Table(table.with_heavy(heavy)?);
