@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cli")]
 mod cli;
+mod embedding;
 mod exec;
 mod functions;
 mod patterns;
