@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use crate::support::root;
+
 /// Every `--option` in a text.
 fn options(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
@@ -67,7 +69,7 @@ fn on_dfq(readme: &str) -> String {
 
 #[test]
 fn the_readme_mentions_the_options_that_exist() {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
     let (existing, mentioned) = (existing(), options(&on_dfq(&readme)));
     let missing: Vec<_> = existing
         .difference(&mentioned)
@@ -95,7 +97,7 @@ fn options_are_found_in_text() {
 
 #[test]
 fn the_readme_lists_the_options_of_a_session() {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
     let listed: Vec<(String, String)> = readme
         .lines()
         .filter_map(|line| line.strip_prefix("| `quantiles."))

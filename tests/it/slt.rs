@@ -19,6 +19,8 @@ use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use datafusion_quantiles::select::StrategyName;
 use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, Runner};
 
+use crate::support::root;
+
 struct Engine(SessionContext);
 
 #[async_trait]
@@ -173,7 +175,7 @@ async fn scripts() {
     let folder = tempfile::tempdir().unwrap();
     write_numbers(&folder.path().join("numbers"));
     write_trips(&folder.path().join("trips"));
-    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql");
+    let scripts = root().join("sql");
     let mut ran = 0;
     for entry in std::fs::read_dir(scripts).unwrap() {
         let script = entry.unwrap().path();

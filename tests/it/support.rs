@@ -1,5 +1,6 @@
 //! What the tests share: sessions, tables, and ways to look at results.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
@@ -7,6 +8,11 @@ use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::common::Result;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::{SessionConfig, SessionContext};
+
+/// The folder of the package: the one that the tests run in, should another have compiled them.
+pub(crate) fn root() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+}
 
 /// A session with the extension and this many target partitions.
 pub(crate) fn session(target_partitions: usize) -> SessionContext {

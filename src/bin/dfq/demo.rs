@@ -64,12 +64,13 @@ pub(crate) async fn run(args: DemoArgs) -> End {
         Err(error) => return error.into(),
     };
     tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => End::Interrupted,
         result = demo.show() => match result {
             Ok(()) => End::Success,
             Err(_) if demo.closed => End::Success,
             Err(error) => error.into(),
         },
-        _ = tokio::signal::ctrl_c() => End::Interrupted,
     }
 }
 

@@ -73,16 +73,20 @@ pub(crate) async fn run(args: GenerateArgs) -> End {
 pub(crate) async fn perform(work: Work) -> End {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    let mut task = tokio::task::spawn_blocking(move || work.perform(&flag));
+    let mut task = None;
+    // Polled first, so that the signal is caught before the first file is there.
     let result = tokio::select! {
-        result = &mut task => result,
+        biased;
         _ = tokio::signal::ctrl_c() => {
             stop.store(true, Ordering::Relaxed);
             // Its end removes the unfinished files.
-            let _ = task.await;
+            if let Some(task) = task {
+                let _ = task.await;
+            }
             say("Interrupted");
             return End::Interrupted;
         }
+        result = async { task.insert(tokio::task::spawn_blocking(move || work.perform(&flag))).await } => result,
     };
     match result {
         Ok(Ok(())) => End::Success,

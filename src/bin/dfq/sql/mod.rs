@@ -94,12 +94,14 @@ pub(crate) async fn run(args: SqlArgs, matches: &ArgMatches) -> End {
         return prompt::run(&mut runner).await;
     }
     // One watcher for the whole run: a Ctrl-C between two statements counts too.
+    // Polled first, so that the signal is caught before the first row is out.
     tokio::select! {
-        end = run_sources(&mut runner, sources) => end,
+        biased;
         _ = tokio::signal::ctrl_c() => {
             say("Interrupted");
             End::Interrupted
         }
+        end = run_sources(&mut runner, sources) => end,
     }
 }
 

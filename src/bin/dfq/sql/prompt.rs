@@ -102,6 +102,11 @@ async fn run_input(runner: &mut Runner, text: &str) -> bool {
 /// Runs one statement: `Ok(false)` if it failed or was cancelled, an error if the output is closed.
 async fn run_piece(runner: &mut Runner, piece: &Piece) -> Result<bool, ()> {
     tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => {
+            say("Cancelled");
+            Ok(false)
+        }
         result = runner.run(piece) => match result {
             Ok(()) => Ok(true),
             Err(Failure::Closed) => Err(()),
@@ -110,10 +115,6 @@ async fn run_piece(runner: &mut Runner, piece: &Piece) -> Result<bool, ()> {
                 Ok(false)
             }
         },
-        _ = tokio::signal::ctrl_c() => {
-            say("Cancelled");
-            Ok(false)
-        }
     }
 }
 
@@ -155,8 +156,9 @@ async fn run_command(runner: &mut Runner, text: &str) -> bool {
 
 async fn include(runner: &mut Runner, path: &str) -> bool {
     let end = tokio::select! {
-        end = script::run_file(runner, path) => end,
+        biased;
         _ = tokio::signal::ctrl_c() => End::error("cancelled".to_string()),
+        end = script::run_file(runner, path) => end,
     };
     // A failure is told, and the prompt goes on.
     end.report();
