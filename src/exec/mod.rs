@@ -13,6 +13,7 @@
 
 mod aggregate;
 mod quantiles;
+mod room;
 mod run;
 mod scan;
 

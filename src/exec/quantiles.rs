@@ -20,17 +20,25 @@ use datafusion::physical_plan::{
 use super::aggregate::{Aggregates, ExecAggregate};
 use super::run::{Run, RunMetrics};
 use crate::kernel::CpuBackend;
+use crate::kernel::memory::Workspace;
 use crate::select::StrategyName;
 
 /// Exact quantiles over a whole input, with plain aggregates beside them. One partition, one row.
 ///
-/// Reads each input partition once and in parallel, keeps the keys of every distinct (argument, filter) in memory
-/// that is reserved in the task's pool, and then narrows the ranks down in rounds over the resident keys. Cost: the
-/// scan, the width of the type for each value in memory, and a few reads of those keys. Without enough memory it fails
-/// with `ResourcesExhausted`.
+/// Reads each input partition once and in parallel, keeps the keys of every distinct (argument, filter), and then
+/// narrows the ranks down in rounds over them. Cost: the scan, the width of the type for each value, and a few reads
+/// of those keys.
 ///
-/// Metrics: `input_rows`, `values_kept`, `bytes_held`, `rounds`, `candidates_after_round_<i>`, `scan_time` (processor
-/// time), `select_time` (elapsed) and its parts `sample_time`, `count_time` and `extract_time`, and a counter `strategy_<name>` for each column that was selected so.
+/// Memory: all that grows is reserved in the task's pool. Up to three quarters of the pool hold keys; the others go to
+/// files of the task's disk manager, which are gone when the query is, however it ends. The rounds get what is left, up to
+/// a third of the pool, for which keys in memory are written out too; with less memory they are more. Where the disk
+/// manager is disabled, or a few hundred KiB a partition are more than there is, the query ends with
+/// `ResourcesExhausted`.
+///
+/// Metrics: `input_rows`, `values_kept`, `bytes_held` (in memory after the scan), `spill_count` (files),
+/// `spilled_bytes`, `rounds`, `candidates_after_round_<i>`, `scan_time` (processor time), `select_time` (elapsed) and its
+/// parts `sample_time`, `count_time` and `extract_time`, and a counter `strategy_<name>` for each column that was
+/// selected so.
 #[derive(Debug, Clone)]
 pub struct QuantilesExec {
     input: Arc<dyn ExecutionPlan>,
@@ -192,13 +200,17 @@ impl ExecutionPlan for QuantilesExec {
         let partitions = self.input.output_partitioning().partition_count();
         let streams = (0..partitions).map(|i| self.input.execute(i, Arc::clone(&context)));
         let streams = streams.collect::<Result<Vec<_>>>()?;
+        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
+        let workspace = Workspace::new(memory.new_empty());
         let run = Run {
             aggregates: Arc::clone(&self.aggregates),
             strategy: self.strategy,
             schema: Arc::clone(&self.schema),
             threads: context.session_config().target_partitions(),
-            memory: MemoryConsumer::new(self.name()).register(context.memory_pool()),
-            backend: CpuBackend::new(context.memory_pool().as_ref()),
+            backend: CpuBackend::in_workspace(&context.runtime_env(), Arc::clone(&workspace)),
+            workspace,
+            pool: Arc::clone(context.memory_pool()),
+            memory,
             metrics: RunMetrics::new(&self.metrics),
         };
         let baseline = run.metrics.baseline.clone();

@@ -9,15 +9,17 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::JoinSet;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 use datafusion::logical_expr::Accumulator;
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, Time,
 };
 
 use super::aggregate::{Aggregates, Output, QuantilesCall};
+use super::room::{Columns, make_room};
 use super::scan::PartitionScan;
-use crate::kernel::{CpuBackend, Lane, Stop};
+use crate::kernel::memory::Workspace;
+use crate::kernel::{CpuBackend, Stop};
 use crate::select::{LocalShards, Solution, StrategyName, solve};
 
 /// Metrics of one execution. Their names are stable.
@@ -28,9 +30,13 @@ pub(super) struct RunMetrics {
     input_rows: Count,
     /// Values that calls may still answer with: not NULL, not filtered out. Once for each key column.
     values_kept: Count,
-    /// Bytes of keys at the end of the scan.
+    /// Bytes of keys in memory at the end of the scan.
     bytes_held: Gauge,
-    /// Rounds over resident keys, of all columns.
+    /// Files that keys were written to.
+    spill_count: Count,
+    /// Bytes of keys in them.
+    spilled_bytes: Count,
+    /// Rounds over the keys, of all columns.
     rounds: Count,
     /// Processor time to take batches in, of all partitions.
     scan_time: Time,
@@ -47,6 +53,8 @@ impl RunMetrics {
             input_rows: builder().counter("input_rows", 0),
             values_kept: builder().counter("values_kept", 0),
             bytes_held: builder().gauge("bytes_held", 0),
+            spill_count: builder().spill_count(0),
+            spilled_bytes: builder().spilled_bytes(0),
             rounds: builder().counter("rounds", 0),
             scan_time: builder().subset_time("scan_time", 0),
             select_time: builder().subset_time("select_time", 0),
@@ -87,7 +95,10 @@ pub(super) struct Run {
     /// Shards of one column that are worked on at a time.
     pub(super) threads: usize,
     pub(super) memory: MemoryReservation,
+    pub(super) pool: Arc<dyn MemoryPool>,
     pub(super) backend: CpuBackend,
+    /// What the rounds work in.
+    pub(super) workspace: Arc<Workspace>,
     pub(super) metrics: RunMetrics,
 }
 
@@ -98,7 +109,7 @@ impl Run {
     /// The first error of any partition: the others are stopped.
     pub(super) async fn batch(self, streams: Vec<SendableRecordBatchStream>) -> Result<RecordBatch> {
         let scans = self.scan(streams).await?;
-        let mut lanes: Vec<Vec<Box<dyn Lane>>> = Vec::new();
+        let mut lanes = Columns::new();
         lanes.resize_with(self.aggregates.columns.len(), Vec::new);
         let mut accumulators = Vec::with_capacity(scans.len());
         for scan in scans {
@@ -109,9 +120,14 @@ impl Run {
         }
         self.record_held(&lanes);
         let mut solutions = Vec::with_capacity(lanes.len());
-        for (column, lanes) in lanes.into_iter().enumerate() {
-            solutions.push(self.solve(column, lanes).await?);
+        for column in 0..lanes.len() {
+            let solution;
+            (lanes, solution) = self.solve(column, lanes).await?;
+            solutions.push(solution);
         }
+        let (files, bytes) = self.backend.spilled();
+        self.metrics.spill_count.add(files as usize);
+        self.metrics.spilled_bytes.add(bytes as usize);
         let mut plain = merged(accumulators)?;
         self.assemble(&solutions, &mut plain)
     }
@@ -144,7 +160,7 @@ impl Run {
         Ok(scans.into_iter().map(|(_, scan)| scan).collect())
     }
 
-    fn record_held(&self, lanes: &[Vec<Box<dyn Lane>>]) {
+    fn record_held(&self, lanes: &Columns) {
         let lanes = || lanes.iter().flatten();
         let kept: u64 = lanes().map(|lane| lane.len()).sum();
         self.metrics.values_kept.add(kept as usize);
@@ -153,8 +169,8 @@ impl Run {
             .add(lanes().map(|lane| lane.held_bytes()).sum());
     }
 
-    /// Rounds over one column, for all the calls that share it.
-    async fn solve(&self, column: usize, lanes: Vec<Box<dyn Lane>>) -> Result<Solution> {
+    /// Rounds over one column, for all the calls that share it. The lanes of the others come back.
+    async fn solve(&self, column: usize, lanes: Columns) -> Result<(Columns, Solution)> {
         let start = Instant::now();
         let asks: Vec<_> = self
             .aggregates
@@ -162,13 +178,24 @@ impl Run {
             .map(|call| call.selected().ask())
             .collect();
         let width = self.aggregates.columns[column].spec.width();
+        let values = lanes[column].iter().map(|lane| lane.len()).sum();
+        let (mut lanes, plan) = make_room(
+            lanes,
+            (values, width),
+            self.threads,
+            self.pool.as_ref(),
+            &self.workspace,
+        )
+        .await?;
         // Dropping the shards, be it with this future, stops their kernels: a flag for each column.
-        let mut shards = LocalShards::new(width, lanes, self.threads, Stop::default());
+        let own = std::mem::take(&mut lanes[column]);
+        let mut shards = LocalShards::new(width, own, plan.threads, Stop::default())
+            .within(plan.room, Arc::clone(&self.workspace));
         let solution = solve(&mut shards, self.strategy, &asks).await?;
         self.metrics.select_time.add_elapsed(start);
         self.metrics.baseline.elapsed_compute().add_elapsed(start);
         self.metrics.record(&solution);
-        Ok(solution)
+        Ok((lanes, solution))
     }
 
     fn assemble(&self, solutions: &[Solution], plain: &mut [Box<dyn Accumulator>]) -> Result<RecordBatch> {

@@ -16,7 +16,7 @@ use datafusion::physical_plan::metrics::{Count, Time};
 use futures::StreamExt;
 
 use super::aggregate::{Aggregates, KeyColumn, PlainAggregate};
-use crate::kernel::{Backend, Lane};
+use crate::kernel::{Backend, Lane, Stop};
 
 /// What one partition leaves behind.
 pub(super) struct PartitionScan {
@@ -88,7 +88,18 @@ impl PartitionScan {
             push_values(plain, accumulator.as_mut(), batch)?;
         }
         let held = self.accumulators.iter().map(|accumulator| accumulator.size());
-        self.reservation.try_resize(held.sum())
+        let held = held.sum();
+        match self.reservation.try_resize(held) {
+            // Accumulators cannot spill, but the lanes beside them can.
+            Err(_) if self.spill()? > 0 => self.reservation.try_resize(held),
+            resized => resized,
+        }
+    }
+
+    /// Writes the keys of all lanes to disk; bytes given back.
+    fn spill(&mut self) -> Result<usize> {
+        let stop = Stop::default();
+        self.lanes.iter_mut().map(|lane| lane.spill(&stop)).sum()
     }
 }
 

@@ -10,6 +10,81 @@
 //! | cells: count with oracle, then extract by oracle | 1.3, and 0.3 ms to begin and end |
 //! | a candidate: copied by a lane, selected by the coordinator | 6, on one thread |
 
+use super::buckets::MAX_CELLS;
+use crate::key::Width;
+
+/// Memory for a collected key, in its own bytes: a list is up to twice as large as what it holds, and is copied when it
+/// is merged with others.
+pub(crate) const COLLECTED_BYTES: usize = 3;
+
+/// Cells that rounds can do with: those of the smallest table.
+const LEAST_CELLS: usize = 5 << 10;
+
+/// Memory for a cell on each thread: what counts it, tells it apart from others and carries its count.
+const CELL_BYTES: usize = 64;
+
+/// Memory for everything else on each thread.
+const THREAD_BYTES: usize = 640 << 10;
+
+/// Memory for everything else where all is collected at once.
+const GATHER_BYTES: usize = 384 << 10;
+
+/// What rounds can do with the memory that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Cells of a count, at most; more where there are more ranks than that.
+    pub cells: usize,
+    /// Keys of a sample, at most.
+    pub sample: u64,
+    /// Keys that can be collected at once.
+    pub keys: u64,
+}
+
+impl Room {
+    /// No limit.
+    pub const UNLIMITED: Room = Room {
+        cells: MAX_CELLS,
+        sample: u64::MAX,
+        keys: u64::MAX,
+    };
+
+    /// What is wanted for `n` values on `threads` threads, best first: first fewer keys at once, then fewer cells and
+    /// threads.
+    pub(crate) fn wanted(n: u64, width: Width, threads: usize) -> impl Iterator<Item = Plan> {
+        // A thread for fewer values is not worth it.
+        let threads = threads.min(n.div_ceil(1 << 16) as usize).max(1);
+        let mut keys = (n / 16).max(1 << 17).min(n);
+        (0..64_u32).map(move |step| {
+            let smaller = step.saturating_sub(6) / 3;
+            let room = Room {
+                cells: (table_cells(n) + (4 << 10))
+                    .unbounded_shr(smaller)
+                    .max(LEAST_CELLS),
+                sample: CELLS_SAMPLE.unbounded_shr(smaller).max(1 << 10).min(n),
+                keys,
+            };
+            keys = keys / 4 * 3;
+            let threads = threads.unbounded_shr(step.saturating_sub(8) / 4).max(1);
+            let each = match n <= GATHER {
+                true => GATHER_BYTES,
+                false => room.cells * CELL_BYTES + THREAD_BYTES,
+            };
+            let collected = (room.keys + room.sample) as usize;
+            let bytes = threads * each + collected * width.bytes() * COLLECTED_BYTES;
+            Plan { room, threads, bytes }
+        })
+    }
+}
+
+/// Memory for rounds, and what can be done with it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) room: Room,
+    pub(crate) threads: usize,
+    /// To be reserved.
+    pub(crate) bytes: usize,
+}
+
 /// How `sample_select` goes about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
@@ -56,9 +131,9 @@ pub fn table_cells(n: u64) -> usize {
     (n / 64).clamp(1024, MOST_CELLS) as usize
 }
 
-/// The cheapest form for ranks (ascending) among `n` values on `threads` threads.
-pub fn choose(n: u64, ranks: &[u64], threads: usize) -> Choice {
-    if n <= GATHER {
+/// The cheapest form for ranks (ascending) among `n` values on `threads` threads that `room` permits.
+pub fn choose(n: u64, ranks: &[u64], threads: usize, room: &Room) -> Choice {
+    if n <= GATHER.min(room.keys) {
         return Choice {
             form: Form::Gather,
             sample: 0,
@@ -69,7 +144,7 @@ pub fn choose(n: u64, ranks: &[u64], threads: usize) -> Choice {
     let cost = |sample: u64, fixed: f64, pass: f64, share: f64| {
         fixed + 28.0 * sample as f64 + pass * each + 6.0 * share * n as f64
     };
-    let sample = CELLS_SAMPLE.min(n / 8);
+    let sample = CELLS_SAMPLE.min(n / 8).min(room.sample);
     let share = (1.3 * count / table_cells(n) as f64).min(1.0);
     let mut best = (
         cost(sample, 3e5, 1.3, share),
@@ -78,7 +153,10 @@ pub fn choose(n: u64, ranks: &[u64], threads: usize) -> Choice {
             sample,
         },
     );
-    for sample in BRACKET_SAMPLES.into_iter().filter(|sample| *sample < n / 4) {
+    // With a quarter to spare: a share that is only expected.
+    let fits = |sample: u64| brackets_share(n, ranks, sample) * n as f64 * 1.25 <= room.keys as f64;
+    let samples = BRACKET_SAMPLES.into_iter().filter(|sample| *sample < n / 4);
+    for sample in samples.filter(|sample| *sample <= room.sample && fits(*sample)) {
         let pass = if ranks.len() <= 4 {
             0.3 + 0.15 * count + 0.08 * count * count
         } else {
@@ -116,22 +194,58 @@ mod tests {
     #[test]
     fn few_ranks_take_brackets_and_many_take_cells() {
         let n = 30_000_000;
-        assert_eq!(choose(n, &[n / 2], 2).form, Form::Brackets);
-        assert_eq!(choose(n, &percentiles(n, 99), 2).form, Form::Cells);
-        assert_eq!(choose(n, &percentiles(n, 999), 2).form, Form::Cells);
-        assert_eq!(choose(GATHER, &[1], 2).form, Form::Gather);
+        assert_eq!(choose(n, &[n / 2], 2, &Room::UNLIMITED).form, Form::Brackets);
+        assert_eq!(
+            choose(n, &percentiles(n, 99), 2, &Room::UNLIMITED).form,
+            Form::Cells
+        );
+        assert_eq!(
+            choose(n, &percentiles(n, 999), 2, &Room::UNLIMITED).form,
+            Form::Cells
+        );
+        assert_eq!(choose(GATHER, &[1], 2, &Room::UNLIMITED).form, Form::Gather);
     }
 
     #[test]
     fn a_sample_is_a_small_part_of_the_data() {
         for n in [20_000, 100_000, 1_000_000, 1 << 40] {
             for count in [1, 2, 5, 99, 999] {
-                let choice = choose(n, &percentiles(n, count), 4);
+                let choice = choose(n, &percentiles(n, count), 4, &Room::UNLIMITED);
                 assert!(
                     choice.form != Form::Brackets || choice.sample < n / 4,
                     "{n} {count} {choice:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn brackets_that_do_not_fit_are_not_asked_for() {
+        let n = 100_000_000;
+        let room = |keys| Room {
+            keys,
+            ..Room::UNLIMITED
+        };
+        assert_eq!(choose(n, &[n / 2], 2, &room(n / 16)).form, Form::Brackets);
+        assert_eq!(choose(n, &[n / 2], 2, &room(n / 200)).form, Form::Cells);
+        assert_eq!(choose(GATHER, &[1], 2, &room(GATHER - 1)).form, Form::Cells);
+        let small = Room {
+            sample: 5000,
+            ..Room::UNLIMITED
+        };
+        assert_eq!(choose(n, &percentiles(n, 99), 2, &small).sample, 5000);
+    }
+
+    #[test]
+    fn less_and_less_is_wanted() {
+        for n in [0, 1, 1000, 1 << 20, 1 << 40] {
+            let plans: Vec<Plan> = Room::wanted(n, Width::W64, 8).collect();
+            assert!(
+                plans.windows(2).all(|pair| pair[0].bytes >= pair[1].bytes),
+                "{plans:?}"
+            );
+            let last = plans[plans.len() - 1];
+            assert!(last.bytes < 1 << 20 && last.threads == 1, "{n}: {last:?}");
         }
     }
 }

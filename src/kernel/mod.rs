@@ -2,15 +2,15 @@
 //!
 //! [`round`] holds what goes back and forth, [`buckets`] the cell functions that both sides must compute alike,
 //! [`cpu`] the lanes for the processor, [`naive`] the slow lane that everything else is tested against, and
-//! [`choose`] the one place where measured costs decide which rounds are asked. `spill` keeps what memory is refused for.
+//! [`choose`] the one place where measured costs decide which rounds are asked. `spill` keeps what memory
+//! is refused for, `memory` what rounds work in.
 
 pub mod buckets;
 pub mod choose;
 pub mod cpu;
+pub(crate) mod memory;
 pub mod naive;
 pub mod round;
-// Only tests use it until lanes spill.
-#[cfg_attr(not(test), expect(dead_code))]
 pub(crate) mod spill;
 
 use std::fmt::Debug;
@@ -80,9 +80,19 @@ pub trait Lane: Send {
     /// `None`: it cannot, or not in so small a piece.
     fn split(&mut self, values: u64) -> Option<Box<dyn Lane>>;
 
+    /// Moves what it holds in memory to disk; how many bytes of the reservation that gave back. 0: it cannot, or
+    /// holds nothing.
+    ///
+    /// # Errors
+    /// Those of writing: `ResourcesExhausted` where the disk has no room; when `stop` is set.
+    fn spill(&mut self, _stop: &Stop) -> Result<usize> {
+        Ok(0)
+    }
+
     /// Answers one request by at most one read of what it holds.
     ///
     /// # Errors
-    /// When `stop` is set; an internal error for a request that does not fit the lane's keys.
+    /// When `stop` is set; an internal error for a request that does not fit the lane's keys; `ResourcesExhausted`
+    /// where there is not even memory to count in. Keys that there is no memory for are left out: see [`Reply`].
     fn answer(&mut self, request: &Request, stop: &Stop) -> Result<Reply>;
 }

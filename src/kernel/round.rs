@@ -209,13 +209,19 @@ impl KeyVec {
 
     fn append(&mut self, other: KeyVec) -> Result<()> {
         match (self, other) {
-            (KeyVec::W32(own), KeyVec::W32(mut other)) => own.append(&mut other),
-            (KeyVec::W64(own), KeyVec::W64(mut other)) => own.append(&mut other),
-            (KeyVec::W128(own), KeyVec::W128(mut other)) => own.append(&mut other),
+            (KeyVec::W32(own), KeyVec::W32(other)) => append(own, other),
+            (KeyVec::W64(own), KeyVec::W64(other)) => append(own, other),
+            (KeyVec::W128(own), KeyVec::W128(other)) => append(own, other),
             (own, other) => return internal_err!("keys of two widths: {own:?} and {other:?}"),
         }
         Ok(())
     }
+}
+
+/// Keys of two replies are many or few: room for exactly so many is what was reserved.
+fn append<K>(own: &mut Vec<K>, mut other: Vec<K>) {
+    own.reserve_exact(other.len());
+    own.append(&mut other);
 }
 
 fn select<K: Key>(keys: &mut [K], ranks: &[u64]) -> Vec<KeyBits> {
@@ -241,6 +247,9 @@ fn select<K: Key>(keys: &mut [K], ranks: &[u64]) -> Vec<KeyBits> {
 }
 
 /// A lane's answer, or the merged answer of several.
+///
+/// A lane that has no memory for the keys that it was to collect gives no list at all in place of one for each cell or
+/// bracket; a merged answer has none then either. Counts are right all the same.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// To [`Request::Sample`].
@@ -297,23 +306,28 @@ impl Reply {
                     counts: more,
                     kept: others,
                 },
-            ) if counts.len() == more.len() && kept.len() == others.len() => {
+            ) if counts.len() == more.len() => {
                 counts
                     .iter_mut()
                     .zip(more)
                     .for_each(|(count, more)| *count += more);
                 append_each(kept, others)?;
             }
-            (Reply::Extracted(kept), Reply::Extracted(others)) if kept.len() == others.len() => {
-                append_each(kept, others)?;
-            }
+            (Reply::Extracted(kept), Reply::Extracted(others)) => append_each(kept, others)?,
             _ => return internal_err!("replies to one request have different shapes"),
         }
         Ok(())
     }
 }
 
-fn append_each(kept: &mut [KeyVec], others: Vec<KeyVec>) -> Result<()> {
+fn append_each(kept: &mut Vec<KeyVec>, others: Vec<KeyVec>) -> Result<()> {
+    if kept.is_empty() || others.is_empty() {
+        kept.clear();
+        return Ok(());
+    }
+    if kept.len() != others.len() {
+        return internal_err!("{} lists of keys to merge with {}", kept.len(), others.len());
+    }
     kept.iter_mut()
         .zip(others)
         .try_for_each(|(keys, more)| keys.append(more))
@@ -385,7 +399,28 @@ mod tests {
                 .is_err()
         );
         assert!(counts.merge(Reply::Extracted(vec![])).is_err());
-        let mut keys = Reply::Extracted(vec![KeyVec::W32(vec![1])]);
-        assert!(keys.merge(Reply::Extracted(vec![KeyVec::W64(vec![1])])).is_err());
+        let one = |keys| Reply::Extracted(vec![keys]);
+        let mut keys = one(KeyVec::W32(vec![1]));
+        assert!(keys.merge(one(KeyVec::W64(vec![1]))).is_err());
+        let two = Reply::Extracted(vec![KeyVec::W32(vec![]), KeyVec::W32(vec![])]);
+        assert!(one(KeyVec::W32(vec![1])).merge(two).is_err());
+    }
+
+    #[test]
+    fn keys_that_one_lane_left_out_are_missing_in_the_merged_reply() {
+        let reply = |kept: Vec<KeyVec>| Reply::Counts {
+            counts: vec![1],
+            kept,
+        };
+        let kept = || vec![KeyVec::W32(vec![1])];
+        for (own, other) in [(kept(), vec![]), (vec![], kept())] {
+            let mut merged = reply(own);
+            merged.merge(reply(other)).unwrap();
+            let expected = Reply::Counts {
+                counts: vec![2],
+                kept: vec![],
+            };
+            assert_eq!(merged, expected);
+        }
     }
 }

@@ -104,7 +104,7 @@ impl SpillFile {
     /// `ResourcesExhausted` that says what was written, how much, and why it failed: the disk or the file is full, or
     /// `max_temp_directory_size` reached. The file is of no use afterwards.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
-        let start = self.len;
+        let start = self.len();
         for piece in bytes.chunks(WRITE) {
             let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
             if let Err(error) = writer.write_all(piece) {

@@ -10,11 +10,11 @@
 //! Against the paper: bucket ends are integers, so no rounding moves a key across them; and a bucket whose first key
 //! equals its last ends the search exactly, where the paper iterates twice more without progress and then believes.
 
-use datafusion::common::{Result, internal_err};
+use datafusion::common::{Result, internal_err, resources_err};
 
 use super::progress::Progress;
 use super::{Step, Strategy};
-use crate::kernel::buckets::{Cells, Linear};
+use crate::kernel::buckets::{Cells, Linear, MAX_CELLS};
 use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
 use crate::key::KeyBits;
 
@@ -61,9 +61,16 @@ impl Strategy for DistributedBms {
     }
 
     fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
-        step(progress, asked, reply, self.buckets, |progress, _| {
-            finish(progress)
-        })
+        step(
+            progress,
+            asked,
+            reply,
+            self.buckets,
+            |progress, buckets| match progress.fits() {
+                true => finish(progress),
+                false => narrower(progress, buckets),
+            },
+        )
     }
 }
 
@@ -81,7 +88,7 @@ impl Strategy for Dibms {
             if progress.active().iter().all(|active| active.inside == 1) {
                 return finish(progress);
             }
-            next_count(progress, buckets)
+            narrower(progress, buckets)
         })
     }
 }
@@ -102,7 +109,10 @@ fn step(
             progress.narrow(cells, &counts, &[], Vec::new())?;
             after_count(progress, buckets)
         }
-        (Request::Extract { .. }, Reply::Extracted(kept)) => extracted(progress, kept),
+        (Request::Extract { .. }, Reply::Extracted(kept)) => {
+            progress.extracted(kept)?;
+            narrower(progress, buckets)
+        }
         (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
     }
 }
@@ -134,7 +144,7 @@ fn first_count(
     let mut lefts: Vec<KeyBits> = [least].into_iter().chain(inner).collect();
     lefts.dedup();
     let rights = lefts[1..].iter().map(|left| left - 1).chain([greatest]);
-    let share = buckets / lefts.len() as u32;
+    let share = buckets.min(progress.room.cells as u32) / lefts.len() as u32;
     let intervals: Vec<(Bracket, u32)> = lefts
         .iter()
         .zip(rights)
@@ -150,8 +160,25 @@ fn first_count(
 /// Phase 2: every active bucket is a pivot interval, with buckets in proportion to its count, at least two.
 ///
 /// A bucket that holds one value is resolved but for its key, so it asks for no further buckets; two suffice for it.
-fn next_count(progress: Progress, buckets: u32) -> Result<Step> {
+///
+/// Each such count divides every bracket, so that enough of them find any rank, whatever the data.
+pub(super) fn narrower(progress: Progress, buckets: u32) -> Result<Step> {
+    if progress.is_done() {
+        return Ok(Step::Done(progress));
+    }
+    let buckets = buckets.min(progress.room.cells as u32);
     let active = progress.active();
+    if 2 * active.len() > MAX_CELLS {
+        // No count can divide so many.
+        return match progress.overflowed {
+            false => finish(progress),
+            true => resources_err!(
+                "the memory limit is too small for exact quantiles: {} candidates of {} quantiles do not fit at once",
+                progress.candidates(),
+                progress.ranks().len()
+            ),
+        };
+    }
     let total = progress.candidates();
     // More ranks than half the buckets: two each all the same, or they would never be resolved.
     let spare = buckets.saturating_sub(2 * active.len() as u32);
@@ -185,9 +212,4 @@ fn finish(progress: Progress) -> Result<Step> {
     }
     let brackets = progress.brackets()?;
     Ok(Step::Ask(progress, Request::Extract { brackets }))
-}
-
-fn extracted(mut progress: Progress, kept: Vec<KeyVec>) -> Result<Step> {
-    progress.extracted(kept)?;
-    Ok(Step::Done(progress))
 }

@@ -8,6 +8,8 @@ use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use tokio::runtime::Handle;
 
 use super::Shards;
+use crate::kernel::choose::Room;
+use crate::kernel::memory::{Held, Workspace};
 use crate::kernel::round::{Reply, Request};
 use crate::kernel::{Lane, Stop};
 use crate::key::Width;
@@ -28,6 +30,11 @@ pub struct LocalShards {
     stop: Stop,
     /// Threads of our own, also inside of a runtime.
     blocking: bool,
+    room: Room,
+    /// What merged replies are reserved in, where the lanes share it.
+    workspace: Option<Arc<Workspace>>,
+    /// For the last sample, which strategies keep.
+    sample: Option<Held>,
 }
 
 impl LocalShards {
@@ -50,7 +57,44 @@ impl LocalShards {
             groups,
             stop,
             blocking,
+            room: Room::UNLIMITED,
+            workspace: None,
+            sample: None,
         }
+    }
+
+    /// The same, in the room that `workspace` has.
+    pub(crate) fn within(mut self, room: Room, workspace: Arc<Workspace>) -> Self {
+        (self.room, self.workspace) = (room, Some(workspace));
+        self
+    }
+
+    /// Memory for the counts of every group, merged.
+    fn hold_counts(&self, request: &Request) -> Result<Option<Held>> {
+        match (request, &self.workspace) {
+            (Request::Count { cells, .. }, Some(workspace)) => {
+                let bytes = (1 + self.groups.len()) * cells.len() * size_of::<u64>();
+                workspace.hold(bytes, "counts").map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn hold_sample(&mut self, reply: &Reply) -> Result<()> {
+        if let (Reply::Sample { keys, .. }, Some(workspace)) = (reply, &self.workspace) {
+            self.sample = Some(workspace.hold(keys.len() * self.width.bytes(), "a sample")?);
+        }
+        Ok(())
+    }
+
+    async fn ask(&mut self, request: Arc<Request>) -> Result<Reply> {
+        if self.groups.len() == 1 && self.population <= INLINE {
+            return merge([answer(&mut self.groups[0], &request, &self.stop)?]);
+        }
+        if self.blocking || Handle::try_current().is_err() {
+            return self.on_threads(&request);
+        }
+        self.on_runtime(request).await
     }
 }
 
@@ -159,14 +203,15 @@ impl Shards for LocalShards {
         self.groups.len().max(1)
     }
 
+    fn room(&self) -> Room {
+        self.room
+    }
+
     async fn round(&mut self, request: Arc<Request>) -> Result<Reply> {
-        if self.groups.len() == 1 && self.population <= INLINE {
-            return merge([answer(&mut self.groups[0], &request, &self.stop)?]);
-        }
-        if self.blocking || Handle::try_current().is_err() {
-            return self.on_threads(&request);
-        }
-        self.on_runtime(request).await
+        let _counts = self.hold_counts(&request)?;
+        let reply = self.ask(request).await?;
+        self.hold_sample(&reply)?;
+        Ok(reply)
     }
 }
 

@@ -3,6 +3,9 @@
 //! A [`Strategy`] is pure: it gets the merged reply to its last request and gives the next request, or is done. It
 //! knows neither threads nor machines; [`Shards`] hide where the lanes are. [`solve`] runs one over the other.
 //!
+//! Every strategy collects candidates in the end, but only once there is memory for them ([`Room`]); until then it counts
+//! on inside its brackets. With memory for none at all each ends as DIBMS does, whose counts alone find any rank.
+//!
 //! | strategy | rounds | source |
 //! | --- | --- | --- |
 //! | [`SampleSelect`](sample_select::SampleSelect) | sample, count (the cells of all keys are written down), extract | Ribizel and Anzt 2020, section IV |
@@ -25,6 +28,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err, plan_err};
 
+use crate::kernel::choose::Room;
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyBits, Width};
 pub use local::LocalShards;
@@ -43,6 +47,11 @@ pub trait Shards: Send {
 
     /// Lanes that can work at the same time.
     fn parallelism(&self) -> usize;
+
+    /// What the lanes have memory for.
+    fn room(&self) -> Room {
+        Room::UNLIMITED
+    }
 
     /// Sends a request to every lane and merges the replies.
     ///
@@ -101,12 +110,12 @@ impl StrategyName {
         StrategyName::Dibms,
     ];
 
-    /// The strategy for ranks (ascending) among `population` values on `threads` threads.
-    pub fn strategy(self, population: u64, ranks: &[u64], threads: usize) -> Box<dyn Strategy> {
+    /// The strategy for ranks (ascending) among `population` values on `threads` threads, in the memory of `room`.
+    pub fn strategy(self, population: u64, ranks: &[u64], threads: usize, room: &Room) -> Box<dyn Strategy> {
         use crate::kernel::choose::{Choice, Form, choose};
         match self {
             StrategyName::Auto => Box::new(sample_select::SampleSelect::new(choose(
-                population, ranks, threads,
+                population, ranks, threads, room,
             ))),
             StrategyName::SampleSelect => Box::new(sample_select::SampleSelect::new(Choice {
                 form: Form::Cells,
@@ -196,7 +205,7 @@ pub async fn solve(shards: &mut dyn Shards, strategy: StrategyName, asks: &[&Ask
     let mut ranks: Vec<u64> = asks.iter().flat_map(|ask| ask.ranks(n)).collect();
     ranks.sort_unstable();
     ranks.dedup();
-    let strategy = strategy.strategy(n, &ranks, shards.parallelism());
+    let strategy = strategy.strategy(n, &ranks, shards.parallelism(), &shards.room());
     solve_ranks(shards, strategy.as_ref(), ranks).await
 }
 
@@ -211,7 +220,8 @@ pub async fn solve_ranks(
 ) -> Result<Solution> {
     let n = shards.population();
     let mut rounds = Vec::new();
-    let progress = Progress::try_new(shards.width(), n, ranks.clone())?;
+    let mut progress = Progress::try_new(shards.width(), n, ranks.clone())?;
+    progress.room = shards.room();
     let mut step = if progress.is_done() {
         Step::Done(progress)
     } else {

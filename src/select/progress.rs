@@ -6,6 +6,7 @@ use std::ops::Range;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use crate::kernel::buckets::Cells;
+use crate::kernel::choose::Room;
 use crate::kernel::round::{Bracket, Brackets, KeyVec};
 use crate::key::{KeyBits, Width};
 
@@ -34,6 +35,10 @@ pub struct Progress {
     pub(crate) sample: Option<KeyVec>,
     /// Rounds answered so far.
     pub(crate) rounds: usize,
+    /// What the rounds may use.
+    pub(crate) room: Room,
+    /// Whether candidates were to be collected and did not fit.
+    pub(crate) overflowed: bool,
 }
 
 impl Progress {
@@ -65,6 +70,8 @@ impl Progress {
             active,
             sample: None,
             rounds: 0,
+            room: Room::UNLIMITED,
+            overflowed: false,
         })
     }
 
@@ -106,6 +113,11 @@ impl Progress {
         self.active.iter().map(|active| active.inside).sum()
     }
 
+    /// Whether all candidates can be collected at once.
+    pub fn fits(&self) -> bool {
+        self.candidates() <= self.room.keys
+    }
+
     /// Whether every rank has its key.
     pub fn is_done(&self) -> bool {
         self.active.is_empty()
@@ -132,7 +144,7 @@ impl Progress {
     }
 
     /// Narrows every bracket to the cells that hold its ranks. A cell of one key is an answer; in a cell of `keep`
-    /// the answer is selected from the keys that came back.
+    /// the answer is selected from the keys that came back, if there was memory for them.
     ///
     /// # Errors
     /// An internal error if the counts contradict what is known.
@@ -143,6 +155,7 @@ impl Progress {
         keep: &[u32],
         mut kept: Vec<KeyVec>,
     ) -> Result<()> {
+        let keep = if kept.is_empty() { &[] } else { keep };
         for active in std::mem::take(&mut self.active) {
             let (first, last) = cells.span(&active.bracket)?;
             let (mut below, mut next) = (active.below, active.ranks.start);
@@ -172,11 +185,17 @@ impl Progress {
         Ok(())
     }
 
-    /// Takes the keys of each active bracket, in their order.
+    /// Takes the keys of each active bracket, in their order; without any there was no memory for them.
     ///
     /// # Errors
     /// An internal error if there are more or fewer than known.
     pub(crate) fn extracted(&mut self, mut kept: Vec<KeyVec>) -> Result<()> {
+        if kept.is_empty() {
+            self.overflowed = true;
+            // Half as many may.
+            self.room.keys = self.room.keys.min(self.candidates() / 2);
+            return Ok(());
+        }
         let active = std::mem::take(&mut self.active);
         if active.len() != kept.len() {
             return internal_err!("{} brackets extracted of {}", kept.len(), active.len());

@@ -7,10 +7,12 @@
 //!
 //! Heavy values never swell an extraction: a value that repeats in the sample gets a cell of its own (an equality
 //! bucket, section IV-C), which is counted, not copied. Where the first cells are too coarse for the data, a second
-//! sample is taken inside the brackets, and so on: every level divides the candidates by hundreds.
+//! sample is taken inside the brackets, and so on: every level divides the candidates by hundreds. Likewise where the
+//! candidates are few, but more than there is memory for.
 
 use datafusion::common::{Result, internal_err};
 
+use super::bms::{BUCKETS, narrower};
 use super::progress::{Active, Progress};
 use super::{Step, Strategy};
 use crate::kernel::buckets::{CellTable, Cells, Edges, MAX_CELLS};
@@ -24,6 +26,8 @@ const FEW_DISTINCT: usize = 4;
 const HEAVY_SHARE: usize = 256;
 /// What a table may leave out at either end of the sample. What is left out is copied if a rank lies there.
 const TAILS: [f64; 3] = [0.0, 0.005, 0.03];
+/// Cells that a table has beside those asked for, and more: one for each entry.
+const TABLE_EXTRA: usize = 4 << 10;
 /// Splitters of a search tree.
 const SPLITTERS: usize = 2047;
 /// Keys sampled inside the brackets when the first cells were too coarse.
@@ -31,7 +35,8 @@ const DEEPER_SAMPLE: u64 = 1 << 14;
 /// Candidates up to this share of the data, or this number, are extracted; more are divided again.
 const EXTRACT_SHARE: u64 = 16;
 const EXTRACT_LEAST: u64 = 1 << 17;
-/// After so many rounds whatever is left is extracted: the answer is exact for any data.
+/// After so many rounds whatever is left is extracted: the answer is exact for any data. Where there is no memory for
+/// that, DIBMS's counts go on.
 const PATIENCE: usize = 12;
 
 /// The strategy: see the module.
@@ -58,7 +63,7 @@ impl Strategy for SampleSelect {
 
     fn begin(&self, progress: Progress) -> Result<Step> {
         if self.choice.form == Form::Gather || progress.population() <= self.choice.sample {
-            return extract(progress);
+            return extract_or_narrow(progress);
         }
         sample(progress, self.choice.sample)
     }
@@ -70,7 +75,7 @@ impl Strategy for SampleSelect {
                 keys.sort();
                 let first = progress.rounds == 1;
                 let request = match self.choice.form {
-                    _ if keys.is_empty() => return extract(progress),
+                    _ if keys.is_empty() => return extract_or_narrow(progress),
                     Form::Brackets if first => around_ranks(&progress, &keys)?,
                     _ if first => first_cells(&progress, &keys)?,
                     _ => deeper_cells(&progress, &keys)?,
@@ -84,7 +89,10 @@ impl Strategy for SampleSelect {
             }
             (Request::Extract { .. }, Reply::Extracted(kept)) => {
                 progress.extracted(kept)?;
-                Ok(Step::Done(progress))
+                match progress.is_done() {
+                    true => Ok(Step::Done(progress)),
+                    false => after_count(progress),
+                }
             }
             (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
         }
@@ -117,9 +125,13 @@ fn sample(progress: Progress, size: u64) -> Result<Step> {
     ))
 }
 
-fn extract(progress: Progress) -> Result<Step> {
+/// The last round, where there is memory for it; else counts that narrow any brackets.
+fn extract_or_narrow(progress: Progress) -> Result<Step> {
     if progress.is_done() {
         return Ok(Step::Done(progress));
+    }
+    if !progress.fits() {
+        return narrower(progress, BUCKETS);
     }
     let brackets = progress.brackets()?;
     Ok(Step::Ask(progress, Request::Extract { brackets }))
@@ -134,11 +146,18 @@ fn after_count(mut progress: Progress) -> Result<Step> {
         progress.sample = None;
         return Ok(Step::Ask(progress, request));
     }
-    let enough = EXTRACT_LEAST.max(progress.population() / EXTRACT_SHARE);
-    if progress.candidates() <= enough || progress.rounds >= PATIENCE {
-        return extract(progress);
+    if progress.candidates() <= enough(&progress) || progress.rounds >= PATIENCE {
+        return extract_or_narrow(progress);
     }
-    sample(progress, DEEPER_SAMPLE)
+    let size = DEEPER_SAMPLE.min(progress.room.sample);
+    sample(progress, size)
+}
+
+/// Candidates that are few enough to be collected.
+fn enough(progress: &Progress) -> u64 {
+    EXTRACT_LEAST
+        .max(progress.population() / EXTRACT_SHARE)
+        .min(progress.room.keys)
 }
 
 /// Brackets of [`SIGMAS`] around each rank's place in the sample, counted and extracted in one read.
@@ -217,7 +236,9 @@ fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
     let cells = match fine_table(progress, sample)? {
         Some(table) => table,
         None => {
-            let count = SPLITTERS.max(8 * progress.ranks().len()).min(MAX_CELLS / 4);
+            let count = SPLITTERS
+                .max(8 * progress.ranks().len())
+                .min(MAX_CELLS.min(progress.room.cells) / 4);
             Cells::Edges(Edges::try_new(splitters(sample, count, progress.width()))?)
         }
     };
@@ -231,7 +252,8 @@ fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
 /// A table that is not too coarse: over all of the sample, or without its tails, which may reach so far that
 /// everything else falls into one entry.
 fn fine_table(progress: &Progress, sample: &KeyVec) -> Result<Option<Cells>> {
-    let cells = table_cells(progress.population());
+    let most = progress.room.cells.saturating_sub(TABLE_EXTRA).max(1);
+    let cells = table_cells(progress.population()).min(most);
     for share in TAILS {
         let tail = (sample.len() as f64 * share) as usize;
         let part = tail..sample.len() - tail;
@@ -368,7 +390,7 @@ fn set_heavy_apart(progress: &Progress) -> Result<Option<Request>> {
         inside.push(active.bracket);
     }
     // Keep only what is little: a bracket with heavy values may be large without them too.
-    let light = progress.candidates() <= EXTRACT_LEAST.max(progress.population() / EXTRACT_SHARE);
+    let light = progress.candidates() <= enough(progress);
     let rest = if light || progress.rounds >= PATIENCE {
         inside
     } else {

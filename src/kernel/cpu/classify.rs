@@ -239,7 +239,8 @@ impl<K: Key> TreeOf<K> {
         let leaves = 1_usize << levels;
         // Beyond the last edge the tree is padded with the greatest key; what equals it overshoots, and is clamped.
         let padded = |at: usize| edges.get(at).map_or(K::MAX, |edge| K::from_bits(*edge));
-        let mut nodes = boxed_array(K::MAX);
+        // Zeroes come without being written: beyond the tree no memory is touched.
+        let mut nodes = boxed_array(K::default());
         for level in 0..levels {
             for place in 0..1_usize << level {
                 let stride = leaves >> level;

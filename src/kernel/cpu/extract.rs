@@ -47,36 +47,28 @@ fn compact<K: Key>(piece: &[K], brackets: &[(K, K)], out: &mut Vec<K>) {
 pub(super) struct Slots {
     /// 0 for none, or the list's index and one.
     of: Box<[u16; 1 << 16]>,
-    lists: usize,
 }
 
 impl Slots {
-    /// No cell goes to any of `lists` lists, at most 65535.
-    pub(super) fn new(lists: usize) -> Self {
-        Self {
-            of: boxed_array(0),
-            lists,
-        }
+    /// No cell goes to any list.
+    pub(super) fn new() -> Self {
+        Self { of: boxed_array(0) }
     }
 
-    /// Sends a range of cells to a list.
+    /// Sends a range of cells to a list: one of at most 65535.
     pub(super) fn send(&mut self, cells: RangeInclusive<u32>, list: usize) {
         self.of[*cells.start() as usize..=*cells.end() as usize].fill(list as u16 + 1);
     }
 
-    /// One empty list for each.
-    pub(super) fn empty_lists<K: Key>(&self) -> Vec<Vec<K>> {
-        vec![Vec::new(); self.lists]
-    }
-
-    /// Adds the keys of a block (at most [`BLOCK`]), whose cells are known, to their lists.
-    pub(super) fn sort_out<K: Key>(&self, block: &[K], numbers: &[u16], lists: &mut [Vec<K>]) {
+    /// Adds the keys of a block (at most [`BLOCK`]), whose cells are known, to their lists; how many.
+    pub(super) fn sort_out<K: Key>(&self, block: &[K], numbers: &[u16], lists: &mut [Vec<K>]) -> usize {
         let mut chosen = [0; BLOCK];
         let len = self.choose(&numbers[..block.len()], &mut chosen);
         for at in &chosen[..len] {
             let at = usize::from(*at);
             lists[usize::from(self.of[usize::from(numbers[at])]) - 1].push(block[at]);
         }
+        len
     }
 
     /// Appends those that go to any list.
@@ -171,21 +163,12 @@ impl<K: Key> BracketsOf<K> {
         });
         let edges = Edges::try_new(ends.collect())?;
         let tree = TreeOf::new(&edges);
-        let mut slots = Slots::new(brackets.as_slice().len());
+        let mut slots = Slots::new();
         for (list, bracket) in brackets.as_slice().iter().enumerate() {
             let cell = |key| u32::from(tree.cell(K::from_bits(key)));
             slots.send(cell(bracket.first)..=cell(bracket.last), list);
         }
         Ok(Self { tree, slots })
-    }
-
-    pub(super) fn empty_lists(&self) -> Vec<Vec<K>> {
-        self.slots.empty_lists()
-    }
-
-    /// Those of any number of keys that lie in a bracket.
-    pub(super) fn filter_all(&self, keys: &[K], out: &mut Vec<K>) {
-        keys.chunks(BLOCK).for_each(|block| self.filter(block, out));
     }
 
     /// The keys of a block (at most [`BLOCK`]) that lie in a bracket.
@@ -195,10 +178,10 @@ impl<K: Key> BracketsOf<K> {
         self.slots.filter(block, &numbers, out);
     }
 
-    /// Adds the keys of a block (at most [`BLOCK`]) to the lists of their brackets.
-    pub(super) fn sort_out(&self, block: &[K], lists: &mut [Vec<K>]) {
+    /// Adds the keys of a block (at most [`BLOCK`]) to the lists of their brackets; how many.
+    pub(super) fn sort_out(&self, block: &[K], lists: &mut [Vec<K>]) -> usize {
         let mut numbers = [0; BLOCK];
         number(block, &self.tree, &mut numbers[..block.len()]);
-        self.slots.sort_out(block, &numbers, lists);
+        self.slots.sort_out(block, &numbers, lists)
     }
 }

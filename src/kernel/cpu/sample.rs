@@ -1,11 +1,12 @@
 //! Sampling: one key a stripe, at a random place in it. Single keys, not runs of neighbours: neighbours in a table
 //! resemble each other, and a sample of 64 runs is worth 64 keys.
 
-use datafusion::common::{Result, internal_err};
+use datafusion::common::Result;
 
-use super::extract::BracketsOf;
 use super::{CpuLane, LaneKey, Stop};
+use crate::kernel::choose::COLLECTED_BYTES;
 use crate::kernel::round::{Brackets, Reply};
+use crate::key::KeyBits;
 
 /// Steele, Lea and Flood's SplitMix64 (2014): a good mix of a counter.
 fn mix(counter: u64) -> u64 {
@@ -25,68 +26,70 @@ fn positions(len: u64, count: u64, seed: u64) -> impl Iterator<Item = u64> {
 }
 
 impl<K: LaneKey> CpuLane<K> {
-    /// Samples `share(own)` of the `own` keys inside `within`: of `reduced`, or of all.
+    /// Samples `share(own)` of the `own` keys inside `within`.
     pub(super) fn sample(
-        &self,
-        reduced: bool,
+        &mut self,
         within: &Brackets,
         share: impl Fn(u64) -> u64,
         seed: u64,
         extremes: bool,
         stop: &Stop,
     ) -> Result<Reply> {
-        let (mut keys, extremes) = if reduced {
-            let Some(reduced) = &self.reduced else {
-                return internal_err!("no reduced keys to sample");
-            };
-            let mut inside = Vec::new();
-            BracketsOf::new(within, self.spec.width())?.filter_all(&reduced.keys, &mut inside);
-            let own = inside.len() as u64;
-            let ends = inside.iter().min().zip(inside.iter().max()).filter(|_| extremes);
-            let ends = ends.map(|(least, greatest)| (least.to_bits(), greatest.to_bits()));
-            (
-                positions(own, share(own).min(own), seed)
-                    .map(|at| inside[at as usize])
-                    .collect(),
-                ends,
-            )
-        } else {
-            let own = self.store.len();
-            let ends = if extremes { self.extremes(stop)? } else { None };
-            (self.keys_at(positions(own, share(own).min(own), seed)), ends)
+        let _work = self.work(0, 2 * within.as_slice().len())?;
+        let all = within.is_all(self.spec.width());
+        self.reduce(within, stop)?;
+        let (own, ends) = match all && !extremes {
+            true => (self.store.len(), None),
+            false => self.measure(within, stop)?,
+        };
+        let count = share(own).min(own);
+        let sampled = count as usize * size_of::<K>() * COLLECTED_BYTES;
+        self.replied = Some(self.workspace().hold(sampled, "a sample")?);
+        let positions = positions(own, count, seed);
+        let mut keys = match all {
+            true => self.store.keys_at(positions, count, stop)?,
+            false => self.keys_inside_at(within, positions, count, stop)?,
         };
         keys.sort_unstable();
         Ok(Reply::Sample {
             keys: K::vec(keys),
-            extremes,
+            extremes: ends.filter(|_| extremes),
         })
     }
 
-    /// The keys at ascending positions.
-    fn keys_at(&self, positions: impl Iterator<Item = u64>) -> Vec<K> {
-        let mut chunks = self.store.chunks.iter();
-        let (mut chunk, mut start, mut end) = (None, 0, 0);
-        let mut keys = Vec::with_capacity(positions.size_hint().0);
-        for position in positions {
-            while position >= end {
-                let Some(next) = chunks.next() else { return keys };
-                (chunk, start, end) = (Some(next), end, end + next.len() as u64);
-            }
-            keys.extend(chunk.map(|chunk| chunk.key((position - start) as usize)));
-        }
-        keys
+    /// How many keys lie inside `within`; the smallest and the largest.
+    fn measure(&self, within: &Brackets, stop: &Stop) -> Result<(u64, Option<(KeyBits, KeyBits)>)> {
+        let (mut own, mut least, mut greatest) = (0, K::MAX, K::default());
+        self.each_inside(within, stop, |block| {
+            own += block.len() as u64;
+            (least, greatest) = block.iter().fold((least, greatest), |(least, greatest), key| {
+                (least.min(*key), greatest.max(*key))
+            });
+            Ok(())
+        })?;
+        Ok((own, (own > 0).then(|| (least.to_bits(), greatest.to_bits()))))
     }
 
-    /// The smallest and the largest key.
-    fn extremes(&self, stop: &Stop) -> Result<Option<(u128, u128)>> {
-        let mut ends: Option<(K, K)> = None;
-        self.each_block(stop, |block, _| {
-            let seed = ends.unwrap_or((block[0], block[0]));
-            ends = Some(block.iter().fold(seed, |(least, greatest), key| {
-                (least.min(*key), greatest.max(*key))
-            }));
+    /// The keys at ascending positions among those inside `within`.
+    fn keys_inside_at(
+        &self,
+        within: &Brackets,
+        positions: impl Iterator<Item = u64>,
+        count: u64,
+        stop: &Stop,
+    ) -> Result<Vec<K>> {
+        let mut positions = positions.peekable();
+        let mut keys = Vec::with_capacity(count as usize);
+        let mut start = 0;
+        self.each_inside(within, stop, |block| {
+            let end = start + block.len() as u64;
+            while let Some(position) = positions.next_if(|position| *position < end) {
+                keys.push(block[(position - start) as usize]);
+            }
+            start = end;
+            Ok(())
         })?;
-        Ok(ends.map(|(least, greatest)| (least.to_bits(), greatest.to_bits())))
+        Ok(keys)
     }
 }
 

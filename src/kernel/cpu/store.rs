@@ -1,18 +1,25 @@
-//! Where a lane keeps its keys: chunks of encoded keys in memory of its own, or Arrow buffers that somebody else
-//! keeps alive anyway (a table in memory), which are encoded block by block as they are read.
+//! Where a lane keeps its keys: chunks of encoded keys in memory of its own; Arrow buffers that somebody else keeps
+//! alive anyway (a table in memory), which are encoded block by block as they are read; or, where memory is refused,
+//! runs of encoded keys in a file.
 //!
 //! Copying the keys of a scan costs less than keeping the scan's buffers: the decoder reuses its warm ones, and the
 //! chunks lie in pages that are cheap to come by.
+//!
+//! When memory is refused, the last chunk is written out and used again, over and over: what fitted stays in memory,
+//! and only the rest is written once and read once a round.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::buffer::Buffer;
-use datafusion::common::Result;
-use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 
+use super::LaneMemory;
 use super::dispatch::{Kernel, dispatch};
-use super::pages::{FreePages, Pages};
+use super::pages::Pages;
+use crate::kernel::Stop;
+use crate::kernel::spill::{SpillFile, Spiller};
 use crate::key::{Encoding, Key, words};
 
 /// Keys that a kernel handles between two looks at the stop flag, and the size of its scratch.
@@ -48,94 +55,137 @@ fn encode<K: Key>(encoding: Encoding, words: &[K], keys: &mut [K]) {
 /// Bytes of a full-grown chunk: two huge pages.
 const CHUNK_BYTES: usize = 4 << 20;
 
+/// Bytes that are asked for to write from when a whole chunk was refused.
+const STAGING_BYTES: usize = 256 << 10;
+
+/// Bytes of one read of a file: they stay in the second-level cache until they were looked at.
+pub(super) const READ_BYTES: usize = 256 << 10;
+
+/// Keys further apart than this are read from a file one by one.
+const FAR_BYTES: u64 = 4096;
+
+/// What lanes need to spill.
+#[derive(Debug, Clone)]
+pub(super) struct Spilling {
+    pub(super) spiller: Spiller,
+    pool: Arc<dyn MemoryPool>,
+    /// With more than this reserved in the pool, keys ask for no more: others need memory too.
+    most: usize,
+}
+
+impl Spilling {
+    /// Keys take at most three quarters of a pool of `limit` bytes.
+    pub(super) fn new(spiller: Spiller, pool: Arc<dyn MemoryPool>, limit: Option<usize>) -> Self {
+        Self {
+            spiller,
+            pool,
+            most: limit.map_or(usize::MAX, |limit| limit / 4 * 3),
+        }
+    }
+
+    fn allows(&self, bytes: usize) -> bool {
+        self.pool.reserved().saturating_add(bytes) <= self.most
+    }
+}
+
 /// A run of keys.
 pub(super) enum Chunk<K> {
     /// Encoded, in our own memory.
     Own { pages: Pages<K>, len: usize },
     /// Arrow's words, not yet encoded.
     Shared { raw: Buffer, encoding: Encoding },
+    /// Encoded, in the store's file from a byte on.
+    Spilled { offset: u64, len: usize },
 }
 
 impl<K: Key> Chunk<K> {
     pub(super) fn len(&self) -> usize {
         match self {
-            Chunk::Own { len, .. } => *len,
+            Chunk::Own { len, .. } | Chunk::Spilled { len, .. } => *len,
             Chunk::Shared { raw, .. } => words::<K>(raw).len(),
         }
     }
 
-    /// The keys at `range`, encoded into `scratch` where they are not yet.
-    pub(super) fn block<'a>(&'a self, range: Range<usize>, scratch: &'a mut Vec<K>) -> &'a [K] {
-        match self {
-            Chunk::Own { pages, .. } => &pages.words()[range],
-            Chunk::Shared { raw, encoding } => {
-                scratch.resize(range.len(), K::default());
-                encode(*encoding, &words(raw)[range], scratch);
-                scratch
-            }
-        }
-    }
-
-    /// The key at `index`.
-    pub(super) fn key(&self, index: usize) -> K {
-        match self {
-            Chunk::Own { pages, .. } => pages.words()[index],
-            Chunk::Shared { raw, encoding } => {
-                let mut key = [K::default()];
-                encoding.encode(&words(raw)[index..=index], &mut key);
-                key[0]
-            }
-        }
-    }
-
+    /// Bytes of memory.
     fn bytes(&self) -> usize {
         match self {
             Chunk::Own { pages, .. } => size_of_val(pages.words()),
             Chunk::Shared { raw, .. } => raw.len(),
+            Chunk::Spilled { .. } => 0,
         }
     }
 }
 
 /// All keys of a lane.
 pub(super) struct Store<K> {
-    pub(super) chunks: Vec<Chunk<K>>,
+    chunks: Vec<Chunk<K>>,
     len: u64,
     encoding: Encoding,
     reservation: MemoryReservation,
-    free: Option<Arc<FreePages>>,
+    memory: LaneMemory,
+    /// Where a lane that can spill begins, and what it writes from when it gets nothing else: there from the start.
+    spare: Option<Pages<K>>,
+    /// Shared once the store is split; nothing is added after that.
+    file: Option<Arc<SpillFile>>,
 }
 
 impl<K: Key> Store<K> {
+    /// # Errors
+    /// `ResourcesExhausted` where the pool has not even room to write from.
     pub(super) fn new(
         encoding: Encoding,
         reservation: MemoryReservation,
-        free: Option<Arc<FreePages>>,
-    ) -> Self {
-        Self {
+        memory: LaneMemory,
+    ) -> Result<Self> {
+        let mut store = Self {
             chunks: Vec::new(),
             len: 0,
             encoding,
             reservation,
-            free,
+            memory,
+            spare: None,
+            file: None,
+        };
+        if store.memory.spilling.is_some() {
+            let bytes = BLOCK * size_of::<K>();
+            store.reservation.try_grow(bytes).map_err(|error| {
+                error.context(format!(
+                    "the memory limit is too small for exact quantiles: {bytes} bytes wanted for each partition and \
+                     column to begin with"
+                ))
+            })?;
+            store.spare = Some(store.pages(BLOCK)?);
         }
+        Ok(store)
     }
 
     /// Memory beside the keys, from where theirs comes from. It is not reserved.
     pub(super) fn pages<T: bytemuck::Pod>(&self, capacity: usize) -> Result<Pages<T>> {
-        Pages::new(capacity, self.free.as_ref())
+        Pages::new(capacity, self.memory.free.as_ref())
     }
 
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
+    pub(super) fn memory(&self) -> &LaneMemory {
+        &self.memory
+    }
+
     pub(super) fn reservation(&self) -> &MemoryReservation {
         &self.reservation
     }
 
+    /// Whether some keys are in a file.
+    pub(super) fn is_spilled(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// Keeps a buffer that others keep too.
     pub(super) fn share(&mut self, raw: Buffer) -> Result<()> {
-        reserve(&self.reservation, raw.len())?;
+        if !self.granted(raw.len())? {
+            return self.copy(words(&raw));
+        }
         self.len += words::<K>(&raw).len() as u64;
         self.chunks.push(Chunk::Shared {
             raw,
@@ -166,44 +216,262 @@ impl<K: Key> Store<K> {
         Ok(())
     }
 
-    /// A new chunk: as large as all before, within bounds, so that small inputs stay small.
+    /// Reserves for keys. `false`: refused, but the store can spill.
+    fn granted(&self, bytes: usize) -> Result<bool> {
+        match &self.memory.spilling {
+            None => reserve(&self.reservation, bytes).map(|()| true),
+            Some(spilling) => Ok(spilling.allows(bytes) && self.reservation.try_grow(bytes).is_ok()),
+        }
+    }
+
+    /// Makes room after the last chunk: a new chunk as large as all before, within bounds, so that small inputs stay
+    /// small; or the last one, written out.
     fn grow(&mut self, wanted: usize) -> Result<()> {
+        if let Some(pages) = self.spare.take_if(|_| self.chunks.is_empty()) {
+            self.chunks.push(Chunk::Own { pages, len: 0 });
+            return Ok(());
+        }
         let most = CHUNK_BYTES / size_of::<K>();
         let capacity = (self.len as usize)
             .max(wanted)
             .max(BLOCK)
             .next_power_of_two()
             .min(most);
-        reserve(&self.reservation, capacity * size_of::<K>())?;
-        self.chunks.push(Chunk::Own {
-            pages: self.pages(capacity)?,
-            len: 0,
-        });
+        let staging = STAGING_BYTES / size_of::<K>();
+        let small =
+            !matches!(self.chunks.last(), Some(Chunk::Own { pages, .. }) if pages.words().len() >= staging);
+        for capacity in [capacity, staging.min(capacity)]
+            .into_iter()
+            .take(1 + usize::from(small))
+        {
+            if self.granted(capacity * size_of::<K>())? {
+                let pages = self.pages(capacity)?;
+                self.chunks.push(Chunk::Own { pages, len: 0 });
+                return Ok(());
+            }
+        }
+        self.write_last()
+    }
+
+    /// Writes the last chunk out and empties it, or begins with the spare one.
+    fn write_last(&mut self) -> Result<()> {
+        let pages = match self.chunks.pop() {
+            Some(Chunk::Own { pages, len }) => {
+                self.write(&pages.words()[..len])?;
+                pages
+            }
+            other => {
+                self.chunks.extend(other);
+                let spare = self.spare.take();
+                spare
+                    .ok_or_else(|| internal_datafusion_err!("a lane that spills has nothing to write from"))?
+            }
+        };
+        self.chunks.push(Chunk::Own { pages, len: 0 });
         Ok(())
     }
 
-    /// Moves whole chunks of about `values` keys to a store of their own.
-    pub(super) fn split(&mut self, values: u64) -> Option<Store<K>> {
-        let (mut chunks, mut len) = (Vec::new(), 0);
-        while len < values && self.chunks.len() > 1 {
-            let chunk = self.chunks.pop()?;
-            // Half a chunk too many is as good as half a chunk too few.
-            if len > 0 && len + chunk.len() as u64 / 2 > values {
-                self.chunks.push(chunk);
-                break;
+    /// Adds keys to the file, and to the chunks.
+    fn write(&mut self, keys: &[K]) -> Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => {
+                let spilling = self.memory.spilling.as_ref();
+                let spilling = spilling.ok_or_else(|| internal_datafusion_err!("a lane cannot spill"))?;
+                none.insert(Arc::new(spilling.spiller.create("keys of exact quantiles")?))
             }
+        };
+        let file = Arc::get_mut(file)
+            .ok_or_else(|| internal_datafusion_err!("keys are added to a lane that was split"))?;
+        let offset = file.append(bytemuck::cast_slice(keys))?;
+        self.push_spilled(offset, keys.len());
+        Ok(())
+    }
+
+    fn push_spilled(&mut self, offset: u64, len: usize) {
+        match self.chunks.last_mut() {
+            Some(Chunk::Spilled {
+                offset: start,
+                len: before,
+            }) if *start + (*before * size_of::<K>()) as u64 == offset => {
+                *before += len;
+            }
+            _ => self.chunks.push(Chunk::Spilled { offset, len }),
+        }
+    }
+
+    /// Writes out all that is in memory; what was given back. More keys can follow.
+    pub(super) fn spill(&mut self, stop: &Stop) -> Result<usize> {
+        if self.memory.spilling.is_none() {
+            return Ok(0);
+        }
+        let before = self.reservation.size();
+        let mut scratch = Vec::new();
+        for chunk in std::mem::take(&mut self.chunks) {
+            stop.check()?;
+            let bytes = chunk.bytes();
+            match chunk {
+                Chunk::Spilled { offset, len } => self.push_spilled(offset, len),
+                Chunk::Own { pages, len } => {
+                    self.write(&pages.words()[..len])?;
+                    if pages.words().len() == BLOCK && self.spare.is_none() {
+                        self.spare = Some(pages);
+                        continue;
+                    }
+                }
+                Chunk::Shared { raw, encoding } => {
+                    for words in words(&raw).chunks(READ_BYTES / size_of::<K>()) {
+                        scratch.resize(words.len(), K::default());
+                        encode(encoding, words, &mut scratch);
+                        self.write(&scratch)?;
+                    }
+                }
+            }
+            self.reservation.shrink(bytes);
+        }
+        Ok(before - self.reservation.size())
+    }
+
+    /// Gives back what only further keys would need.
+    pub(super) fn seal(&mut self) {
+        if let Some(spare) = self.spare.take() {
+            self.reservation.shrink(size_of_val(spare.words()));
+        }
+    }
+
+    /// Moves chunks of about `values` keys to a store of their own: whole ones, but for those in the file.
+    pub(super) fn split(&mut self, values: u64) -> Option<Store<K>> {
+        self.seal();
+        let (mut chunks, mut len) = (Vec::new(), 0);
+        while len < values {
+            let only = self.chunks.len() == 1;
+            let missing = usize::try_from(values - len).unwrap_or(usize::MAX);
+            let chunk = match self.chunks.pop()? {
+                Chunk::Spilled { offset, len } if len > missing => {
+                    let kept = len - missing;
+                    self.chunks.push(Chunk::Spilled { offset, len: kept });
+                    let offset = offset + (kept * size_of::<K>()) as u64;
+                    Chunk::Spilled { offset, len: missing }
+                }
+                // Half a chunk too many is as good as half a chunk too few.
+                chunk if only || len > 0 && chunk.len() / 2 > missing => {
+                    self.chunks.push(chunk);
+                    break;
+                }
+                chunk => chunk,
+            };
             len += chunk.len() as u64;
             chunks.push(chunk);
         }
         self.len -= len;
         let reservation = self.reservation.split(chunks.iter().map(Chunk::bytes).sum());
-        (len > 0).then_some(Store {
+        (len > 0).then(|| Store {
             chunks,
             len,
             encoding: self.encoding,
             reservation,
-            free: self.free.clone(),
+            memory: self.memory.clone(),
+            spare: None,
+            file: self.file.clone(),
         })
+    }
+
+    /// Calls `each` with all keys, a block at a time, and the block's place among them.
+    ///
+    /// # Errors
+    /// When `stop` is set; that of `each`, or of reading the file.
+    pub(super) fn each_block(
+        &self,
+        stop: &Stop,
+        mut each: impl FnMut(&[K], Range<usize>) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = 0;
+        let mut each = |block: &[K]| {
+            stop.check()?;
+            let start = at;
+            at += block.len();
+            each(block, start..at)
+        };
+        let mut scratch = Vec::new();
+        for chunk in &self.chunks {
+            match chunk {
+                Chunk::Own { pages, len } => pages.words()[..*len].chunks(BLOCK).try_for_each(&mut each)?,
+                Chunk::Shared { raw, encoding } => {
+                    for words in words(raw).chunks(BLOCK) {
+                        scratch.resize(words.len(), K::default());
+                        encode(*encoding, words, &mut scratch);
+                        each(&scratch)?;
+                    }
+                }
+                Chunk::Spilled { offset, len } => {
+                    for start in (0..*len).step_by(READ_BYTES / size_of::<K>()) {
+                        scratch.resize((*len - start).min(READ_BYTES / size_of::<K>()), K::default());
+                        self.read(*offset, start, &mut scratch)?;
+                        scratch.chunks(BLOCK).try_for_each(&mut each)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keys from the file: those of a run from its key `start` on.
+    fn read(&self, offset: u64, start: usize, keys: &mut [K]) -> Result<()> {
+        let file = self.file.as_ref();
+        let file = file.ok_or_else(|| internal_datafusion_err!("spilled keys without a file"))?;
+        let offset = offset + (start * size_of::<K>()) as u64;
+        file.read_at(offset, bytemuck::cast_slice_mut(keys))
+    }
+
+    /// The keys at ascending positions, of which there are about `count`.
+    ///
+    /// # Errors
+    /// As for [`Store::each_block`].
+    pub(super) fn keys_at(
+        &self,
+        positions: impl Iterator<Item = u64>,
+        count: u64,
+        stop: &Stop,
+    ) -> Result<Vec<K>> {
+        let far = self.len / count.max(1) * size_of::<K>() as u64 > FAR_BYTES;
+        let ahead = if far { 1 } else { READ_BYTES / size_of::<K>() };
+        let mut chunks = self.chunks.iter();
+        let (mut chunk, mut start, mut end) = (None, 0, 0);
+        let mut keys = Vec::with_capacity(count as usize);
+        // What was read of the file last, and the place in the run where it begins.
+        let (mut window, mut first) = (Vec::new(), 0);
+        for position in positions {
+            stop.check()?;
+            while position >= end {
+                let Some(next) = chunks.next() else {
+                    return Ok(keys);
+                };
+                (chunk, start, end) = (Some(next), end, end + next.len() as u64);
+                window.clear();
+            }
+            let at = (position - start) as usize;
+            keys.push(match chunk {
+                None => continue,
+                Some(Chunk::Own { pages, .. }) => pages.words()[at],
+                Some(Chunk::Shared { raw, encoding }) => {
+                    let mut key = [K::default()];
+                    encoding.encode(&words(raw)[at..=at], &mut key);
+                    key[0]
+                }
+                Some(Chunk::Spilled { offset, len }) => {
+                    if at >= first + window.len() || window.is_empty() {
+                        window.resize(ahead.min(len - at), K::default());
+                        self.read(*offset, at, &mut window)?;
+                        first = at;
+                    }
+                    window[at - first]
+                }
+            });
+        }
+        Ok(keys)
     }
 }
 
@@ -211,7 +479,8 @@ impl<K: Key> Store<K> {
 pub(super) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<()> {
     reservation.try_grow(bytes).map_err(|error| {
         error.context(format!(
-            "quantiles keep every key until the answer is known: {bytes} more bytes wanted, {} bytes held",
+            "exact quantiles keep every key until the answer is known, and spilling is off: {bytes} more bytes \
+             wanted, {} bytes held",
             reservation.size()
         ))
     })

@@ -1,0 +1,137 @@
+//! Memory that rounds work in: reserved in the session's pool like the keys, and set aside before the rounds begin
+//! where the pool has a limit, so that they do not fail half-way for what the keys have taken.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
+
+/// Memory for the work of several lanes on several threads.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    reservation: MemoryReservation,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Reserved, whether it is held or not.
+    aside: usize,
+    /// Held by somebody.
+    held: usize,
+}
+
+impl Workspace {
+    /// Nothing set aside: all that is held comes from the pool of `reservation` when it is wanted.
+    pub(crate) fn new(reservation: MemoryReservation) -> Arc<Self> {
+        Arc::new(Self {
+            reservation,
+            state: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The numbers change only after all that can fail.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves so much for later, in place of what was set aside before.
+    ///
+    /// # Errors
+    /// The pool's; then what was set aside before is kept.
+    pub(crate) fn set_aside(&self, bytes: usize) -> Result<()> {
+        let mut state = self.lock();
+        self.reservation.try_resize(bytes.max(state.held))?;
+        state.aside = bytes;
+        Ok(())
+    }
+
+    /// Takes memory from what was set aside, and from the pool beyond that.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` that says what it was wanted for.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: usize, what: &'static str) -> Result<Held> {
+        let mut held = Held {
+            workspace: Arc::clone(self),
+            bytes: 0,
+            what,
+        };
+        held.grow(bytes)?;
+        Ok(held)
+    }
+}
+
+/// Memory in use, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    workspace: Arc<Workspace>,
+    bytes: usize,
+    what: &'static str,
+}
+
+impl Held {
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes more.
+    ///
+    /// # Errors
+    /// As for [`Workspace::hold`]; then it holds what it held.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
+        let workspace = &self.workspace;
+        let mut state = workspace.lock();
+        let missing = (state.held + bytes).saturating_sub(workspace.reservation.size());
+        workspace.reservation.try_grow(missing).map_err(|error| {
+            error.context(format!(
+                "the memory limit is too small for exact quantiles: {bytes} more bytes wanted for {}, {} held",
+                self.what, state.held
+            ))
+        })?;
+        state.held += bytes;
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut state = self.workspace.lock();
+        state.held -= self.bytes;
+        let kept = state.held.max(state.aside);
+        let beyond = self.workspace.reservation.size().saturating_sub(kept);
+        self.workspace.reservation.shrink(beyond);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
+
+    use super::*;
+
+    #[test]
+    fn what_is_set_aside_is_used_first_and_kept() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(100));
+        let workspace = Workspace::new(MemoryConsumer::new("rounds").register(&pool));
+        workspace.set_aside(60).unwrap();
+        let mut one = workspace.hold(50, "one").unwrap();
+        assert_eq!(pool.reserved(), 60);
+        one.grow(20).unwrap();
+        assert_eq!((pool.reserved(), one.bytes()), (70, 70));
+        let error = workspace.hold(31, "two").unwrap_err().to_string();
+        assert!(error.contains("31 more bytes wanted for two, 70 held"), "{error}");
+        assert!(workspace.set_aside(101).is_err());
+        let two = workspace.hold(30, "two").unwrap();
+        assert_eq!(pool.reserved(), 100);
+        drop(one);
+        assert_eq!(pool.reserved(), 60);
+        workspace.set_aside(10).unwrap();
+        assert_eq!(pool.reserved(), 30);
+        drop(two);
+        assert_eq!(pool.reserved(), 10);
+        drop(workspace);
+        assert_eq!(pool.reserved(), 0);
+    }
+}
