@@ -19,7 +19,7 @@ use super::aggregate::{Aggregates, Output, QuantilesCall};
 use super::room::{Columns, make_room};
 use super::scan::PartitionScan;
 use crate::kernel::memory::Workspace;
-use crate::kernel::{CpuBackend, Stop};
+use crate::kernel::{CpuBackend, Stop, may_fail};
 use crate::select::{LocalShards, Solution, StrategyName, solve};
 
 /// Metrics of one execution. Their names are stable.
@@ -199,6 +199,7 @@ impl Run {
     }
 
     fn assemble(&self, solutions: &[Solution], plain: &mut [Box<dyn Accumulator>]) -> Result<RecordBatch> {
+        may_fail!("answer");
         let columns = self.aggregates.outputs.iter().map(|output| {
             let value = match *output {
                 Output::Call(index) => {

@@ -16,7 +16,7 @@ use datafusion::physical_plan::metrics::{Count, Time};
 use futures::StreamExt;
 
 use super::aggregate::{Aggregates, KeyColumn, PlainAggregate};
-use crate::kernel::{Backend, Lane, Stop};
+use crate::kernel::{Backend, Lane, Stop, may_fail};
 
 /// What one partition leaves behind.
 pub(super) struct PartitionScan {
@@ -80,6 +80,7 @@ impl PartitionScan {
     }
 
     fn push_all(&mut self, batch: &RecordBatch) -> Result<()> {
+        may_fail!("scan");
         self.rows.add(batch.num_rows());
         for (column, lane) in self.columns.iter().zip(&mut self.lanes) {
             push_keys(column, lane.as_mut(), batch)?;

@@ -15,6 +15,8 @@ use datafusion::common::{DataFusionError, Result, resources_datafusion_err, reso
 use datafusion::execution::disk_manager::DiskManager;
 use datafusion::execution::{SpillFile as TempFile, SpillWriter};
 
+use super::may_fail;
+
 /// Most bytes of one write: what the disk manager goes on counting as used after a write that failed.
 const WRITE: usize = 1 << 20;
 
@@ -104,6 +106,7 @@ impl SpillFile {
     /// `ResourcesExhausted` that says what was written, how much, and why it failed: the disk or the file is full, or
     /// `max_temp_directory_size` reached. The file is of no use afterwards.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
+        may_fail!("spill_write");
         let start = self.len();
         for piece in bytes.chunks(WRITE) {
             let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -126,6 +129,7 @@ impl SpillFile {
     /// # Errors
     /// An I/O error that says what was read.
     pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        may_fail!("spill_read");
         let bytes = into.len();
         self.reader.read_exact_at(offset, into).map_err(|error| {
             let what = &self.what;

@@ -11,7 +11,7 @@ use super::Shards;
 use crate::kernel::choose::Room;
 use crate::kernel::memory::{Held, Workspace};
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::{Lane, Stop};
+use crate::kernel::{Lane, Stop, may_fail};
 use crate::key::Width;
 
 /// Below this many values a round is answered where it is asked: waking threads would cost more.
@@ -82,7 +82,8 @@ impl LocalShards {
 
     fn hold_sample(&mut self, reply: &Reply) -> Result<()> {
         if let (Reply::Sample { keys, .. }, Some(workspace)) = (reply, &self.workspace) {
-            self.sample = Some(workspace.hold(keys.len() * self.width.bytes(), "a sample")?);
+            // What is sorted by merging needs room to merge in.
+            self.sample = Some(workspace.hold(2 * keys.len() * self.width.bytes(), "a sample")?);
         }
         Ok(())
     }
@@ -140,6 +141,7 @@ fn answer(group: &mut Group, request: &Request, stop: &Stop) -> Result<Option<Re
 }
 
 fn merge(replies: impl IntoIterator<Item = Option<Reply>>) -> Result<Reply> {
+    may_fail!("merge");
     let mut replies = replies.into_iter().flatten();
     let first = replies.next();
     let mut merged = first.ok_or_else(|| exec_datafusion_err!("a round was asked of no lane"))?;

@@ -176,38 +176,6 @@ fn limited(bytes: usize) -> SessionContext {
 }
 
 #[tokio::test]
-async fn without_memory_the_error_names_the_bytes() {
-    let ctx = limited(1_000_000);
-    register(&ctx, "t", &random(500_000), 2, 8192);
-    for sql in [
-        "SELECT exact_quantiles(x, 0.5) FROM t",
-        "SELECT exact_quantiles(x, 0.5) FILTER (WHERE x > 1) FROM t",
-        "SELECT exact_quantiles(x * 2, 0.5) FROM t",
-        "SELECT exact_quantiles(x, 0.5) FILTER (WHERE x < 0), array_agg(x) FROM t",
-    ] {
-        let error = query(&ctx, sql).await.unwrap_err();
-        let root = error.find_root();
-        assert!(
-            matches!(root, DataFusionError::ResourcesExhausted(_)),
-            "{sql}: {error}"
-        );
-        let message = root.strip_backtrace();
-        assert!(
-            message.contains("Failed to allocate additional") && message.contains("for QuantilesExec"),
-            "{sql}: {message}"
-        );
-        assert_eq!(ctx.runtime_env().memory_pool.reserved(), 0, "{sql}");
-    }
-    let error = query(&ctx, "SELECT exact_quantiles(DISTINCT x, 0.5) FROM t")
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)),
-        "{error}"
-    );
-}
-
-#[tokio::test]
 async fn with_memory_enough_it_answers_and_gives_all_back() -> Result<()> {
     let ctx = limited(100_000_000);
     let rows_of_x = random(500_000);

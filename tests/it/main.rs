@@ -2,9 +2,13 @@
 
 #[cfg(feature = "cli")]
 mod cli;
+#[cfg(feature = "cli")]
+mod cli_memory;
 mod embedding;
 mod exec;
+mod failures;
 mod functions;
+mod memory;
 mod patterns;
 mod planner;
 mod property;

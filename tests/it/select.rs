@@ -18,6 +18,7 @@ use datafusion_quantiles::select::{LocalShards, SimulatedShards, Solution, Strat
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
+use crate::memory::runtime;
 use crate::patterns::{self, Pattern};
 
 fn lane(backend: &dyn Backend, spec: &KeySpec, values: &[ArrayRef]) -> Box<dyn Lane> {
@@ -276,6 +277,12 @@ fn values_sent_are_within_a_tenth_of_the_expected_ones() {
 /// Every request on the fast lane and on the naive one.
 #[test]
 fn lanes_answer_as_the_naive_lane_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 30));
+    let spilling = CpuBackend::spilling(
+        &runtime(Arc::clone(&pool), folder.path()),
+        &MemoryConsumer::new("rounds").register(&pool),
+    );
     for pattern in patterns::ALL {
         let values: ArrayRef = Arc::new(Int64Array::from(pattern.words(9_001, 9)));
         let spec = KeySpec::try_new(values.data_type()).unwrap();
@@ -349,11 +356,14 @@ fn lanes_answer_as_the_naive_lane_does() {
                 vec![]
             };
             let mut fast = lane(&CpuBackend::default(), &spec, &batches);
+            let mut on_disk = lane(&spilling, &spec, &batches);
+            assert!(on_disk.spill(&Stop::default()).unwrap() > 0);
             let mut naive = lane(&NaiveBackend, &spec, &batches);
             for request in &requests {
                 let mut replies = [
                     fast.answer(request, &Stop::default()),
                     naive.answer(request, &Stop::default()),
+                    on_disk.answer(request, &Stop::default()),
                 ]
                 .map(|reply| reply.unwrap());
                 for reply in &mut replies {
@@ -362,6 +372,7 @@ fn lanes_answer_as_the_naive_lane_does() {
                     }
                 }
                 assert_eq!(replies[0], replies[1], "{pattern:?} {request:?}");
+                assert_eq!(replies[2], replies[1], "{pattern:?} {request:?} on disk");
             }
             drop(owners);
         }

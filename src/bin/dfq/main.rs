@@ -60,12 +60,30 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return End::error(format!("cannot start the runtime: {error}")).report(),
     };
-    let end = runtime.block_on(run(cli, &matches));
+    let end = runtime.block_on(async {
+        survive_full_files();
+        run(cli, &matches).await
+    });
     let code = end.report();
     // A scan that is still busy must not hold the process back.
     runtime.shutdown_timeout(SHUTDOWN);
     code
 }
+
+/// Has a write past `ulimit -f` fail with an error that says so. Unhandled, its signal would end the process in silence
+/// and leave the files there that it spilled to.
+#[cfg(all(unix, not(any(target_arch = "mips", target_arch = "mips64"))))]
+fn survive_full_files() {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    /// The same number on every system but those on MIPS.
+    const SIGXFSZ: i32 = 25;
+    // Once there is a handler it stays. Without one the write ends as it always did.
+    drop(signal(SignalKind::from_raw(SIGXFSZ)));
+}
+
+#[cfg(not(all(unix, not(any(target_arch = "mips", target_arch = "mips64")))))]
+fn survive_full_files() {}
 
 /// Ends the process with a usage error of a subcommand.
 fn usage_error(subcommand: &str, message: &str) -> ! {

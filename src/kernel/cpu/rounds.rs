@@ -11,6 +11,7 @@ use super::pages::Pages;
 use super::store::BLOCK;
 use super::{CpuLane, FEW_EDGES, LaneKey, Oracle, Stop};
 use crate::kernel::buckets::{Cells, Edges};
+use crate::kernel::may_fail;
 use crate::kernel::round::{Bracket, Brackets, Reply};
 use crate::key::{Key, Width};
 
@@ -22,6 +23,7 @@ impl<K: LaneKey> CpuLane<K> {
         keep: &[u32],
         stop: &Stop,
     ) -> Result<Reply> {
+        may_fail!("count");
         if let Cells::Edges(edges) = cells
             && edges.as_slice().len() <= FEW_EDGES
         {
@@ -206,6 +208,7 @@ impl<K: LaneKey> CpuLane<K> {
     }
 
     pub(super) fn extract(&mut self, wanted: &Brackets, stop: &Stop) -> Result<Reply> {
+        may_fail!("extract");
         let _work = self.work(0, 2 * wanted.as_slice().len())?;
         let mut lists = Lists::new(wanted.as_slice().len(), self.workspace())?;
         if !self.extract_cells(wanted, &mut lists, stop)? {

@@ -4,7 +4,7 @@
 use datafusion::common::Result;
 
 use super::{CpuLane, LaneKey, Stop};
-use crate::kernel::choose::COLLECTED_BYTES;
+use crate::kernel::may_fail;
 use crate::kernel::round::{Brackets, Reply};
 use crate::key::KeyBits;
 
@@ -35,6 +35,7 @@ impl<K: LaneKey> CpuLane<K> {
         extremes: bool,
         stop: &Stop,
     ) -> Result<Reply> {
+        may_fail!("sample");
         let _work = self.work(0, 2 * within.as_slice().len())?;
         let all = within.is_all(self.spec.width());
         self.reduce(within, stop)?;
@@ -43,8 +44,8 @@ impl<K: LaneKey> CpuLane<K> {
             false => self.measure(within, stop)?,
         };
         let count = share(own).min(own);
-        let sampled = count as usize * size_of::<K>() * COLLECTED_BYTES;
-        self.replied = Some(self.workspace().hold(sampled, "a sample")?);
+        let bytes = count as usize * size_of::<K>();
+        self.replied = Some(self.workspace().hold(bytes, "a sample")?);
         let positions = positions(own, count, seed);
         let mut keys = match all {
             true => self.store.keys_at(positions, count, stop)?,

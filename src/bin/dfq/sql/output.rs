@@ -70,11 +70,15 @@ impl Output {
             return self.print_table(stream, config, reservation).await;
         }
         let mut rows = RowWriter::new(self.format);
-        self.write(&rows.begin(&schema)?)?;
+        // Together with the first rows: a query that fails before has no output, not even a header.
+        let mut bytes = rows.begin(&schema)?;
         while let Some(batch) = stream.next().await.transpose()? {
-            self.write(&rows.batch(&batch)?)?;
+            bytes.extend(rows.batch(&batch)?);
+            self.write(&bytes)?;
+            bytes.clear();
         }
-        self.write(&rows.end()?)?;
+        bytes.extend(rows.end()?);
+        self.write(&bytes)?;
         Ok(false)
     }
 

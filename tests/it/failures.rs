@@ -1,0 +1,197 @@
+//! A query that is broken off, by an error or by its caller, at each phase of the work.
+//!
+//! Failpoints belong to the whole process, so the tests run in a process of their own: this binary once more, which
+//! needs no second link.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use datafusion::arrow::array::{ArrayRef, Float64Array};
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::GreedyMemoryPool;
+use datafusion::prelude::SessionContext;
+use fail::FailScenario;
+use tempfile::TempDir;
+
+use crate::memory::{files_below, runtime, session_on};
+use crate::support::*;
+
+/// Every place that may fail.
+const PHASES: [&str; 8] = [
+    "scan",
+    "spill_write",
+    "spill_read",
+    "sample",
+    "count",
+    "extract",
+    "merge",
+    "answer",
+];
+
+/// Set in the process that fails.
+const ALONE: &str = "QUANTILES_TEST_ALONE";
+
+/// Runs `test` in a process where nothing else runs, `name` being its path.
+fn alone(name: &str, test: impl Future<Output = ()>) {
+    if std::env::var_os(ALONE).is_some() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(4)
+            .enable_all()
+            .build()
+            .unwrap();
+        return runtime.block_on(test);
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// So many quantiles that every kind of round is asked for, of so many values that they do not fit in memory.
+const SQL: &str = "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), count(*) FROM t";
+
+fn spilling_session(folder: &Path) -> SessionContext {
+    let ctx = session_on(runtime(Arc::new(GreedyMemoryPool::new(8 << 20)), folder), 3);
+    let values: Float64Array = pseudo_random(1_500_000, 5)
+        .map(|r| (r % 5 > 0).then_some(r as f64))
+        .collect();
+    register(
+        &ctx,
+        "t",
+        &batch(vec![("x", Arc::new(values) as ArrayRef)]),
+        3,
+        8192,
+    );
+    ctx
+}
+
+/// Waits until the query has let go of all that it had; how long that took.
+async fn all_is_released(ctx: &SessionContext, folder: &Path, what: &str) -> Duration {
+    let start = Instant::now();
+    let runtime = ctx.runtime_env();
+    while runtime.memory_pool.reserved() > 0 || !files_below(folder).is_empty() {
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "{what}: {} bytes reserved, files {:?}",
+            runtime.memory_pool.reserved(),
+            files_below(folder)
+        );
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(runtime.disk_manager.used_disk_space(), 0, "{what}");
+    start.elapsed()
+}
+
+async fn answer(ctx: &SessionContext) -> Result<Vec<String>> {
+    let batches = query(ctx, SQL).await?;
+    Ok(batches.iter().map(|batch| format!("{batch:?}")).collect())
+}
+
+#[test]
+fn an_error_at_any_phase_is_the_answer_and_leaves_nothing() {
+    alone(
+        "failures::an_error_at_any_phase_is_the_answer_and_leaves_nothing",
+        async {
+            let folder = TempDir::new().unwrap();
+            let ctx = spilling_session(folder.path());
+            query(&ctx, "SET quantiles.strategy = 'sample_select'")
+                .await
+                .unwrap();
+            let expected = answer(&ctx).await.unwrap();
+            let scenario = FailScenario::setup();
+            for phase in PHASES {
+                // At once, in all partitions; and in one of them, later.
+                for (when, actions) in [("at once", "return"), ("later", "1*off->1*return")] {
+                    // There is but one answer.
+                    if (phase, when) == ("answer", "later") {
+                        continue;
+                    }
+                    let what = format!("{phase} {when}");
+                    let action = actions.replace("return", &format!("return(broken in {what})"));
+                    fail::cfg(format!("quantiles::{phase}"), &action).unwrap();
+                    let error = match answer(&ctx).await {
+                        Ok(found) => panic!("{what}: {found:?}"),
+                        Err(error) => error.find_root().strip_backtrace(),
+                    };
+                    assert_eq!(error, format!("Execution error: broken in {what}"));
+                    all_is_released(&ctx, folder.path(), &what).await;
+                    fail::remove(format!("quantiles::{phase}"));
+                    assert_eq!(answer(&ctx).await.unwrap(), expected, "after {what}");
+                }
+            }
+            scenario.teardown();
+        },
+    );
+}
+
+/// Holds whoever comes, until it is opened.
+#[derive(Default)]
+struct Gate {
+    /// How many came, and whether it is open.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.0 += 1;
+        while !state.1 {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+
+    async fn is_reached(&self) {
+        while self.state.lock().unwrap().0 == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[test]
+fn a_query_dropped_at_any_phase_ends_at_once_and_leaves_nothing() {
+    alone(
+        "failures::a_query_dropped_at_any_phase_ends_at_once_and_leaves_nothing",
+        async {
+            let folder = TempDir::new().unwrap();
+            let ctx = spilling_session(folder.path());
+            query(&ctx, "SET quantiles.strategy = 'sample_select'")
+                .await
+                .unwrap();
+            let scenario = FailScenario::setup();
+            for phase in PHASES {
+                let gate = Arc::new(Gate::default());
+                let held = Arc::clone(&gate);
+                fail::cfg_callback(format!("quantiles::{phase}"), move || held.pass()).unwrap();
+                let asked = ctx.clone();
+                let task = tokio::spawn(async move { answer(&asked).await });
+                tokio::time::timeout(Duration::from_secs(60), gate.is_reached())
+                    .await
+                    .unwrap_or_else(|_| panic!("{phase} was not reached"));
+                // The task is dropped now if it waits, or as soon as it has to.
+                task.abort();
+                gate.open();
+                let took = all_is_released(&ctx, folder.path(), phase).await;
+                assert!(took < Duration::from_millis(100), "{phase}: {took:?}");
+                let _ = task.await;
+                fail::remove(format!("quantiles::{phase}"));
+            }
+            assert_eq!(answer(&ctx).await.unwrap().len(), 1);
+            scenario.teardown();
+        },
+    );
+}
