@@ -29,7 +29,7 @@ use crate::select::StrategyName;
 /// narrows the ranks down in rounds over them. Cost: the scan, the width of the type for each value, and a few reads
 /// of those keys.
 ///
-/// Memory: all that grows is reserved in the task's pool. Up to three quarters of the pool hold keys; the others go to
+/// Memory: all that grows is reserved in the task's pool. Up to two thirds of the pool hold keys; the others go to
 /// files of the task's disk manager, which are gone when the query is, however it ends. The rounds get what is left, up to
 /// a third of the pool, for which keys in memory are written out too; with less memory they are more. Where the disk
 /// manager is disabled, or a few hundred KiB a partition are more than there is, the query ends with

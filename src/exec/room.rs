@@ -46,13 +46,17 @@ pub(super) async fn make_room(
         };
         return Ok((columns, plan));
     };
-    let mut better: Vec<Plan> = Room::wanted(n, width, threads).collect();
-    let fair = better.iter().position(|plan| plan.bytes <= most);
-    let rest = better.split_off(fair.unwrap_or(better.len() - 1));
-    let fits = |plan: &&Plan| workspace.set_aside(plan.bytes).is_ok();
-    if let Some(plan) = better.iter().chain(rest.first()).find(fits) {
+    let plans: Vec<Plan> = Room::wanted(n, width, threads).collect();
+    let fair = plans.iter().position(|plan| plan.bytes <= most);
+    let fair = fair.unwrap_or(plans.len() - 1);
+    // Half of a fair share costs a round more at times; writing keys out costs more.
+    let good = plans
+        .iter()
+        .take_while(|plan| plan.bytes * 2 >= plans[fair].bytes);
+    if let Some(plan) = good.find(|plan| workspace.set_aside(plan.bytes).is_ok()) {
         return Ok((columns, *plan));
     }
+    let rest = plans[fair..].to_vec();
     let stop = Stop::default();
     let _stopped_when_dropped = StopOnDrop(stop.clone());
     let workspace = Arc::clone(workspace);
@@ -83,9 +87,11 @@ fn spill_for(
     let Some(mut plan) = plans.next() else {
         return internal_err!("no plan for the memory of rounds");
     };
-    let mut refused = Ok(());
+    let (mut refused, mut wanted) = (Ok(()), plan.bytes);
     for lane in lanes {
-        if lane.spill(stop)? > 0 {
+        let given = lane.spill(wanted, stop)?;
+        wanted = wanted.saturating_sub(given);
+        if given > 0 {
             refused = workspace.set_aside(plan.bytes);
             if refused.is_ok() {
                 return Ok((columns, *plan));

@@ -97,10 +97,13 @@ impl PartitionScan {
         }
     }
 
-    /// Writes the keys of all lanes to disk; bytes given back.
+    /// Writes the keys of all lanes to disk, since more will be wanted soon; bytes given back.
     fn spill(&mut self) -> Result<usize> {
         let stop = Stop::default();
-        self.lanes.iter_mut().map(|lane| lane.spill(&stop)).sum()
+        self.lanes
+            .iter_mut()
+            .map(|lane| lane.spill(usize::MAX, &stop))
+            .sum()
     }
 }
 

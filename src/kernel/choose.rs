@@ -21,7 +21,7 @@ pub(crate) const COLLECTED_BYTES: usize = 3;
 const LEAST_CELLS: usize = 5 << 10;
 
 /// Memory for a cell on each thread: what counts it, tells it apart from others and carries its count.
-const CELL_BYTES: usize = 64;
+const CELL_BYTES: usize = 32;
 
 /// Memory for everything else on each thread.
 const THREAD_BYTES: usize = 640 << 10;

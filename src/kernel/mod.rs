@@ -91,12 +91,12 @@ pub trait Lane: Send {
     /// `None`: it cannot, or not in so small a piece.
     fn split(&mut self, values: u64) -> Option<Box<dyn Lane>>;
 
-    /// Moves what it holds in memory to disk; how many bytes of the reservation that gave back. 0: it cannot, or
-    /// holds nothing.
+    /// Moves what it holds in memory to disk until `bytes` of the reservation are given back, or all of it; how many
+    /// were. 0: it cannot, or holds nothing.
     ///
     /// # Errors
     /// Those of writing: `ResourcesExhausted` where the disk has no room; when `stop` is set.
-    fn spill(&mut self, _stop: &Stop) -> Result<usize> {
+    fn spill(&mut self, _bytes: usize, _stop: &Stop) -> Result<usize> {
         Ok(0)
     }
 

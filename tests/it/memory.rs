@@ -288,7 +288,7 @@ fn threads_share_a_lane_that_is_on_disk() {
             let mut lane = backend.open(&spec, memory.new_empty()).unwrap();
             lane.append(&values, None).unwrap();
             if whole {
-                assert!(lane.spill(&Stop::default()).unwrap() > 1 << 20);
+                assert!(lane.spill(usize::MAX, &Stop::default()).unwrap() > 1 << 20);
                 assert!(lane.held_bytes() <= 64 << 10 && lane.len() == 1_200_000);
             }
             assert_eq!(files_below(folder.path()).len(), 1);

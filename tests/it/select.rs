@@ -357,7 +357,7 @@ fn lanes_answer_as_the_naive_lane_does() {
             };
             let mut fast = lane(&CpuBackend::default(), &spec, &batches);
             let mut on_disk = lane(&spilling, &spec, &batches);
-            assert!(on_disk.spill(&Stop::default()).unwrap() > 0);
+            assert!(on_disk.spill(usize::MAX, &Stop::default()).unwrap() > 0);
             let mut naive = lane(&NaiveBackend, &spec, &batches);
             for request in &requests {
                 let mut replies = [

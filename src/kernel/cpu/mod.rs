@@ -213,28 +213,29 @@ impl<K: LaneKey> CpuLane<K> {
         }
         self.reduced = None;
         let mut keys = Reserved::new(self.store.reservation());
-        // Without room for them nothing is lost but time.
         let mut refused = false;
         let slots = self.slots_by_oracle(within)?;
         let brackets = BracketsOf::new(within, self.spec.width())?;
-        self.store.each_block(stop, |block, range| {
-            refused = refused || keys.make_room(block.len()).is_err();
+        let read = self.store.each_block(stop, |block, range| {
+            keys.make_room(block.len()).inspect_err(|_| refused = true)?;
             match &slots {
-                _ if refused => {}
                 Some((oracle, slots)) => {
                     slots.filter(block, &oracle.numbers.words()[range], &mut keys.keys);
                 }
                 None => brackets.filter(block, &mut keys.keys),
             }
             Ok(())
-        })?;
-        if !refused {
-            self.reduced = Some(Reduced {
-                brackets: within.clone(),
-                keys,
-            });
+        });
+        if refused {
+            // Nothing is lost but time.
+            return Ok(false);
         }
-        Ok(!refused)
+        read?;
+        self.reduced = Some(Reduced {
+            brackets: within.clone(),
+            keys,
+        });
+        Ok(true)
     }
 
     fn reduced_covers(&self, within: &Brackets) -> bool {
@@ -317,9 +318,9 @@ impl<K: LaneKey> Lane for CpuLane<K> {
         Some(Box::new(Self::over(self.spec.clone(), store)))
     }
 
-    fn spill(&mut self, stop: &Stop) -> Result<usize> {
+    fn spill(&mut self, bytes: usize, stop: &Stop) -> Result<usize> {
         (self.oracle, self.reduced) = (None, None);
-        self.store.spill(stop)
+        self.store.spill(bytes, stop)
     }
 
     fn answer(&mut self, request: &Request, stop: &Stop) -> Result<Reply> {

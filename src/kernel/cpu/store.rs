@@ -74,12 +74,12 @@ pub(super) struct Spilling {
 }
 
 impl Spilling {
-    /// Keys take at most three quarters of a pool of `limit` bytes.
+    /// Keys take at most two thirds of a pool of `limit` bytes.
     pub(super) fn new(spiller: Spiller, pool: Arc<dyn MemoryPool>, limit: Option<usize>) -> Self {
         Self {
             spiller,
             pool,
-            most: limit.map_or(usize::MAX, |limit| limit / 4 * 3),
+            most: limit.map_or(usize::MAX, |limit| limit / 3 * 2),
         }
     }
 
@@ -303,8 +303,8 @@ impl<K: Key> Store<K> {
         }
     }
 
-    /// Writes out all that is in memory; what was given back. More keys can follow.
-    pub(super) fn spill(&mut self, stop: &Stop) -> Result<usize> {
+    /// Writes out what is in memory until `wanted` bytes are given back, or all; how many were. More keys can follow.
+    pub(super) fn spill(&mut self, wanted: usize, stop: &Stop) -> Result<usize> {
         if self.memory.spilling.is_none() {
             return Ok(0);
         }
@@ -314,6 +314,10 @@ impl<K: Key> Store<K> {
             stop.check()?;
             let bytes = chunk.bytes();
             match chunk {
+                chunk if before - self.reservation.size() >= wanted => {
+                    self.chunks.push(chunk);
+                    continue;
+                }
                 Chunk::Spilled { offset, len } => self.push_spilled(offset, len),
                 Chunk::Own { pages, len } => {
                     self.write(&pages.words()[..len])?;
