@@ -37,7 +37,7 @@ impl<K: Key> Kernel for Encode<'_, K> {
 }
 
 /// Encodes words to as many keys.
-fn encode<K: Key>(encoding: Encoding, words: &[K], keys: &mut [K]) {
+pub(super) fn encode<K: Key>(encoding: Encoding, words: &[K], keys: &mut [K]) {
     dispatch(Encode {
         encoding,
         words,
