@@ -7,8 +7,9 @@
 use std::mem::size_of;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, LargeListArray};
-use datafusion::arrow::buffer::OffsetBuffer;
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, LargeListArray, ListArray, UInt64Array};
+use datafusion::arrow::buffer::{NullBuffer, OffsetBuffer};
+use datafusion::arrow::compute::take;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::utils::SingleRowListArrayBuilder;
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, internal_datafusion_err};
@@ -46,6 +47,16 @@ impl SelectedColumn {
 
     pub(crate) fn ask(&self) -> &Ask {
         &self.ask
+    }
+
+    /// The same over distinct values.
+    pub(crate) fn distinct(mut self) -> Self {
+        self.is_distinct = true;
+        self
+    }
+
+    pub(crate) fn is_distinct(&self) -> bool {
+        self.is_distinct
     }
 
     pub(crate) fn is_list(&self) -> bool {
@@ -97,6 +108,33 @@ impl SelectedColumn {
                 .build_list_scalar()),
             false => ScalarValue::try_from_array(&answers, 0),
         }
+    }
+
+    /// One row for each group, from the answers of the groups that have values.
+    pub(crate) fn group_rows(&self, answers: ArrayRef, lengths: &[u64]) -> Result<ArrayRef> {
+        let valid = NullBuffer::from_iter(lengths.iter().map(|&length| length > 0));
+        if self.is_list() {
+            let quantiles = self.ask.quantiles.len();
+            let lengths = lengths
+                .iter()
+                .map(|&length| if length > 0 { quantiles } else { 0 });
+            let item = Arc::new(Field::new_list_field(answers.data_type().clone(), true));
+            let offsets = OffsetBuffer::from_lengths(lengths);
+            let list = ListArray::try_new(item, offsets, answers, Some(valid))?;
+            return Ok(Arc::new(list));
+        }
+        if valid.null_count() == 0 {
+            return Ok(answers);
+        }
+        let mut next = 0;
+        let indices = valid.iter().map(|has_answer| {
+            has_answer.then(|| {
+                next += 1;
+                next - 1_u64
+            })
+        });
+        let indices = indices.collect::<UInt64Array>();
+        Ok(take(answers.as_ref(), &indices, None)?)
     }
 
     fn evaluate(&self, keys: &mut [KeyBits]) -> Result<ScalarValue> {

@@ -12,9 +12,10 @@ use datafusion::arrow::buffer::Buffer;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::super::classify::{Classify, LinearOf, TableOf, TreeOf, number, with_classifier};
+use super::super::classify::{LinearOf, TableOf, TreeOf, number, with_classifier};
 use super::super::pages::{FreePages, Pages};
-use super::super::store::{BLOCK, encode, reserve};
+pub(crate) use super::super::store::BLOCK;
+use super::super::store::{encode, reserve};
 use super::segments::{GroupAnswers, Plans, Segments, select_ranks};
 use crate::kernel::Stop;
 use crate::kernel::buckets::{CellTable, Cells, Edges};
@@ -36,9 +37,15 @@ pub(crate) struct Chunk {
     keys: Pages<u8>,
     capacity: usize,
     len: usize,
+    bytes: usize,
 }
 
 impl Chunk {
+    /// Bytes held, as reserved.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -102,29 +109,111 @@ impl NumberedKeys {
         Ok(())
     }
 
+    /// Makes sure that [`Self::append`] of so many values asks for no memory.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` that names the wanted bytes.
+    pub(crate) fn make_room<K: LaneKey>(&mut self, values: usize) -> Result<()> {
+        let has = self.chunks.last().map_or(0, |chunk| chunk.capacity - chunk.len);
+        if has >= values {
+            return Ok(());
+        }
+        // What is left in the last chunk stays empty.
+        self.grow::<K>(values)
+    }
+
     /// A new chunk as large as all before, within bounds.
     fn grow<K>(&mut self, wanted: usize) -> Result<()> {
-        let capacity = self.rows.max(wanted).max(BLOCK).next_power_of_two().min(CHUNK_ROWS);
-        reserve(&self.reservation, Chunk::bytes::<K>(capacity))?;
+        let most = CHUNK_ROWS.max(wanted);
+        let capacity = self.rows.max(wanted).max(BLOCK).next_power_of_two().min(most);
+        let bytes = Chunk::bytes::<K>(capacity);
+        reserve(&self.reservation, bytes)?;
         self.chunks.push(Chunk {
             ids: Pages::new(capacity, self.free.as_ref())?,
             keys: Pages::new(capacity * size_of::<K>(), self.free.as_ref())?,
             capacity,
             len: 0,
+            bytes,
         });
         Ok(())
     }
 
-    /// What the chunks are reserved in: give back with them.
+    /// Values held.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The chunks, and what they are reserved in.
     pub(crate) fn into_parts(self) -> (Vec<Chunk>, MemoryReservation) {
         (self.chunks, self.reservation)
     }
 }
 
+/// Keys beside the numbers of their groups, read block by block.
+pub(crate) trait Numbered<K>: Send + Sync {
+    /// Number of keys.
+    fn len(&self) -> usize;
+
+    /// Gives all keys to `each`, at most [`BLOCK`] at a time, with the number of each one's group.
+    ///
+    /// # Errors
+    /// When `stop` is set, or keys cannot be read back.
+    fn blocks(&self, stop: &Stop, each: impl FnMut(&[u16], &[K]) -> Result<()>) -> Result<()>;
+
+    /// The key at a place below [`Self::len`].
+    ///
+    /// # Errors
+    /// When it cannot be read back.
+    fn key(&self, at: usize) -> Result<K>;
+}
+
 /// A chunk, and the final number of each of its groups.
 pub(crate) struct Piece {
-    pub(crate) chunk: Chunk,
-    pub(crate) map: Arc<[u16]>,
+    chunk: Chunk,
+    /// `None`: they are final.
+    map: Option<Arc<[u16]>>,
+}
+
+impl Piece {
+    pub(crate) fn new(chunk: Chunk, map: &Arc<[u16]>) -> Self {
+        let is_final = map.iter().enumerate().all(|(own, id)| own == usize::from(*id));
+        Self {
+            chunk,
+            map: (!is_final).then(|| Arc::clone(map)),
+        }
+    }
+}
+
+impl<K: LaneKey> Numbered<K> for Piece {
+    fn len(&self) -> usize {
+        self.chunk.len
+    }
+
+    fn blocks(&self, stop: &Stop, mut each: impl FnMut(&[u16], &[K]) -> Result<()>) -> Result<()> {
+        let mut mapped = [0; BLOCK];
+        let blocks = self
+            .chunk
+            .ids()
+            .chunks(BLOCK)
+            .zip(self.chunk.keys::<K>().chunks(BLOCK));
+        for (ids, keys) in blocks {
+            stop.check()?;
+            match &self.map {
+                None => each(ids, keys)?,
+                Some(map) => {
+                    for (mapped, id) in mapped.iter_mut().zip(ids) {
+                        *mapped = map[usize::from(*id)];
+                    }
+                    each(&mapped[..ids.len()], keys)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn key(&self, at: usize) -> Result<K> {
+        Ok(self.chunk.keys::<K>()[at])
+    }
 }
 
 /// The cell function that all groups share.
@@ -139,18 +228,24 @@ pub(crate) struct Grid {
 
 impl Grid {
     /// From a sample of the keys of all pieces, which hold `rows > 0` of them.
-    pub(crate) fn sampled<K: LaneKey>(pieces: &[Piece], rows: usize, groups: usize) -> Result<Self> {
+    ///
+    /// # Errors
+    /// When keys cannot be read back.
+    pub(crate) fn sampled<K: LaneKey>(
+        pieces: &[impl Numbered<K>],
+        rows: usize,
+        groups: usize,
+    ) -> Result<Self> {
         let stride = (rows / SAMPLE).max(1);
         let mut sample = Vec::with_capacity(2 * SAMPLE);
         let mut at = stride / 2;
         for piece in pieces {
-            let keys = piece.chunk.keys::<K>();
             // A step that no period of the data divides.
-            while at < keys.len() {
-                sample.push(keys[at]);
+            while at < piece.len() {
+                sample.push(piece.key(at)?);
                 at += stride - stride / 16 + (sample.len() * 0x9e37_79b9) % (stride / 8 + 1);
             }
-            at -= keys.len();
+            at -= piece.len();
         }
         sample.sort_unstable();
         let most = (COUNTERS / groups).clamp(64, TABLE_CELLS);
@@ -158,7 +253,10 @@ impl Grid {
         let cells = if heavy {
             Cells::Edges(Edges::try_new(edges(&sample, most / 2))?)
         } else {
-            Cells::Table(CellTable::from_sample(&K::vec(sample), TABLE_CELLS.min(4 * most))?)
+            Cells::Table(CellTable::from_sample(
+                &K::vec(sample),
+                TABLE_CELLS.min(4 * most),
+            )?)
         };
         let shift = match cells {
             Cells::Edges(_) => 0,
@@ -181,20 +279,19 @@ impl Grid {
     ///
     /// # Errors
     /// When `stop` is set.
-    pub(crate) fn count<K: LaneKey>(&self, pieces: &[Piece], stop: &Stop) -> Result<Vec<u32>> {
+    pub(crate) fn count<K: LaneKey>(&self, pieces: &[impl Numbered<K>], stop: &Stop) -> Result<Vec<u32>> {
         with_classifier!(&self.cells, K, classify => {
             let mut counts = vec![0_u32; self.counters()];
             let mut numbers = [0; BLOCK];
             for piece in pieces {
-                let blocks = piece.chunk.keys::<K>().chunks(BLOCK).zip(piece.chunk.ids().chunks(BLOCK));
-                for (keys, ids) in blocks {
-                    stop.check()?;
+                piece.blocks(stop, |ids, keys| {
                     let numbers = &mut numbers[..keys.len()];
                     number(keys, &classify, numbers);
                     for (id, cell) in ids.iter().zip(numbers) {
-                        counts[self.slot(piece.map[usize::from(*id)], *cell)] += 1;
+                        counts[self.slot(*id, *cell)] += 1;
                     }
-                }
+                    Ok(())
+                })?;
             }
             Ok(counts)
         })
@@ -217,7 +314,7 @@ impl Grid {
     /// When `stop` is set; `ResourcesExhausted` where the keys do not fit.
     pub(crate) fn extract<K: LaneKey>(
         &self,
-        pieces: &[Piece],
+        pieces: &[impl Numbered<K>],
         wanted: &Wanted,
         reservation: &MemoryReservation,
         stop: &Stop,
@@ -227,15 +324,13 @@ impl Grid {
             let mut numbers = [0; BLOCK];
             let mut chosen = [0_u16; BLOCK];
             for piece in pieces {
-                let blocks = piece.chunk.keys::<K>().chunks(BLOCK).zip(piece.chunk.ids().chunks(BLOCK));
-                for (keys, ids) in blocks {
-                    stop.check()?;
+                piece.blocks(stop, |ids, keys| {
                     let numbers = &mut numbers[..keys.len()];
                     number(keys, &classify, numbers);
                     let mut len = 0;
                     for (at, (id, cell)) in ids.iter().zip(&*numbers).enumerate() {
                         chosen[len % BLOCK] = at as u16;
-                        len += usize::from(wanted.is_set(self.slot(piece.map[usize::from(*id)], *cell)));
+                        len += usize::from(wanted.is_set(self.slot(*id, *cell)));
                     }
                     if taken.len() + len > taken.capacity() {
                         let more = taken.capacity().max(BLOCK);
@@ -245,10 +340,11 @@ impl Grid {
                     }
                     for at in &chosen[..len] {
                         let at = usize::from(*at);
-                        slots.push(wanted.numbers[self.slot(piece.map[usize::from(ids[at])], numbers[at])]);
+                        slots.push(wanted.numbers[self.slot(ids[at], numbers[at])]);
                         taken.push(keys[at]);
                     }
-                }
+                    Ok(())
+                })?;
             }
             Ok((slots, taken))
         })
@@ -338,7 +434,8 @@ impl Wanted {
                 self.numbers[slot] = self.count as u32;
                 self.count += 1;
             }
-            self.inside.push((self.numbers[slot], rank - below, self.keys.len()));
+            self.inside
+                .push((self.numbers[slot], rank - below, self.keys.len()));
             self.keys.push(0);
         }
     }
@@ -353,7 +450,7 @@ impl Wanted {
     /// # Errors
     /// Internal errors only.
     pub(crate) fn answers<K: LaneKey>(
-        mut self,
+        &self,
         extracted: &[(Vec<u32>, Vec<K>)],
         plans: &mut Plans,
     ) -> Result<GroupAnswers> {
@@ -363,6 +460,7 @@ impl Wanted {
             .map(|(slots, keys)| (slots.as_slice(), keys.as_slice()))
             .collect();
         segments.fill(self.count, &pieces);
+        let mut found = self.keys.clone();
         let mut ranks = Vec::new();
         for ranked in self.inside.chunk_by(|a, b| a.0 == b.0) {
             ranks.clear();
@@ -372,16 +470,16 @@ impl Wanted {
             for (_, rank, index) in ranked {
                 let key = segment.get(*rank as usize - 1);
                 let key = key.ok_or_else(|| internal_datafusion_err!("a counted key was not extracted"))?;
-                self.keys[*index] = key.to_bits();
+                found[*index] = key.to_bits();
             }
         }
-        self.assemble(plans)
+        self.assemble(&found, plans)
     }
 
-    fn assemble(self, plans: &mut Plans) -> Result<GroupAnswers> {
+    fn assemble(&self, keys: &[KeyBits], plans: &mut Plans) -> Result<GroupAnswers> {
         let mut answers = GroupAnswers::new(plans.calls());
-        let mut rest = self.keys.as_slice();
-        for n in self.lengths {
+        let mut rest = keys;
+        for &n in &self.lengths {
             if n == 0 {
                 answers.add_empty();
                 continue;
@@ -400,12 +498,12 @@ impl Wanted {
 }
 
 /// Pieces in as many contiguous ranges as there are threads, of about equal numbers of rows.
-pub(crate) fn shares(pieces: &[Piece], threads: usize) -> Vec<Range<usize>> {
-    let total: usize = pieces.iter().map(|piece| piece.chunk.len()).sum();
+pub(crate) fn shares<K>(pieces: &[impl Numbered<K>], threads: usize) -> Vec<Range<usize>> {
+    let total: usize = pieces.iter().map(Numbered::len).sum();
     let mut shares = Vec::with_capacity(threads);
     let (mut from, mut rows) = (0, 0);
     for (at, piece) in pieces.iter().enumerate() {
-        rows += piece.chunk.len();
+        rows += piece.len();
         if rows * threads >= total * (shares.len() + 1) || at + 1 == pieces.len() {
             shares.push(from..at + 1);
             from = at + 1;

@@ -12,12 +12,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use datafusion::arrow::array::{Array, ArrayRef, UInt32Array};
 use datafusion::arrow::buffer::Buffer;
-use datafusion::common::Result;
+use datafusion::arrow::compute::{concat, take};
+use datafusion::common::{Result, internal_err};
+use datafusion::logical_expr::ColumnarValue;
 
 use super::super::pages::{FreePages, Pages};
 use super::super::store::encode;
 use super::words::PARTS;
+use crate::kernel::spill::SpillFile;
 use crate::key::{Encoding, Key, KeySpec, Width, words};
 
 /// Rows of a run.
@@ -50,8 +54,15 @@ impl Starts {
 
 /// Plain integers in order of part.
 pub(crate) struct Parted {
-    pub(crate) starts: Starts,
-    pages: Pages<u8>,
+    starts: Starts,
+    place: Place,
+}
+
+/// Where the integers are.
+enum Place {
+    Memory(Pages<u8>),
+    /// From this offset of the scan's spill file.
+    Disk(u64),
 }
 
 impl Parted {
@@ -59,20 +70,83 @@ impl Parted {
     fn new<T>(starts: &Starts, free: Option<&Arc<FreePages>>) -> Result<Self> {
         Ok(Self {
             starts: starts.clone(),
-            pages: Pages::new(starts.rows() * size_of::<T>(), free)?,
+            place: Place::Memory(Pages::new(starts.rows() * size_of::<T>(), free)?),
         })
     }
 
-    fn values_mut<T: bytemuck::Pod>(&mut self) -> &mut [T] {
-        let bytes = self.starts.rows() * size_of::<T>();
-        bytemuck::cast_slice_mut(&mut self.pages.words_mut()[..bytes])
+    /// Makes values of `T` as `write` does.
+    fn with<T: bytemuck::Pod>(
+        starts: &Starts,
+        free: Option<&Arc<FreePages>>,
+        write: impl FnOnce(&mut [T]),
+    ) -> Result<Self> {
+        let mut parted = Self::new::<T>(starts, free)?;
+        if let Place::Memory(pages) = &mut parted.place {
+            let bytes = starts.rows() * size_of::<T>();
+            write(bytemuck::cast_slice_mut(&mut pages.words_mut()[..bytes]));
+        }
+        Ok(parted)
     }
 
-    /// The values of a part, of the type that was written.
-    pub(crate) fn part<T: bytemuck::Pod>(&self, part: usize) -> &[T] {
-        let Range { start, end } = self.starts.range(part);
+    /// Appends the values of a part, of the type that was written; `file` is the one that this was spilled to.
+    pub(crate) fn append_part<T: bytemuck::Pod>(
+        &self,
+        part: usize,
+        file: Option<&SpillFile>,
+        out: &mut Vec<T>,
+    ) -> Result<()> {
+        self.append(self.starts.range(part), file, out)
+    }
+
+    fn append<T: bytemuck::Pod>(
+        &self,
+        Range { start, end }: Range<usize>,
+        file: Option<&SpillFile>,
+        out: &mut Vec<T>,
+    ) -> Result<()> {
         let size = size_of::<T>();
-        bytemuck::cast_slice(&self.pages.words()[start * size..end * size])
+        match (&self.place, file) {
+            _ if start == end => {}
+            (Place::Memory(pages), _) => {
+                out.extend_from_slice(bytemuck::cast_slice(&pages.words()[start * size..end * size]));
+            }
+            (Place::Disk(offset), Some(file)) => {
+                let from = out.len();
+                out.resize(from + (end - start), T::zeroed());
+                let bytes = bytemuck::cast_slice_mut(&mut out[from..]);
+                file.read_at(offset + (start * size) as u64, bytes)?;
+            }
+            (Place::Disk(_), None) => return internal_err!("spilled rows without their file"),
+        }
+        Ok(())
+    }
+
+    /// Reads `range` of a part, as [`Self::append_part`] the whole, in place of what `out` held.
+    pub(crate) fn read<T: bytemuck::Pod>(
+        &self,
+        part: usize,
+        range: Range<usize>,
+        file: Option<&SpillFile>,
+        out: &mut Vec<T>,
+    ) -> Result<()> {
+        out.clear();
+        let start = self.starts.range(part).start;
+        self.append(start + range.start..start + range.end, file, out)
+    }
+
+    /// Moves the values to the end of `file`.
+    fn spill(&mut self, size: usize, file: &mut SpillFile) -> Result<()> {
+        if let Place::Memory(pages) = &self.place {
+            let bytes = self.starts.rows() * size;
+            let offset = file.append(&pages.words()[..bytes])?;
+            self.place = Place::Disk(offset);
+        }
+        Ok(())
+    }
+
+    /// Values of a part.
+    pub(crate) fn part_len(&self, part: usize) -> usize {
+        self.starts.range(part).len()
     }
 }
 
@@ -89,7 +163,7 @@ pub(crate) enum StagedValues {
     /// Arrow's.
     Raw(Buffer),
     /// Keys already.
-    Keys(Vec<u8>),
+    Keys(Buffer),
 }
 
 /// A batch that waits for its run.
@@ -99,6 +173,8 @@ pub(crate) struct Staged<W> {
     /// Part of each row's group.
     pub(crate) parts: Vec<u16>,
     pub(crate) columns: Vec<StagedColumn>,
+    /// Whatever else belongs to the rows.
+    pub(crate) others: Vec<ColumnarValue>,
 }
 
 /// A column of a run.
@@ -114,8 +190,47 @@ pub(crate) struct Run {
     /// Group words of all rows.
     pub(crate) words: Parted,
     pub(crate) columns: Vec<RunColumn>,
-    /// Place of each staged row, a batch after the other: what else belongs to the rows follows it.
-    pub(crate) places: Vec<u32>,
+    /// Whatever else belongs to the rows, in the same order.
+    pub(crate) others: Vec<ColumnarValue>,
+    /// Bytes of words and keys in memory.
+    bytes: usize,
+}
+
+impl Run {
+    /// Bytes of words and keys in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Rows of a part.
+    pub(crate) fn part_range(&self, part: usize) -> Range<usize> {
+        self.words.starts.range(part)
+    }
+
+    /// Moves words and keys to the end of `file`; the bytes of memory that this frees.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub(crate) fn spill<W>(&mut self, specs: &[&KeySpec], file: &mut SpillFile) -> Result<usize> {
+        self.words.spill(size_of::<W>(), file)?;
+        for (column, spec) in self.columns.iter_mut().zip(specs) {
+            if let Some(own) = &mut column.own {
+                own.spill(size_of::<W>(), file)?;
+            }
+            column.keys.spill(spec.width().bytes(), file)?;
+        }
+        Ok(std::mem::take(&mut self.bytes))
+    }
+}
+
+/// Bytes that [`scatter`] will hold of the words and keys of a batch.
+pub(crate) fn run_bytes<W>(batch: &Staged<W>, specs: &[&KeySpec]) -> usize {
+    let rows = batch.words.len();
+    let column = |(column, spec): (&StagedColumn, &&KeySpec)| match &column.rows {
+        None => rows * spec.width().bytes(),
+        Some(kept) => kept.len() * (spec.width().bytes() + size_of::<W>()),
+    };
+    rows * size_of::<W>() + batch.columns.iter().zip(specs).map(column).sum::<usize>()
 }
 
 /// Counts of parts.
@@ -137,15 +252,15 @@ pub(crate) fn scatter<W: Key>(
     free: Option<&Arc<FreePages>>,
 ) -> Result<Run> {
     let starts = Starts::from_counts(&histogram(staged.iter().flat_map(|batch| &batch.parts)));
-    let mut run_words = Parted::new::<W>(&starts, free)?;
     let mut next = starts.0.to_vec();
     let mut places = Vec::with_capacity(starts.rows());
-    let out = run_words.values_mut::<W>();
-    for batch in staged {
-        let from = places.len();
-        place(&batch.parts, &mut next, &mut places);
-        write(&batch.words, &places[from..], out);
-    }
+    let words = Parted::with::<W>(&starts, free, |out| {
+        for batch in staged {
+            let from = places.len();
+            place(&batch.parts, &mut next, &mut places);
+            write(&batch.words, &places[from..], out);
+        }
+    })?;
     let columns = specs.iter().enumerate().map(|(index, spec)| {
         if staged.iter().all(|batch| batch.columns[index].rows.is_none()) {
             dense_column(staged, index, spec, &starts, &places, free)
@@ -155,9 +270,43 @@ pub(crate) fn scatter<W: Key>(
     });
     Ok(Run {
         columns: columns.collect::<Result<_>>()?,
-        words: run_words,
-        places,
+        words,
+        others: others(staged, &places)?,
+        bytes: staged.iter().map(|batch| run_bytes(batch, specs)).sum(),
     })
+}
+
+/// What else belongs to the rows: values that are the same in every row stay one.
+fn others<W>(staged: &[Staged<W>], places: &[u32]) -> Result<Vec<ColumnarValue>> {
+    let Some(count) = staged.first().map(|batch| batch.others.len()) else {
+        return Ok(Vec::new());
+    };
+    let mut rows = UInt32Array::from(Vec::<u32>::new());
+    if count > 0 {
+        let mut from = vec![0; places.len()];
+        for (row, place) in places.iter().enumerate() {
+            from[*place as usize] = row as u32;
+        }
+        rows = UInt32Array::from(from);
+    }
+    let column = |index: usize| {
+        if let ColumnarValue::Scalar(first) = &staged[0].others[index] {
+            let same = |batch: &Staged<W>| match &batch.others[index] {
+                ColumnarValue::Scalar(other) => other == first,
+                ColumnarValue::Array(_) => false,
+            };
+            if staged.iter().all(same) {
+                return Ok(ColumnarValue::Scalar(first.clone()));
+            }
+        }
+        let arrays = staged
+            .iter()
+            .map(|batch| batch.others[index].clone().into_array(batch.words.len()));
+        let arrays = arrays.collect::<Result<Vec<ArrayRef>>>()?;
+        let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
+        Ok(ColumnarValue::Array(take(&concat(&arrays)?, &rows, None)?))
+    };
+    (0..count).map(column).collect()
 }
 
 /// The next free place in each row's part.
@@ -189,7 +338,7 @@ fn write_keys<K: Key>(
             encode(encoding, raw, scratch);
             write(scratch, places, out);
         }
-        StagedValues::Keys(keys) => write(bytemuck::cast_slice(keys), places, out),
+        StagedValues::Keys(keys) => write(words::<K>(keys), places, out),
     }
 }
 
@@ -224,13 +373,14 @@ fn dense_column<W>(
     free: Option<&Arc<FreePages>>,
 ) -> Result<RunColumn> {
     with_key!(spec.width(), K => {
-        let mut keys = Parted::new::<K>(starts, free)?;
-        let (out, mut scratch, mut from) = (keys.values_mut::<K>(), Vec::new(), 0);
-        for batch in staged {
-            let places = &places[from..from + batch.parts.len()];
-            write_keys(&batch.columns[index].values, spec.encoding(), places, &mut scratch, out);
-            from += batch.parts.len();
-        }
+        let keys = Parted::with::<K>(starts, free, |out| {
+            let (mut scratch, mut from) = (Vec::new(), 0);
+            for batch in staged {
+                let places = &places[from..from + batch.parts.len()];
+                write_keys(&batch.columns[index].values, spec.encoding(), places, &mut scratch, out);
+                from += batch.parts.len();
+            }
+        })?;
         Ok(RunColumn { own: None, keys })
     })
 }
@@ -256,17 +406,23 @@ fn sparse_column<W: Key>(
     };
     let kept: Vec<_> = staged.iter().map(kept).collect();
     let starts = Starts::from_counts(&histogram(kept.iter().flat_map(|(_, parts)| parts)));
-    let mut own = Parted::new::<W>(&starts, free)?;
-    with_key!(spec.width(), K => {
-        let mut keys = Parted::new::<K>(&starts, free)?;
-        let (own_out, out) = (own.values_mut::<W>(), keys.values_mut::<K>());
-        let (mut next, mut places, mut scratch) = (starts.0.to_vec(), Vec::new(), Vec::new());
-        for (batch, (words, parts)) in staged.iter().zip(&kept) {
-            places.clear();
+    let (mut next, mut places) = (starts.0.to_vec(), Vec::with_capacity(starts.rows()));
+    let own = Parted::with::<W>(&starts, free, |out| {
+        for (words, parts) in &kept {
+            let from = places.len();
             place(parts, &mut next, &mut places);
-            write(words, &places, own_out);
-            write_keys(&batch.columns[index].values, spec.encoding(), &places, &mut scratch, out);
+            write(words, &places[from..], out);
         }
+    })?;
+    with_key!(spec.width(), K => {
+        let keys = Parted::with::<K>(&starts, free, |out| {
+            let (mut scratch, mut from) = (Vec::new(), 0);
+            for (batch, (words, _)) in staged.iter().zip(&kept) {
+                let places = &places[from..from + words.len()];
+                write_keys(&batch.columns[index].values, spec.encoding(), places, &mut scratch, out);
+                from += words.len();
+            }
+        })?;
         Ok(RunColumn { own: Some(own), keys })
     })
 }

@@ -80,12 +80,7 @@ impl GroupAnswers {
     }
 
     /// The next group, of `n` values; `key_at` gives the key of each rank of the plan.
-    pub(crate) fn add(
-        &mut self,
-        n: u64,
-        plan: &Plan,
-        key_at: &dyn Fn(u64) -> Result<KeyBits>,
-    ) -> Result<()> {
+    pub(crate) fn add(&mut self, n: u64, plan: &Plan, key_at: &dyn Fn(u64) -> Result<KeyBits>) -> Result<()> {
         self.lengths.push(n);
         for (found, picks) in self.found.iter_mut().zip(&plan.picks) {
             found.add(picks, key_at)?;
@@ -133,12 +128,6 @@ impl<K: Key> Segments<K> {
         }
     }
 
-    /// Bytes held.
-    pub(crate) fn bytes(&self) -> usize {
-        self.keys.capacity() * size_of::<K>()
-            + (self.starts.capacity() + self.next.capacity()) * size_of::<usize>()
-    }
-
     /// The keys of a group, in any order.
     pub(crate) fn segment_mut(&mut self, group: usize) -> &mut [K] {
         &mut self.keys[self.starts[group]..self.starts[group + 1]]
@@ -149,7 +138,11 @@ impl<K: Key> Segments<K> {
         let mut answers = GroupAnswers::new(plans.calls());
         for group in 0..self.starts.len() - 1 {
             let segment = self.segment_mut(group);
-            let segment = if distinct { sorted_distinct(segment) } else { segment };
+            let segment = if distinct {
+                sorted_distinct(segment)
+            } else {
+                segment
+            };
             let n = segment.len() as u64;
             if n == 0 {
                 answers.add_empty();
@@ -250,16 +243,17 @@ mod tests {
         for distinct in [false, true] {
             // Twice, so that memory is used again.
             segments.fill(1, &[(&[0; 9], &[1; 9])]);
-            segments.fill(
-                4,
-                &[(&[2, 0, 2], &[9, 5, 1]), (&[2, 2, 0, 3], &[9, 9, 5, 7])],
-            );
+            segments.fill(4, &[(&[2, 0, 2], &[9, 5, 1]), (&[2, 2, 0, 3], &[9, 9, 5, 7])]);
             let answers = segments.answers(&mut plans, distinct).unwrap();
             let lengths = if distinct { [1, 0, 2, 1] } else { [2, 0, 4, 1] };
             assert_eq!(answers.lengths, lengths);
             let spec = crate::key::KeySpec::try_new(&datafusion::arrow::datatypes::DataType::UInt64).unwrap();
             let values = plans.asks[0].values(&spec, &answers.found[0]).unwrap();
-            let expected = if distinct { vec![5_u64, 1, 7] } else { vec![5, 9, 7] };
+            let expected = if distinct {
+                vec![5_u64, 1, 7]
+            } else {
+                vec![5, 9, 7]
+            };
             let expected = datafusion::arrow::array::UInt64Array::from(expected);
             assert_eq!(values.as_ref(), &expected as &dyn datafusion::arrow::array::Array);
         }

@@ -183,7 +183,7 @@ mod tests {
     fn regular_words_spread_over_parts() {
         for shift in [0, 10, 32, 54] {
             let mut counts = vec![0; HASHED_PARTS];
-            for i in 0..(64 * HASHED_PARTS as u64).min(1 << (64 - shift)) {
+            for i in 0..(64 * HASHED_PARTS as u64).min(u64::MAX >> shift) {
                 counts[usize::from(part_of((i << shift).hash_word()))] += 1;
             }
             let most = counts.iter().max().unwrap();
