@@ -12,10 +12,12 @@
 //! ```
 
 mod aggregate;
+mod grouped;
 mod quantiles;
 mod room;
 mod run;
 mod scan;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
+pub use grouped::GroupedQuantilesExec;
 pub use quantiles::QuantilesExec;

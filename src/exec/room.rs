@@ -50,7 +50,7 @@ pub(super) async fn make_room(
     let fair = plans.iter().position(|plan| plan.bytes <= most);
     let fair = fair.unwrap_or(plans.len() - 1);
     // Half of a fair share costs a round more at times; writing keys out costs more.
-    let good = plans
+    let mut good = plans
         .iter()
         .take_while(|plan| plan.bytes * 2 >= plans[fair].bytes);
     if let Some(plan) = good.find(|plan| workspace.set_aside(plan.bytes).is_ok()) {

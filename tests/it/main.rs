@@ -8,6 +8,7 @@ mod embedding;
 mod exec;
 mod failures;
 mod functions;
+mod grouped;
 mod memory;
 mod patterns;
 mod planner;

@@ -15,6 +15,7 @@ mod classify;
 mod count;
 mod dispatch;
 mod extract;
+pub(crate) mod groups;
 mod lists;
 mod pages;
 mod rounds;
@@ -30,7 +31,9 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 
 use self::extract::{BracketsOf, Slots};
 use self::lists::Reserved;
-use self::pages::{FreePages, Pages};
+pub(crate) use self::pages::FreePages;
+use self::pages::Pages;
+pub(crate) use self::store::reserve;
 use self::store::{BLOCK, READ_BYTES, Spilling, Store};
 use super::buckets::Cells;
 use super::memory::{Held, Workspace};
@@ -121,7 +124,7 @@ const TABLE_BYTES: usize = 16 << 10;
 const FEW_EDGES: usize = 8;
 
 /// A key type that a lane can hold: ties [`KeyVec`] to it.
-trait LaneKey: Key {
+pub(crate) trait LaneKey: Key {
     fn vec(keys: Vec<Self>) -> KeyVec;
 }
 

@@ -23,7 +23,7 @@ use crate::kernel::spill::{SpillFile, Spiller};
 use crate::key::{Encoding, Key, words};
 
 /// Keys that a kernel handles between two looks at the stop flag, and the size of its scratch.
-pub(super) const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 
 /// Words that are looked at for NaNs, then encoded, while they are in the first-level cache.
 const PIECE: usize = 1024;
@@ -44,7 +44,7 @@ impl<K: Key> Kernel for Encode<'_, K> {
 }
 
 /// Encodes words to as many keys.
-fn encode<K: Key>(encoding: Encoding, words: &[K], keys: &mut [K]) {
+pub(super) fn encode<K: Key>(encoding: Encoding, words: &[K], keys: &mut [K]) {
     dispatch(Encode {
         encoding,
         words,
@@ -219,7 +219,10 @@ impl<K: Key> Store<K> {
     /// Reserves for keys. `false`: refused, but the store can spill.
     fn granted(&self, bytes: usize) -> Result<bool> {
         match &self.memory.spilling {
-            None => reserve(&self.reservation, bytes).map(|()| true),
+            None => match reserve(&self.reservation, bytes) {
+                Ok(()) => Ok(true),
+                Err(error) => Err(error.context("spilling is off")),
+            },
             Some(spilling) => Ok(spilling.allows(bytes) && self.reservation.try_grow(bytes).is_ok()),
         }
     }
@@ -480,11 +483,10 @@ impl<K: Key> Store<K> {
 }
 
 /// Reserves, or says what was wanted.
-pub(super) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<()> {
+pub(crate) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<()> {
     reservation.try_grow(bytes).map_err(|error| {
         error.context(format!(
-            "exact quantiles keep every key until the answer is known, and spilling is off: {bytes} more bytes \
-             wanted, {} bytes held",
+            "exact quantiles keep every key until the answer is known: {bytes} more bytes wanted, {} bytes held",
             reservation.size()
         ))
     })
