@@ -117,7 +117,7 @@ impl Display for PlainAggregate {
     }
 }
 
-/// A column of keys: several calls over the same expression and filter share it.
+/// A column of keys: several calls over the same expression and filter, in the same order, share it.
 #[derive(Debug, Clone)]
 pub(super) struct KeyColumn {
     pub(super) argument: Arc<dyn PhysicalExpr>,
@@ -178,12 +178,15 @@ impl Aggregates {
 
     /// Index of the column that `call` reads.
     fn column(&mut self, call: &QuantilesCall) -> usize {
-        let same = |column: &KeyColumn| column.argument.eq(&call.argument) && column.filter.eq(&call.filter);
+        let spec = call.selected.spec();
+        let same = |column: &KeyColumn| {
+            column.argument.eq(&call.argument) && column.filter.eq(&call.filter) && column.spec == *spec
+        };
         self.columns.iter().position(same).unwrap_or_else(|| {
             self.columns.push(KeyColumn {
                 argument: Arc::clone(&call.argument),
                 filter: call.filter.clone(),
-                spec: call.selected.spec().clone(),
+                spec: spec.clone(),
             });
             self.columns.len() - 1
         })

@@ -32,7 +32,7 @@ impl SelectedColumn {
     pub(crate) fn try_new(data_type: &DataType, ask: Ask, is_list: bool, is_distinct: bool) -> Result<Self> {
         ask.method.result_type(data_type)?;
         Ok(Self {
-            spec: KeySpec::try_new(data_type)?,
+            spec: ask.method.key_spec(data_type)?,
             ask,
             is_list,
             is_distinct,

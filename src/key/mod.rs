@@ -192,6 +192,16 @@ impl KeySpec {
         self.encoding.integer_key(value)
     }
 
+    /// The key of a number in a floating-point type, rounded to the type.
+    pub(crate) fn float_key(&self, value: f64) -> KeyBits {
+        self.encoding.float_key(value)
+    }
+
+    /// `value` rounded to the floating-point type.
+    pub(crate) fn rounded(&self, value: f64) -> f64 {
+        self.encoding.rounded(value)
+    }
+
     /// The number behind a key of a floating-point type; `None` for other types.
     pub(crate) fn float(&self, bits: KeyBits) -> Option<f64> {
         self.encoding.float(bits)

@@ -445,7 +445,7 @@ async fn wrapping_a_foreign_planner() {
     );
     assert_eq!(
         error(&ctx, "SELECT exact_quantiles(x, 3) FROM t").await,
-        "Error during planning: quantile 3 is out of range: allowed is a number from 0 to 1"
+        "Error during planning: exact_quantiles: quantile 3 is out of range: allowed is a number from 0 to 1"
     );
     let explained = rows(&ctx, "EXPLAIN SELECT exact_quantiles(x, 0.5) FROM t")
         .await
@@ -498,6 +498,6 @@ async fn a_foreign_planner_stays_and_functions_still_work() {
             "SELECT DISTINCT exact_quantiles(x, 0.5 + 1) OVER () FROM t WHERE false"
         )
         .await,
-        "Error during planning: quantile 1.5 is out of range: allowed is a number from 0 to 1"
+        "Error during planning: exact_quantiles: quantile 1.5 is out of range: allowed is a number from 0 to 1"
     );
 }

@@ -139,7 +139,7 @@ fn index(method: Method, (num, den): (u64, u64), n: u64) -> Option<u64> {
             std::cmp::Ordering::Greater => floor + 1,
             std::cmp::Ordering::Equal => floor + floor % 2,
         }),
-        Method::Linear | Method::Midpoint => None,
+        Method::Linear | Method::Midpoint | Method::Median | Method::PercentileCont => None,
     }
 }
 
