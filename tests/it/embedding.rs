@@ -108,7 +108,7 @@ fn arrays_without_a_session() {
         .strip_backtrace();
     assert_eq!(
         message,
-        "Error during planning: exact_quantiles: quantile 1.5 is out of range: allowed is a number from 0 to 1"
+        "Error during planning: quantile 1.5 is out of range: allowed is a number from 0 to 1"
     );
     let text = StringArray::from(vec!["a"]);
     let message = compute::quantiles(&text, &[0.5], Method::Disc)

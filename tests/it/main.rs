@@ -1,5 +1,6 @@
 //! Integration tests, in one binary.
 
+mod builtins;
 #[cfg(feature = "cli")]
 mod cli;
 mod embedding;

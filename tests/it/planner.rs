@@ -237,6 +237,7 @@ async fn registering_keeps_the_session_and_twice_is_once() {
 async fn registering_keeps_options_that_are_set_before() {
     let options = QuantilesOptions {
         strategy: "distributed_bms".parse().unwrap(),
+        ..QuantilesOptions::default()
     };
     let config = SessionConfig::new()
         .with_information_schema(true)
