@@ -14,8 +14,9 @@ use datafusion::logical_expr::{
 };
 
 use super::FunctionName;
-use super::accumulator::{QuantilesAccumulator, SelectedColumn, SlidingQuantilesAccumulator};
+use super::accumulator::{QuantilesAccumulator, SelectedColumn};
 use super::call::evaluated_quantiles;
+use super::frame::SlidingQuantilesAccumulator;
 use super::groups::QuantilesGroupsAccumulator;
 use crate::select::quantile::{Ask, Method};
 
@@ -227,7 +228,9 @@ impl AggregateUDFImpl for ExactQuantiles {
     }
 
     fn create_sliding_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::new(SlidingQuantilesAccumulator::new(self.column(&args)?)))
+        Ok(Box::new(SlidingQuantilesAccumulator::try_new(
+            self.column(&args)?,
+        )?))
     }
 
     fn groups_accumulator_supported(&self, _args: AccumulatorArgs) -> bool {

@@ -17,6 +17,7 @@ mod accumulator;
 mod call;
 mod exact_quantiles;
 mod expr_planner;
+mod frame;
 mod groups;
 mod names;
 mod percentile_cont;

@@ -167,7 +167,7 @@ impl Encoding {
     }
 
     /// The word whose key is `key`. Flipping the sign bit is its own inverse, so integers encode by it too.
-    fn decode<K: Key>(self, key: K) -> K {
+    pub(super) fn decode<K: Key>(self, key: K) -> K {
         let sign = K::one() << (self.bits() - 1);
         match self {
             Encoding::Unsigned(_) => key,
@@ -310,7 +310,7 @@ pub(super) fn to_array(data_type: &DataType, encoding: Encoding, bits: &[KeyBits
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::key::KeySpec;
     use datafusion::arrow::array::*;
@@ -340,7 +340,7 @@ mod tests {
     }
 
     /// One array of each supported type, with extremes.
-    fn samples() -> Vec<ArrayRef> {
+    pub(crate) fn samples() -> Vec<ArrayRef> {
         let i64s = vec![0, -1, 1, i64::MIN, i64::MAX, 42, -42];
         let i32s = vec![0, -1, 1, i32::MIN, i32::MAX, 42];
         let mut arrays: Vec<ArrayRef> = vec![

@@ -9,6 +9,7 @@
 //! `0.0`.
 
 mod fixed;
+mod single;
 
 use std::fmt::Debug;
 

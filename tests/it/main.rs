@@ -15,3 +15,4 @@ mod readme;
 mod select;
 mod slt;
 mod support;
+mod windows;
