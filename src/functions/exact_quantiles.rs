@@ -18,7 +18,7 @@ use super::accumulator::{QuantilesAccumulator, SelectedColumn};
 use super::call::evaluated_quantiles;
 use super::frame::SlidingQuantilesAccumulator;
 use super::groups::QuantilesGroupsAccumulator;
-use crate::select::quantile::{Ask, Method};
+use crate::select::quantile::{Ask, Method, Quantiles};
 
 /// Exact quantiles of a column under one name, by one method, counted from one end.
 ///
@@ -34,6 +34,8 @@ pub struct ExactQuantiles {
     called: FunctionName,
     method: Method,
     descending: bool,
+    /// Quantiles that are not an argument.
+    bound: Option<Quantiles>,
     signature: Signature,
 }
 
@@ -51,6 +53,7 @@ impl ExactQuantiles {
             called,
             method,
             descending,
+            bound: None,
             signature,
         }
     }
@@ -58,6 +61,14 @@ impl ExactQuantiles {
     /// This type behind a registered function, if it is one of ours.
     pub fn of(function: &AggregateUDF) -> Option<&Self> {
         function.inner().downcast_ref::<Self>()
+    }
+
+    /// The same function of one argument, for these quantiles.
+    pub(crate) fn bound_to(&self, quantiles: Quantiles) -> Self {
+        Self {
+            bound: Some(quantiles),
+            ..Self::new(self.called, self.method, self.descending)
+        }
     }
 
     /// The name that users write.
@@ -76,10 +87,11 @@ impl ExactQuantiles {
     }
 
     fn column(&self, args: &AccumulatorArgs) -> Result<SelectedColumn> {
-        let [_, quantiles] = args.exprs else {
-            return plan_err!("{}", self.called.wrong_arguments(args.exprs.len()));
+        let quantiles = match (&self.bound, args.exprs) {
+            (Some(bound), [_]) => bound.clone(),
+            (None, [_, quantiles]) => evaluated_quantiles(self.called, quantiles)?,
+            _ => return plan_err!("{}", self.called.wrong_arguments(args.exprs.len())),
         };
-        let quantiles = evaluated_quantiles(self.called, quantiles)?;
         // An ordering is left only where no `QuantilesExprPlanner` has turned it into the function's name.
         let reversed = args
             .order_bys
@@ -189,6 +201,7 @@ impl AggregateUDFImpl for ExactQuantiles {
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         match arg_types {
+            [x] if self.bound.is_some() => Ok(vec![ordered_type(x).clone()]),
             [x, quantiles] => {
                 // Types without an order are refused by `return_type`, whose error reaches the user as it is.
                 Ok(vec![ordered_type(x).clone(), quantiles.clone()])
@@ -203,11 +216,13 @@ impl AggregateUDFImpl for ExactQuantiles {
     }
 
     fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
-        let [x, quantiles] = arg_types else {
-            return plan_err!("{}", self.called.wrong_arguments(arg_types.len()));
+        let (x, is_list) = match (&self.bound, arg_types) {
+            (Some(bound), [x]) => (x, bound.is_list),
+            (None, [x, quantiles]) => (x, is_list(quantiles)),
+            _ => return plan_err!("{}", self.called.wrong_arguments(arg_types.len())),
         };
         let one = self.method.result_type(ordered_type(x))?;
-        Ok(match is_list(quantiles) {
+        Ok(match is_list {
             true => DataType::new_list(one, true),
             false => one,
         })

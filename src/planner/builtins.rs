@@ -13,66 +13,18 @@ use std::sync::Arc;
 use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::functions_aggregate::median::Median;
-use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment, Sort, WindowFunction};
+use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment, Sort};
 use datafusion::logical_expr::{
-    Aggregate, AggregateUDF, Expr, ExprSchemable, LogicalPlan, Window, WindowFunctionDefinition, lit,
+    AggregateUDF, Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition, lit,
 };
 
+use super::swap::{over_same_window, swap_calls};
 use crate::functions::{aggregate, is_percentile_cont};
 use crate::select::quantile::Method;
 
 /// Swaps the calls in each aggregation and window, in subqueries too.
 pub(super) fn replace_builtins(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
-    plan.transform_up_with_subqueries(|node| match node {
-        LogicalPlan::Aggregate(aggregate) => {
-            let calls = replaced(aggregate.aggr_expr, aggregate.input.schema());
-            let (input, groups, schema) = (aggregate.input, aggregate.group_expr, aggregate.schema);
-            calls.map_data(|calls| {
-                let aggregate = Aggregate::try_new_with_schema(input, groups, calls, schema)?;
-                Ok(LogicalPlan::Aggregate(aggregate))
-            })
-        }
-        LogicalPlan::Window(window) => {
-            let calls = replaced(window.window_expr, window.input.schema());
-            let (input, schema) = (window.input, window.schema);
-            calls.map_data(|window_expr| {
-                Ok(LogicalPlan::Window(Window {
-                    input,
-                    window_expr,
-                    schema,
-                }))
-            })
-        }
-        other => Ok(Transformed::no(other)),
-    })
-}
-
-fn replaced(calls: Vec<Expr>, schema: &DFSchema) -> Transformed<Vec<Expr>> {
-    let mut changed = false;
-    let calls = calls.into_iter().map(|call| match replaced_call(&call, schema) {
-        None => call,
-        Some(replacement) => {
-            changed = true;
-            let name = call.schema_name().to_string();
-            let is_same = replacement.schema_name().to_string() == name;
-            match is_same {
-                true => replacement,
-                false => replacement.alias(name),
-            }
-        }
-    });
-    let calls = calls.collect();
-    Transformed::new_transformed(calls, changed)
-}
-
-/// The call of ours that answers as `call`; an alias around it stays.
-fn replaced_call(call: &Expr, schema: &DFSchema) -> Option<Expr> {
-    match call {
-        Expr::Alias(alias) => {
-            let mut alias = alias.clone();
-            *alias.expr = replaced_call(&alias.expr, schema)?;
-            Some(Expr::Alias(alias))
-        }
+    swap_calls(plan, &|call, schema| match call {
         Expr::AggregateFunction(AggregateFunction { func, params }) => {
             let (func, args) = same_answers(
                 func,
@@ -89,14 +41,12 @@ fn replaced_call(call: &Expr, schema: &DFSchema) -> Option<Expr> {
             let WindowFunctionDefinition::AggregateUDF(func) = &window.fun else {
                 return None;
             };
-            let mut params = window.params.clone();
-            let (func, args) = same_answers(func, &params.args, &[], params.null_treatment, schema)?;
-            (params.args, params.null_treatment) = (args, None);
-            let fun = WindowFunctionDefinition::AggregateUDF(func);
-            Some(Expr::WindowFunction(Box::new(WindowFunction { fun, params })))
+            let nulls = window.params.null_treatment;
+            let (func, args) = same_answers(func, &window.params.args, &[], nulls, schema)?;
+            Some(over_same_window(window, func, args))
         }
         _ => None,
-    }
+    })
 }
 
 /// The function and the arguments of ours that give the same bits. `order`: that of `WITHIN GROUP`.

@@ -20,6 +20,8 @@ mod physical;
 mod query_planner;
 mod register;
 mod rewrite;
+mod swap;
+mod windows;
 
 pub use check::CheckQuantiles;
 pub use node::QuantilesNode;

@@ -17,6 +17,7 @@ use super::builtins::replace_builtins;
 use super::check::check_calls;
 use super::foreign::plan_with_inner;
 use super::rewrite::rewrite;
+use super::windows::bind_quantiles;
 use crate::config::QuantilesOptions;
 
 /// A shareable query planner.
@@ -92,7 +93,7 @@ impl QueryPlanner for QuantilesPlanner {
             true => replace_builtins(logical_plan.clone())?,
             false => Transformed::no(logical_plan.clone()),
         };
-        let rewritten = replaced.transform_data(rewrite)?;
+        let rewritten = replaced.transform_data(rewrite)?.transform_data(bind_quantiles)?;
         match &self.rest {
             Rest::Inner(inner) if !rewritten.transformed => {
                 inner.create_physical_plan(logical_plan, session).await
