@@ -49,6 +49,12 @@ impl QuantilesCall {
         })
     }
 
+    /// The same over the distinct values only.
+    pub(crate) fn distinct(mut self) -> Self {
+        self.selected = self.selected.distinct();
+        self
+    }
+
     pub(super) fn selected(&self) -> &SelectedColumn {
         &self.selected
     }
@@ -57,7 +63,12 @@ impl QuantilesCall {
 impl Display for QuantilesCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ask = self.selected.ask();
-        write!(f, "{EXACT_QUANTILES}({}, ", self.argument)?;
+        let distinct = if self.selected.is_distinct() {
+            "DISTINCT "
+        } else {
+            ""
+        };
+        write!(f, "{EXACT_QUANTILES}({distinct}{}, ", self.argument)?;
         match (self.selected.is_list(), ask.quantiles.as_slice()) {
             (false, [quantile]) => write!(f, "{quantile}")?,
             (_, quantiles) => write!(f, "{}", Abbreviated(quantiles))?,
@@ -123,6 +134,8 @@ pub(super) struct KeyColumn {
     pub(super) argument: Arc<dyn PhysicalExpr>,
     pub(super) filter: Option<Arc<dyn PhysicalExpr>>,
     pub(super) spec: KeySpec,
+    /// Whether its calls are over distinct values.
+    pub(super) distinct: bool,
 }
 
 impl Display for KeyColumn {
@@ -178,15 +191,19 @@ impl Aggregates {
 
     /// Index of the column that `call` reads.
     fn column(&mut self, call: &QuantilesCall) -> usize {
-        let spec = call.selected.spec();
+        let (spec, distinct) = (call.selected.spec(), call.selected.is_distinct());
         let same = |column: &KeyColumn| {
-            column.argument.eq(&call.argument) && column.filter.eq(&call.filter) && column.spec == *spec
+            column.argument.eq(&call.argument)
+                && column.filter.eq(&call.filter)
+                && column.spec == *spec
+                && column.distinct == distinct
         };
         self.columns.iter().position(same).unwrap_or_else(|| {
             self.columns.push(KeyColumn {
                 argument: Arc::clone(&call.argument),
                 filter: call.filter.clone(),
                 spec: spec.clone(),
+                distinct,
             });
             self.columns.len() - 1
         })

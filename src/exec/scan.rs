@@ -116,11 +116,11 @@ fn push_values(plain: &PlainAggregate, accumulator: &mut dyn Accumulator, batch:
     accumulator.update_batch(&arguments.collect::<Result<Vec<_>>>()?)
 }
 
-fn values(expr: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<ArrayRef> {
+pub(super) fn values(expr: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<ArrayRef> {
     expr.evaluate(batch)?.into_array(batch.num_rows())
 }
 
-fn mask(filter: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<BooleanArray> {
+pub(super) fn mask(filter: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<BooleanArray> {
     let mask = values(filter, batch)?;
     mask.as_any()
         .downcast_ref::<BooleanArray>()

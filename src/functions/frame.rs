@@ -16,7 +16,7 @@ use datafusion::logical_expr::Accumulator;
 use super::accumulator::{SelectedColumn, state_rows};
 use crate::key::{Key, KeyBits, Width};
 use crate::select::ordered::OrderedKeys;
-use crate::select::quantile::{Interpolation, Pick};
+use crate::select::quantile::{Interpolation, Picks};
 
 /// The values of one frame, in order.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Frame {
     keys: Keys,
     interpolation: Interpolation,
     /// Where the answers lie, among this many values.
-    picks: (u64, Vec<Pick>),
+    picks: (u64, Picks),
     /// Until something comes or goes.
     answer: Option<ScalarValue>,
 }
@@ -80,7 +80,7 @@ impl Frame {
                 Width::W128 => Keys::W128(OrderedKeys::new(distinct)),
             },
             interpolation: column.ask().interpolation(column.spec())?,
-            picks: (0, Vec::new()),
+            picks: (0, Picks::default()),
             answer: None,
         })
     }
@@ -115,11 +115,7 @@ impl Frame {
         }
         let n = self.keys.len();
         if n > 0 && n != self.picks.0 {
-            let ask = column.ask();
-            let picks = ask.quantiles.iter().map(|quantile| ask.pick(*quantile, n));
-            self.picks.0 = n;
-            self.picks.1.clear();
-            self.picks.1.extend(picks);
+            self.picks = (n, column.ask().picks(n));
         }
         let answer = self.answer(column)?;
         self.answer = Some(answer.clone());
@@ -137,15 +133,18 @@ impl Frame {
             );
         }
         let key_at = |rank| self.keys.at(rank);
-        let answer = |pick: &Pick| self.interpolation.answer(column.spec(), *pick, &key_at);
+        let mut answers = self
+            .picks
+            .1
+            .iter()
+            .map(|pick| self.interpolation.answer(column.spec(), pick, &key_at));
         let result = &self.interpolation.result;
-        match (self.picks.1.as_slice(), column.is_list()) {
-            ([pick], false) => result.scalar(answer(pick)?),
-            (picks, _) => {
-                let keys = picks.iter().map(answer).collect::<Result<Vec<_>>>()?;
-                column.row(result.to_array(&keys)?, n)
-            }
+        if !column.is_list()
+            && let Some(answer) = answers.next()
+        {
+            return result.scalar(answer?);
         }
+        column.row(result.to_array(&answers.collect::<Result<Vec<_>>>()?)?, n)
     }
 
     /// Every value's key.
@@ -158,7 +157,7 @@ impl Frame {
 
     pub(super) fn size(&self) -> usize {
         let keys = each_width!(&self.keys, tree => tree.size());
-        size_of::<Self>() + keys + self.picks.1.capacity() * size_of::<Pick>()
+        size_of::<Self>() + keys
     }
 }
 

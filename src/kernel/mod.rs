@@ -2,13 +2,16 @@
 //!
 //! [`round`] holds what goes back and forth, [`buckets`] the cell functions that both sides must compute alike,
 //! [`cpu`] the lanes for the processor, [`naive`] the slow lane that everything else is tested against, and
-//! [`choose`] the one place where measured costs decide which rounds are asked.
+//! [`choose`] the one place where measured costs decide which rounds are asked. `spill` keeps what memory is refused for.
 
 pub mod buckets;
 pub mod choose;
 pub mod cpu;
 pub mod naive;
 pub mod round;
+// Only tests use it until lanes spill.
+#[cfg_attr(not(test), expect(dead_code))]
+pub(crate) mod spill;
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -352,8 +352,8 @@ impl Fraction {
 /// Where an answer lies: between two ranks (1-based, from the least value), `weight` of the way from `low` to `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pick {
-    pub(crate) low: u64,
-    pub(crate) high: u64,
+    low: u64,
+    high: u64,
     weight: Fraction,
 }
 
@@ -380,7 +380,7 @@ pub struct Ask {
 
 impl Ask {
     /// Where the answer for one quantile lies among `n > 0` values.
-    pub(crate) fn pick(&self, quantile: Quantile, n: u64) -> Pick {
+    fn pick(&self, quantile: Quantile, n: u64) -> Pick {
         if self.method.is_builtin() {
             return builtin::pick(self.method, quantile, self.descending, n);
         }
@@ -445,17 +445,63 @@ impl Ask {
                 self.quantiles.len(),
             ));
         }
+        let mut found = Found::default();
+        found.add(&self.picks(n), key_at)?;
+        self.values(spec, &found)
+    }
+
+    /// Where the answers lie among `n > 0` values, in the caller's order.
+    pub(crate) fn picks(&self, n: u64) -> Picks {
+        let picks = self.quantiles.iter().map(|quantile| self.pick(*quantile, n));
+        Picks(picks.collect())
+    }
+
+    /// The answers from the keys that were picked, of type [`Method::result_type`].
+    pub(crate) fn values(&self, spec: &KeySpec, found: &Found) -> Result<ArrayRef> {
+        if !self.method.interpolates() {
+            return spec.to_array(&found.low);
+        }
         let interpolation = self.interpolation(spec)?;
-        let keys = self.quantiles.iter().map(|quantile| {
-            let pick = self.pick(*quantile, n);
-            interpolation.answer(spec, pick, key_at)
-        });
+        let ends = found.low.iter().zip(&found.high);
+        let keys = ends
+            .zip(&found.picks)
+            .map(|((low, high), pick)| interpolation.between(spec, *pick, *low, *high));
         interpolation.result.to_array(&keys.collect::<Result<Vec<_>>>()?)
     }
 
     /// How the keys of `spec` become keys of the answers.
     pub(crate) fn interpolation(&self, spec: &KeySpec) -> Result<Interpolation> {
         Interpolation::try_new(self.method, spec)
+    }
+}
+
+/// Where the answers of one [`Ask`] lie among some number of values.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Picks(Vec<Pick>);
+
+impl Picks {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Pick> {
+        self.0.iter().copied()
+    }
+}
+
+/// Keys between which answers lie, of any number of groups.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    low: Vec<KeyBits>,
+    high: Vec<KeyBits>,
+    picks: Vec<Pick>,
+}
+
+impl Found {
+    /// Adds those of one group; `key_at` gives the key of a 1-based rank.
+    pub(crate) fn add(&mut self, picks: &Picks, key_at: &dyn Fn(u64) -> Result<KeyBits>) -> Result<()> {
+        for pick in picks.iter() {
+            self.low.push(key_at(pick.low)?);
+            self.high.push(key_at(pick.high)?);
+            self.picks.push(pick);
+        }
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ mod cli;
 mod embedding;
 mod exec;
 mod functions;
+mod grouped;
 mod names;
 mod patterns;
 mod planner;

@@ -50,17 +50,19 @@ impl Interpolation {
         key_at: &dyn Fn(u64) -> Result<KeyBits>,
     ) -> Result<KeyBits> {
         let low = key_at(pick.low)?;
-        if pick.low == pick.high && spec.data_type() == self.result.data_type() {
-            return Ok(low);
-        }
         let high = match pick.low == pick.high {
             true => low,
             false => key_at(pick.high)?,
         };
-        self.between(spec, low, high, pick.weight)
+        self.between(spec, pick, low, high)
     }
 
-    fn between(&self, spec: &KeySpec, low: KeyBits, high: KeyBits, weight: Fraction) -> Result<KeyBits> {
+    /// As [`Self::answer`], from the keys of the two ranks.
+    pub(super) fn between(&self, spec: &KeySpec, pick: Pick, low: KeyBits, high: KeyBits) -> Result<KeyBits> {
+        if pick.low == pick.high && spec.data_type() == self.result.data_type() {
+            return Ok(low);
+        }
+        let weight = pick.weight;
         if self.kind == Kind::Floats {
             let float = |key| {
                 let float = spec.float(key);
