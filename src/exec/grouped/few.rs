@@ -87,10 +87,13 @@ impl<W: Word> FewGroups<W> {
         let mut plain = PlainGroups::try_new(&plan.aggregates.plain)?;
         let mut columns: Vec<(Vec<Piece>, Vec<MemoryReservation>)> = Vec::new();
         columns.resize_with(plan.aggregates.columns.len(), Default::default);
+        let mut seen = 0;
         for (mut scan, map) in scans.into_iter().zip(&self.maps) {
             let ids: Vec<usize> = map.iter().map(|id| usize::from(*id)).collect();
             let states = scan.plain.states(&[])?;
-            plain.merge(states.all(), &ids, groups)?;
+            // Numbers are in the order of scans: each adds the groups that the ones before have not.
+            seen = ids.iter().fold(seen, |seen, id| seen.max(id + 1));
+            plain.merge(states.all(), &ids, seen)?;
             if let Phase::Few(few) = scan.phase {
                 for (keys, (pieces, reservations)) in few.into_iter().zip(&mut columns) {
                     let (chunks, reservation) = keys.into_parts();

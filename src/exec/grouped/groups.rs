@@ -1,6 +1,9 @@
 //! Numbers and words for the groups of one scan.
 
+use std::sync::Arc;
+
 use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::common::hash_utils::{RandomState, create_hashes};
 use datafusion::logical_expr::EmitTo;
@@ -26,6 +29,7 @@ pub(super) enum Grouping<W> {
     /// By DataFusion's own tables, for columns of any type: a word is the number of the group in this scan.
     Interned {
         values: Box<dyn GroupValues>,
+        schema: SchemaRef,
         parts: Vec<u16>,
         hashes: Vec<u64>,
     },
@@ -40,7 +44,8 @@ impl<W: Word> Grouping<W> {
                 null: None,
             },
             None => Grouping::Interned {
-                values: group_values(plan)?,
+                values: group_values(plan.group_schema())?,
+                schema: plan.group_schema(),
                 parts: Vec::new(),
                 hashes: Vec::new(),
             },
@@ -68,6 +73,7 @@ impl<W: Word> Grouping<W> {
                 values,
                 parts,
                 hashes,
+                ..
             } => values.size() + parts.capacity() * size_of::<u16>() + hashes.capacity() * size_of::<u64>(),
         }
     }
@@ -94,6 +100,7 @@ impl<W: Word> Grouping<W> {
                 values,
                 parts,
                 hashes,
+                ..
             } => {
                 values.intern(columns, ids)?;
                 if values.len() > parts.len() {
@@ -176,9 +183,10 @@ impl<W: Word> Grouping<W> {
             Grouping::Packed { packing, table, null } => {
                 packing.columns(table.words(), null.map(|null| null as usize))
             }
-            Grouping::Interned { values, .. } => {
+            Grouping::Interned { values, schema, .. } => {
                 let columns = values.emit(EmitTo::All)?;
-                // Distinct rows get numbers in their order.
+                // Distinct rows get numbers in their order. Not every table can be used again.
+                *values = group_values(Arc::clone(schema))?;
                 values.intern(&columns, &mut Vec::new())?;
                 Ok(columns)
             }
@@ -187,6 +195,6 @@ impl<W: Word> Grouping<W> {
 }
 
 /// An empty table of DataFusion's for the group columns.
-pub(super) fn group_values(plan: &GroupPlan) -> Result<Box<dyn GroupValues>> {
-    new_group_values(plan.group_schema(), &GroupOrdering::None)
+pub(super) fn group_values(schema: SchemaRef) -> Result<Box<dyn GroupValues>> {
+    new_group_values(schema, &GroupOrdering::None)
 }

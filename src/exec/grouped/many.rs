@@ -7,7 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use datafusion::arrow::array::{Array, ArrayRef};
+use datafusion::arrow::array::{Array, ArrayRef, UInt64Array};
+use datafusion::arrow::compute::take;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::{ColumnarValue, EmitTo};
@@ -255,7 +256,7 @@ impl<W: Word> PartGroups<W> {
                 false => PartGroups::Words(table),
             });
         }
-        let mut values = group_values(&parts.plan)?;
+        let mut values = group_values(parts.plan.group_schema())?;
         let mut ids = Vec::with_capacity(parts.scans.len());
         for scan in &parts.scans {
             let mut own = Vec::new();
@@ -315,15 +316,15 @@ impl<W: Word> PartGroups<W> {
         if aggregates.is_empty() {
             return Ok(Vec::new());
         }
-        let count = self.len();
         let mut plain = PlainGroups::try_new(aggregates)?;
-        let (mut words, mut ids, mut wide) = (Vec::new(), Vec::new(), Vec::new());
+        let mut order = FirstSeen::new(self.len());
+        let (mut words, mut ids) = (Vec::new(), Vec::new());
         for (index, scan) in parts.scans.iter().enumerate() {
             if let Some(states) = &scan.states {
                 let members = states.order.part(part);
                 if !members.is_empty() {
-                    let ids = self.state_ids(scan, index, members);
-                    plain.merge(&states.part(part)?, &ids, count)?;
+                    let (ids, seen) = order.renumber(self.state_ids(scan, index, members));
+                    plain.merge(&states.part(part)?, ids, seen)?;
                 }
             }
             for run in &scan.runs.list {
@@ -335,18 +336,17 @@ impl<W: Word> PartGroups<W> {
                 ids.clear();
                 run.words.append_part(part, scan.runs.file.as_ref(), &mut words)?;
                 self.append_ids(parts, part, index, &words, &mut ids);
-                wide.clear();
-                wide.extend(ids.iter().map(|id| *id as usize));
                 let inputs = run.others.iter().map(|input| match input {
                     ColumnarValue::Array(array) => {
                         ColumnarValue::Array(array.slice(range.start, range.len()))
                     }
                     scalar => scalar.clone(),
                 });
-                plain.update_inputs(aggregates, &inputs.collect::<Vec<_>>(), &wide, count)?;
+                let (ids, seen) = order.renumber(ids.iter().map(|id| *id as usize));
+                plain.update_inputs(aggregates, &inputs.collect::<Vec<_>>(), ids, seen)?;
             }
         }
-        plain.evaluate()
+        order.restore(plain.evaluate()?)
     }
 
     /// The numbers of the groups that a scan's states are of. Each of them has stood among the words.
@@ -361,6 +361,47 @@ impl<W: Word> PartGroups<W> {
                 ids.collect()
             }
         }
+    }
+}
+
+/// Numbers in the order of first appearance: accumulators take it that each batch has rows of all groups that are new.
+struct FirstSeen {
+    /// From a group's number to the new one.
+    new: Vec<Option<usize>>,
+    seen: usize,
+    renumbered: Vec<usize>,
+}
+
+impl FirstSeen {
+    fn new(groups: usize) -> Self {
+        Self {
+            new: vec![None; groups],
+            seen: 0,
+            renumbered: Vec::new(),
+        }
+    }
+
+    /// The new numbers, and the number of groups seen so far.
+    fn renumber(&mut self, ids: impl IntoIterator<Item = usize>) -> (&[usize], usize) {
+        self.renumbered.clear();
+        for id in ids {
+            let new = *self.new[id].get_or_insert_with(|| {
+                self.seen += 1;
+                self.seen - 1
+            });
+            self.renumbered.push(new);
+        }
+        (&self.renumbered, self.seen)
+    }
+
+    /// Columns by new number, in the order of the numbers that groups had.
+    fn restore(&self, columns: Vec<ArrayRef>) -> Result<Vec<ArrayRef>> {
+        let rows: UInt64Array = self.new.iter().map(|new| new.map(|new| new as u64)).collect();
+        if rows.null_count() > 0 {
+            return internal_err!("a group without rows");
+        }
+        let taken = columns.iter().map(|column| take(column.as_ref(), &rows, None));
+        Ok(taken.collect::<std::result::Result<_, _>>()?)
     }
 }
 

@@ -114,8 +114,15 @@ impl Field {
 
     fn add<K: Key, W: Key>(&self, values: &[K], nulls: Option<&NullBuffer>, packed: &mut [W]) {
         let mask = W::from_bits(self.mask());
-        for (value, word) in values.iter().zip(&mut *packed) {
-            *word = *word | ((W::from_bits(value.to_bits()) & mask) << self.shift);
+        if self.shift == 0 && self.bits == K::BITS {
+            // The first column fills its bits, and finds none set.
+            for (value, word) in values.iter().zip(&mut *packed) {
+                *word = W::from_bits(value.to_bits());
+            }
+        } else {
+            for (value, word) in values.iter().zip(&mut *packed) {
+                *word = *word | ((W::from_bits(value.to_bits()) & mask) << self.shift);
+            }
         }
         let Some(nulls) = nulls else { return };
         // What lies under a NULL is anything: it must not tell groups apart.

@@ -16,6 +16,8 @@ use crate::kernel::cpu::groups::words::PARTS;
 /// Accumulators, each for all groups.
 pub(super) struct PlainGroups {
     accumulators: Vec<Box<dyn GroupsAccumulator>>,
+    /// Groups that the accumulators know of: the first so many.
+    groups: usize,
 }
 
 fn accumulator(plain: &PlainAggregate) -> Result<Box<dyn GroupsAccumulator>> {
@@ -33,6 +35,7 @@ impl PlainGroups {
         let accumulators = plain.iter().map(accumulator);
         Ok(Self {
             accumulators: accumulators.collect::<Result<_>>()?,
+            groups: 0,
         })
     }
 
@@ -80,6 +83,7 @@ impl PlainGroups {
         ids: &[usize],
         groups: usize,
     ) -> Result<()> {
+        self.groups = groups;
         let mut inputs = inputs.iter().map(|input| input.to_array(ids.len()));
         for (plain, accumulator) in plain.iter().zip(&mut self.accumulators) {
             let count = plain.expr.expressions().len();
@@ -94,15 +98,16 @@ impl PlainGroups {
         Ok(())
     }
 
-    /// The states of all groups, of which none is left; `parts` are those of the groups.
+    /// The states of all groups that they know of, of which none is left; `parts` are those of the groups.
     pub(super) fn states(&mut self, parts: &[u16]) -> Result<PlainStates> {
+        let known = std::mem::take(&mut self.groups);
         let states = self
             .accumulators
             .iter_mut()
             .map(|accumulator| accumulator.state(EmitTo::All));
         Ok(PlainStates {
             states: states.collect::<Result<_>>()?,
-            order: PartOrder::new(parts),
+            order: PartOrder::new(&parts[..known.min(parts.len())]),
         })
     }
 
