@@ -10,7 +10,6 @@ use futures::FutureExt;
 
 use crate::functions::ordered_type;
 use crate::kernel::{Backend, CpuBackend, Stop};
-use crate::key::KeySpec;
 use crate::select::quantile::{Ask, Method, Quantile};
 use crate::select::{LocalShards, StrategyName, solve};
 
@@ -43,7 +42,7 @@ pub fn quantiles(values: &dyn Array, quantiles: &[f64], method: Method) -> Resul
     };
     let data_type = ordered_type(values.data_type());
     method.result_type(data_type)?;
-    let spec = KeySpec::try_new(data_type)?;
+    let spec = method.key_spec(data_type)?;
     let array = match data_type == values.data_type() {
         true => values.slice(0, values.len()),
         false => cast(values, data_type)?,

@@ -22,11 +22,18 @@ pub struct OptionInfo {
 }
 
 /// Every option there is, in the order of `information_schema.df_settings`.
-pub const OPTIONS: &[OptionInfo] = &[OptionInfo {
-    name: "quantiles.strategy",
-    default: "auto",
-    doc: "How QuantilesExec selects: auto, sample_select, distributed_bms or dibms. All give the same answer.",
-}];
+pub const OPTIONS: &[OptionInfo] = &[
+    OptionInfo {
+        name: "quantiles.replace_builtins",
+        default: "false",
+        doc: "Whether DataFusion's median and percentile_cont run through this crate, with their own answers.",
+    },
+    OptionInfo {
+        name: "quantiles.strategy",
+        default: "auto",
+        doc: "How QuantilesExec selects: auto, sample_select, distributed_bms or dibms. All give the same answer.",
+    },
+];
 
 /// Options of this crate in a session's configuration.
 ///
@@ -40,6 +47,9 @@ pub const OPTIONS: &[OptionInfo] = &[OptionInfo {
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QuantilesOptions {
+    /// `quantiles.replace_builtins`: whether DataFusion's `median` and `percentile_cont` run through this crate, with
+    /// their own answers and types.
+    pub replace_builtins: bool,
     /// `quantiles.strategy`: how [`QuantilesExec`](crate::exec::QuantilesExec) selects.
     pub strategy: StrategyName,
 }
@@ -53,6 +63,7 @@ impl QuantilesOptions {
     /// Current value of the option with this full name; `None` if there is no such option.
     fn value(&self, name: &str) -> Option<String> {
         match name {
+            "quantiles.replace_builtins" => Some(self.replace_builtins.to_string()),
             "quantiles.strategy" => Some(self.strategy.to_string()),
             _ => None,
         }
@@ -78,6 +89,7 @@ impl ExtensionOptions for QuantilesOptions {
 
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         match key {
+            "replace_builtins" => self.replace_builtins = boolean(Self::PREFIX, key, value)?,
             "strategy" => self.strategy = value.parse()?,
             _ => {
                 let names: Vec<_> = OPTIONS.iter().map(|option| option.name).collect();
@@ -98,5 +110,13 @@ impl ExtensionOptions for QuantilesOptions {
             description: option.doc,
         };
         OPTIONS.iter().map(entry).collect()
+    }
+}
+
+fn boolean(prefix: &str, key: &str, value: &str) -> Result<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => config_err!("option '{prefix}.{key}' is true or false, got '{value}'"),
     }
 }

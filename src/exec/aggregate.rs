@@ -128,7 +128,7 @@ impl Display for PlainAggregate {
     }
 }
 
-/// A column of keys: several calls over the same expression and filter share it.
+/// A column of keys: several calls over the same expression and filter, in the same order, share it.
 #[derive(Debug, Clone)]
 pub(super) struct KeyColumn {
     pub(super) argument: Arc<dyn PhysicalExpr>,
@@ -191,17 +191,18 @@ impl Aggregates {
 
     /// Index of the column that `call` reads.
     fn column(&mut self, call: &QuantilesCall) -> usize {
-        let distinct = call.selected.is_distinct();
+        let (spec, distinct) = (call.selected.spec(), call.selected.is_distinct());
         let same = |column: &KeyColumn| {
             column.argument.eq(&call.argument)
                 && column.filter.eq(&call.filter)
+                && column.spec == *spec
                 && column.distinct == distinct
         };
         self.columns.iter().position(same).unwrap_or_else(|| {
             self.columns.push(KeyColumn {
                 argument: Arc::clone(&call.argument),
                 filter: call.filter.clone(),
-                spec: call.selected.spec().clone(),
+                spec: spec.clone(),
                 distinct,
             });
             self.columns.len() - 1

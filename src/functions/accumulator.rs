@@ -2,7 +2,7 @@
 //!
 //! These serve whatever no operator of this crate takes over: windows, `DISTINCT`, and aggregates of sessions
 //! with a foreign planner. Cost: 16 bytes a value, one selection (linear in the values, logarithmic in the number
-//! of quantiles) for each evaluation.
+//! of quantiles). Window frames have their own structure, in [`frame`](super::frame).
 
 use std::mem::size_of;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use datafusion::common::utils::SingleRowListArrayBuilder;
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, internal_datafusion_err};
 use datafusion::logical_expr::Accumulator;
 
+use super::frame::Frame;
 use crate::kernel::cpu::groups::segments::{select_ranks, sorted_distinct};
 use crate::key::{KeyBits, KeySpec};
 use crate::select::quantile::Ask;
@@ -34,7 +35,7 @@ impl SelectedColumn {
     pub(crate) fn try_new(data_type: &DataType, ask: Ask, is_list: bool, is_distinct: bool) -> Result<Self> {
         ask.method.result_type(data_type)?;
         Ok(Self {
-            spec: KeySpec::try_new(data_type)?,
+            spec: ask.method.key_spec(data_type)?,
             ask,
             is_list,
             is_distinct,
@@ -142,7 +143,7 @@ impl SelectedColumn {
         self.row(self.answers(keys)?, n)
     }
 
-    fn state(&self, keys: &[KeyBits]) -> Result<Vec<ScalarValue>> {
+    pub(super) fn state(&self, keys: &[KeyBits]) -> Result<Vec<ScalarValue>> {
         let values = self.spec.to_array(keys)?;
         let list = LargeListArray::try_new(
             Self::state_item(self.spec.data_type()),
@@ -174,11 +175,15 @@ pub(super) fn extend<T: Copy>(buffer: &mut Vec<T>, values: &[T]) -> Result<()> {
     Ok(())
 }
 
-/// Keys of one group, in any order.
+/// Keys of one group, in any order; of a window frame that grows, in order from the second answer on.
 #[derive(Debug)]
 pub(super) struct QuantilesAccumulator {
     column: SelectedColumn,
     keys: Vec<KeyBits>,
+    /// That of `keys`, until more come.
+    answer: Option<ScalarValue>,
+    /// All keys, once there were values after an answer.
+    frame: Option<Box<Frame>>,
 }
 
 impl QuantilesAccumulator {
@@ -186,110 +191,65 @@ impl QuantilesAccumulator {
         Self {
             column,
             keys: Vec::new(),
+            answer: None,
+            frame: None,
+        }
+    }
+
+    /// Whoever asks between values will ask again: from here on a selection for each answer would not do.
+    fn grow(&mut self) -> Result<()> {
+        if self.answer.take().is_some() {
+            let mut frame = Frame::try_new(&self.column)?;
+            std::mem::take(&mut self.keys)
+                .into_iter()
+                .try_for_each(|key| frame.insert_key(key))?;
+            self.frame = Some(Box::new(frame));
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, values: &dyn Array) -> Result<()> {
+        self.grow()?;
+        match &mut self.frame {
+            Some(frame) => frame.insert(&self.column, values),
+            None => extend(&mut self.keys, &self.column.spec.keys(values)?),
         }
     }
 }
 
 impl Accumulator for QuantilesAccumulator {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let keys = self.column.spec.keys(values[0].as_ref())?;
-        extend(&mut self.keys, &keys)
+        self.add(values[0].as_ref())
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        self.column.evaluate(&mut self.keys)
+        if let Some(frame) = &mut self.frame {
+            return frame.evaluate(&self.column);
+        }
+        if let Some(answer) = &self.answer {
+            return Ok(answer.clone());
+        }
+        let answer = self.column.evaluate(&mut self.keys)?;
+        self.answer = Some(answer.clone());
+        Ok(answer)
     }
 
     fn size(&self) -> usize {
-        size_of::<Self>() + self.keys.capacity() * size_of::<KeyBits>()
+        let frame = self.frame.as_ref().map_or(0, |frame| frame.size());
+        size_of::<Self>() + self.keys.capacity() * size_of::<KeyBits>() + frame
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        self.column.state(&self.keys)
+        match &self.frame {
+            Some(frame) => self.column.state(&frame.keys()),
+            None => self.column.state(&self.keys),
+        }
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        for list in state_rows(states)?.iter().flatten() {
-            let keys = self.column.spec.keys(list.as_ref())?;
-            extend(&mut self.keys, &keys)?;
-        }
-        Ok(())
-    }
-}
-
-/// Keys of a moving window frame, sorted. A step costs a search and a move of the keys above.
-#[derive(Debug)]
-pub(super) struct SlidingQuantilesAccumulator {
-    column: SelectedColumn,
-    sorted: Vec<KeyBits>,
-}
-
-impl SlidingQuantilesAccumulator {
-    pub(super) fn new(column: SelectedColumn) -> Self {
-        Self {
-            column,
-            sorted: Vec::new(),
-        }
-    }
-
-    fn insert(&mut self, keys: &[KeyBits]) -> Result<()> {
-        if let [key] = keys {
-            let at = self.sorted.partition_point(|other| other < key);
-            self.sorted.insert(at, *key);
-            return Ok(());
-        }
-        extend(&mut self.sorted, keys)?;
-        // Run-adaptive: what is there is one run already.
-        self.sorted.sort();
-        Ok(())
-    }
-}
-
-impl Accumulator for SlidingQuantilesAccumulator {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let keys = self.column.spec.keys(values[0].as_ref())?;
-        self.insert(&keys)
-    }
-
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        for key in self.column.spec.keys(values[0].as_ref())? {
-            let at = self.sorted.binary_search(&key);
-            let at =
-                at.map_err(|_| internal_datafusion_err!("a window retracts a value that it never added"))?;
-            self.sorted.remove(at);
-        }
-        Ok(())
-    }
-
-    fn supports_retract_batch(&self) -> bool {
-        true
-    }
-
-    fn evaluate(&mut self) -> Result<ScalarValue> {
-        if self.column.is_distinct {
-            let mut distinct = self.sorted.clone();
-            distinct.dedup();
-            return self.column.evaluate(&mut distinct);
-        }
-        let key_at = |rank: u64| Ok(self.sorted[rank as usize - 1]);
-        let n = self.sorted.len() as u64;
-        let answers = self.column.ask.answers(&self.column.spec, n, &key_at)?;
-        self.column.row(answers, n)
-    }
-
-    fn size(&self) -> usize {
-        size_of::<Self>() + self.sorted.capacity() * size_of::<KeyBits>()
-    }
-
-    fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        self.column.state(&self.sorted)
-    }
-
-    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        for list in state_rows(states)?.iter().flatten() {
-            let keys = self.column.spec.keys(list.as_ref())?;
-            self.insert(&keys)?;
-        }
-        Ok(())
+        state_rows(states)?
+            .iter()
+            .flatten()
+            .try_for_each(|list| self.add(list.as_ref()))
     }
 }

@@ -6,13 +6,13 @@ use datafusion::arrow::array::RecordBatchOptions;
 use datafusion::arrow::datatypes::Schema;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::TreeNode;
-use datafusion::common::{DFSchema, Result, ScalarValue, plan_err};
+use datafusion::common::{DFSchema, DataFusionError, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::{ColumnarValue, Expr};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::physical_expr::PhysicalExpr;
 
-use super::EXACT_QUANTILES;
+use super::FunctionName;
 use crate::select::quantile::Quantiles;
 
 /// What the second argument of a call is, as far as a logical plan tells.
@@ -24,35 +24,41 @@ pub(crate) enum QuantileArgument {
 }
 
 impl QuantileArgument {
-    /// Reads and checks the argument.
+    /// Reads and checks the argument of a call of `called`.
     ///
     /// # Errors
     /// A planning error that names the value if it is not a constant number or list of numbers in [0, 1].
-    pub(crate) fn try_new(expr: &Expr) -> Result<Self> {
+    pub(crate) fn try_new(called: FunctionName, expr: &Expr) -> Result<Self> {
         if let Some(value) = constant(expr)? {
-            return Quantiles::try_from_scalar(&value).map(Self::Known);
+            return checked(called, &value).map(Self::Known);
         }
         if expr.exists(|part| Ok(matches!(part, Expr::Placeholder(_))))? {
             return Ok(Self::Unbound);
         }
-        plan_err!("{}", not_constant(expr))
+        plan_err!("{}", not_constant(called, expr))
     }
 }
 
-fn not_constant(shown: &dyn std::fmt::Display) -> String {
-    format!(
-        "{EXACT_QUANTILES}: quantiles must be a constant number or list of numbers from 0 to 1, got {shown}"
-    )
+/// The quantiles in `value`; an error says whose argument it was.
+fn checked(called: FunctionName, value: &ScalarValue) -> Result<Quantiles> {
+    Quantiles::try_from_scalar(value).map_err(|error| match error {
+        DataFusionError::Plan(message) => DataFusionError::Plan(format!("{called}: {message}")),
+        other => other,
+    })
+}
+
+fn not_constant(called: FunctionName, shown: &dyn std::fmt::Display) -> String {
+    format!("{called}: quantiles must be a constant number or list of numbers from 0 to 1, got {shown}")
 }
 
 /// Checked quantiles of a call that is about to be planned.
 ///
 /// # Errors
 /// As [`QuantileArgument::try_new`], and for a parameter without a value.
-pub(crate) fn constant_quantiles(expr: &Expr) -> Result<Quantiles> {
-    match QuantileArgument::try_new(expr)? {
+pub(crate) fn constant_quantiles(called: FunctionName, expr: &Expr) -> Result<Quantiles> {
+    match QuantileArgument::try_new(called, expr)? {
         QuantileArgument::Known(quantiles) => Ok(quantiles),
-        QuantileArgument::Unbound => plan_err!("{}", not_constant(expr)),
+        QuantileArgument::Unbound => plan_err!("{}", not_constant(called, expr)),
     }
 }
 
@@ -93,14 +99,14 @@ pub(crate) fn constant(expr: &Expr) -> Result<Option<ScalarValue>> {
 ///
 /// # Errors
 /// A planning error that names the value if it is not a constant number or list of numbers in [0, 1].
-pub(super) fn evaluated_quantiles(expr: &Arc<dyn PhysicalExpr>) -> Result<Quantiles> {
+pub(super) fn evaluated_quantiles(called: FunctionName, expr: &Arc<dyn PhysicalExpr>) -> Result<Quantiles> {
     let one_row = RecordBatchOptions::new().with_row_count(Some(1));
     let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &one_row)?;
     let value = match expr.evaluate(&row) {
         Ok(ColumnarValue::Scalar(value)) => value,
         Ok(ColumnarValue::Array(array)) => ScalarValue::try_from_array(&array, 0)?,
         // No row has columns here: what fails needs one.
-        Err(_) => return plan_err!("{}", not_constant(expr)),
+        Err(_) => return plan_err!("{}", not_constant(called, expr)),
     };
-    Quantiles::try_from_scalar(&value)
+    checked(called, &value)
 }

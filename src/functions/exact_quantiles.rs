@@ -1,4 +1,4 @@
-//! `exact_quantiles` as an aggregate function: its types, its names, its accumulators.
+//! `exact_quantiles`, under each of its names, as an aggregate function: its types, its names, its accumulators.
 
 use std::sync::Arc;
 
@@ -13,13 +13,14 @@ use datafusion::logical_expr::{
     udaf_default_window_function_display_name, udaf_default_window_function_schema_name,
 };
 
-use super::EXACT_QUANTILES;
-use super::accumulator::{QuantilesAccumulator, SelectedColumn, SlidingQuantilesAccumulator};
+use super::FunctionName;
+use super::accumulator::{QuantilesAccumulator, SelectedColumn};
 use super::call::evaluated_quantiles;
+use super::frame::SlidingQuantilesAccumulator;
 use super::groups::QuantilesGroupsAccumulator;
-use crate::select::quantile::{Ask, Method};
+use crate::select::quantile::{Ask, Method, Quantiles};
 
-/// Exact quantiles of a column by one method, counted from one end.
+/// Exact quantiles of a column under one name, by one method, counted from one end.
 ///
 /// Arguments: values of any fixed-width type that can be ordered (NULLs are skipped), and a constant number or
 /// list of numbers in [0, 1]. One number gives one value, a list gives a list in the same order.
@@ -30,28 +31,29 @@ use crate::select::quantile::{Ask, Method};
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct ExactQuantiles {
     name: String,
+    called: FunctionName,
     method: Method,
     descending: bool,
+    /// Quantiles that are not an argument.
+    bound: Option<Quantiles>,
     signature: Signature,
 }
 
 impl ExactQuantiles {
-    /// The function for one method; `descending` counts from the greatest value.
-    pub fn new(method: Method, descending: bool) -> Self {
-        let mut name = EXACT_QUANTILES.to_owned();
-        if method != Method::Disc {
-            name += &format!("_{method}");
-        }
-        if descending {
-            name += "_desc";
-        }
+    /// The function that users call as `called`, for one of its methods ([`FunctionName::methods`]); `descending`
+    /// counts from the greatest value.
+    pub fn new(called: FunctionName, method: Method, descending: bool) -> Self {
+        let parameters = ["x", "quantiles", "method"];
+        let count = if called.takes_method() { 3 } else { 2 };
         let signature = Signature::user_defined(Volatility::Immutable)
-            .with_parameter_names(vec!["x", "quantiles", "method"])
+            .with_parameter_names(parameters[..count].to_vec())
             .expect("a user-defined signature takes any distinct names");
         Self {
-            name,
+            name: called.registered(method, descending),
+            called,
             method,
             descending,
+            bound: None,
             signature,
         }
     }
@@ -59,6 +61,19 @@ impl ExactQuantiles {
     /// This type behind a registered function, if it is one of ours.
     pub fn of(function: &AggregateUDF) -> Option<&Self> {
         function.inner().downcast_ref::<Self>()
+    }
+
+    /// The same function of one argument, for these quantiles.
+    pub(crate) fn bound_to(&self, quantiles: Quantiles) -> Self {
+        Self {
+            bound: Some(quantiles),
+            ..Self::new(self.called, self.method, self.descending)
+        }
+    }
+
+    /// The name that users write.
+    pub fn called(&self) -> FunctionName {
+        self.called
     }
 
     /// How a position between two values becomes an answer.
@@ -72,10 +87,11 @@ impl ExactQuantiles {
     }
 
     fn column(&self, args: &AccumulatorArgs) -> Result<SelectedColumn> {
-        let [_, quantiles] = args.exprs else {
-            return plan_err!("{}", wrong_arguments(args.exprs.len()));
+        let quantiles = match (&self.bound, args.exprs) {
+            (Some(bound), [_]) => bound.clone(),
+            (None, [_, quantiles]) => evaluated_quantiles(self.called, quantiles)?,
+            _ => return plan_err!("{}", self.called.wrong_arguments(args.exprs.len())),
         };
-        let quantiles = evaluated_quantiles(quantiles)?;
         // An ordering is left only where no `QuantilesExprPlanner` has turned it into the function's name.
         let reversed = args
             .order_bys
@@ -97,7 +113,10 @@ impl ExactQuantiles {
     /// Arguments as a user writes them, which say what the hidden name says.
     fn spelled(&self, args: &[Expr]) -> Vec<Expr> {
         let mut args = args.to_vec();
-        if self.method != Method::Disc {
+        if self.called == FunctionName::Median {
+            args.truncate(1);
+        }
+        if self.method != self.called.methods()[0] {
             args.push(lit(self.method.to_string()));
         }
         args
@@ -106,7 +125,7 @@ impl ExactQuantiles {
     /// `name(rest)` of a default spelling under the user's name, the direction before other clauses.
     fn renamed(&self, spelling: &str) -> String {
         let call = spelling.strip_prefix(self.name.as_str()).unwrap_or(spelling);
-        format!("{EXACT_QUANTILES}{call}")
+        format!("{}{call}", self.called)
     }
 
     /// Parameters whose default spelling is the user's, except for the name.
@@ -129,18 +148,10 @@ impl ExactQuantiles {
     fn renamed_window(&self, spelling: &str) -> String {
         if self.descending {
             let call = spelling.strip_prefix(self.name.as_str()).unwrap_or(spelling);
-            return format!("{EXACT_QUANTILES}_desc{call}");
+            return format!("{}_desc{call}", self.called);
         }
         self.renamed(spelling)
     }
-}
-
-/// What to say about a wrong number of arguments.
-pub(super) fn wrong_arguments(count: usize) -> String {
-    format!(
-        "{EXACT_QUANTILES} takes 2 or 3 arguments, got {count}: the values, a constant quantile or list of \
-         quantiles from 0 to 1, and optionally the name of a method"
-    )
 }
 
 /// The type in which values are ordered: a dictionary counts as its values, NULLs without a type as Float64.
@@ -190,24 +201,28 @@ impl AggregateUDFImpl for ExactQuantiles {
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         match arg_types {
+            [x] if self.bound.is_some() => Ok(vec![ordered_type(x).clone()]),
             [x, quantiles] => {
                 // Types without an order are refused by `return_type`, whose error reaches the user as it is.
                 Ok(vec![ordered_type(x).clone(), quantiles.clone()])
             }
-            [_, _, _] => plan_err!(
-                "{EXACT_QUANTILES} with a method needs its expression planner: register the extension with \
-                 datafusion_quantiles::register_all"
+            [_, _, _] if self.called.takes_method() => plan_err!(
+                "{} with a method needs its expression planner: register the extension with \
+                 datafusion_quantiles::register_all",
+                self.called
             ),
-            _ => plan_err!("{}", wrong_arguments(arg_types.len())),
+            _ => plan_err!("{}", self.called.wrong_arguments(arg_types.len())),
         }
     }
 
     fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
-        let [x, quantiles] = arg_types else {
-            return plan_err!("{}", wrong_arguments(arg_types.len()));
+        let (x, is_list) = match (&self.bound, arg_types) {
+            (Some(bound), [x]) => (x, bound.is_list),
+            (None, [x, quantiles]) => (x, is_list(quantiles)),
+            _ => return plan_err!("{}", self.called.wrong_arguments(arg_types.len())),
         };
         let one = self.method.result_type(ordered_type(x))?;
-        Ok(match is_list(quantiles) {
+        Ok(match is_list {
             true => DataType::new_list(one, true),
             false => one,
         })
@@ -228,7 +243,9 @@ impl AggregateUDFImpl for ExactQuantiles {
     }
 
     fn create_sliding_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::new(SlidingQuantilesAccumulator::new(self.column(&args)?)))
+        Ok(Box::new(SlidingQuantilesAccumulator::try_new(
+            self.column(&args)?,
+        )?))
     }
 
     fn groups_accumulator_supported(&self, _args: AccumulatorArgs) -> bool {

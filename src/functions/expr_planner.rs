@@ -9,11 +9,10 @@ use datafusion::logical_expr::expr::{
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawAggregateExpr, RawWindowExpr};
 use datafusion::logical_expr::{AggregateUDF, Expr, WindowFunctionDefinition};
 
-use super::exact_quantiles::wrong_arguments;
-use super::{EXACT_QUANTILES, ExactQuantiles, QuantileArgument, aggregate, constant};
+use super::{ExactQuantiles, FunctionName, QuantileArgument, constant, variant};
 use crate::select::quantile::Method;
 
-/// Plans `exact_quantiles(x, q [, method])`, with `WITHIN GROUP` and with `OVER`.
+/// Plans `exact_quantiles(x, q [, method])` and its other names, with `WITHIN GROUP` and with `OVER`.
 ///
 /// It reads the method and the direction and swaps in the aggregate function that has them in its name; a result
 /// column keeps the spelling of the query. Quantiles that are known at this point are checked here, so that a bad one
@@ -80,26 +79,30 @@ fn plan_call(
     descending: Option<bool>,
     nulls: Option<NullTreatment>,
 ) -> Result<(Arc<AggregateUDF>, Vec<Expr>)> {
+    let called = function.called();
+    if called.is_builtin() {
+        return plan_err!("write {called}(..): what stands in for it is not called by name");
+    }
     if nulls == Some(NullTreatment::RespectNulls) {
-        return plan_err!("{EXACT_QUANTILES} skips NULLs: RESPECT NULLS is not allowed");
+        return plan_err!("{called} skips NULLs: RESPECT NULLS is not allowed");
     }
     let (x, quantiles, method) = match args {
         [x, quantiles] => (x, quantiles, function.method()),
         [x, quantiles, _] if descending.is_some() && constant(quantiles)?.is_none() => {
             return plan_err!(
-                "{EXACT_QUANTILES} with WITHIN GROUP (ORDER BY {x}) takes its values from there: remove the argument \
+                "{called} with WITHIN GROUP (ORDER BY {x}) takes its values from there: remove the argument \
                  {quantiles}"
             );
         }
-        [x, quantiles, method] => (x, quantiles, method_argument(method)?),
-        _ => return plan_err!("{}", wrong_arguments(args.len())),
+        [x, quantiles, method] if called.takes_method() => (x, quantiles, method_argument(called, method)?),
+        _ => return plan_err!("{}", called.wrong_arguments(args.len())),
     };
-    QuantileArgument::try_new(quantiles)?;
-    let planned = aggregate(method, descending.unwrap_or(function.is_descending()));
+    QuantileArgument::try_new(called, quantiles)?;
+    let planned = variant(called, method, descending.unwrap_or(function.is_descending()));
     Ok((planned, vec![x.clone(), quantiles.clone()]))
 }
 
-fn method_argument(expr: &Expr) -> Result<Method> {
+fn method_argument(called: FunctionName, expr: &Expr) -> Result<Method> {
     match constant(expr)? {
         Some(
             ScalarValue::Utf8(Some(name))
@@ -107,12 +110,12 @@ fn method_argument(expr: &Expr) -> Result<Method> {
             | ScalarValue::Utf8View(Some(name)),
         ) => name.parse(),
         Some(value) => plan_err!(
-            "{EXACT_QUANTILES}: the method must be a string, one of {}, got {value} of type {}",
+            "{called}: the method must be a string, one of {}, got {value} of type {}",
             methods(),
             value.data_type()
         ),
         None => plan_err!(
-            "{EXACT_QUANTILES}: the method must be a constant string, one of {}, got {expr}",
+            "{called}: the method must be a constant string, one of {}, got {expr}",
             methods()
         ),
     }

@@ -2,12 +2,14 @@
 //!
 //! An aggregate's return type sees the types of its arguments and never their values, so the method and the
 //! direction cannot be plain arguments. Each pair of them is an aggregate function of its own
-//! ([`ExactQuantiles`], twelve in all), and [`QuantilesExprPlanner`] swaps the right one in while SQL is planned:
+//! ([`ExactQuantiles`], twelve in all, and a few for each of its other names, [`FunctionName`]), and
+//! [`QuantilesExprPlanner`] swaps the right one in while SQL is planned:
 //!
 //! ```text
 //! exact_quantiles(x, 0.5)                                -> exact_quantiles(x, 0.5)
 //! exact_quantiles(x, 0.5, 'Linear')                      -> exact_quantiles_linear(x, 0.5)
 //! exact_quantiles(0.5) WITHIN GROUP (ORDER BY x DESC)    -> exact_quantiles_desc(x, 0.5)
+//! percentile_disc(0.5) WITHIN GROUP (ORDER BY x)         -> percentile_disc(x, 0.5)
 //! ```
 //! Since the pair is the function's name, it also survives a plan's way over a wire that carries names only.
 
@@ -15,7 +17,10 @@ mod accumulator;
 mod call;
 mod exact_quantiles;
 mod expr_planner;
+mod frame;
 mod groups;
+mod names;
+mod percentile_cont;
 
 use std::sync::{Arc, LazyLock};
 
@@ -29,32 +34,46 @@ pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
 pub use exact_quantiles::ExactQuantiles;
 pub(crate) use exact_quantiles::ordered_type;
 pub use expr_planner::QuantilesExprPlanner;
+pub use names::FunctionName;
+pub(crate) use percentile_cont::{is_percentile_cont, unaliased};
 
 /// Name of the function that a user writes.
 pub const EXACT_QUANTILES: &str = "exact_quantiles";
 
 static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
-    Method::ALL
+    let methods = |called: FunctionName| called.methods().iter().map(move |method| (called, *method));
+    FunctionName::ALL
         .into_iter()
-        .flat_map(|method| [false, true].map(|descending| ExactQuantiles::new(method, descending)))
+        .flat_map(methods)
+        .flat_map(|(called, method)| {
+            [false, true].map(|descending| ExactQuantiles::new(called, method, descending))
+        })
         .map(|function| Arc::new(AggregateUDF::from(function)))
         .collect()
 });
 
-/// Every aggregate function to register: one for each method and direction.
+/// Every aggregate function to register: one for each name, method and direction.
 pub fn all_aggregates() -> &'static [Arc<AggregateUDF>] {
     &AGGREGATES
 }
 
-/// The aggregate function for one method and direction; `descending` counts from the greatest value.
+/// `exact_quantiles` for one method and direction; `descending` counts from the greatest value.
 ///
 /// Called with two arguments: the values, and a constant number or list of numbers in [0, 1].
 pub fn aggregate(method: Method, descending: bool) -> Arc<AggregateUDF> {
-    let wanted = |udf: &&Arc<AggregateUDF>| {
-        ExactQuantiles::of(udf).is_some_and(|f| f.method() == method && f.is_descending() == descending)
-    };
-    let found = AGGREGATES.iter().find(wanted);
-    Arc::clone(found.expect("there is one for each method and direction"))
+    match Method::ALL.contains(&method) {
+        true => variant(FunctionName::ExactQuantiles, method, descending),
+        // DataFusion's own rules have a name each.
+        false if method == Method::Median => variant(FunctionName::Median, method, descending),
+        false => variant(FunctionName::PercentileCont, method, descending),
+    }
+}
+
+/// The aggregate function for one of the methods of a name, and one direction.
+pub(crate) fn variant(called: FunctionName, method: Method, descending: bool) -> Arc<AggregateUDF> {
+    let name = called.registered(method, descending);
+    let found = AGGREGATES.iter().find(|udf| udf.name() == name);
+    Arc::clone(found.expect("there is one for each method of a name and each direction"))
 }
 
 /// Calls for the DataFrame and expression API.

@@ -142,8 +142,32 @@ impl Encoding {
         }
     }
 
+    pub(super) fn float_key(self, value: f64) -> KeyBits {
+        fn key<K: Key>(encoding: Encoding, word: K) -> KeyBits {
+            let mut key = [K::default()];
+            encoding.encode(&[word], &mut key);
+            key[0].to_bits()
+        }
+        match self.bits() {
+            16 => {
+                let half = <Float16Type as ArrowPrimitiveType>::Native::from_f64(value);
+                key(self, u32::from(half.to_bits()))
+            }
+            32 => key(self, (value as f32).to_bits()),
+            _ => key(self, value.to_bits()),
+        }
+    }
+
+    pub(super) fn rounded(self, value: f64) -> f64 {
+        match self.bits() {
+            16 => <Float16Type as ArrowPrimitiveType>::Native::from_f64(value).to_f64(),
+            32 => f64::from(value as f32),
+            _ => value,
+        }
+    }
+
     /// The word whose key is `key`. Flipping the sign bit is its own inverse, so integers encode by it too.
-    fn decode<K: Key>(self, key: K) -> K {
+    pub(super) fn decode<K: Key>(self, key: K) -> K {
         let sign = K::one() << (self.bits() - 1);
         match self {
             Encoding::Unsigned(_) => key,
@@ -286,7 +310,7 @@ pub(super) fn to_array(data_type: &DataType, encoding: Encoding, bits: &[KeyBits
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::key::KeySpec;
     use datafusion::arrow::array::*;
@@ -316,7 +340,7 @@ mod tests {
     }
 
     /// One array of each supported type, with extremes.
-    fn samples() -> Vec<ArrayRef> {
+    pub(crate) fn samples() -> Vec<ArrayRef> {
         let i64s = vec![0, -1, 1, i64::MIN, i64::MAX, 42, -42];
         let i32s = vec![0, -1, 1, i32::MIN, i32::MAX, 42];
         let mut arrays: Vec<ArrayRef> = vec![

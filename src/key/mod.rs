@@ -9,6 +9,7 @@
 //! `0.0`.
 
 mod fixed;
+mod single;
 
 use std::fmt::Debug;
 
@@ -190,6 +191,16 @@ impl KeySpec {
     /// The key of such a number, which the type can hold.
     pub(crate) fn integer_key(&self, value: i128) -> KeyBits {
         self.encoding.integer_key(value)
+    }
+
+    /// The key of a number in a floating-point type, rounded to the type.
+    pub(crate) fn float_key(&self, value: f64) -> KeyBits {
+        self.encoding.float_key(value)
+    }
+
+    /// `value` rounded to the floating-point type.
+    pub(crate) fn rounded(&self, value: f64) -> f64 {
+        self.encoding.rounded(value)
     }
 
     /// The number behind a key of a floating-point type; `None` for other types.

@@ -52,7 +52,9 @@ fn check_call(expr: &Expr) -> Result<()> {
         _ => return Ok(()),
     };
     match (ExactQuantiles::of(function), args.get(1)) {
-        (Some(_), Some(quantiles)) => QuantileArgument::try_new(quantiles).map(drop),
+        (Some(function), Some(quantiles)) => {
+            QuantileArgument::try_new(function.called(), quantiles).map(drop)
+        }
         _ => Ok(()),
     }
 }

@@ -12,6 +12,7 @@
 //! The rewrite happens inside a [`QueryPlanner`](datafusion::execution::context::QueryPlanner), after the optimizer:
 //! the one place that is the same in one process and on a cluster, and that sees constants folded.
 
+mod builtins;
 mod check;
 mod foreign;
 mod node;
@@ -19,6 +20,8 @@ mod physical;
 mod query_planner;
 mod register;
 mod rewrite;
+mod swap;
+mod windows;
 
 pub use check::CheckQuantiles;
 pub use node::QuantilesNode;

@@ -98,7 +98,7 @@ impl Lowering<'_> {
                 call.params.args.len()
             ));
         };
-        let quantiles = constant_quantiles(quantiles)?;
+        let quantiles = constant_quantiles(function.called(), quantiles)?;
         let ask = Ask {
             quantiles: quantiles.list,
             method: function.method(),

@@ -6,15 +6,19 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::common::Result;
+use datafusion::common::tree_node::Transformed;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::QuantilesExtensionPlanner;
+use super::builtins::replace_builtins;
 use super::check::check_calls;
 use super::foreign::plan_with_inner;
 use super::rewrite::rewrite;
+use super::windows::bind_quantiles;
+use crate::config::QuantilesOptions;
 
 /// A shareable query planner.
 pub(super) type SharedQueryPlanner = Arc<dyn QueryPlanner + Send + Sync>;
@@ -85,7 +89,11 @@ impl QueryPlanner for QuantilesPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         check_calls(logical_plan)?;
-        let rewritten = rewrite(logical_plan.clone())?;
+        let replaced = match QuantilesOptions::of(session.config_options()).replace_builtins {
+            true => replace_builtins(logical_plan.clone())?,
+            false => Transformed::no(logical_plan.clone()),
+        };
+        let rewritten = replaced.transform_data(rewrite)?.transform_data(bind_quantiles)?;
         match &self.rest {
             Rest::Inner(inner) if !rewritten.transformed => {
                 inner.create_physical_plan(logical_plan, session).await

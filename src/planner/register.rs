@@ -11,9 +11,11 @@ use datafusion::prelude::SessionContext;
 
 use super::{CheckQuantiles, QuantilesPlanner};
 use crate::config::QuantilesOptions;
-use crate::functions::{EXACT_QUANTILES, ExactQuantiles, QuantilesExprPlanner, all_aggregates};
+use crate::functions::{EXACT_QUANTILES, ExactQuantiles, QuantilesExprPlanner, all_aggregates, unaliased};
 
 /// Puts this crate into an existing session: functions, `quantiles.*` options, query planner.
+///
+/// `quantile_cont`, an alias of DataFusion's `percentile_cont` before, is this crate's from then on.
 ///
 /// Tables, options that are set and the session's id stay; a second call does nothing. The session's state is rebuilt
 /// to change its query planner, and DataFusion gives no way to carry prepared statements over: call this before
@@ -45,7 +47,12 @@ fn register_functions(state: &mut SessionState) -> Result<()> {
     if registered.is_some_and(|function| ExactQuantiles::of(function).is_some()) {
         return Ok(());
     }
-    for function in all_aggregates() {
+    let originals: Vec<_> = state
+        .aggregate_functions()
+        .values()
+        .filter_map(|f| unaliased(f))
+        .collect();
+    for function in originals.iter().chain(all_aggregates()) {
         state.register_udaf(Arc::clone(function))?;
     }
     state.register_expr_planner(Arc::new(QuantilesExprPlanner))?;
@@ -118,6 +125,11 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             .iter()
             .any(|function| ExactQuantiles::of(function).is_some())
         {
+            functions.iter_mut().for_each(|function| {
+                if let Some(unaliased) = unaliased(function) {
+                    *function = unaliased;
+                }
+            });
             functions.extend(all_aggregates().iter().cloned());
             let planners = self.expr_planners().get_or_insert_default();
             planners.push(Arc::new(QuantilesExprPlanner));

@@ -15,6 +15,7 @@
 
 pub mod bms;
 pub mod local;
+pub(crate) mod ordered;
 pub mod progress;
 pub mod quantile;
 pub mod sample_select;

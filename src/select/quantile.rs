@@ -5,17 +5,19 @@
 //! counted from 0, and what lies at or around it. Methods and their names are NumPy's (`numpy.quantile`,
 //! Hyndman and Fan 1996, definitions 1 and 7).
 
+mod between;
+mod builtin;
+
 use std::fmt::{self, Display};
 use std::str::FromStr;
-use std::sync::Arc;
 
-use datafusion::arrow::array::{
-    Array, ArrayRef, ArrowPrimitiveType, Float64Array, PrimitiveArray, new_null_array,
-};
-use datafusion::arrow::datatypes::{DataType, Float16Type, Float32Type, TimeUnit, i256};
-use datafusion::common::{DataFusionError, Result, ScalarValue, internal_datafusion_err, plan_err};
+use datafusion::arrow::array::{Array, ArrayRef, new_null_array};
+use datafusion::arrow::datatypes::{DataType, TimeUnit, i256};
+use datafusion::common::{DataFusionError, Result, ScalarValue, plan_err};
 
 use crate::key::{KeyBits, KeySpec};
+
+pub(crate) use between::Interpolation;
 
 /// What to answer where a quantile falls between two values, or on one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -33,10 +35,14 @@ pub enum Method {
     Nearest,
     /// The mean of `lower` and `higher`.
     Midpoint,
+    /// DataFusion's own `median`, whatever the quantile, in its arithmetic. Not a name that users write.
+    Median,
+    /// DataFusion's own `percentile_cont`, in its arithmetic. Not a name that users write.
+    PercentileCont,
 }
 
 impl Method {
-    /// All methods.
+    /// All methods that users can name.
     pub const ALL: [Method; 6] = [
         Method::Disc,
         Method::Linear,
@@ -48,7 +54,24 @@ impl Method {
 
     /// Whether an answer can lie between two values.
     pub fn interpolates(self) -> bool {
-        matches!(self, Method::Linear | Method::Midpoint)
+        matches!(self, Method::Linear | Method::Midpoint) || self.is_builtin()
+    }
+
+    /// Whether the rule is DataFusion's own.
+    fn is_builtin(self) -> bool {
+        matches!(self, Method::Median | Method::PercentileCont)
+    }
+
+    /// The keys by which values of type `data_type` are ranked, and in which answers of that type are written: in the
+    /// functions' order, for DataFusion's own rules in `ORDER BY`'s.
+    ///
+    /// # Errors
+    /// A planning error if the type has no keys.
+    pub fn key_spec(self, data_type: &DataType) -> Result<KeySpec> {
+        match self.is_builtin() {
+            true => KeySpec::for_order_by(data_type),
+            false => KeySpec::try_new(data_type),
+        }
     }
 
     /// Type of the answer for one quantile of a column of type `data_type`.
@@ -57,6 +80,9 @@ impl Method {
     /// A planning error where the type cannot be interpolated, or has no keys.
     pub fn result_type(self, data_type: &DataType) -> Result<DataType> {
         KeySpec::try_new(data_type)?;
+        if self.is_builtin() {
+            return builtin::result_type(self, data_type);
+        }
         if !self.interpolates() {
             return Ok(data_type.clone());
         }
@@ -78,6 +104,8 @@ impl Display for Method {
             Method::Higher => "higher",
             Method::Nearest => "nearest",
             Method::Midpoint => "midpoint",
+            Method::Median => "median",
+            Method::PercentileCont => "percentile_cont",
         })
     }
 }
@@ -189,6 +217,20 @@ impl Quantile {
 
     /// `floor(q n)` and the fraction above it.
     fn times(self, n: u64) -> (u64, Fraction) {
+        if let (Ok(digits), Some(den)) = (u64::try_from(self.digits), 10_u64.checked_pow(self.scale))
+            && let Some(product) = digits.checked_mul(n)
+        {
+            let fraction = Fraction {
+                num: (product % den).into(),
+                den: den.into(),
+            };
+            return (product / den, fraction);
+        }
+        self.times_wide(n)
+    }
+
+    /// As [`Self::times`], for products of any width.
+    fn times_wide(self, n: u64) -> (u64, Fraction) {
         if self.scale > MAX_EXACT_SCALE {
             // From a float: at most 17 digits, so q n < 10^37 / 10^39. What is below 10^-38 stays above 0.
             let excess = 10_u128
@@ -219,6 +261,16 @@ impl Quantile {
                 den: den as u128,
             },
         )
+    }
+
+    /// The nearest `f64`: the number itself for a quantile that was one.
+    fn to_f64(self) -> f64 {
+        // Both parts and their quotient are exact up to one rounding.
+        if self.digits < 1 << 53 && self.scale <= 22 {
+            return self.digits as f64 / 10_f64.powi(self.scale as i32);
+        }
+        let text = format!("{}e-{}", self.digits, self.scale);
+        text.parse().unwrap_or(f64::NAN)
     }
 
     /// The 1-based rank that the default method asks for, among `n > 0` values.
@@ -297,9 +349,9 @@ impl Fraction {
     }
 }
 
-/// Where an answer lies: between two ranks (1-based, from the least), `weight` of the way from one to the other.
-#[derive(Debug, Clone, Copy)]
-struct Pick {
+/// Where an answer lies: between two ranks (1-based, from the least value), `weight` of the way from `low` to `high`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pick {
     low: u64,
     high: u64,
     weight: Fraction,
@@ -327,7 +379,11 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// Where the answer for one quantile lies among `n > 0` values.
     fn pick(&self, quantile: Quantile, n: u64) -> Pick {
+        if self.method.is_builtin() {
+            return builtin::pick(self.method, quantile, self.descending, n);
+        }
         let (floor, fraction) = quantile.times(n - 1);
         let above = floor + 1 + u64::from(fraction.num > 0);
         let nearest = || {
@@ -349,7 +405,7 @@ impl Ask {
                 high: above,
                 weight: fraction,
             },
-            Method::Midpoint => Pick {
+            _ => Pick {
                 low: floor + 1,
                 high: above,
                 weight: Fraction::HALF,
@@ -405,139 +461,48 @@ impl Ask {
         if !self.method.interpolates() {
             return spec.to_array(&found.low);
         }
-        interpolate(spec, &found.low, &found.high, &found.weights)
+        let interpolation = self.interpolation(spec)?;
+        let ends = found.low.iter().zip(&found.high);
+        let keys = ends
+            .zip(&found.picks)
+            .map(|((low, high), pick)| interpolation.between(spec, *pick, *low, *high));
+        interpolation.result.to_array(&keys.collect::<Result<Vec<_>>>()?)
+    }
+
+    /// How the keys of `spec` become keys of the answers.
+    pub(crate) fn interpolation(&self, spec: &KeySpec) -> Result<Interpolation> {
+        Interpolation::try_new(self.method, spec)
     }
 }
 
 /// Where the answers of one [`Ask`] lie among some number of values.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Picks(Vec<Pick>);
+
+impl Picks {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Pick> {
+        self.0.iter().copied()
+    }
+}
 
 /// Keys between which answers lie, of any number of groups.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     low: Vec<KeyBits>,
     high: Vec<KeyBits>,
-    weights: Vec<Fraction>,
+    picks: Vec<Pick>,
 }
 
 impl Found {
     /// Adds those of one group; `key_at` gives the key of a 1-based rank.
     pub(crate) fn add(&mut self, picks: &Picks, key_at: &dyn Fn(u64) -> Result<KeyBits>) -> Result<()> {
-        for pick in &picks.0 {
+        for pick in picks.iter() {
             self.low.push(key_at(pick.low)?);
             self.high.push(key_at(pick.high)?);
-            self.weights.push(pick.weight);
+            self.picks.push(pick);
         }
         Ok(())
     }
-}
-
-/// `low + weight (high - low)`, value by value.
-fn interpolate(spec: &KeySpec, low: &[KeyBits], high: &[KeyBits], weights: &[Fraction]) -> Result<ArrayRef> {
-    use DataType::*;
-    if matches!(spec.data_type(), Float16 | Float32 | Float64) {
-        return interpolate_floats(spec, low, high, weights);
-    }
-    let triples = || {
-        low.iter()
-            .zip(high)
-            .zip(weights)
-            .map(|((low, high), weight)| (*low, *high, *weight))
-    };
-    let result_type = Method::Linear.result_type(spec.data_type())?;
-    if result_type == Float64 {
-        return Ok(Arc::new(Float64Array::from_iter_values(triples().map(
-            |(low, high, weight)| lerp_integers(spec.integer(low), spec.integer(high), weight),
-        ))));
-    }
-    let scale = if *spec.data_type() == Date32 {
-        86_400_000
-    } else {
-        1
-    };
-    let result = KeySpec::try_new(&result_type)?;
-    let bits: Vec<KeyBits> = triples()
-        .map(|(low, high, weight)| {
-            let value = lerp_rounded(spec.integer(low) * scale, spec.integer(high) * scale, weight);
-            result.integer_key(value)
-        })
-        .collect();
-    result.to_array(&bits)
-}
-
-fn interpolate_floats(
-    spec: &KeySpec,
-    low: &[KeyBits],
-    high: &[KeyBits],
-    weights: &[Fraction],
-) -> Result<ArrayRef> {
-    fn typed<T: ArrowPrimitiveType>(values: Vec<f64>, round: impl Fn(f64) -> T::Native) -> ArrayRef {
-        Arc::new(PrimitiveArray::<T>::from_iter_values(
-            values.into_iter().map(round),
-        ))
-    }
-    let float = |bits: &KeyBits| {
-        spec.float(*bits)
-            .ok_or_else(|| internal_datafusion_err!("{} is not a float", spec.data_type()))
-    };
-    let values = low
-        .iter()
-        .zip(high)
-        .zip(weights)
-        .map(|((low, high), weight)| Ok(lerp_floats(float(low)?, float(high)?, *weight)))
-        .collect::<Result<Vec<f64>>>()?;
-    Ok(match spec.data_type() {
-        DataType::Float16 => {
-            typed::<Float16Type>(values, <Float16Type as ArrowPrimitiveType>::Native::from_f64)
-        }
-        DataType::Float32 => typed::<Float32Type>(values, |value| value as f32),
-        _ => Arc::new(Float64Array::from(values)),
-    })
-}
-
-/// NumPy's formula (from the nearer end), kept from overflowing; between infinities lies NaN.
-fn lerp_floats(low: f64, high: f64, weight: Fraction) -> f64 {
-    if weight.num == 0 || low == high {
-        return low;
-    }
-    if !low.is_finite() || !high.is_finite() {
-        return low + high;
-    }
-    let weight = weight.to_f64();
-    let step = high - low;
-    if !step.is_finite() {
-        low * (1.0 - weight) + high * weight
-    } else if weight < 0.5 {
-        low + step * weight
-    } else {
-        high - step * (1.0 - weight)
-    }
-}
-
-/// Exact up to the last step, so that integers beyond 2^53 do not cancel.
-fn lerp_integers(low: i128, high: i128, weight: Fraction) -> f64 {
-    let (whole, rest) = lerp_exact(low, high, weight);
-    whole as f64 + rest as f64 / weight.den as f64
-}
-
-/// Exact, then rounded to an integer, half away from zero.
-fn lerp_rounded(low: i128, high: i128, weight: Fraction) -> i128 {
-    let (whole, rest) = lerp_exact(low, high, weight);
-    if 2 * rest.unsigned_abs() >= weight.den {
-        whole + rest.signum()
-    } else {
-        whole
-    }
-}
-
-/// `low + weight (high - low)` as a whole number (towards zero) and the rest, in units of `1 / weight.den`.
-fn lerp_exact(low: i128, high: i128, weight: Fraction) -> (i128, i128) {
-    // |low| < 2^127 and den < 2^127, and the sum lies between low * den and high * den: no overflow of 2^255.
-    let [low, high] = [low, high].map(i256::from_i128);
-    let [num, den] = [weight.num, weight.den].map(|part| i256::from_i128(part as i128));
-    let total = low * den + (high - low) * num;
-    ((total / den).as_i128(), (total % den).as_i128())
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ async fn dataframe_api() {
         .unwrap_err();
     assert_eq!(
         bad.find_root().strip_backtrace(),
-        "Error during planning: quantile 1.5 is out of range: allowed is a number from 0 to 1"
+        "Error during planning: exact_quantiles: quantile 1.5 is out of range: allowed is a number from 0 to 1"
     );
 
     let grouped = df

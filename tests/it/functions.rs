@@ -511,7 +511,8 @@ async fn prepared_statements() {
         kept.iter().max().unwrap().to_string()
     );
     assert_eq!(row(&ctx, "EXECUTE over(0.5)").await, expect(&kept, 500));
-    let out_of_range = "Error during planning: quantile 2 is out of range: allowed is a number from 0 to 1";
+    let out_of_range =
+        "Error during planning: exact_quantiles: quantile 2 is out of range: allowed is a number from 0 to 1";
     for sql in ["EXECUTE list([2])", "EXECUTE one(2, 100)", "EXECUTE over(2)"] {
         assert_eq!(error(&ctx, sql).await, out_of_range, "{sql}");
     }
@@ -529,14 +530,14 @@ async fn refusals_name_the_value_under_explain_and_without_rows() {
     let method = "one of disc, linear, lower, higher, nearest, midpoint, got";
     let count = "the values, a constant quantile or list of quantiles from 0 to 1, and optionally the name of a method";
     for (call, message) in [
-        ("exact_quantiles(x, 2)", "quantile 2 is out of range: allowed is a number from 0 to 1".to_owned()),
-        ("exact_quantiles(x, [0.5, -0.1])", "quantile -0.1 is out of range: allowed is a number from 0 to 1".to_owned()),
-        ("exact_quantiles(x, 0.5 + 0.6)", "quantile 1.1 is out of range: allowed is a number from 0 to 1".to_owned()),
-        ("exact_quantiles(x, 'NaN'::DOUBLE)", "quantile NaN is out of range: allowed is a number from 0 to 1".to_owned()),
-        ("exact_quantiles(x, NULL)", "a quantile must not be NULL: allowed is a number from 0 to 1".to_owned()),
-        ("exact_quantiles(x, [NULL])", "a quantile must not be NULL: allowed is a number from 0 to 1".to_owned()),
-        ("exact_quantiles(x, 'half')", "a quantile must be a number from 0 to 1, got half of type Utf8".to_owned()),
-        ("exact_quantiles(x, true)", "a quantile must be a number from 0 to 1, got true of type Boolean".to_owned()),
+        ("exact_quantiles(x, 2)", "exact_quantiles: quantile 2 is out of range: allowed is a number from 0 to 1".to_owned()),
+        ("exact_quantiles(x, [0.5, -0.1])", "exact_quantiles: quantile -0.1 is out of range: allowed is a number from 0 to 1".to_owned()),
+        ("exact_quantiles(x, 0.5 + 0.6)", "exact_quantiles: quantile 1.1 is out of range: allowed is a number from 0 to 1".to_owned()),
+        ("exact_quantiles(x, 'NaN'::DOUBLE)", "exact_quantiles: quantile NaN is out of range: allowed is a number from 0 to 1".to_owned()),
+        ("exact_quantiles(x, NULL)", "exact_quantiles: a quantile must not be NULL: allowed is a number from 0 to 1".to_owned()),
+        ("exact_quantiles(x, [NULL])", "exact_quantiles: a quantile must not be NULL: allowed is a number from 0 to 1".to_owned()),
+        ("exact_quantiles(x, 'half')", "exact_quantiles: a quantile must be a number from 0 to 1, got half of type Utf8".to_owned()),
+        ("exact_quantiles(x, true)", "exact_quantiles: a quantile must be a number from 0 to 1, got true of type Boolean".to_owned()),
         ("exact_quantiles(x, f)", format!("{constant} t.f")),
         ("exact_quantiles(x, [0.5, f])", format!("{constant} make_array(Float64(0.5), t.f)")),
         ("exact_quantiles(x, random())", format!("{constant} random()")),
@@ -655,6 +656,7 @@ async fn options() {
     );
     assert_eq!(
         error(&ctx, "SET quantiles.speed = 'fast'").await,
-        "Invalid or Unsupported Configuration: there is no option 'quantiles.speed': allowed are quantiles.strategy"
+        "Invalid or Unsupported Configuration: there is no option 'quantiles.speed': allowed are \
+         quantiles.replace_builtins, quantiles.strategy"
     );
 }

@@ -1,5 +1,6 @@
 //! Integration tests, in one binary.
 
+mod builtins;
 #[cfg(feature = "cli")]
 mod cli;
 #[cfg(feature = "cli")]
@@ -10,6 +11,7 @@ mod failures;
 mod functions;
 mod grouped;
 mod memory;
+mod names;
 mod patterns;
 mod planner;
 mod property;
@@ -18,3 +20,4 @@ mod readme;
 mod select;
 mod slt;
 mod support;
+mod windows;

@@ -237,6 +237,7 @@ async fn registering_keeps_the_session_and_twice_is_once() {
 async fn registering_keeps_options_that_are_set_before() {
     let options = QuantilesOptions {
         strategy: "distributed_bms".parse().unwrap(),
+        ..QuantilesOptions::default()
     };
     let config = SessionConfig::new()
         .with_information_schema(true)
@@ -445,7 +446,7 @@ async fn wrapping_a_foreign_planner() {
     );
     assert_eq!(
         error(&ctx, "SELECT exact_quantiles(x, 3) FROM t").await,
-        "Error during planning: quantile 3 is out of range: allowed is a number from 0 to 1"
+        "Error during planning: exact_quantiles: quantile 3 is out of range: allowed is a number from 0 to 1"
     );
     let explained = rows(&ctx, "EXPLAIN SELECT exact_quantiles(x, 0.5) FROM t")
         .await
@@ -498,6 +499,6 @@ async fn a_foreign_planner_stays_and_functions_still_work() {
             "SELECT DISTINCT exact_quantiles(x, 0.5 + 1) OVER () FROM t WHERE false"
         )
         .await,
-        "Error during planning: quantile 1.5 is out of range: allowed is a number from 0 to 1"
+        "Error during planning: exact_quantiles: quantile 1.5 is out of range: allowed is a number from 0 to 1"
     );
 }

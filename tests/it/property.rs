@@ -16,7 +16,7 @@ use crate::patterns::{self, Pattern};
 use crate::support::{query, register, session};
 
 /// Types, each with the way to make it from 64-bit words.
-fn types() -> Vec<DataType> {
+pub(crate) fn types() -> Vec<DataType> {
     use DataType::*;
     vec![
         Boolean,
@@ -44,7 +44,7 @@ fn types() -> Vec<DataType> {
 }
 
 /// Values of a type in a pattern; every eleventh is NULL where `nulls`.
-fn values(data_type: &DataType, pattern: Pattern, len: usize, seed: u64, nulls: bool) -> ArrayRef {
+pub(crate) fn values(data_type: &DataType, pattern: Pattern, len: usize, seed: u64, nulls: bool) -> ArrayRef {
     let words = pattern.words(len, seed);
     let keep = |i: usize| !nulls || i % 11 != 3;
     let integers = |fit: fn(i64) -> i64| -> ArrayRef {
@@ -139,7 +139,7 @@ fn index(method: Method, (num, den): (u64, u64), n: u64) -> Option<u64> {
             std::cmp::Ordering::Greater => floor + 1,
             std::cmp::Ordering::Equal => floor + floor % 2,
         }),
-        Method::Linear | Method::Midpoint => None,
+        Method::Linear | Method::Midpoint | Method::Median | Method::PercentileCont => None,
     }
 }
 

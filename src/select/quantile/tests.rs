@@ -1,5 +1,7 @@
+use std::sync::Arc;
+
 use super::*;
-use datafusion::arrow::array::{AsArray, Decimal128Array, Int64Array};
+use datafusion::arrow::array::{AsArray, Decimal128Array, Float64Array, Int64Array};
 use datafusion::arrow::datatypes::{Float64Type, Int64Type};
 
 fn quantile(value: f64) -> Quantile {
@@ -44,6 +46,42 @@ fn ranks_are_exact() {
     assert_eq!(quantile(5e-324).rank(u64::MAX), 1);
     assert_eq!(quantile(1e-19).rank(u64::MAX), 2);
     assert_eq!(quantile(0.9999999999999999).rank(10), 10);
+}
+
+#[test]
+fn narrow_products_are_those_of_any_width() {
+    for q in [
+        0.0,
+        1.0,
+        0.5,
+        0.07,
+        1e-9,
+        0.123456789,
+        0.9999999999999999,
+        1e-19,
+        5e-324,
+    ] {
+        for n in [0, 1, 2, 10, 99, 1000, 1 << 32, u64::MAX - 1, u64::MAX] {
+            assert_eq!(quantile(q).times(n), quantile(q).times_wide(n), "{q} of {n}");
+        }
+    }
+}
+
+#[test]
+fn a_quantile_gives_its_float_back() {
+    for q in [
+        0.0,
+        1.0,
+        0.1,
+        0.07,
+        1.0 / 3.0,
+        0.9999999999999999,
+        1e-30,
+        5e-324,
+        0.1_f32.into(),
+    ] {
+        assert_eq!(quantile(q).to_f64().to_bits(), q.to_bits(), "{q}");
+    }
 }
 
 #[test]

@@ -1,0 +1,209 @@
+//! Window frames: keys come and go, and every row wants an answer.
+//!
+//! ```sql
+//! SELECT exact_quantiles(price, 0.5) OVER (ORDER BY day ROWS BETWEEN 999 PRECEDING AND CURRENT ROW) FROM trades
+//! ```
+//! DataFusion hands over what enters a frame and what leaves it, mostly a row each, and asks for the answer. Cost of a row:
+//! logarithmic in the frame ([`OrderedKeys`]), for each quantile; ranks are computed anew only when the number of values
+//! has changed.
+
+use std::mem::size_of;
+
+use datafusion::arrow::array::{Array, ArrayRef};
+use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
+use datafusion::logical_expr::Accumulator;
+
+use super::accumulator::{SelectedColumn, state_rows};
+use crate::key::{Key, KeyBits, Width};
+use crate::select::ordered::OrderedKeys;
+use crate::select::quantile::{Interpolation, Picks};
+
+/// The values of one frame, in order.
+#[derive(Debug)]
+pub(super) struct Frame {
+    keys: Keys,
+    interpolation: Interpolation,
+    /// Where the answers lie, among this many values.
+    picks: (u64, Picks),
+    /// Until something comes or goes.
+    answer: Option<ScalarValue>,
+}
+
+/// Keys in a tree of their own width.
+#[derive(Debug)]
+enum Keys {
+    W32(OrderedKeys<u32>),
+    W64(OrderedKeys<u64>),
+    W128(OrderedKeys<u128>),
+}
+
+macro_rules! each_width {
+    ($keys:expr, $tree:ident => $do:expr) => {
+        match $keys {
+            Keys::W32($tree) => $do,
+            Keys::W64($tree) => $do,
+            Keys::W128($tree) => $do,
+        }
+    };
+}
+
+impl Keys {
+    fn insert(&mut self, key: KeyBits) -> Result<()> {
+        each_width!(self, tree => tree.insert(Key::from_bits(key)))
+    }
+
+    fn remove(&mut self, key: KeyBits) -> Result<()> {
+        each_width!(self, tree => tree.remove(Key::from_bits(key)))
+    }
+
+    fn len(&self) -> u64 {
+        each_width!(self, tree => tree.len())
+    }
+
+    fn at(&self, rank: u64) -> Result<KeyBits> {
+        let key = each_width!(self, tree => tree.select(rank).map(Key::to_bits));
+        key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {} values in a frame", self.len()))
+    }
+}
+
+impl Frame {
+    /// No values.
+    ///
+    /// # Errors
+    /// None for a column that was made for its method.
+    pub(super) fn try_new(column: &SelectedColumn) -> Result<Self> {
+        let distinct = column.is_distinct();
+        Ok(Self {
+            keys: match column.spec().width() {
+                Width::W32 => Keys::W32(OrderedKeys::new(distinct)),
+                Width::W64 => Keys::W64(OrderedKeys::new(distinct)),
+                Width::W128 => Keys::W128(OrderedKeys::new(distinct)),
+            },
+            interpolation: column.ask().interpolation(column.spec())?,
+            picks: (0, Picks::default()),
+            answer: None,
+        })
+    }
+
+    /// Adds what is not NULL.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` past 2^32 - 1 copies of one value.
+    pub(super) fn insert(&mut self, column: &SelectedColumn, values: &dyn Array) -> Result<()> {
+        self.answer = None;
+        column.spec().for_each_key(values, |key| self.keys.insert(key))
+    }
+
+    pub(super) fn insert_key(&mut self, key: KeyBits) -> Result<()> {
+        self.answer = None;
+        self.keys.insert(key)
+    }
+
+    /// Takes out what is not NULL.
+    ///
+    /// # Errors
+    /// An internal error if it is not there.
+    fn remove(&mut self, column: &SelectedColumn, values: &dyn Array) -> Result<()> {
+        self.answer = None;
+        column.spec().for_each_key(values, |key| self.keys.remove(key))
+    }
+
+    /// The value of a row with this frame.
+    pub(super) fn evaluate(&mut self, column: &SelectedColumn) -> Result<ScalarValue> {
+        if let Some(answer) = &self.answer {
+            return Ok(answer.clone());
+        }
+        let n = self.keys.len();
+        if n > 0 && n != self.picks.0 {
+            self.picks = (n, column.ask().picks(n));
+        }
+        let answer = self.answer(column)?;
+        self.answer = Some(answer.clone());
+        Ok(answer)
+    }
+
+    fn answer(&self, column: &SelectedColumn) -> Result<ScalarValue> {
+        let n = self.keys.len();
+        if n == 0 {
+            return column.row(
+                column
+                    .ask()
+                    .answers(column.spec(), 0, &|rank| self.keys.at(rank))?,
+                0,
+            );
+        }
+        let key_at = |rank| self.keys.at(rank);
+        let mut answers = self
+            .picks
+            .1
+            .iter()
+            .map(|pick| self.interpolation.answer(column.spec(), pick, &key_at));
+        let result = &self.interpolation.result;
+        if !column.is_list()
+            && let Some(answer) = answers.next()
+        {
+            return result.scalar(answer?);
+        }
+        column.row(result.to_array(&answers.collect::<Result<Vec<_>>>()?)?, n)
+    }
+
+    /// Every value's key.
+    pub(super) fn keys(&self) -> Vec<KeyBits> {
+        fn copied<K: Key>((key, copies): (K, u32)) -> impl Iterator<Item = KeyBits> {
+            std::iter::repeat_n(key.to_bits(), copies as usize)
+        }
+        each_width!(&self.keys, tree => tree.iter().flat_map(copied).collect())
+    }
+
+    pub(super) fn size(&self) -> usize {
+        let keys = each_width!(&self.keys, tree => tree.size());
+        size_of::<Self>() + keys
+    }
+}
+
+/// A frame that moves.
+#[derive(Debug)]
+pub(super) struct SlidingQuantilesAccumulator {
+    column: SelectedColumn,
+    frame: Frame,
+}
+
+impl SlidingQuantilesAccumulator {
+    pub(super) fn try_new(column: SelectedColumn) -> Result<Self> {
+        let frame = Frame::try_new(&column)?;
+        Ok(Self { column, frame })
+    }
+}
+
+impl Accumulator for SlidingQuantilesAccumulator {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.frame.insert(&self.column, values[0].as_ref())
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.frame.remove(&self.column, values[0].as_ref())
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        self.frame.evaluate(&self.column)
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.frame.size()
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        self.column.state(&self.frame.keys())
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        state_rows(states)?
+            .iter()
+            .flatten()
+            .try_for_each(|list| self.frame.insert(&self.column, list.as_ref()))
+    }
+}

@@ -1,0 +1,105 @@
+//! The names under which users call the functions, and what each of them fixes.
+
+use std::fmt::{self, Display};
+
+use crate::select::quantile::Method;
+
+/// A function, by the name that a user writes.
+///
+/// All of them are the same machinery; a name fixes the method, or leaves it to the third argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FunctionName {
+    /// `exact_quantiles(x, q [, method])`.
+    ExactQuantiles,
+    /// `percentile_disc(q) WITHIN GROUP (ORDER BY x)` of the SQL standard.
+    PercentileDisc,
+    /// DuckDB's `quantile_disc(x, q)`.
+    QuantileDisc,
+    /// DuckDB's `quantile_cont(x, q)`.
+    QuantileCont,
+    /// DataFusion's `median(x)`, while `quantiles.replace_builtins` is on.
+    Median,
+    /// DataFusion's `percentile_cont`, while `quantiles.replace_builtins` is on.
+    PercentileCont,
+}
+
+impl FunctionName {
+    /// All names.
+    pub const ALL: [FunctionName; 6] = [
+        FunctionName::ExactQuantiles,
+        FunctionName::PercentileDisc,
+        FunctionName::QuantileDisc,
+        FunctionName::QuantileCont,
+        FunctionName::Median,
+        FunctionName::PercentileCont,
+    ];
+
+    /// The name in SQL.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FunctionName::ExactQuantiles => "exact_quantiles",
+            FunctionName::PercentileDisc => "percentile_disc",
+            FunctionName::QuantileDisc => "quantile_disc",
+            FunctionName::QuantileCont => "quantile_cont",
+            FunctionName::Median => "median",
+            FunctionName::PercentileCont => "percentile_cont",
+        }
+    }
+
+    /// The methods that calls under this name can have; the first is the one of a call that names none.
+    pub fn methods(self) -> &'static [Method] {
+        match self {
+            FunctionName::ExactQuantiles => &Method::ALL,
+            FunctionName::PercentileDisc | FunctionName::QuantileDisc => &[Method::Disc],
+            FunctionName::QuantileCont => &[Method::Linear],
+            FunctionName::Median => &[Method::Median],
+            FunctionName::PercentileCont => &[Method::PercentileCont],
+        }
+    }
+
+    /// Whether the name is DataFusion's own function, which the planner replaces and no query calls as ours.
+    pub fn is_builtin(self) -> bool {
+        matches!(self, FunctionName::Median | FunctionName::PercentileCont)
+    }
+
+    /// Whether a third argument names the method.
+    pub(super) fn takes_method(self) -> bool {
+        self.methods().len() > 1
+    }
+
+    /// Name of the aggregate function for one of [`Self::methods`] and one direction.
+    pub(super) fn registered(self, method: Method, descending: bool) -> String {
+        // DataFusion's functions keep their names in the registry.
+        let mut name = match self {
+            FunctionName::Median => "exact_median".to_owned(),
+            FunctionName::PercentileCont => "exact_percentile_cont".to_owned(),
+            _ => self.as_str().to_owned(),
+        };
+        if method != self.methods()[0] {
+            name += &format!("_{method}");
+        }
+        if descending {
+            name += "_desc";
+        }
+        name
+    }
+
+    /// What to say about a wrong number of arguments.
+    pub(super) fn wrong_arguments(self, count: usize) -> String {
+        let (takes, method) = match self.takes_method() {
+            true => ("2 or 3", ", and optionally the name of a method"),
+            false => ("2", ""),
+        };
+        let and = if self.takes_method() { "," } else { " and" };
+        format!(
+            "{self} takes {takes} arguments, got {count}: the values{and} a constant quantile or list of quantiles \
+             from 0 to 1{method}"
+        )
+    }
+}
+
+impl Display for FunctionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,523 @@
+//! Keys in order, with ranks: a counted B+-tree for keys that come and go.
+//!
+//! ```text
+//! inner   keys  .  k5  .  k9  .        least key of each child but the first
+//!         counts   4     4     3       values below each child
+//! leaf    [k1 k2 k3 k4] [k5 ..] [k9 ..]     distinct keys, each with its number of copies
+//! ```
+//! Insertion, removal and the value of a rank each cost one way from the root: logarithmic in the number of distinct
+//! keys, with a move of at most one leaf. 8 to 20 bytes a distinct key in full leaves, at least a quarter of which is in
+//! use on average; many copies of one key take the room of one. Loses to a heap or a sort where all ranks are wanted at
+//! once, after the last change: that is what the rest of this module is for.
+
+use std::mem::size_of;
+
+use datafusion::common::{Result, internal_err, resources_err};
+
+use crate::key::Key;
+
+/// Most keys of a leaf: a move within stays within some cache lines.
+const LEAF: usize = 128;
+/// Most children of an inner node.
+const FAN: usize = 64;
+
+/// A multiset of keys that knows its ranks.
+#[derive(Debug)]
+pub(crate) struct OrderedKeys<K> {
+    leaves: Nodes<Leaf<K>>,
+    inners: Nodes<Inner<K>>,
+    root: u32,
+    /// Inner levels above the leaves.
+    height: u32,
+    /// Whether a key counts once, however many copies there are.
+    distinct: bool,
+    count: u64,
+}
+
+#[derive(Debug, Default)]
+struct Leaf<K> {
+    keys: Vec<K>,
+    /// Of each key, at least 1.
+    copies: Vec<u32>,
+    /// Values in the leaf, as they count.
+    count: u64,
+}
+
+#[derive(Debug, Default)]
+struct Inner<K> {
+    /// Least key that child `i + 1` may hold.
+    bounds: Vec<K>,
+    children: Vec<u32>,
+    /// Values below each child, as they count.
+    counts: Vec<u64>,
+}
+
+/// Nodes by number; those that are free are used again.
+#[derive(Debug)]
+struct Nodes<T> {
+    nodes: Vec<T>,
+    free: Vec<u32>,
+}
+
+/// The upper half of a node that was full.
+struct Split<K> {
+    bound: K,
+    node: u32,
+    count: u64,
+}
+
+impl<T> Nodes<T> {
+    fn add(&mut self, node: T) -> Result<u32> {
+        if let Some(id) = self.free.pop() {
+            self.nodes[id as usize] = node;
+            return Ok(id);
+        }
+        let Ok(id) = u32::try_from(self.nodes.len()) else {
+            return resources_err!("a window frame holds at most {} blocks of keys", u32::MAX);
+        };
+        self.nodes.push(node);
+        Ok(id)
+    }
+}
+
+impl<T> std::ops::Index<u32> for Nodes<T> {
+    type Output = T;
+
+    fn index(&self, id: u32) -> &T {
+        &self.nodes[id as usize]
+    }
+}
+
+impl<T> std::ops::IndexMut<u32> for Nodes<T> {
+    fn index_mut(&mut self, id: u32) -> &mut T {
+        &mut self.nodes[id as usize]
+    }
+}
+
+impl<K: Key> Leaf<K> {
+    fn new() -> Self {
+        Leaf {
+            keys: Vec::with_capacity(LEAF + 1),
+            copies: Vec::with_capacity(LEAF + 1),
+            count: 0,
+        }
+    }
+
+    fn counted(mut self, distinct: bool) -> Self {
+        self.count = match distinct {
+            true => self.keys.len() as u64,
+            false => self.copies.iter().map(|&copies| u64::from(copies)).sum(),
+        };
+        self
+    }
+
+    /// Key of the value with this 0-based index.
+    fn at(&self, mut index: u64, distinct: bool) -> Option<K> {
+        if distinct || self.count == self.keys.len() as u64 {
+            return self.keys.get(index as usize).copied();
+        }
+        for (key, copies) in self.keys.iter().zip(&self.copies) {
+            match index.checked_sub((*copies).into()) {
+                None => return Some(*key),
+                Some(rest) => index = rest,
+            }
+        }
+        None
+    }
+}
+
+impl<K: Key> Inner<K> {
+    fn child_of(&self, key: K) -> usize {
+        self.bounds.partition_point(|bound| *bound <= key)
+    }
+
+    /// Takes a child out, with the bound that parts it from a neighbour.
+    fn remove(&mut self, child: usize) {
+        self.children.remove(child);
+        self.counts.remove(child);
+        if !self.bounds.is_empty() {
+            self.bounds.remove(child.saturating_sub(1));
+        }
+    }
+}
+
+impl<K: Key> OrderedKeys<K> {
+    /// No keys. `distinct`: ranks are those of distinct keys.
+    pub(crate) fn new(distinct: bool) -> Self {
+        Self {
+            leaves: Nodes {
+                nodes: vec![Leaf::new()],
+                free: Vec::new(),
+            },
+            inners: Nodes {
+                nodes: Vec::new(),
+                free: Vec::new(),
+            },
+            root: 0,
+            height: 0,
+            distinct,
+            count: 0,
+        }
+    }
+
+    /// Number of ranks: values, or distinct ones.
+    pub(crate) fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// The key of a rank, counted from 1.
+    pub(crate) fn select(&self, rank: u64) -> Option<K> {
+        let mut index = rank.checked_sub(1)?;
+        let mut node = self.root;
+        for _ in 0..self.height {
+            let inner = &self.inners[node];
+            let mut child = 0;
+            while index >= *inner.counts.get(child)? {
+                index -= inner.counts[child];
+                child += 1;
+            }
+            node = inner.children[child];
+        }
+        self.leaves[node].at(index, self.distinct)
+    }
+
+    /// Adds one copy of `key`.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` past 2^32 - 1 copies of one key, or as many leaves.
+    pub(crate) fn insert(&mut self, key: K) -> Result<()> {
+        let (added, split) = self.insert_below(self.root, self.height, key)?;
+        self.count += added;
+        if let Some(split) = split {
+            self.root = self.inners.add(Inner {
+                bounds: vec![split.bound],
+                children: vec![self.root, split.node],
+                counts: vec![self.count - split.count, split.count],
+            })?;
+            self.height += 1;
+        }
+        Ok(())
+    }
+
+    /// How many ranks came in, and the new neighbour of `node` if it had to be split.
+    fn insert_below(&mut self, node: u32, level: u32, key: K) -> Result<(u64, Option<Split<K>>)> {
+        if level == 0 {
+            return self.insert_into(node, key);
+        }
+        let at = self.inners[node].child_of(key);
+        let (added, split) = self.insert_below(self.inners[node].children[at], level - 1, key)?;
+        let inner = &mut self.inners[node];
+        inner.counts[at] += added;
+        let Some(split) = split else {
+            return Ok((added, None));
+        };
+        inner.counts[at] -= split.count;
+        inner.counts.insert(at + 1, split.count);
+        inner.children.insert(at + 1, split.node);
+        inner.bounds.insert(at, split.bound);
+        if inner.children.len() <= FAN {
+            return Ok((added, None));
+        }
+        let middle = inner.children.len() / 2;
+        let upper = Inner {
+            children: inner.children.split_off(middle),
+            counts: inner.counts.split_off(middle),
+            bounds: inner.bounds.split_off(middle),
+        };
+        // The bound between the halves moves up.
+        let bound = inner.bounds.pop().unwrap_or(key);
+        let count = upper.counts.iter().sum();
+        let node = self.inners.add(upper)?;
+        Ok((added, Some(Split { bound, node, count })))
+    }
+
+    fn insert_into(&mut self, node: u32, key: K) -> Result<(u64, Option<Split<K>>)> {
+        let distinct = self.distinct;
+        let leaf = &mut self.leaves[node];
+        let at = match leaf.keys.binary_search(&key) {
+            Ok(at) => {
+                let Some(copies) = leaf.copies[at].checked_add(1) else {
+                    return resources_err!("a window frame holds at most {} copies of one value", u32::MAX);
+                };
+                leaf.copies[at] = copies;
+                let added = u64::from(!distinct);
+                leaf.count += added;
+                return Ok((added, None));
+            }
+            Err(at) => at,
+        };
+        leaf.keys.insert(at, key);
+        leaf.copies.insert(at, 1);
+        leaf.count += 1;
+        if leaf.keys.len() <= LEAF {
+            return Ok((1, None));
+        }
+        let middle = leaf.keys.len() / 2;
+        let mut upper = Leaf::new();
+        upper.keys.extend(leaf.keys.drain(middle..));
+        upper.copies.extend(leaf.copies.drain(middle..));
+        let upper = upper.counted(distinct);
+        leaf.count -= upper.count;
+        let (bound, count) = (upper.keys[0], upper.count);
+        let node = self.leaves.add(upper)?;
+        Ok((1, Some(Split { bound, node, count })))
+    }
+
+    /// Takes one copy of `key` out.
+    ///
+    /// # Errors
+    /// An internal error if there is none; then nothing changes.
+    pub(crate) fn remove(&mut self, key: K) -> Result<()> {
+        self.count -= self.remove_below(self.root, self.height, key)?;
+        while self.height > 0 {
+            match self.inners[self.root].children[..] {
+                [] => {
+                    self.root = self.leaves.add(Leaf::new())?;
+                    self.height = 0;
+                }
+                [only] => {
+                    self.inners.free.push(self.root);
+                    self.root = only;
+                    self.height -= 1;
+                }
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// How many ranks went.
+    fn remove_below(&mut self, node: u32, level: u32, key: K) -> Result<u64> {
+        if level == 0 {
+            let distinct = self.distinct;
+            let leaf = &mut self.leaves[node];
+            let Ok(at) = leaf.keys.binary_search(&key) else {
+                return internal_err!("a window retracts a value that it never added");
+            };
+            leaf.copies[at] -= 1;
+            let is_last = leaf.copies[at] == 0;
+            if is_last {
+                leaf.keys.remove(at);
+                leaf.copies.remove(at);
+            }
+            let removed = u64::from(is_last || !distinct);
+            leaf.count -= removed;
+            return Ok(removed);
+        }
+        let at = self.inners[node].child_of(key);
+        let removed = self.remove_below(self.inners[node].children[at], level - 1, key)?;
+        self.inners[node].counts[at] -= removed;
+        self.refill(node, at, level - 1);
+        Ok(removed)
+    }
+
+    /// Drops child `at` of `node` if it is empty; joins it with a neighbour if it is a quarter full and both fit in three
+    /// quarters of a node. `level` is the child's.
+    fn refill(&mut self, node: u32, at: usize, level: u32) {
+        let capacity = if level == 0 { LEAF } else { FAN };
+        let len = self.child_len(node, at, level);
+        if len == 0 {
+            self.free(self.inners[node].children[at], level);
+            self.inners[node].remove(at);
+            return;
+        }
+        if len > capacity / 4 {
+            return;
+        }
+        let children = self.inners[node].children.len();
+        let fits = |left: &usize| {
+            left + 1 < children
+                && self.child_len(node, *left, level) + self.child_len(node, left + 1, level)
+                    <= capacity / 4 * 3
+        };
+        if let Some(left) = [Some(at), at.checked_sub(1)].into_iter().flatten().find(fits) {
+            self.join(node, left, level);
+        }
+    }
+
+    /// Children `left` and `left + 1` of `node` become one.
+    fn join(&mut self, node: u32, left: usize, level: u32) {
+        let inner = &mut self.inners[node];
+        let (into, from) = (inner.children[left], inner.children[left + 1]);
+        let (bound, count) = (inner.bounds[left], inner.counts[left + 1]);
+        inner.counts[left] += count;
+        inner.remove(left + 1);
+        if level == 0 {
+            let mut moved = std::mem::take(&mut self.leaves[from]);
+            let leaf = &mut self.leaves[into];
+            leaf.keys.append(&mut moved.keys);
+            leaf.copies.append(&mut moved.copies);
+            leaf.count += moved.count;
+        } else {
+            let mut moved = std::mem::take(&mut self.inners[from]);
+            let inner = &mut self.inners[into];
+            inner.bounds.push(bound);
+            inner.bounds.append(&mut moved.bounds);
+            inner.children.append(&mut moved.children);
+            inner.counts.append(&mut moved.counts);
+        }
+        self.free(from, level);
+    }
+
+    /// Keys or children of child `at` of `node`.
+    fn child_len(&self, node: u32, at: usize, level: u32) -> usize {
+        let child = self.inners[node].children[at];
+        match level {
+            0 => self.leaves[child].keys.len(),
+            _ => self.inners[child].children.len(),
+        }
+    }
+
+    fn free(&mut self, node: u32, level: u32) {
+        match level {
+            0 => self.leaves.free.push(node),
+            _ => self.inners.free.push(node),
+        }
+    }
+
+    /// Every key, with its copies, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, u32)> {
+        // Free leaves are empty.
+        let leaves = self.leaves.nodes.iter();
+        leaves.flat_map(|leaf| leaf.keys.iter().copied().zip(leaf.copies.iter().copied()))
+    }
+
+    /// Bytes held.
+    pub(crate) fn size(&self) -> usize {
+        let leaf = size_of::<Leaf<K>>() + (LEAF + 1) * (size_of::<K>() + size_of::<u32>());
+        let inner =
+            size_of::<Inner<K>>() + (FAN + 1) * (size_of::<K>() + size_of::<u32>() + size_of::<u64>());
+        self.leaves.nodes.len() * leaf + self.inners.nodes.len() * inner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    /// What a tree of any content must be: bounds part the keys, counts add up, no level is empty.
+    fn check(tree: &OrderedKeys<u64>) {
+        fn below(tree: &OrderedKeys<u64>, node: u32, level: u32, low: u64, high: Option<u64>) -> u64 {
+            if level == 0 {
+                let leaf = &tree.leaves[node];
+                assert!(leaf.keys.is_sorted_by(|a, b| a < b));
+                assert!(leaf.keys.first().is_none_or(|key| *key >= low));
+                assert!(
+                    leaf.keys
+                        .last()
+                        .is_none_or(|key| high.is_none_or(|high| *key < high))
+                );
+                assert!(leaf.keys.len() <= LEAF && leaf.copies.iter().all(|&copies| copies > 0));
+                return leaf.count;
+            }
+            let inner = &tree.inners[node];
+            assert!((1..=FAN).contains(&inner.children.len()));
+            assert_eq!(inner.bounds.len() + 1, inner.children.len());
+            for (i, (&child, &count)) in inner.children.iter().zip(&inner.counts).enumerate() {
+                let low = if i == 0 { low } else { inner.bounds[i - 1] };
+                let high = inner.bounds.get(i).copied().or(high);
+                assert_eq!(below(tree, child, level - 1, low, high), count);
+            }
+            inner.counts.iter().sum()
+        }
+        assert_eq!(below(tree, tree.root, tree.height, 0, None), tree.len());
+    }
+
+    /// The same keys as a sorted list.
+    fn agree(tree: &OrderedKeys<u64>, sorted: &[u64]) {
+        check(tree);
+        let mut ranked = sorted.to_vec();
+        if tree.distinct {
+            ranked.dedup();
+        }
+        assert_eq!(tree.len(), ranked.len() as u64);
+        let found: Vec<_> = (1..=tree.len()).map(|rank| tree.select(rank).unwrap()).collect();
+        assert_eq!(found, ranked);
+        assert_eq!((tree.select(0), tree.select(tree.len() + 1)), (None, None));
+        let copies = tree.iter().flat_map(|(key, copies)| vec![key; copies as usize]);
+        let mut copies: Vec<_> = copies.collect();
+        copies.sort_unstable();
+        assert_eq!(copies, sorted);
+    }
+
+    /// A frame of `width` keys that moves over `keys`, then shrinks away.
+    fn slide(keys: &[u64], width: usize, distinct: bool) {
+        let mut tree = OrderedKeys::new(distinct);
+        let mut sorted: Vec<u64> = Vec::new();
+        for (i, &key) in keys.iter().enumerate() {
+            tree.insert(key).unwrap();
+            sorted.insert(sorted.partition_point(|other| *other < key), key);
+            if let Some(old) = i.checked_sub(width) {
+                tree.remove(keys[old]).unwrap();
+                sorted.remove(sorted.binary_search(&keys[old]).unwrap());
+            }
+            if i % 997 == 0 {
+                agree(&tree, &sorted);
+            }
+        }
+        agree(&tree, &sorted);
+        let left = &keys[keys.len().saturating_sub(width)..];
+        for (i, &key) in left.iter().enumerate() {
+            tree.remove(key).unwrap();
+            sorted.remove(sorted.binary_search(&key).unwrap());
+            if i % 499 == 0 {
+                agree(&tree, &sorted);
+            }
+        }
+        agree(&tree, &[]);
+        assert_eq!(tree.height, 0);
+    }
+
+    #[test]
+    fn it_agrees_with_a_sorted_list() {
+        let mut rng = SmallRng::seed_from_u64(7);
+        let patterns: [Vec<u64>; 5] = [
+            (0..30_000).map(|_| rng.random()).collect(),
+            (0..30_000).collect(),
+            (0..30_000).rev().collect(),
+            (0..30_000).map(|_| rng.random_range(0..50)).collect(),
+            (0..30_000)
+                .map(|i| if i % 3 == 0 { u64::MAX } else { i / 100 })
+                .collect(),
+        ];
+        for keys in &patterns {
+            for width in [1, 10, 1000, 20_000, 40_000] {
+                for distinct in [false, true] {
+                    slide(keys, width, distinct);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_that_drifts_does_not_grow() {
+        let mut rng = SmallRng::seed_from_u64(11);
+        let keys: Vec<u64> = (0..200_000)
+            .map(|i| i * 1000 + rng.random_range(0..5_000_000))
+            .collect();
+        let mut tree = OrderedKeys::new(false);
+        let mut most = 0;
+        for (i, &key) in keys.iter().enumerate() {
+            tree.insert(key).unwrap();
+            if i >= 10_000 {
+                tree.remove(keys[i - 10_000]).unwrap();
+            }
+            most = most.max(tree.size());
+        }
+        // 12 bytes a key.
+        assert!(most < 4 * 12 * 10_000, "{most} bytes");
+    }
+
+    #[test]
+    fn a_key_that_is_not_there_is_an_error_and_changes_nothing() {
+        let mut tree = OrderedKeys::new(false);
+        for key in 0..1000_u64 {
+            tree.insert(2 * key).unwrap();
+        }
+        assert!(tree.remove(501).unwrap_err().to_string().contains("never added"));
+        agree(&tree, &(0..1000).map(|key| 2 * key).collect::<Vec<_>>());
+    }
+}

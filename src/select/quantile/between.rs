@@ -1,0 +1,161 @@
+//! From the keys around a position to the key of the answer.
+
+use datafusion::arrow::datatypes::{DataType, i256};
+use datafusion::common::{Result, internal_datafusion_err};
+
+use super::{Fraction, Method, Pick, builtin};
+use crate::key::{KeyBits, KeySpec};
+
+/// How the values of one column become answers by one method.
+#[derive(Debug, Clone)]
+pub(crate) struct Interpolation {
+    method: Method,
+    /// What the keys of the answers mean.
+    pub(crate) result: KeySpec,
+    kind: Kind,
+}
+
+/// What the numbers between two values are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Floating point of the column's width.
+    Floats,
+    /// Integers that are answered in Float64.
+    Integers,
+    /// Numbers of the result's unit, this many of them in one of the column's.
+    Scaled(i128),
+}
+
+impl Interpolation {
+    pub(super) fn try_new(method: Method, spec: &KeySpec) -> Result<Self> {
+        use DataType::*;
+        let result = method.key_spec(&method.result_type(spec.data_type())?)?;
+        let kind = match (spec.data_type(), result.data_type()) {
+            (Float16 | Float32 | Float64, _) => Kind::Floats,
+            (_, Float64) => Kind::Integers,
+            (Date32, Timestamp(..)) => Kind::Scaled(86_400_000),
+            _ => Kind::Scaled(1),
+        };
+        Ok(Self { method, result, kind })
+    }
+
+    /// The key of the answer at `pick`; `key_at` gives the key of a rank.
+    ///
+    /// # Errors
+    /// Those of `key_at`.
+    pub(crate) fn answer(
+        &self,
+        spec: &KeySpec,
+        pick: Pick,
+        key_at: &dyn Fn(u64) -> Result<KeyBits>,
+    ) -> Result<KeyBits> {
+        let low = key_at(pick.low)?;
+        let high = match pick.low == pick.high {
+            true => low,
+            false => key_at(pick.high)?,
+        };
+        self.between(spec, pick, low, high)
+    }
+
+    /// As [`Self::answer`], from the keys of the two ranks.
+    pub(super) fn between(&self, spec: &KeySpec, pick: Pick, low: KeyBits, high: KeyBits) -> Result<KeyBits> {
+        if pick.low == pick.high && spec.data_type() == self.result.data_type() {
+            return Ok(low);
+        }
+        let weight = pick.weight;
+        if self.kind == Kind::Floats {
+            let float = |key| {
+                let float = spec.float(key);
+                float.ok_or_else(|| internal_datafusion_err!("{} is not a float", spec.data_type()))
+            };
+            let [low, high] = [float(low)?, float(high)?];
+            return Ok(self.result.float_key(match self.method {
+                Method::Median => builtin::mean(low, high, |sum| self.result.rounded(sum)),
+                Method::PercentileCont => builtin::between(low, high, weight),
+                _ => lerp_floats(low, high, weight),
+            }));
+        }
+        let [low, high] = [spec.integer(low), spec.integer(high)];
+        Ok(match self.kind {
+            Kind::Scaled(_) if self.method == Method::Median => {
+                self.result.integer_key(lerp_exact(low, high, weight).0)
+            }
+            Kind::Scaled(unit) => {
+                let value = lerp_rounded(low * unit, high * unit, weight);
+                self.result.integer_key(value)
+            }
+            _ => self.result.float_key(lerp_integers(low, high, weight)),
+        })
+    }
+}
+
+/// NumPy's formula (from the nearer end), kept from overflowing; between infinities lies NaN.
+fn lerp_floats(low: f64, high: f64, weight: Fraction) -> f64 {
+    if weight.num == 0 || low == high {
+        return low;
+    }
+    if !low.is_finite() || !high.is_finite() {
+        return low + high;
+    }
+    let weight = weight.to_f64();
+    let step = high - low;
+    if !step.is_finite() {
+        low * (1.0 - weight) + high * weight
+    } else if weight < 0.5 {
+        low + step * weight
+    } else {
+        high - step * (1.0 - weight)
+    }
+}
+
+/// Exact up to the last step, so that integers beyond 2^53 do not cancel.
+fn lerp_integers(low: i128, high: i128, weight: Fraction) -> f64 {
+    let (whole, rest) = lerp_exact(low, high, weight);
+    whole as f64 + rest as f64 / weight.den as f64
+}
+
+/// Exact, then rounded to an integer, half away from zero.
+fn lerp_rounded(low: i128, high: i128, weight: Fraction) -> i128 {
+    let (whole, rest) = lerp_exact(low, high, weight);
+    if 2 * rest.unsigned_abs() >= weight.den {
+        whole + rest.signum()
+    } else {
+        whole
+    }
+}
+
+/// `low + weight (high - low)` as a whole number (towards zero) and the rest, in units of `1 / weight.den`.
+fn lerp_exact(low: i128, high: i128, weight: Fraction) -> (i128, i128) {
+    let fits = |value: i128| i64::try_from(value).is_ok() || u64::try_from(value).is_ok();
+    if fits(low) && fits(high) && weight.den <= 1 << 62 {
+        // Both terms of the sum, and so it, lie within 2^65 * 2^62.
+        let den = weight.den as i128;
+        let total = low * (den - weight.num as i128) + high * weight.num as i128;
+        let whole = total / den;
+        return (whole, total - whole * den);
+    }
+    // |low| < 2^127 and den < 2^127, and the sum lies between low * den and high * den: no overflow of 2^255.
+    let [low, high] = [low, high].map(i256::from_i128);
+    let [num, den] = [weight.num, weight.den].map(|part| i256::from_i128(part as i128));
+    let total = low * den + (high - low) * num;
+    ((total / den).as_i128(), (total % den).as_i128())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn narrow_sums_are_those_of_any_width() {
+        let ends = [0, 1, -1, 7, i64::MIN.into(), i64::MAX.into(), u64::MAX.into()];
+        let wide = |value: i128, den: i128| value * den;
+        for (low, high) in ends.iter().flat_map(|low| ends.map(|high| (*low, high))) {
+            for (num, den) in [(0, 1), (1, 2), (1, 3), (99, 100), (999_999_999, 1_000_000_000)] {
+                let (whole, rest) = lerp_exact(low, high, Fraction { num, den });
+                let (num, den) = (num as i128, den as i128);
+                assert_eq!(wide(whole, den) + rest, low * (den - num) + high * num);
+                assert!(rest.abs() < den && (rest == 0 || whole == 0 || (rest > 0) == (whole > 0)));
+            }
+        }
+    }
+}

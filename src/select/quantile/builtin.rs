@@ -1,0 +1,66 @@
+//! DataFusion's own `median` and `percentile_cont`, bit for bit: ranks and arithmetic of DataFusion 55.2.
+//!
+//! Both rank floating point by `totalOrder`. `median` adds the two middle values in the column's type and halves the
+//! sum (decimals: towards zero). `percentile_cont` finds its position and weight in `f64`, the weight cut to six digits,
+//! and counts from the top by `1 - q`.
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::{Result, plan_err};
+
+use super::{Fraction, Method, Pick, Quantile};
+
+/// `percentile_cont` cuts a weight to multiples of one part in this many.
+const WEIGHTS: f64 = 1e6;
+
+/// The column's own type, for those types that DataFusion hands to these functions.
+pub(super) fn result_type(method: Method, data_type: &DataType) -> Result<DataType> {
+    use DataType::*;
+    match data_type {
+        Float16 | Float32 | Float64 => Ok(data_type.clone()),
+        Decimal32(..) | Decimal64(..) | Decimal128(..) if method == Method::Median => Ok(data_type.clone()),
+        other => plan_err!("DataFusion's {method} does not take values of type {other}"),
+    }
+}
+
+/// Where the answer lies among `n > 0` values.
+pub(super) fn pick(method: Method, quantile: Quantile, descending: bool, n: u64) -> Pick {
+    if method == Method::Median {
+        return Pick {
+            low: n.div_ceil(2),
+            high: n / 2 + 1,
+            weight: Fraction::HALF,
+        };
+    }
+    let q = match descending {
+        true => 1.0 - quantile.to_f64(),
+        false => quantile.to_f64(),
+    };
+    if n == 1 || q == 0.0 {
+        return Pick::at(1);
+    }
+    if q == 1.0 {
+        return Pick::at(n);
+    }
+    let position = q * (n - 1) as f64;
+    let below = position.floor();
+    let weight = (position - below) * WEIGHTS;
+    Pick {
+        low: (below as u64 + 1).min(n),
+        high: (position.ceil() as u64 + 1).min(n),
+        weight: Fraction {
+            num: weight as u128,
+            den: WEIGHTS as u128,
+        },
+    }
+}
+
+/// `median` between two values; `round` is the rounding to the column's type.
+pub(super) fn mean(low: f64, high: f64, round: impl Fn(f64) -> f64) -> f64 {
+    // f64 has more than twice the digits of the narrower types, so rounding twice rounds as they do.
+    round(low + high) / 2.0
+}
+
+/// `percentile_cont` between two values.
+pub(super) fn between(low: f64, high: f64, weight: Fraction) -> f64 {
+    low + (high - low) * weight.to_f64()
+}
