@@ -8,8 +8,8 @@ use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
-use crate::functions::{EXACT_QUANTILES, SelectedColumn};
-use crate::key::KeySpec;
+use crate::functions::{EXACT_QUANTILES, Selected};
+use crate::key::Order;
 use crate::select::quantile::{Ask, Quantile};
 
 /// One aggregate of the operator, one column of its output.
@@ -26,7 +26,7 @@ pub enum ExecAggregate {
 pub struct QuantilesCall {
     argument: Arc<dyn PhysicalExpr>,
     filter: Option<Arc<dyn PhysicalExpr>>,
-    selected: SelectedColumn,
+    selected: Selected,
 }
 
 impl QuantilesCall {
@@ -45,11 +45,11 @@ impl QuantilesCall {
         Ok(Self {
             argument,
             filter,
-            selected: SelectedColumn::try_new(data_type, ask, is_list, false)?,
+            selected: Selected::try_new(data_type, ask, is_list, false)?,
         })
     }
 
-    pub(super) fn selected(&self) -> &SelectedColumn {
+    pub(super) fn selected(&self) -> &Selected {
         &self.selected
     }
 }
@@ -117,12 +117,12 @@ impl Display for PlainAggregate {
     }
 }
 
-/// A column of keys: several calls over the same expression and filter share it.
+/// A column of keys or of other values: several calls over the same expression and filter share it.
 #[derive(Debug, Clone)]
 pub(super) struct KeyColumn {
     pub(super) argument: Arc<dyn PhysicalExpr>,
     pub(super) filter: Option<Arc<dyn PhysicalExpr>>,
-    pub(super) spec: KeySpec,
+    pub(super) order: Order,
 }
 
 impl Display for KeyColumn {
@@ -135,9 +135,9 @@ impl Display for KeyColumn {
 /// The aggregates of an operator, in the order of its output, and what they share.
 #[derive(Debug, Clone)]
 pub(super) struct Aggregates {
-    /// Distinct key columns.
+    /// Distinct columns.
     pub(super) columns: Vec<KeyColumn>,
-    /// Calls, each with the index of its key column.
+    /// Calls, each with the index of its column.
     pub(super) calls: Vec<(usize, QuantilesCall)>,
     /// Aggregates that DataFusion computes.
     pub(super) plain: Vec<PlainAggregate>,
@@ -183,7 +183,7 @@ impl Aggregates {
             self.columns.push(KeyColumn {
                 argument: Arc::clone(&call.argument),
                 filter: call.filter.clone(),
-                spec: call.selected.spec().clone(),
+                order: call.selected.order(),
             });
             self.columns.len() - 1
         })

@@ -25,12 +25,15 @@ use crate::select::StrategyName;
 /// Exact quantiles over a whole input, with plain aggregates beside them. One partition, one row.
 ///
 /// Reads each input partition once and in parallel, keeps the keys of every distinct (argument, filter) in memory
-/// that is reserved in the task's pool, and then narrows the ranks down in rounds over the resident keys. Cost: the
+/// that is reserved in the task's pool (strings and the like as their bytes), and then narrows the ranks down in rounds
+/// over the resident keys. Cost: the
 /// scan, the width of the type for each value in memory, and a few reads of those keys. Without enough memory it fails
 /// with `ResourcesExhausted`.
 ///
 /// Metrics: `input_rows`, `values_kept`, `bytes_held`, `rounds`, `candidates_after_round_<i>`, `scan_time` (processor
-/// time), `select_time` (elapsed) and its parts `sample_time`, `count_time` and `extract_time`, and a counter `strategy_<name>` for each column that was selected so.
+/// time), `select_time` (elapsed) and its parts `sample_time`, `count_time` and `extract_time`, and a counter
+/// `strategy_<name>` for each column that was selected so. For types of variable width also `levels` of prefixes and
+/// `refined_values`, those that had to be looked at again behind a prefix.
 #[derive(Debug, Clone)]
 pub struct QuantilesExec {
     input: Arc<dyn ExecutionPlan>,

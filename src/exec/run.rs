@@ -16,9 +16,15 @@ use datafusion::physical_plan::metrics::{
 };
 
 use super::aggregate::{Aggregates, Output, QuantilesCall};
-use super::scan::PartitionScan;
+use super::scan::{Kept, PartitionScan};
+use crate::functions::Selected;
+use crate::kernel::values::Values;
 use crate::kernel::{CpuBackend, Lane, Stop};
-use crate::select::{LocalShards, Solution, StrategyName, solve};
+use crate::key::{Order, Width};
+use crate::select::by_value::{ValueSelection, ValueSolution};
+use crate::select::quantile::by_value::Picked;
+use crate::select::workers::Workers;
+use crate::select::{Ask, LocalShards, Solution, StrategyName, solve};
 
 /// Metrics of one execution. Their names are stable.
 pub(super) struct RunMetrics {
@@ -69,6 +75,13 @@ impl RunMetrics {
         }
     }
 
+    /// The rounds of all levels of prefixes, and how much those left to look at again.
+    fn record_levels(&self, solution: &ValueSolution) {
+        solution.rounds.iter().for_each(|rounds| self.record(rounds));
+        self.count("levels".to_owned(), solution.levels);
+        self.count("refined_values".to_owned(), solution.refined as usize);
+    }
+
     fn count(&self, name: String, n: usize) {
         MetricBuilder::new(&self.set).counter(name, 0).add(n);
     }
@@ -77,6 +90,12 @@ impl RunMetrics {
 /// Metric names are single words: `sample_select (brackets)` is `sample_select__brackets`.
 fn word_char(c: char) -> char {
     if c.is_ascii_alphanumeric() { c } else { '_' }
+}
+
+/// The order statistics of a column.
+enum Solved {
+    Keys(Solution),
+    Bytes(ValueSolution),
 }
 
 /// One execution of the operator.
@@ -98,19 +117,19 @@ impl Run {
     /// The first error of any partition: the others are stopped.
     pub(super) async fn batch(self, streams: Vec<SendableRecordBatchStream>) -> Result<RecordBatch> {
         let scans = self.scan(streams).await?;
-        let mut lanes: Vec<Vec<Box<dyn Lane>>> = Vec::new();
-        lanes.resize_with(self.aggregates.columns.len(), Vec::new);
+        let mut columns: Vec<Vec<Kept>> = Vec::new();
+        columns.resize_with(self.aggregates.columns.len(), Vec::new);
         let mut accumulators = Vec::with_capacity(scans.len());
         for scan in scans {
-            for (column, lane) in scan.lanes.into_iter().enumerate() {
-                lanes[column].push(lane);
+            for (column, kept) in columns.iter_mut().zip(scan.kept) {
+                column.push(kept);
             }
             accumulators.push(scan.accumulators);
         }
-        self.record_held(&lanes);
-        let mut solutions = Vec::with_capacity(lanes.len());
-        for (column, lanes) in lanes.into_iter().enumerate() {
-            solutions.push(self.solve(column, lanes).await?);
+        self.record_held(&columns);
+        let mut solutions = Vec::with_capacity(columns.len());
+        for (column, kept) in columns.into_iter().enumerate() {
+            solutions.push(self.solve(column, kept).await?);
         }
         let mut plain = merged(accumulators)?;
         self.assemble(&solutions, &mut plain)
@@ -144,34 +163,59 @@ impl Run {
         Ok(scans.into_iter().map(|(_, scan)| scan).collect())
     }
 
-    fn record_held(&self, lanes: &[Vec<Box<dyn Lane>>]) {
-        let lanes = || lanes.iter().flatten();
-        let kept: u64 = lanes().map(|lane| lane.len()).sum();
-        self.metrics.values_kept.add(kept as usize);
-        self.metrics
-            .bytes_held
-            .add(lanes().map(|lane| lane.held_bytes()).sum());
+    fn record_held(&self, columns: &[Vec<Kept>]) {
+        let kept = || columns.iter().flatten();
+        let values: u64 = kept().map(Kept::len).sum();
+        self.metrics.values_kept.add(values as usize);
+        self.metrics.bytes_held.add(kept().map(Kept::held_bytes).sum());
     }
 
     /// Rounds over one column, for all the calls that share it.
-    async fn solve(&self, column: usize, lanes: Vec<Box<dyn Lane>>) -> Result<Solution> {
+    async fn solve(&self, column: usize, kept: Vec<Kept>) -> Result<Solved> {
         let start = Instant::now();
-        let asks: Vec<_> = self
-            .aggregates
-            .calls_of(column)
-            .map(|call| call.selected().ask())
-            .collect();
-        let width = self.aggregates.columns[column].spec.width();
-        // Dropping the shards, be it with this future, stops their kernels: a flag for each column.
-        let mut shards = LocalShards::new(width, lanes, self.threads, Stop::default());
-        let solution = solve(&mut shards, self.strategy, &asks).await?;
+        let (mut lanes, mut values) = (Vec::new(), Vec::new());
+        for part in kept {
+            match part {
+                Kept::Keys(lane) => lanes.push(lane),
+                Kept::Bytes(_, part) => values.push(part),
+            }
+        }
+        let solved = match &self.aggregates.columns[column].order {
+            Order::Keys(spec) => Solved::Keys(self.solve_keys(column, spec.width(), lanes).await?),
+            Order::Bytes(_) => Solved::Bytes(self.solve_values(column, Values::merged(values)).await?),
+        };
         self.metrics.select_time.add_elapsed(start);
         self.metrics.baseline.elapsed_compute().add_elapsed(start);
+        Ok(solved)
+    }
+
+    fn asks(&self, column: usize) -> Vec<&Ask> {
+        let calls = self.aggregates.calls_of(column);
+        calls.map(|call| call.selected().ask()).collect()
+    }
+
+    async fn solve_keys(&self, column: usize, width: Width, lanes: Vec<Box<dyn Lane>>) -> Result<Solution> {
+        // Dropping the shards, be it with this future, stops their kernels: a flag for each column.
+        let mut shards = LocalShards::new(width, lanes, self.threads, Stop::default());
+        let solution = solve(&mut shards, self.strategy, &self.asks(column)).await?;
         self.metrics.record(&solution);
         Ok(solution)
     }
 
-    fn assemble(&self, solutions: &[Solution], plain: &mut [Box<dyn Accumulator>]) -> Result<RecordBatch> {
+    async fn solve_values(&self, column: usize, values: Values) -> Result<ValueSolution> {
+        let selection = ValueSelection {
+            values: Arc::new(values),
+            backend: Arc::new(self.backend.clone()),
+            strategy: self.strategy,
+            workers: Workers::new(self.threads),
+            memory: self.memory.new_empty(),
+        };
+        let solution = selection.solve(&self.asks(column)).await?;
+        self.metrics.record_levels(&solution);
+        Ok(solution)
+    }
+
+    fn assemble(&self, solutions: &[Solved], plain: &mut [Box<dyn Accumulator>]) -> Result<RecordBatch> {
         let columns = self.aggregates.outputs.iter().map(|output| {
             let value = match *output {
                 Output::Call(index) => {
@@ -187,11 +231,22 @@ impl Run {
     }
 }
 
-fn answer(call: &QuantilesCall, solution: &Solution) -> Result<ScalarValue> {
-    let selected = call.selected();
-    let key_at = |rank| solution.key_at(rank);
-    let answers = selected.ask().answers(selected.spec(), solution.n, &key_at)?;
-    selected.row(answers, solution.n)
+fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValue> {
+    match (call.selected(), solved) {
+        (Selected::Keys(column), Solved::Keys(solution)) => {
+            let key_at = |rank| solution.key_at(rank);
+            let answers = column.ask().answers(column.spec(), solution.n, &key_at)?;
+            column.row(answers, solution.n)
+        }
+        (Selected::Bytes(column), Solved::Bytes(solution)) => {
+            let mut picked = Picked::new(column.ask().method);
+            if solution.n > 0 {
+                picked.add(column.ask(), solution.n, &|rank| solution.value_at(rank))?;
+            }
+            column.row(picked.finish(column.spec())?, solution.n)
+        }
+        _ => internal_err!("{call} was answered by another column"),
+    }
 }
 
 /// One accumulator for each aggregate, from those of all partitions.

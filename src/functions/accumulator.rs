@@ -14,32 +14,90 @@ use datafusion::common::utils::SingleRowListArrayBuilder;
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, internal_datafusion_err};
 use datafusion::logical_expr::Accumulator;
 
-use crate::key::{KeyBits, KeySpec};
+use crate::kernel::values::select_by;
+use crate::key::{ByteSpec, KeyBits, KeySpec, Order};
 use crate::select::quantile::Ask;
 
-/// What is asked of one column, and how its keys become the answer.
+/// What is asked of one column, and how its keys, or the bytes of its values, become the answer.
 #[derive(Debug, Clone)]
-pub(crate) struct SelectedColumn {
-    spec: KeySpec,
+pub(crate) struct SelectedColumn<S = KeySpec> {
+    spec: S,
     ask: Ask,
     is_list: bool,
     is_distinct: bool,
 }
 
-impl SelectedColumn {
+/// A [`SelectedColumn`] of either kind.
+#[derive(Debug, Clone)]
+pub(crate) enum Selected {
+    Keys(SelectedColumn),
+    Bytes(SelectedColumn<ByteSpec>),
+}
+
+impl Selected {
     /// # Errors
     /// A planning error if values of this type have no order, or none between them where the method needs it.
     pub(crate) fn try_new(data_type: &DataType, ask: Ask, is_list: bool, is_distinct: bool) -> Result<Self> {
         ask.method.result_type(data_type)?;
-        Ok(Self {
-            spec: KeySpec::try_new(data_type)?,
-            ask,
-            is_list,
-            is_distinct,
+        Ok(match Order::try_new(data_type)? {
+            Order::Keys(spec) => Self::Keys(SelectedColumn {
+                spec,
+                ask,
+                is_list,
+                is_distinct,
+            }),
+            Order::Bytes(spec) => Self::Bytes(SelectedColumn {
+                spec,
+                ask,
+                is_list,
+                is_distinct,
+            }),
         })
     }
 
-    pub(crate) fn spec(&self) -> &KeySpec {
+    /// How the values are ordered.
+    pub(crate) fn order(&self) -> Order {
+        match self {
+            Selected::Keys(column) => Order::Keys(column.spec.clone()),
+            Selected::Bytes(column) => Order::Bytes(column.spec.clone()),
+        }
+    }
+
+    pub(crate) fn ask(&self) -> &Ask {
+        match self {
+            Selected::Keys(column) => &column.ask,
+            Selected::Bytes(column) => &column.ask,
+        }
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        match self {
+            Selected::Keys(column) => column.is_list,
+            Selected::Bytes(column) => column.is_list,
+        }
+    }
+}
+
+/// What is known of values besides their order.
+pub(crate) trait Typed {
+    /// Their type.
+    fn data_type(&self) -> &DataType;
+}
+
+impl Typed for KeySpec {
+    fn data_type(&self) -> &DataType {
+        self.data_type()
+    }
+}
+
+impl Typed for ByteSpec {
+    fn data_type(&self) -> &DataType {
+        self.data_type()
+    }
+}
+
+impl<S: Typed> SelectedColumn<S> {
+    pub(crate) fn spec(&self) -> &S {
         &self.spec
     }
 
@@ -51,24 +109,59 @@ impl SelectedColumn {
         self.is_list
     }
 
-    /// Type of an accumulator's state: the values themselves.
-    pub(super) fn state_type(data_type: &DataType) -> DataType {
-        DataType::LargeList(Self::state_item(data_type))
+    pub(super) fn is_distinct(&self) -> bool {
+        self.is_distinct
     }
 
-    pub(super) fn state_item(data_type: &DataType) -> FieldRef {
-        Arc::new(Field::new_list_field(data_type.clone(), true))
+    /// Type of the answer to one quantile.
+    pub(super) fn answer_type(&self) -> Result<DataType> {
+        self.ask.method.result_type(self.spec.data_type())
     }
 
     /// Type of the answer.
     pub(super) fn result_type(&self) -> Result<DataType> {
-        let one = self.ask.method.result_type(self.spec.data_type())?;
+        let one = self.answer_type()?;
         Ok(match self.is_list {
             true => DataType::new_list(one, true),
             false => one,
         })
     }
 
+    /// The answers of one group, as the value of its row.
+    pub(crate) fn row(&self, answers: ArrayRef, n: u64) -> Result<ScalarValue> {
+        if n == 0 {
+            return ScalarValue::try_from(&self.result_type()?);
+        }
+        match self.is_list {
+            true => Ok(SingleRowListArrayBuilder::new(answers)
+                .with_nullable(true)
+                .build_list_scalar()),
+            false => ScalarValue::try_from_array(&answers, 0),
+        }
+    }
+
+    /// The state of one group.
+    pub(super) fn state_of(&self, values: ArrayRef) -> Result<Vec<ScalarValue>> {
+        let list = LargeListArray::try_new(
+            state_item(self.spec.data_type()),
+            OffsetBuffer::from_lengths([values.len()]),
+            values,
+            None,
+        )?;
+        Ok(vec![ScalarValue::LargeList(Arc::new(list))])
+    }
+}
+
+/// Type of an accumulator's state: the values themselves.
+pub(super) fn state_type(data_type: &DataType) -> DataType {
+    DataType::LargeList(state_item(data_type))
+}
+
+pub(super) fn state_item(data_type: &DataType) -> FieldRef {
+    Arc::new(Field::new_list_field(data_type.clone(), true))
+}
+
+impl SelectedColumn {
     /// Answers over the keys of one group: one for each quantile. Reorders the keys, drops duplicates if asked to.
     pub(super) fn answers(&self, keys: &mut [KeyBits]) -> Result<ArrayRef> {
         let keys = match self.is_distinct {
@@ -85,33 +178,13 @@ impl SelectedColumn {
         self.ask.answers(&self.spec, keys.len() as u64, &key_at)
     }
 
-    /// The answers of one group, as the value of its row.
-    pub(crate) fn row(&self, answers: ArrayRef, n: u64) -> Result<ScalarValue> {
-        if n == 0 {
-            return ScalarValue::try_from(&self.result_type()?);
-        }
-        match self.is_list {
-            true => Ok(SingleRowListArrayBuilder::new(answers)
-                .with_nullable(true)
-                .build_list_scalar()),
-            false => ScalarValue::try_from_array(&answers, 0),
-        }
-    }
-
     fn evaluate(&self, keys: &mut [KeyBits]) -> Result<ScalarValue> {
         let n = keys.len() as u64;
         self.row(self.answers(keys)?, n)
     }
 
     fn state(&self, keys: &[KeyBits]) -> Result<Vec<ScalarValue>> {
-        let values = self.spec.to_array(keys)?;
-        let list = LargeListArray::try_new(
-            Self::state_item(self.spec.data_type()),
-            OffsetBuffer::from_lengths([values.len()]),
-            values,
-            None,
-        )?;
-        Ok(vec![ScalarValue::LargeList(Arc::new(list))])
+        self.state_of(self.spec.to_array(keys)?)
     }
 }
 
@@ -130,20 +203,8 @@ fn sorted_distinct(keys: &mut [KeyBits]) -> &mut [KeyBits] {
 }
 
 /// Reorders `keys` so that each of `ranks` (1-based, ascending, distinct, at most the length) is in its place.
-///
-/// Linear in the keys times the logarithm of the number of ranks.
 pub(super) fn select_ranks(keys: &mut [KeyBits], ranks: &[u64]) {
-    select_within(keys, 0, ranks);
-}
-
-/// As [`select_ranks`], on keys that `before` others precede.
-fn select_within(keys: &mut [KeyBits], before: u64, ranks: &[u64]) {
-    let middle = ranks.len() / 2;
-    let Some(&rank) = ranks.get(middle) else { return };
-    let index = (rank - 1 - before) as usize;
-    let (below, _, above) = keys.select_nth_unstable(index);
-    select_within(below, before, &ranks[..middle]);
-    select_within(above, rank, &ranks[middle + 1..]);
+    select_by(keys, 0, ranks, &Ord::cmp);
 }
 
 /// Keys of the values in a state column: one list for each row.

@@ -14,17 +14,19 @@ use datafusion::logical_expr::{
 };
 
 use super::EXACT_QUANTILES;
-use super::accumulator::{QuantilesAccumulator, SelectedColumn, SlidingQuantilesAccumulator};
+use super::accumulator::{QuantilesAccumulator, Selected, SlidingQuantilesAccumulator, state_type};
 use super::call::evaluated_quantiles;
 use super::groups::QuantilesGroupsAccumulator;
+use super::rows::{SlidingValuesAccumulator, ValuesAccumulator, ValuesGroupsAccumulator};
 use crate::select::quantile::{Ask, Method};
 
 /// Exact quantiles of a column by one method, counted from one end.
 ///
-/// Arguments: values of any fixed-width type that can be ordered (NULLs are skipped), and a constant number or
-/// list of numbers in [0, 1]. One number gives one value, a list gives a list in the same order.
+/// Arguments: values of any type that can be ordered (NULLs are skipped), and a constant number or list of numbers in
+/// [0, 1]. One number gives one value, a list gives a list in the same order.
 ///
-/// As an aggregate inside a grouped query it buffers 16 bytes for each value; ungrouped calls run as
+/// As an aggregate inside a grouped query it buffers 16 bytes for each value of fixed width, and the bytes of others;
+/// ungrouped calls run as
 /// [`QuantilesExec`](crate::exec::QuantilesExec) instead where the session's planner is
 /// [`QuantilesPlanner`](crate::planner::QuantilesPlanner).
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -71,7 +73,7 @@ impl ExactQuantiles {
         self.descending
     }
 
-    fn column(&self, args: &AccumulatorArgs) -> Result<SelectedColumn> {
+    fn column(&self, args: &AccumulatorArgs) -> Result<Selected> {
         let [_, quantiles] = args.exprs else {
             return plan_err!("{}", wrong_arguments(args.exprs.len()));
         };
@@ -86,7 +88,7 @@ impl ExactQuantiles {
             method: self.method,
             descending: self.descending != reversed,
         };
-        SelectedColumn::try_new(
+        Selected::try_new(
             args.expr_fields[0].data_type(),
             ask,
             quantiles.is_list,
@@ -143,12 +145,31 @@ pub(super) fn wrong_arguments(count: usize) -> String {
     )
 }
 
-/// The type in which values are ordered: a dictionary counts as its values, NULLs without a type as Float64.
-pub(crate) fn ordered_type(data_type: &DataType) -> &DataType {
+/// The type in which values are ordered: a dictionary counts as its values, also inside lists and structs, and NULLs
+/// without a type as Float64.
+pub(crate) fn ordered_type(data_type: &DataType) -> DataType {
     match data_type {
-        DataType::Dictionary(_, values) => ordered_type(values),
-        DataType::Null => &DataType::Float64,
-        other => other,
+        DataType::Null => DataType::Float64,
+        other => without_dictionaries(other),
+    }
+}
+
+fn without_dictionaries(data_type: &DataType) -> DataType {
+    use DataType::*;
+    let field = |field: &FieldRef| {
+        let plain = without_dictionaries(field.data_type());
+        match plain == *field.data_type() {
+            true => Arc::clone(field),
+            false => Arc::new(field.as_ref().clone().with_data_type(plain)),
+        }
+    };
+    match data_type {
+        Dictionary(_, values) => without_dictionaries(values),
+        List(item) => List(field(item)),
+        LargeList(item) => LargeList(field(item)),
+        FixedSizeList(item, size) => FixedSizeList(field(item), *size),
+        Struct(fields) => Struct(fields.iter().map(field).collect()),
+        other => other.clone(),
     }
 }
 
@@ -192,7 +213,7 @@ impl AggregateUDFImpl for ExactQuantiles {
         match arg_types {
             [x, quantiles] => {
                 // Types without an order are refused by `return_type`, whose error reaches the user as it is.
-                Ok(vec![ordered_type(x).clone(), quantiles.clone()])
+                Ok(vec![ordered_type(x), quantiles.clone()])
             }
             [_, _, _] => plan_err!(
                 "{EXACT_QUANTILES} with a method needs its expression planner: register the extension with \
@@ -206,7 +227,7 @@ impl AggregateUDFImpl for ExactQuantiles {
         let [x, quantiles] = arg_types else {
             return plan_err!("{}", wrong_arguments(arg_types.len()));
         };
-        let one = self.method.result_type(ordered_type(x))?;
+        let one = self.method.result_type(&ordered_type(x))?;
         Ok(match is_list(quantiles) {
             true => DataType::new_list(one, true),
             false => one,
@@ -218,17 +239,23 @@ impl AggregateUDFImpl for ExactQuantiles {
         // Offsets of 64 bits: one group may hold more values than 32 bits count.
         Ok(vec![Arc::new(Field::new(
             format_state_name(args.name, "values"),
-            SelectedColumn::state_type(x),
+            state_type(&x),
             true,
         ))])
     }
 
     fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::new(QuantilesAccumulator::new(self.column(&args)?)))
+        Ok(match self.column(&args)? {
+            Selected::Keys(column) => Box::new(QuantilesAccumulator::new(column)),
+            Selected::Bytes(column) => Box::new(ValuesAccumulator::new(column)),
+        })
     }
 
     fn create_sliding_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::new(SlidingQuantilesAccumulator::new(self.column(&args)?)))
+        Ok(match self.column(&args)? {
+            Selected::Keys(column) => Box::new(SlidingQuantilesAccumulator::new(column)),
+            Selected::Bytes(column) => Box::new(SlidingValuesAccumulator::new(column)),
+        })
     }
 
     fn groups_accumulator_supported(&self, _args: AccumulatorArgs) -> bool {
@@ -236,7 +263,10 @@ impl AggregateUDFImpl for ExactQuantiles {
     }
 
     fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
-        Ok(Box::new(QuantilesGroupsAccumulator::new(self.column(&args)?)))
+        Ok(match self.column(&args)? {
+            Selected::Keys(column) => Box::new(QuantilesGroupsAccumulator::new(column)),
+            Selected::Bytes(column) => Box::new(ValuesGroupsAccumulator::new(column)),
+        })
     }
 
     fn supports_null_handling_clause(&self) -> bool {

@@ -18,7 +18,7 @@ use datafusion::arrow::datatypes::Field;
 use datafusion::common::{Result, internal_err, resources_datafusion_err};
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
-use super::accumulator::{SelectedColumn, extend, state_rows};
+use super::accumulator::{SelectedColumn, Typed, extend, state_item, state_rows};
 use crate::key::KeyBits;
 
 /// Groups whose answers are gathered before they become one array.
@@ -53,15 +53,7 @@ impl QuantilesGroupsAccumulator {
 
     /// Takes the keys of the first `count` groups out, partitioned by group; later groups move down.
     fn take_segments(&mut self, count: usize) -> Segments {
-        let mut starts = vec![0; count + 1];
-        for &group in &self.groups {
-            if (group as usize) < count {
-                starts[group as usize + 1] += 1;
-            }
-        }
-        for group in 0..count {
-            starts[group + 1] += starts[group];
-        }
+        let starts = starts(&self.groups, count);
         let mut next = starts.clone();
         let mut keys = vec![0; starts[count]];
         let mut kept = 0;
@@ -86,54 +78,96 @@ impl QuantilesGroupsAccumulator {
     }
 
     fn emitted(&mut self, emit_to: EmitTo) -> Segments {
-        let count = match emit_to {
-            EmitTo::All => self.group_count,
-            EmitTo::First(count) => count.min(self.group_count),
-        };
-        self.take_segments(count)
-    }
-
-    fn group_id(group: usize) -> Result<u32> {
-        u32::try_from(group).map_err(|_| {
-            resources_datafusion_err!(
-                "exact_quantiles handles {} groups at most, got group {group}",
-                u32::MAX
-            )
-        })
-    }
-
-    /// One row for each group, from the answers of the groups that have values.
-    fn rows(&self, answers: ArrayRef, lengths: &[usize]) -> Result<ArrayRef> {
-        let valid = NullBuffer::from_iter(lengths.iter().map(|&length| length > 0));
-        if self.column.is_list() {
-            let quantiles = self.column.ask().quantiles.len();
-            let lengths = lengths
-                .iter()
-                .map(|&length| if length > 0 { quantiles } else { 0 });
-            let item = Arc::new(Field::new_list_field(answers.data_type().clone(), true));
-            let offsets = OffsetBuffer::from_lengths(lengths);
-            let list = ListArray::try_new(item, offsets, answers, Some(valid))?;
-            return Ok(Arc::new(list));
-        }
-        if valid.null_count() == 0 {
-            return Ok(answers);
-        }
-        let mut next = 0;
-        let indices = valid.iter().map(|has_answer| {
-            has_answer.then(|| {
-                next += 1;
-                next - 1_u64
-            })
-        });
-        let indices = indices.collect::<UInt64Array>();
-        Ok(take(answers.as_ref(), &indices, None)?)
+        self.take_segments(emitted_count(emit_to, self.group_count))
     }
 }
 
-impl Segments {
-    fn lengths(&self) -> Vec<usize> {
-        self.starts.windows(2).map(|ends| ends[1] - ends[0]).collect()
+/// How many of `count` groups leave.
+pub(super) fn emitted_count(emit_to: EmitTo, count: usize) -> usize {
+    match emit_to {
+        EmitTo::All => count,
+        EmitTo::First(first) => first.min(count),
     }
+}
+
+/// Where the values of each of the first `count` groups start once they are partitioned, and where the last ends.
+pub(super) fn starts(groups: &[u32], count: usize) -> Vec<usize> {
+    let mut starts = vec![0; count + 1];
+    for &group in groups {
+        if (group as usize) < count {
+            starts[group as usize + 1] += 1;
+        }
+    }
+    for group in 0..count {
+        starts[group + 1] += starts[group];
+    }
+    starts
+}
+
+/// Number of values of each group.
+pub(super) fn lengths(starts: &[usize]) -> Vec<usize> {
+    starts.windows(2).map(|ends| ends[1] - ends[0]).collect()
+}
+
+/// Appends the groups of the rows that are kept (`None`: of all).
+pub(super) fn extend_groups(
+    groups: &mut Vec<u32>,
+    kept: Option<&BooleanArray>,
+    group_indices: &[usize],
+) -> Result<()> {
+    let ids: Vec<u32> = match kept {
+        None => group_indices
+            .iter()
+            .map(|&group| group_id(group))
+            .collect::<Result<_>>()?,
+        Some(kept) => {
+            let rows = kept.values().set_indices();
+            rows.map(|row| group_id(group_indices[row]))
+                .collect::<Result<_>>()?
+        }
+    };
+    extend(groups, &ids)
+}
+
+/// A group's number in the buffers.
+pub(super) fn group_id(group: usize) -> Result<u32> {
+    u32::try_from(group).map_err(|_| {
+        resources_datafusion_err!(
+            "exact_quantiles handles {} groups at most, got group {group}",
+            u32::MAX
+        )
+    })
+}
+
+/// One row for each group, from the answers of the groups that have values.
+pub(super) fn group_rows<S: Typed>(
+    column: &SelectedColumn<S>,
+    answers: ArrayRef,
+    lengths: &[usize],
+) -> Result<ArrayRef> {
+    let valid = NullBuffer::from_iter(lengths.iter().map(|&length| length > 0));
+    if column.is_list() {
+        let quantiles = column.ask().quantiles.len();
+        let lengths = lengths
+            .iter()
+            .map(|&length| if length > 0 { quantiles } else { 0 });
+        let item = Arc::new(Field::new_list_field(answers.data_type().clone(), true));
+        let offsets = OffsetBuffer::from_lengths(lengths);
+        let list = ListArray::try_new(item, offsets, answers, Some(valid))?;
+        return Ok(Arc::new(list));
+    }
+    if valid.null_count() == 0 {
+        return Ok(answers);
+    }
+    let mut next = 0;
+    let indices = valid.iter().map(|has_answer| {
+        has_answer.then(|| {
+            next += 1;
+            next - 1_u64
+        })
+    });
+    let indices = indices.collect::<UInt64Array>();
+    Ok(take(answers.as_ref(), &indices, None)?)
 }
 
 impl GroupsAccumulator for QuantilesGroupsAccumulator {
@@ -146,24 +180,11 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
     ) -> Result<()> {
         self.group_count = total_num_groups;
         let values = &values[0];
-        let keys = match kept_rows(values, opt_filter)? {
-            None => {
-                let ids = group_indices.iter().map(|&group| Self::group_id(group));
-                let ids = ids.collect::<Result<Vec<_>>>()?;
-                extend(&mut self.groups, &ids)?;
-                self.column.spec().keys(values.as_ref())?
-            }
-            Some(kept) => {
-                let ids = kept
-                    .values()
-                    .set_indices()
-                    .map(|row| Self::group_id(group_indices[row]));
-                let ids = ids.collect::<Result<Vec<_>>>()?;
-                extend(&mut self.groups, &ids)?;
-                self.column
-                    .spec()
-                    .keys(filter(values.as_ref(), &kept)?.as_ref())?
-            }
+        let kept = kept_rows(values, opt_filter)?;
+        extend_groups(&mut self.groups, kept.as_ref(), group_indices)?;
+        let keys = match &kept {
+            None => self.column.spec().keys(values.as_ref())?,
+            Some(kept) => self.column.spec().keys(filter(values.as_ref(), kept)?.as_ref())?,
         };
         extend(&mut self.keys, &keys)?;
         if self.groups.len() != self.keys.len() {
@@ -178,12 +199,8 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
 
     fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
         let mut segments = self.emitted(emit_to);
-        let lengths = segments.lengths();
-        let one = self
-            .column
-            .ask()
-            .method
-            .result_type(self.column.spec().data_type())?;
+        let lengths = lengths(&segments.starts);
+        let one = self.column.answer_type()?;
         let mut chunks = vec![new_empty_array(&one)];
         let mut answers = Vec::with_capacity(CHUNK);
         let mut rest = segments.keys.as_mut_slice();
@@ -197,13 +214,13 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
             }
         }
         chunks.extend(answers);
-        self.rows(concatenated(&chunks)?, &lengths)
+        group_rows(&self.column, concatenated(&chunks)?, &lengths)
     }
 
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
         let segments = self.emitted(emit_to);
         let values = self.column.spec().to_array(&segments.keys)?;
-        Ok(vec![state_column(values, segments.lengths())?])
+        Ok(vec![state_column(values, lengths(&segments.starts))?])
     }
 
     fn merge_batch(
@@ -216,7 +233,7 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
         for (list, &group) in state_rows(values)?.iter().zip(group_indices) {
             let Some(list) = list else { continue };
             let keys = self.column.spec().keys(list.as_ref())?;
-            extend(&mut self.groups, &vec![Self::group_id(group)?; keys.len()])?;
+            extend(&mut self.groups, &vec![group_id(group)?; keys.len()])?;
             extend(&mut self.keys, &keys)?;
         }
         Ok(())
@@ -227,15 +244,7 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
         values: &[ArrayRef],
         opt_filter: Option<&BooleanArray>,
     ) -> Result<Vec<ArrayRef>> {
-        let values = &values[0];
-        let state = match kept_rows(values, opt_filter)? {
-            None => state_column(Arc::clone(values), vec![1; values.len()])?,
-            Some(kept) => {
-                let lengths = kept.values().iter().map(usize::from).collect();
-                state_column(filter(values.as_ref(), &kept)?, lengths)?
-            }
-        };
-        Ok(vec![state])
+        rows_as_states(&values[0], opt_filter)
     }
 
     fn size(&self) -> usize {
@@ -246,7 +255,10 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
 }
 
 /// The rows with a value that pass the filter; `None`: all of them.
-fn kept_rows(values: &ArrayRef, opt_filter: Option<&BooleanArray>) -> Result<Option<BooleanArray>> {
+pub(super) fn kept_rows(
+    values: &ArrayRef,
+    opt_filter: Option<&BooleanArray>,
+) -> Result<Option<BooleanArray>> {
     let valid = (values.logical_null_count() > 0)
         .then(|| is_not_null(values.as_ref()))
         .transpose()?;
@@ -260,9 +272,21 @@ fn kept_rows(values: &ArrayRef, opt_filter: Option<&BooleanArray>) -> Result<Opt
     })
 }
 
+/// A state for each row: its value, if it has one and passes the filter.
+pub(super) fn rows_as_states(values: &ArrayRef, opt_filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
+    let state = match kept_rows(values, opt_filter)? {
+        None => state_column(Arc::clone(values), vec![1; values.len()])?,
+        Some(kept) => {
+            let lengths = kept.values().iter().map(usize::from).collect();
+            state_column(filter(values.as_ref(), &kept)?, lengths)?
+        }
+    };
+    Ok(vec![state])
+}
+
 /// A state for each row: the next `lengths[row]` of `values`.
-fn state_column(values: ArrayRef, lengths: Vec<usize>) -> Result<ArrayRef> {
-    let item = SelectedColumn::state_item(values.data_type());
+pub(super) fn state_column(values: ArrayRef, lengths: Vec<usize>) -> Result<ArrayRef> {
+    let item = state_item(values.data_type());
     let offsets = OffsetBuffer::from_lengths(lengths);
     Ok(Arc::new(LargeListArray::try_new(item, offsets, values, None)?))
 }
@@ -278,6 +302,7 @@ mod tests {
     use datafusion::arrow::datatypes::{DataType, Int32Type};
 
     use super::*;
+    use crate::functions::Selected;
     use crate::select::quantile::{Ask, Method, Quantile};
 
     fn accumulator() -> QuantilesGroupsAccumulator {
@@ -286,7 +311,10 @@ mod tests {
             method: Method::Disc,
             descending: false,
         };
-        QuantilesGroupsAccumulator::new(SelectedColumn::try_new(&DataType::Int32, ask, false, false).unwrap())
+        match Selected::try_new(&DataType::Int32, ask, false, false).unwrap() {
+            Selected::Keys(column) => QuantilesGroupsAccumulator::new(column),
+            Selected::Bytes(_) => unreachable!("integers have keys"),
+        }
     }
 
     fn values(list: &[Option<i32>]) -> Vec<ArrayRef> {

@@ -16,6 +16,7 @@ mod call;
 mod exact_quantiles;
 mod expr_planner;
 mod groups;
+mod rows;
 
 use std::sync::{Arc, LazyLock};
 
@@ -24,7 +25,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr};
 
 use crate::select::quantile::Method;
 
-pub(crate) use accumulator::SelectedColumn;
+pub(crate) use accumulator::Selected;
 pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
 pub use exact_quantiles::ExactQuantiles;
 pub(crate) use exact_quantiles::ordered_type;

@@ -1,7 +1,7 @@
 //! Partition-local work: a *lane* keeps the keys of one partition and answers the coordinator's requests.
 //!
 //! [`round`] holds what goes back and forth, [`buckets`] the cell functions that both sides must compute alike,
-//! [`cpu`] the lanes for the processor, [`naive`] the slow lane that everything else is tested against, and
+//! [`cpu`] the lanes for the processor, `values` byte strings, whose prefixes are keys of lanes, [`naive`] the slow lane that everything else is tested against, and
 //! [`choose`] the one place where measured costs decide which rounds are asked.
 
 pub mod buckets;
@@ -9,6 +9,7 @@ pub mod choose;
 pub mod cpu;
 pub mod naive;
 pub mod round;
+pub(crate) mod values;
 
 use std::fmt::Debug;
 use std::sync::Arc;
