@@ -450,3 +450,6 @@ impl<K: PrefixKey> Finder<K> {
         self.keys.binary_search(&key).ok().map(|index| index as u32)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,3 +13,4 @@ mod readme;
 mod select;
 mod slt;
 mod support;
+mod types;
