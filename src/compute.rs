@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, new_null_array};
+use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::arrow::compute::cast;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::{
@@ -15,7 +15,6 @@ use crate::kernel::values::Values;
 use crate::kernel::{Backend, CpuBackend, Stop};
 use crate::key::{ByteSpec, KeySpec, Order};
 use crate::select::by_value::ValueSelection;
-use crate::select::quantile::by_value::Picked;
 use crate::select::quantile::{Ask, Method, Quantile};
 use crate::select::workers::Workers;
 use crate::select::{LocalShards, StrategyName, solve};
@@ -87,16 +86,7 @@ fn of_bytes(array: &ArrayRef, spec: &ByteSpec, ask: &Ask) -> Result<ArrayRef> {
         workers: Workers::blocking(threads),
         memory,
     };
-    let solution = blocking(selection.solve(&[ask]))?;
-    if solution.n == 0 {
-        return Ok(new_null_array(
-            &ask.method.result_type(spec.data_type())?,
-            ask.quantiles.len(),
-        ));
-    }
-    let mut picked = Picked::new(ask.method);
-    picked.add(ask, solution.n, &|rank| solution.value_at(rank))?;
-    picked.finish(spec)
+    blocking(selection.solve(&[ask]))?.answers(ask, spec)
 }
 
 /// What a future of blocking work gives.

@@ -22,7 +22,6 @@ use crate::kernel::values::Values;
 use crate::kernel::{CpuBackend, Lane, Stop};
 use crate::key::{Order, Width};
 use crate::select::by_value::{ValueSelection, ValueSolution};
-use crate::select::quantile::by_value::Picked;
 use crate::select::workers::Workers;
 use crate::select::{Ask, LocalShards, Solution, StrategyName, solve};
 
@@ -239,11 +238,8 @@ fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValue> {
             column.row(answers, solution.n)
         }
         (Selected::Bytes(column), Solved::Bytes(solution)) => {
-            let mut picked = Picked::new(column.ask().method);
-            if solution.n > 0 {
-                picked.add(column.ask(), solution.n, &|rank| solution.value_at(rank))?;
-            }
-            column.row(picked.finish(column.spec())?, solution.n)
+            let answers = solution.answers(column.ask(), column.spec())?;
+            column.row(answers, solution.n)
         }
         _ => internal_err!("{call} was answered by another column"),
     }

@@ -161,11 +161,8 @@ impl Values {
     /// A new chunk: as large as all before, within bounds, so that small inputs stay small.
     fn grow(&mut self, wanted: usize) -> Result<()> {
         let likely = self.bytes as usize / (self.len as usize).max(1) * CHUNK_VALUES * 5 / 4;
-        let capacity = (self.bytes as usize)
-            .min(likely)
-            .min(CHUNK_BYTES)
-            .max(64)
-            .max(wanted);
+        let all = (self.bytes as usize).min(likely).clamp(64, CHUNK_BYTES);
+        let capacity = all.max(wanted);
         if u32::try_from(capacity).is_err() {
             return Err(resources_datafusion_err!(
                 "a quantile argument has a value of {wanted} bytes: at most {} are handled",

@@ -176,11 +176,11 @@ impl ByteSpec {
                 let array = Decimal256Array::from_iter_values(decimals);
                 Arc::new(array.with_precision_and_scale(*precision, *scale)?)
             }
-            _ => self.from_rows(values)?,
+            _ => self.rows_to_array(values)?,
         })
     }
 
-    fn from_rows(&self, values: &[&[u8]]) -> Result<ArrayRef> {
+    fn rows_to_array(&self, values: &[&[u8]]) -> Result<ArrayRef> {
         let converter = self.converter()?;
         let parser = converter.parser();
         let rows = values.iter().map(|value| parser.parse(value));

@@ -13,16 +13,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use datafusion::arrow::array::{ArrayRef, new_null_array};
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use super::quantile::by_value::Picked;
 use super::workers::Workers;
 use super::{Ask, Shards, Solution, StrategyName, solve_ranks};
 use crate::kernel::buckets::{Cells, Edges};
 use crate::kernel::round::{Brackets, Reply, Request};
 use crate::kernel::values::{At, Bounds, Values};
 use crate::kernel::{Backend, Lane, Stop};
-use crate::key::{KeyBits, PrefixKey};
+use crate::key::{ByteSpec, KeyBits, PrefixKey};
 
 /// Up to this many values are selected by comparing them.
 const FEW: u64 = 1 << 14;
@@ -43,7 +45,7 @@ pub(crate) struct ValueSolution {
     pub(crate) n: u64,
     /// The rounds over prefix keys, level by level.
     pub(crate) rounds: Vec<Solution>,
-    /// Levels of prefixes that were looked at, those included that were done by comparing values.
+    /// How deep prefixes were refined: 1 where the keys behind the common prefix of all values told enough.
     pub(crate) levels: usize,
     /// Values that were looked at again because their prefix keys did not tell them apart.
     pub(crate) refined: u64,
@@ -60,6 +62,20 @@ impl ValueSolution {
         let at = self.ranks.binary_search(&rank);
         at.map(|at| self.answers[at].as_slice())
             .map_err(|_| internal_datafusion_err!("rank {rank} was not selected"))
+    }
+
+    /// The answers to one of the questions, as [`Ask::answers`] gives them.
+    ///
+    /// # Errors
+    /// Those of [`ByteSpec::to_array`]; an internal error if `ask` was not asked.
+    pub(crate) fn answers(&self, ask: &Ask, spec: &ByteSpec) -> Result<ArrayRef> {
+        if self.n == 0 {
+            let one = ask.method.result_type(spec.data_type())?;
+            return Ok(new_null_array(&one, ask.quantiles.len()));
+        }
+        let mut picked = Picked::new(ask.method);
+        picked.add(ask, self.n, &|rank| self.value_at(rank))?;
+        picked.finish(spec)
     }
 }
 
@@ -79,6 +95,8 @@ struct Level {
     n: u64,
     /// How many first bytes of all are equal, at least.
     known: usize,
+    /// 1 for all values.
+    depth: usize,
     wanted: Vec<Wanted>,
     _reservation: Option<MemoryReservation>,
 }
@@ -171,6 +189,7 @@ impl ValueSelection {
             lists: (0..self.values.chunks()).map(List::Chunk).collect(),
             n,
             known: 0,
+            depth: 1,
             wanted: wanted.collect(),
             _reservation: None,
         }];
@@ -186,7 +205,8 @@ impl ValueSelection {
 
     /// Levels of few values, by comparing them.
     async fn compare(&self, levels: Vec<Level>, solution: &mut ValueSolution) -> Result<()> {
-        solution.levels += levels.len();
+        let deepest = levels.iter().map(|level| level.depth).max();
+        solution.levels = solution.levels.max(deepest.unwrap_or(0));
         // Waking threads would cost more.
         let found = match levels.iter().map(|level| level.n).sum::<u64>() <= FEW {
             true => {
@@ -207,7 +227,7 @@ impl ValueSelection {
 
     /// A level of many values: answers what prefix keys tell, and returns the levels behind the keys that go on.
     async fn refine(&self, level: Level, solution: &mut ValueSolution) -> Result<Vec<Level>> {
-        solution.levels += 1;
+        solution.levels = solution.levels.max(level.depth);
         let bounds = match level.lists.first() {
             Some(List::Chunk(_)) => self.values.bounds(),
             _ => self.bounds(&level).await?,
@@ -367,6 +387,7 @@ impl ValueSelection {
                     .collect(),
                 n: tie.equal,
                 known: common + K::BYTES,
+                depth: level.depth + 1,
                 wanted,
                 _reservation: Some(reservation),
             }

@@ -184,6 +184,7 @@ async fn without_memory_the_error_names_the_bytes() {
         "SELECT exact_quantiles(x, 0.5) FILTER (WHERE x > 1) FROM t",
         "SELECT exact_quantiles(x * 2, 0.5) FROM t",
         "SELECT exact_quantiles(x, 0.5) FILTER (WHERE x < 0), array_agg(x) FROM t",
+        "SELECT exact_quantiles(arrow_cast(x, 'Utf8'), 0.5) FROM t",
     ] {
         let error = query(&ctx, sql).await.unwrap_err();
         let root = error.find_root();
