@@ -9,7 +9,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::functions::{EXACT_QUANTILES, Selected};
-use crate::key::Order;
+use crate::key::{ByteSpec, KeySpec};
 use crate::select::quantile::{Ask, Quantile};
 
 /// One aggregate of the operator, one column of its output.
@@ -49,6 +49,12 @@ impl QuantilesCall {
         })
     }
 
+    /// The same over the distinct values only.
+    pub(crate) fn distinct(mut self) -> Self {
+        self.selected = self.selected.distinct();
+        self
+    }
+
     pub(super) fn selected(&self) -> &Selected {
         &self.selected
     }
@@ -57,7 +63,12 @@ impl QuantilesCall {
 impl Display for QuantilesCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ask = self.selected.ask();
-        write!(f, "{EXACT_QUANTILES}({}, ", self.argument)?;
+        let distinct = if self.selected.is_distinct() {
+            "DISTINCT "
+        } else {
+            ""
+        };
+        write!(f, "{EXACT_QUANTILES}({distinct}{}, ", self.argument)?;
         match (self.selected.is_list(), ask.quantiles.as_slice()) {
             (false, [quantile]) => write!(f, "{quantile}")?,
             (_, quantiles) => write!(f, "{}", Abbreviated(quantiles))?,
@@ -122,7 +133,12 @@ impl Display for PlainAggregate {
 pub(super) struct KeyColumn {
     pub(super) argument: Arc<dyn PhysicalExpr>,
     pub(super) filter: Option<Arc<dyn PhysicalExpr>>,
-    pub(super) order: Order,
+    /// Of its keys; those of a column of byte strings are their prefixes, of this width at most.
+    pub(super) spec: KeySpec,
+    /// How values become bytes, where they have no keys.
+    pub(super) bytes: Option<ByteSpec>,
+    /// Whether its calls are over distinct values.
+    pub(super) distinct: bool,
 }
 
 impl Display for KeyColumn {
@@ -178,12 +194,19 @@ impl Aggregates {
 
     /// Index of the column that `call` reads.
     fn column(&mut self, call: &QuantilesCall) -> usize {
-        let same = |column: &KeyColumn| column.argument.eq(&call.argument) && column.filter.eq(&call.filter);
+        let distinct = call.selected.is_distinct();
+        let same = |column: &KeyColumn| {
+            column.argument.eq(&call.argument)
+                && column.filter.eq(&call.filter)
+                && column.distinct == distinct
+        };
         self.columns.iter().position(same).unwrap_or_else(|| {
             self.columns.push(KeyColumn {
                 argument: Arc::clone(&call.argument),
                 filter: call.filter.clone(),
-                order: call.selected.order(),
+                spec: call.selected.spec(),
+                bytes: call.selected.bytes().cloned(),
+                distinct,
             });
             self.columns.len() - 1
         })

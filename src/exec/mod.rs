@@ -12,9 +12,11 @@
 //! ```
 
 mod aggregate;
+mod grouped;
 mod quantiles;
 mod run;
 mod scan;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
+pub use grouped::GroupedQuantilesExec;
 pub use quantiles::QuantilesExec;

@@ -110,7 +110,7 @@ impl QuantilesExec {
     }
 }
 
-fn comma_separated(items: impl Iterator<Item = impl Display>) -> String {
+pub(super) fn comma_separated(items: impl Iterator<Item = impl Display>) -> String {
     let items: Vec<_> = items.map(|item| item.to_string()).collect();
     items.join(", ")
 }

@@ -15,12 +15,12 @@ use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, Time,
 };
 
-use super::aggregate::{Aggregates, Output, QuantilesCall};
+use super::aggregate::{Aggregates, KeyColumn, Output, QuantilesCall};
 use super::scan::{Kept, PartitionScan};
 use crate::functions::Selected;
 use crate::kernel::values::Values;
 use crate::kernel::{CpuBackend, Lane, Stop};
-use crate::key::{Order, Width};
+use crate::key::Width;
 use crate::select::by_value::{ValueSelection, ValueSolution};
 use crate::select::workers::Workers;
 use crate::select::{Ask, LocalShards, Solution, StrategyName, solve};
@@ -179,9 +179,10 @@ impl Run {
                 Kept::Bytes(_, part) => values.push(part),
             }
         }
-        let solved = match &self.aggregates.columns[column].order {
-            Order::Keys(spec) => Solved::Keys(self.solve_keys(column, spec.width(), lanes).await?),
-            Order::Bytes(_) => Solved::Bytes(self.solve_values(column, Values::merged(values)).await?),
+        let KeyColumn { spec, bytes, .. } = &self.aggregates.columns[column];
+        let solved = match bytes {
+            None => Solved::Keys(self.solve_keys(column, spec.width(), lanes).await?),
+            Some(_) => Solved::Bytes(self.solve_values(column, Values::merged(values)).await?),
         };
         self.metrics.select_time.add_elapsed(start);
         self.metrics.baseline.elapsed_compute().add_elapsed(start);

@@ -19,7 +19,7 @@ use futures::StreamExt;
 use super::aggregate::{Aggregates, KeyColumn, PlainAggregate};
 use crate::kernel::values::Values;
 use crate::kernel::{Backend, Lane};
-use crate::key::{ByteSpec, Order};
+use crate::key::ByteSpec;
 
 /// The values of a column that calls may answer with.
 pub(super) enum Kept {
@@ -30,10 +30,10 @@ pub(super) enum Kept {
 }
 
 impl Kept {
-    fn open(order: &Order, backend: &dyn Backend, memory: MemoryReservation) -> Result<Self> {
-        Ok(match order {
-            Order::Keys(spec) => Kept::Keys(backend.open(spec, memory)?),
-            Order::Bytes(spec) => Kept::Bytes(spec.clone(), Values::reserving(memory)),
+    fn open(column: &KeyColumn, backend: &dyn Backend, memory: MemoryReservation) -> Result<Self> {
+        Ok(match &column.bytes {
+            None => Kept::Keys(backend.open(&column.spec, memory)?),
+            Some(bytes) => Kept::Bytes(bytes.clone(), Values::reserving(memory)),
         })
     }
 
@@ -86,7 +86,7 @@ impl PartitionScan {
         let kept = aggregates
             .columns
             .iter()
-            .map(|column| Kept::open(&column.order, backend, memory.new_empty()));
+            .map(|column| Kept::open(column, backend, memory.new_empty()));
         let accumulators = aggregates
             .plain
             .iter()
@@ -157,11 +157,11 @@ fn push_values(plain: &PlainAggregate, accumulator: &mut dyn Accumulator, batch:
     accumulator.update_batch(&arguments.collect::<Result<Vec<_>>>()?)
 }
 
-fn values(expr: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<ArrayRef> {
+pub(super) fn values(expr: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<ArrayRef> {
     expr.evaluate(batch)?.into_array(batch.num_rows())
 }
 
-fn mask(filter: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<BooleanArray> {
+pub(super) fn mask(filter: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<BooleanArray> {
     let mask = values(filter, batch)?;
     mask.as_any()
         .downcast_ref::<BooleanArray>()

@@ -7,15 +7,16 @@
 use std::mem::size_of;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, LargeListArray};
-use datafusion::arrow::buffer::OffsetBuffer;
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, LargeListArray, ListArray, UInt64Array};
+use datafusion::arrow::buffer::{NullBuffer, OffsetBuffer};
+use datafusion::arrow::compute::take;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::utils::SingleRowListArrayBuilder;
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, internal_datafusion_err};
 use datafusion::logical_expr::Accumulator;
 
-use crate::kernel::values::select_by;
-use crate::key::{ByteSpec, KeyBits, KeySpec, Order};
+use crate::kernel::cpu::groups::segments::{select_ranks, sorted_distinct};
+use crate::key::{ByteSpec, KeyBits, KeySpec, Order, PrefixKey};
 use crate::select::quantile::Ask;
 
 /// What is asked of one column, and how its keys, or the bytes of its values, become the answer.
@@ -55,11 +56,34 @@ impl Selected {
         })
     }
 
-    /// How the values are ordered.
-    pub(crate) fn order(&self) -> Order {
+    /// The keys of the values, or the widest that their prefixes have.
+    pub(crate) fn spec(&self) -> KeySpec {
         match self {
-            Selected::Keys(column) => Order::Keys(column.spec.clone()),
-            Selected::Bytes(column) => Order::Bytes(column.spec.clone()),
+            Selected::Keys(column) => column.spec.clone(),
+            Selected::Bytes(_) => u128::spec(),
+        }
+    }
+
+    /// How values become bytes, where they have no keys.
+    pub(crate) fn bytes(&self) -> Option<&ByteSpec> {
+        match self {
+            Selected::Keys(_) => None,
+            Selected::Bytes(column) => Some(&column.spec),
+        }
+    }
+
+    /// The same over distinct values.
+    pub(crate) fn distinct(self) -> Self {
+        match self {
+            Selected::Keys(column) => Selected::Keys(column.distinct()),
+            Selected::Bytes(column) => Selected::Bytes(column.distinct()),
+        }
+    }
+
+    pub(crate) fn is_distinct(&self) -> bool {
+        match self {
+            Selected::Keys(column) => column.is_distinct,
+            Selected::Bytes(column) => column.is_distinct,
         }
     }
 
@@ -105,12 +129,18 @@ impl<S: Typed> SelectedColumn<S> {
         &self.ask
     }
 
-    pub(crate) fn is_list(&self) -> bool {
-        self.is_list
+    /// The same over distinct values.
+    pub(crate) fn distinct(mut self) -> Self {
+        self.is_distinct = true;
+        self
     }
 
-    pub(super) fn is_distinct(&self) -> bool {
+    pub(crate) fn is_distinct(&self) -> bool {
         self.is_distinct
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        self.is_list
     }
 
     /// Type of the answer to one quantile.
@@ -138,6 +168,33 @@ impl<S: Typed> SelectedColumn<S> {
                 .build_list_scalar()),
             false => ScalarValue::try_from_array(&answers, 0),
         }
+    }
+
+    /// One row for each group, from the answers of the groups that have values.
+    pub(crate) fn group_rows(&self, answers: ArrayRef, lengths: &[u64]) -> Result<ArrayRef> {
+        let valid = NullBuffer::from_iter(lengths.iter().map(|&length| length > 0));
+        if self.is_list() {
+            let quantiles = self.ask.quantiles.len();
+            let lengths = lengths
+                .iter()
+                .map(|&length| if length > 0 { quantiles } else { 0 });
+            let item = Arc::new(Field::new_list_field(answers.data_type().clone(), true));
+            let offsets = OffsetBuffer::from_lengths(lengths);
+            let list = ListArray::try_new(item, offsets, answers, Some(valid))?;
+            return Ok(Arc::new(list));
+        }
+        if valid.null_count() == 0 {
+            return Ok(answers);
+        }
+        let mut next = 0;
+        let indices = valid.iter().map(|has_answer| {
+            has_answer.then(|| {
+                next += 1;
+                next - 1_u64
+            })
+        });
+        let indices = indices.collect::<UInt64Array>();
+        Ok(take(answers.as_ref(), &indices, None)?)
     }
 
     /// The state of one group.
@@ -186,25 +243,6 @@ impl SelectedColumn {
     fn state(&self, keys: &[KeyBits]) -> Result<Vec<ScalarValue>> {
         self.state_of(self.spec.to_array(keys)?)
     }
-}
-
-/// Sorts, moves the distinct keys to the front and returns them.
-fn sorted_distinct(keys: &mut [KeyBits]) -> &mut [KeyBits] {
-    keys.sort_unstable();
-    let mut distinct = 0;
-    for i in 0..keys.len() {
-        if i == 0 || keys[i] != keys[distinct - 1] {
-            // A swap keeps every key in the slice, so that evaluating again sees the same values.
-            keys.swap(distinct, i);
-            distinct += 1;
-        }
-    }
-    &mut keys[..distinct]
-}
-
-/// Reorders `keys` so that each of `ranks` (1-based, ascending, distinct, at most the length) is in its place.
-pub(super) fn select_ranks(keys: &mut [KeyBits], ranks: &[u64]) {
-    select_by(keys, 0, ranks, &Ord::cmp);
 }
 
 /// Keys of the values in a state column: one list for each row.
@@ -344,35 +382,5 @@ impl Accumulator for SlidingQuantilesAccumulator {
             self.insert(&keys)?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_land_in_place() {
-        let keys: Vec<KeyBits> = (0..1000).map(|i| (i * 7919) % 613).collect();
-        let mut sorted = keys.clone();
-        sorted.sort_unstable();
-        for ranks in [&[1][..], &[1000], &[1, 2, 3, 500, 999, 1000], &[]] {
-            let mut selected = keys.clone();
-            select_ranks(&mut selected, ranks);
-            for &rank in ranks {
-                let at = rank as usize - 1;
-                assert_eq!(selected[at], sorted[at], "rank {rank}");
-            }
-            selected.sort_unstable();
-            assert_eq!(selected, sorted, "no key is lost");
-        }
-    }
-
-    #[test]
-    fn distinct_keys_come_first_and_none_is_lost() {
-        let mut keys = vec![3, 1, 3, 2, 1, 1];
-        assert_eq!(sorted_distinct(&mut keys), [1, 2, 3]);
-        keys.sort_unstable();
-        assert_eq!(keys, [1, 1, 1, 2, 3, 3]);
     }
 }

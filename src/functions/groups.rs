@@ -9,16 +9,13 @@
 use std::mem::size_of;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{
-    Array, ArrayRef, BooleanArray, LargeListArray, ListArray, UInt64Array, new_empty_array,
-};
-use datafusion::arrow::buffer::{NullBuffer, OffsetBuffer};
-use datafusion::arrow::compute::{and, concat, filter, is_not_null, prep_null_mask_filter, take};
-use datafusion::arrow::datatypes::Field;
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, LargeListArray, new_empty_array};
+use datafusion::arrow::buffer::OffsetBuffer;
+use datafusion::arrow::compute::{and, concat, filter, is_not_null, prep_null_mask_filter};
 use datafusion::common::{Result, internal_err, resources_datafusion_err};
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
-use super::accumulator::{SelectedColumn, Typed, extend, state_item, state_rows};
+use super::accumulator::{SelectedColumn, extend, state_item, state_rows};
 use crate::key::KeyBits;
 
 /// Groups whose answers are gathered before they become one array.
@@ -139,37 +136,6 @@ pub(super) fn group_id(group: usize) -> Result<u32> {
     })
 }
 
-/// One row for each group, from the answers of the groups that have values.
-pub(super) fn group_rows<S: Typed>(
-    column: &SelectedColumn<S>,
-    answers: ArrayRef,
-    lengths: &[usize],
-) -> Result<ArrayRef> {
-    let valid = NullBuffer::from_iter(lengths.iter().map(|&length| length > 0));
-    if column.is_list() {
-        let quantiles = column.ask().quantiles.len();
-        let lengths = lengths
-            .iter()
-            .map(|&length| if length > 0 { quantiles } else { 0 });
-        let item = Arc::new(Field::new_list_field(answers.data_type().clone(), true));
-        let offsets = OffsetBuffer::from_lengths(lengths);
-        let list = ListArray::try_new(item, offsets, answers, Some(valid))?;
-        return Ok(Arc::new(list));
-    }
-    if valid.null_count() == 0 {
-        return Ok(answers);
-    }
-    let mut next = 0;
-    let indices = valid.iter().map(|has_answer| {
-        has_answer.then(|| {
-            next += 1;
-            next - 1_u64
-        })
-    });
-    let indices = indices.collect::<UInt64Array>();
-    Ok(take(answers.as_ref(), &indices, None)?)
-}
-
 impl GroupsAccumulator for QuantilesGroupsAccumulator {
     fn update_batch(
         &mut self,
@@ -214,7 +180,8 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
             }
         }
         chunks.extend(answers);
-        group_rows(&self.column, concatenated(&chunks)?, &lengths)
+        let lengths: Vec<u64> = lengths.into_iter().map(|length| length as u64).collect();
+        self.column.group_rows(concatenated(&chunks)?, &lengths)
     }
 
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {

@@ -15,8 +15,7 @@ use datafusion::logical_expr::{Accumulator, EmitTo, GroupsAccumulator};
 
 use super::accumulator::{SelectedColumn, extend, state_rows};
 use super::groups::{
-    emitted_count, extend_groups, group_id, group_rows, kept_rows, lengths, rows_as_states, starts,
-    state_column,
+    emitted_count, extend_groups, group_id, kept_rows, lengths, rows_as_states, starts, state_column,
 };
 use crate::kernel::values::{At, Values};
 use crate::key::ByteSpec;
@@ -311,11 +310,12 @@ impl GroupsAccumulator for ValuesGroupsAccumulator {
             self.column
                 .pick(&segments.values, &segments.places[ends[0]..ends[1]], &mut picked)?;
         }
-        group_rows(
-            &self.column,
-            picked.finish(self.column.spec())?,
-            &lengths(&segments.starts),
-        )
+        let answers = picked.finish(self.column.spec())?;
+        let lengths: Vec<u64> = lengths(&segments.starts)
+            .into_iter()
+            .map(|length| length as u64)
+            .collect();
+        self.column.group_rows(answers, &lengths)
     }
 
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {

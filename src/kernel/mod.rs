@@ -1,14 +1,18 @@
 //! Partition-local work: a *lane* keeps the keys of one partition and answers the coordinator's requests.
 //!
 //! [`round`] holds what goes back and forth, [`buckets`] the cell functions that both sides must compute alike,
-//! [`cpu`] the lanes for the processor, `values` byte strings, whose prefixes are keys of lanes, [`naive`] the slow lane that everything else is tested against, and
-//! [`choose`] the one place where measured costs decide which rounds are asked.
+//! [`cpu`] the lanes for the processor, `values` the byte strings whose prefixes are keys of lanes, [`naive`] the slow
+//! lane that everything else is tested against, and [`choose`] the one place where measured costs decide which rounds
+//! are asked. `spill` keeps what memory is refused for.
 
 pub mod buckets;
 pub mod choose;
 pub mod cpu;
 pub mod naive;
 pub mod round;
+// Only tests use it until lanes spill.
+#[cfg_attr(not(test), expect(dead_code))]
+pub(crate) mod spill;
 pub(crate) mod values;
 
 use std::fmt::Debug;

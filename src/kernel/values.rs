@@ -13,6 +13,7 @@ use datafusion::arrow::array::{Array, BooleanArray};
 use datafusion::common::{Result, internal_err, resources_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use super::cpu::groups::segments::select_by;
 use crate::key::{ByteSpec, PrefixKey, kept};
 
 /// Bytes of a full-grown chunk, unless one value is larger.
@@ -321,24 +322,6 @@ impl Values {
             }
         })
     }
-}
-
-/// Reorders `items`, which `before` others precede, so that each of `ranks` (1-based, ascending, distinct, among all) is
-/// in its place.
-///
-/// Linear in the items times the logarithm of the number of ranks.
-pub(crate) fn select_by<T>(
-    items: &mut [T],
-    before: u64,
-    ranks: &[u64],
-    compare: &impl Fn(&T, &T) -> Ordering,
-) {
-    let middle = ranks.len() / 2;
-    let Some(&rank) = ranks.get(middle) else { return };
-    let index = (rank - 1 - before) as usize;
-    let (below, _, above) = items.select_nth_unstable_by(index, compare);
-    select_by(below, before, &ranks[..middle], compare);
-    select_by(above, rank, &ranks[middle + 1..], compare);
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use datafusion::arrow::datatypes::{DataType, Decimal256Type, i256};
 use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 
-use super::{Encoding, Key, KeyBits, KeySpec};
+use super::{Encoding, Key, KeyBits, KeySpec, Width};
 
 /// How many rows are turned into the row format at a time.
 const ROWS: usize = 8192;
@@ -287,7 +287,7 @@ pub(crate) trait PrefixKey: Key {
     }
 
     /// How a lane takes such keys.
-    fn spec() -> Result<KeySpec>;
+    fn spec() -> KeySpec;
 
     /// Keys as an array of the type of [`Self::spec`].
     fn array(keys: Vec<Self>) -> ArrayRef;
@@ -316,8 +316,12 @@ macro_rules! prefix_key {
                 (bits << (128 - 8 * size_of::<$type>())).to_be_bytes()
             }
 
-            fn spec() -> Result<KeySpec> {
-                KeySpec::try_new(&$spec)
+            fn spec() -> KeySpec {
+                let (data_type, encoding) = $spec;
+                KeySpec {
+                    data_type,
+                    encoding,
+                }
             }
 
             fn array(keys: Vec<Self>) -> ArrayRef {
@@ -327,12 +331,18 @@ macro_rules! prefix_key {
         }
     };
 }
-prefix_key!(u64, DataType::UInt64, |keys| Arc::new(UInt64Array::from(keys)));
-// The widest integers that lanes know are signed: their keys are these words with the sign bit flipped.
-prefix_key!(u128, DataType::Decimal128(38, 10), |keys| {
-    let signed = keys.into_iter().map(|key| (key ^ (1 << 127)) as i128);
-    Arc::new(Decimal128Array::from_iter_values(signed))
+prefix_key!(u64, (DataType::UInt64, Encoding::Unsigned(Width::W64)), |keys| {
+    Arc::new(UInt64Array::from(keys))
 });
+// The widest integers that lanes know are signed: their keys are these words with the sign bit flipped.
+prefix_key!(
+    u128,
+    (DataType::Decimal128(38, 10), Encoding::Signed(Width::W128)),
+    |keys| {
+        let signed = keys.into_iter().map(|key| (key ^ (1 << 127)) as i128);
+        Arc::new(Decimal128Array::from_iter_values(signed))
+    }
+);
 
 #[cfg(test)]
 mod tests {
@@ -506,7 +516,7 @@ mod tests {
                 .map(|s| K::of(s.as_bytes()))
                 .into();
             let bits: Vec<KeyBits> = keys.iter().map(|key| key.to_bits()).collect();
-            assert_eq!(K::spec().unwrap().keys(&K::array(keys)).unwrap(), bits);
+            assert_eq!(K::spec().keys(&K::array(keys)).unwrap(), bits);
         }
         check::<u64>();
         check::<u128>();

@@ -31,7 +31,7 @@ pub(super) async fn plan_with_inner(
     while let Some(node) = innermost(&plan)? {
         let input = inner.create_physical_plan(node.input(), session).await?;
         let exec = quantiles_exec(&node, input, session, &PhysicalPlanningContext::default())?;
-        plan = replace_first(plan, &node, &scan_of(&node, Arc::new(exec), number)?)?;
+        plan = replace_first(plan, &node, &scan_of(&node, exec, number)?)?;
         number += 1;
     }
     inner.create_physical_plan(&plan, session).await

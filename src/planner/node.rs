@@ -6,20 +6,27 @@ use std::fmt;
 use datafusion::common::{DFSchemaRef, Result, internal_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
-/// An ungrouped aggregation of which at least one aggregate selects exact quantiles. One row.
+/// An aggregation of which at least one aggregate selects exact quantiles: one row for each group, or one row.
 ///
 /// Stands in for an `Aggregate` and keeps its schema, so that what lies above still finds its columns.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QuantilesNode {
     input: LogicalPlan,
+    group_expr: Vec<Expr>,
     aggr_expr: Vec<Expr>,
     schema: DFSchemaRef,
 }
 
 impl QuantilesNode {
-    pub(super) fn new(input: LogicalPlan, aggr_expr: Vec<Expr>, schema: DFSchemaRef) -> Self {
+    pub(super) fn new(
+        input: LogicalPlan,
+        group_expr: Vec<Expr>,
+        aggr_expr: Vec<Expr>,
+        schema: DFSchemaRef,
+    ) -> Self {
         Self {
             input,
+            group_expr,
             aggr_expr,
             schema,
         }
@@ -30,12 +37,17 @@ impl QuantilesNode {
         &self.input
     }
 
-    /// The aggregates, one for each output column; an alias may be around each.
+    /// What rows of one group agree in; none for a single row over all. They are the first output columns.
+    pub fn group_expr(&self) -> &[Expr] {
+        &self.group_expr
+    }
+
+    /// The aggregates, one for each further output column; an alias may be around each.
     pub fn aggr_expr(&self) -> &[Expr] {
         &self.aggr_expr
     }
 
-    /// The output: one column for each aggregate.
+    /// The output: one column for each group expression, then one for each aggregate.
     pub fn schema(&self) -> &DFSchemaRef {
         &self.schema
     }
@@ -43,8 +55,8 @@ impl QuantilesNode {
 
 impl PartialOrd for QuantilesNode {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        (&self.input, &self.aggr_expr)
-            .partial_cmp(&(&other.input, &other.aggr_expr))
+        (&self.input, &self.group_expr, &self.aggr_expr)
+            .partial_cmp(&(&other.input, &other.group_expr, &other.aggr_expr))
             .filter(|order| *order != Ordering::Equal || self == other)
     }
 }
@@ -63,17 +75,25 @@ impl UserDefinedLogicalNodeCore for QuantilesNode {
     }
 
     fn expressions(&self) -> Vec<Expr> {
-        self.aggr_expr.clone()
+        self.group_expr.iter().chain(&self.aggr_expr).cloned().collect()
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let aggregates: Vec<_> = self.aggr_expr.iter().map(Expr::to_string).collect();
-        write!(f, "Quantiles: aggr=[[{}]]", aggregates.join(", "))
+        let shown = |list: &[Expr]| list.iter().map(Expr::to_string).collect::<Vec<_>>().join(", ");
+        write!(f, "Quantiles: ")?;
+        if !self.group_expr.is_empty() {
+            write!(f, "groupBy=[[{}]], ", shown(&self.group_expr))?;
+        }
+        write!(f, "aggr=[[{}]]", shown(&self.aggr_expr))
     }
 
-    fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
+    fn with_exprs_and_inputs(&self, mut exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
+        if exprs.len() != self.group_expr.len() + self.aggr_expr.len() {
+            return internal_err!("a Quantiles node keeps its expressions");
+        }
+        let aggr_expr = exprs.split_off(self.group_expr.len());
         match (inputs.pop(), inputs.is_empty()) {
-            (Some(input), true) => Ok(Self::new(input, exprs, self.schema.clone())),
+            (Some(input), true) => Ok(Self::new(input, exprs, aggr_expr, self.schema.clone())),
             _ => internal_err!("a Quantiles node has one input"),
         }
     }

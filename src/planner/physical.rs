@@ -16,7 +16,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use super::QuantilesNode;
 use super::rewrite::{aggregate_call, is_quantiles};
 use crate::config::QuantilesOptions;
-use crate::exec::{ExecAggregate, PlainAggregate, QuantilesCall, QuantilesExec};
+use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, QuantilesCall, QuantilesExec};
 use crate::functions::{ExactQuantiles, constant_quantiles};
 use crate::select::quantile::Ask;
 
@@ -38,8 +38,7 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         let (Some(node), [input]) = (node.as_any().downcast_ref::<QuantilesNode>(), physical_inputs) else {
             return Ok(None);
         };
-        let plan = quantiles_exec(node, Arc::clone(input), session, planning)?;
-        Ok(Some(Arc::new(plan)))
+        quantiles_exec(node, Arc::clone(input), session, planning).map(Some)
     }
 }
 
@@ -52,7 +51,7 @@ pub(super) fn quantiles_exec(
     input: Arc<dyn ExecutionPlan>,
     session: &dyn Session,
     planning: &PhysicalPlanningContext,
-) -> Result<QuantilesExec> {
+) -> Result<Arc<dyn ExecutionPlan>> {
     let lowering = Lowering {
         node,
         input: &input,
@@ -62,8 +61,13 @@ pub(super) fn quantiles_exec(
     let aggregates = node.aggr_expr().iter().map(|expr| lowering.aggregate(expr));
     let aggregates = aggregates.collect::<Result<Vec<_>>>()?;
     let strategy = QuantilesOptions::of(session.config_options()).strategy;
+    let group = node.group_expr().iter().map(|expr| lowering.expr(expr));
+    let group = group.collect::<Result<Vec<_>>>()?;
     let schema = Arc::clone(node.schema().inner());
-    QuantilesExec::try_new(input, aggregates, strategy, schema)
+    Ok(match group.is_empty() {
+        true => Arc::new(QuantilesExec::try_new(input, aggregates, strategy, schema)?),
+        false => Arc::new(GroupedQuantilesExec::try_new(input, group, aggregates, schema)?),
+    })
 }
 
 /// Logical aggregates to physical ones, over one input.
@@ -78,8 +82,9 @@ impl Lowering<'_> {
     fn aggregate(&self, expr: &Expr) -> Result<ExecAggregate> {
         let call = aggregate_call(expr)
             .ok_or_else(|| internal_datafusion_err!("a Quantiles node holds aggregates only, got {expr}"))?;
+        let is_grouped = !self.node.group_expr().is_empty();
         match ExactQuantiles::of(&call.func) {
-            Some(function) if is_quantiles(call) => {
+            Some(function) if is_quantiles(call, is_grouped, self.node.input().schema()) => {
                 self.quantiles(function, call).map(ExecAggregate::Quantiles)
             }
             _ => self.plain(expr).map(ExecAggregate::Plain),
@@ -103,7 +108,12 @@ impl Lowering<'_> {
         let filter = call.params.filter.as_ref().map(|filter| self.expr(filter));
         let argument = self.expr(x)?;
         let data_type = argument.data_type(&self.input.schema())?;
-        QuantilesCall::try_new(argument, &data_type, filter.transpose()?, ask, quantiles.is_list)
+        let planned =
+            QuantilesCall::try_new(argument, &data_type, filter.transpose()?, ask, quantiles.is_list)?;
+        Ok(match call.params.distinct {
+            true => planned.distinct(),
+            false => planned,
+        })
     }
 
     fn plain(&self, expr: &Expr) -> Result<PlainAggregate> {

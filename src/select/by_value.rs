@@ -267,7 +267,7 @@ impl ValueSelection {
         solution: &mut ValueSolution,
     ) -> Result<Vec<Level>> {
         let lanes = self.lanes::<K>(&level, bounds.common).await?;
-        let mut shards = self.workers.shards(K::spec()?.width(), lanes);
+        let mut shards = self.workers.shards(K::spec().width(), lanes);
         let ranks: Vec<u64> = level.wanted.iter().map(|wanted| wanted.rank).collect();
         let strategy = self.strategy.strategy(level.n, &ranks, shards.parallelism());
         let keys = solve_ranks(&mut shards, strategy.as_ref(), ranks).await?;
@@ -299,7 +299,7 @@ impl ValueSelection {
         let (values, backend) = (Arc::clone(&self.values), Arc::clone(&self.backend));
         let items = shares.into_iter().map(|share| (share, self.memory.new_empty()));
         let fill = move |(share, memory): (Vec<List>, MemoryReservation), stop: &Stop| {
-            let mut lane = backend.open(&K::spec()?, memory)?;
+            let mut lane = backend.open(&K::spec(), memory)?;
             let mut keys = Vec::with_capacity(BLOCK);
             for list in share {
                 stop.check()?;

@@ -304,7 +304,8 @@ impl Fraction {
     }
 }
 
-/// Where an answer lies: between two ranks (1-based, from the caller's end), `weight` of the way up.
+/// Where an answer lies: between two ranks (1-based, from the least), `weight` of the way from one to the other.
+#[derive(Debug, Clone, Copy)]
 struct Pick {
     low: u64,
     high: u64,
@@ -395,20 +396,47 @@ impl Ask {
                 self.quantiles.len(),
             ));
         }
-        let picks: Vec<Pick> = self
-            .quantiles
-            .iter()
-            .map(|quantile| self.pick(*quantile, n))
-            .collect();
-        let keys = |rank: fn(&Pick) -> u64| -> Result<Vec<KeyBits>> {
-            picks.iter().map(|pick| key_at(rank(pick))).collect()
-        };
-        let low = keys(|pick| pick.low)?;
+        let mut found = Found::default();
+        found.add(&self.picks(n), key_at)?;
+        self.values(spec, &found)
+    }
+
+    /// Where the answers lie among `n > 0` values, in the caller's order.
+    pub(crate) fn picks(&self, n: u64) -> Picks {
+        let picks = self.quantiles.iter().map(|quantile| self.pick(*quantile, n));
+        Picks(picks.collect())
+    }
+
+    /// The answers from the keys that were picked, of type [`Method::result_type`].
+    pub(crate) fn values(&self, spec: &KeySpec, found: &Found) -> Result<ArrayRef> {
         if !self.method.interpolates() {
-            return spec.to_array(&low);
+            return spec.to_array(&found.low);
         }
-        let weights: Vec<Fraction> = picks.iter().map(|pick| pick.weight).collect();
-        interpolate(spec, &low, &keys(|pick| pick.high)?, &weights)
+        interpolate(spec, &found.low, &found.high, &found.weights)
+    }
+}
+
+/// Where the answers of one [`Ask`] lie among some number of values.
+#[derive(Debug, Clone)]
+pub(crate) struct Picks(Vec<Pick>);
+
+/// Keys between which answers lie, of any number of groups.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    low: Vec<KeyBits>,
+    high: Vec<KeyBits>,
+    weights: Vec<Fraction>,
+}
+
+impl Found {
+    /// Adds those of one group; `key_at` gives the key of a 1-based rank.
+    pub(crate) fn add(&mut self, picks: &Picks, key_at: &dyn Fn(u64) -> Result<KeyBits>) -> Result<()> {
+        for pick in &picks.0 {
+            self.low.push(key_at(pick.low)?);
+            self.high.push(key_at(pick.high)?);
+            self.weights.push(pick.weight);
+        }
+        Ok(())
     }
 }
 

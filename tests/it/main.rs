@@ -5,6 +5,7 @@ mod cli;
 mod embedding;
 mod exec;
 mod functions;
+mod grouped;
 mod patterns;
 mod planner;
 mod property;

@@ -11,6 +11,7 @@ mod classify;
 mod count;
 mod dispatch;
 mod extract;
+pub(crate) mod groups;
 mod pages;
 mod sample;
 mod store;
@@ -25,8 +26,10 @@ use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 use self::classify::{Classify, LinearOf, TableOf, TreeOf, number, with_classifier};
 use self::count::Counters;
 use self::extract::{BracketsOf, Slots};
-use self::pages::{FreePages, Pages};
-use self::store::{BLOCK, Store, reserve};
+pub(crate) use self::pages::FreePages;
+use self::pages::Pages;
+pub(crate) use self::store::reserve;
+use self::store::{BLOCK, Store};
 use super::buckets::{Cells, Edges};
 use super::round::{Bracket, Brackets, KeyVec, Reply, Request};
 use super::{Backend, Lane, Stop};
@@ -65,7 +68,7 @@ const SHARED_BYTES: usize = 16 << 10;
 const FEW_EDGES: usize = 8;
 
 /// A key type that a lane can hold: ties [`KeyVec`] to it.
-trait LaneKey: Key {
+pub(crate) trait LaneKey: Key {
     fn vec(keys: Vec<Self>) -> KeyVec;
 }
 

@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// Pages that wait for their next use.
 #[derive(Debug, Default)]
-pub(super) struct FreePages {
+pub(crate) struct FreePages {
     waiting: Mutex<Waiting>,
 }
 
@@ -41,7 +41,7 @@ static FREE: LazyLock<Arc<FreePages>> = LazyLock::new(Arc::default);
 
 impl FreePages {
     /// Where lanes of this pool may put their pages.
-    pub(super) fn of(pool: &dyn MemoryPool) -> Option<Arc<Self>> {
+    pub(crate) fn of(pool: &dyn MemoryPool) -> Option<Arc<Self>> {
         matches!(pool.memory_limit(), MemoryLimit::Infinite).then(|| Arc::clone(&FREE))
     }
 

@@ -16,7 +16,7 @@ use super::pages::{FreePages, Pages};
 use crate::key::{Encoding, Key, words};
 
 /// Keys that a kernel handles between two looks at the stop flag, and the size of its scratch.
-pub(super) const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 
 /// Words that are looked at for NaNs, then encoded, while they are in the first-level cache.
 const PIECE: usize = 1024;
@@ -37,7 +37,7 @@ impl<K: Key> Kernel for Encode<'_, K> {
 }
 
 /// Encodes words to as many keys.
-fn encode<K: Key>(encoding: Encoding, words: &[K], keys: &mut [K]) {
+pub(super) fn encode<K: Key>(encoding: Encoding, words: &[K], keys: &mut [K]) {
     dispatch(Encode {
         encoding,
         words,
@@ -208,7 +208,7 @@ impl<K: Key> Store<K> {
 }
 
 /// Reserves, or says what was wanted.
-pub(super) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<()> {
+pub(crate) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<()> {
     reservation.try_grow(bytes).map_err(|error| {
         error.context(format!(
             "quantiles keep every key until the answer is known: {bytes} more bytes wanted, {} bytes held",

@@ -1,0 +1,195 @@
+//! Parts with a large share of the rows: their few groups are selected by counting, in parallel.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::{Result, internal_err, resources_err};
+
+use super::many::{PartGroups, Parts, words_of};
+use super::output;
+use super::select::{Selection, StopOnDrop, blocking};
+use crate::kernel::Stop;
+use crate::kernel::cpu::LaneKey;
+use crate::kernel::cpu::groups::cells::{BLOCK, Numbered};
+use crate::kernel::cpu::groups::runs::with_key;
+use crate::kernel::cpu::groups::words::{GroupTable, Word};
+use crate::key::Width;
+
+/// What numbers the groups of a part, for reading from several threads.
+enum Numbers<W> {
+    Words(GroupTable<W>),
+    Null,
+    /// For each scan: from its numbers.
+    Interned(Vec<Vec<u32>>),
+}
+
+/// The values of one column in one run's share of a part.
+struct RunPart<W> {
+    parts: Arc<Parts<W>>,
+    numbers: Arc<Numbers<W>>,
+    part: usize,
+    scan: usize,
+    run: usize,
+    column: usize,
+}
+
+impl<W: Word, K: LaneKey> Numbered<K> for RunPart<W> {
+    fn len(&self) -> usize {
+        let run = &self.parts.scans[self.scan].runs.list[self.run];
+        run.columns[self.column].keys.part_len(self.part)
+    }
+
+    fn blocks(&self, stop: &Stop, mut each: impl FnMut(&[u16], &[K]) -> Result<()>) -> Result<()> {
+        let runs = &self.parts.scans[self.scan].runs;
+        let (run, file) = (&runs.list[self.run], runs.file.as_ref());
+        let (mut words, mut keys, mut ids) = (Vec::<W>::new(), Vec::new(), Vec::new());
+        let len = Numbered::<K>::len(self);
+        for from in (0..len).step_by(BLOCK) {
+            stop.check()?;
+            let range = from..len.min(from + BLOCK);
+            run.columns[self.column]
+                .keys
+                .read(self.part, range.clone(), file, &mut keys)?;
+            words_of(run, self.column).read(self.part, range, file, &mut words)?;
+            ids.clear();
+            match self.numbers.as_ref() {
+                Numbers::Null => ids.resize(words.len(), 0),
+                // Every word was numbered before.
+                Numbers::Words(table) => {
+                    ids.extend(
+                        words
+                            .iter()
+                            .filter_map(|word| table.find(*word))
+                            .map(|id| id as u16),
+                    );
+                }
+                Numbers::Interned(numbers) => {
+                    let numbers = &numbers[self.scan];
+                    ids.extend(words.iter().map(|word| numbers[word.to_bits() as usize] as u16));
+                }
+            }
+            if ids.len() != keys.len() {
+                return internal_err!("{} groups for {} keys", ids.len(), keys.len());
+            }
+            each(&ids, &keys)?;
+        }
+        Ok(())
+    }
+
+    fn key(&self, at: usize) -> Result<K> {
+        let runs = &self.parts.scans[self.scan].runs;
+        let mut key = Vec::with_capacity(1);
+        let keys = &runs.list[self.run].columns[self.column].keys;
+        keys.read(self.part, at..at + 1, runs.file.as_ref(), &mut key)?;
+        Ok(key[0])
+    }
+}
+
+/// The answers of a giant part.
+///
+/// # Errors
+/// `ResourcesExhausted` where even counters find no room; those of reading rows back.
+pub(super) async fn batch<W: Word>(
+    parts: &Arc<Parts<W>>,
+    part: usize,
+    threads: usize,
+) -> Result<Option<RecordBatch>> {
+    let shared = Arc::clone(parts);
+    let prepared = blocking(move || {
+        let mut groups = numbered(&shared, part)?;
+        let plain = if groups.len() > 0 {
+            groups.plain(&shared, part)?
+        } else {
+            Vec::new()
+        };
+        Ok((groups, plain))
+    });
+    let (groups, plain): (PartGroups<W>, Vec<ArrayRef>) = prepared.await?;
+    let count = groups.len();
+    if count == 0 {
+        return Ok(None);
+    }
+    if count > usize::from(u16::MAX) {
+        return resources_err!(
+            "the memory limit is too small for a part of {count} groups, of which {} bytes were wanted",
+            parts.worker_bytes_of(part)
+        );
+    }
+    let (numbers, columns) = split(parts, part, groups)?;
+    let numbers = Arc::new(numbers);
+    let mut answers = Vec::new();
+    let plan = &parts.plan;
+    for (index, (column, plans)) in plan
+        .aggregates
+        .columns
+        .iter()
+        .zip(output::plans(plan))
+        .enumerate()
+    {
+        let pieces = parts.scans.iter().enumerate().flat_map(|(scan, scanned)| {
+            let piece = move |run| (scan, run);
+            (0..scanned.runs.list.len()).map(piece)
+        });
+        let pieces = pieces.map(|(scan, run)| RunPart {
+            parts: Arc::clone(parts),
+            numbers: Arc::clone(&numbers),
+            part,
+            scan,
+            run,
+            column: index,
+        });
+        let selection = Selection {
+            pieces: Arc::new(pieces.collect::<Vec<_>>()),
+            groups: count,
+            spec: column.spec.clone(),
+            distinct: column.distinct,
+            threads,
+            memory: parts.memory().new_empty(),
+            stop: StopOnDrop::default(),
+        };
+        answers.push(with_key!(column.spec.width(), K => selection.answers::<K>(plans).await?));
+    }
+    output::batch(plan, columns, &answers, &plain).map(Some)
+}
+
+/// The groups of a part, each with its number.
+fn numbered<W: Word>(parts: &Parts<W>, part: usize) -> Result<PartGroups<W>> {
+    let mut groups = PartGroups::new(parts, part, GroupTable::new())?;
+    let PartGroups::Words(table) = &mut groups else {
+        return Ok(groups);
+    };
+    let mut words = Vec::new();
+    for scan in &parts.scans {
+        for run in &scan.runs.list {
+            let len = run.words.part_len(part);
+            for from in (0..len).step_by(BLOCK) {
+                let range = from..len.min(from + BLOCK);
+                run.words.read(part, range, scan.runs.file.as_ref(), &mut words)?;
+                for word in &words {
+                    table.id(*word);
+                }
+            }
+        }
+    }
+    Ok(groups)
+}
+
+/// Numbers to share between threads, and the group columns.
+fn split<W: Word>(
+    parts: &Parts<W>,
+    part: usize,
+    mut groups: PartGroups<W>,
+) -> Result<(Numbers<W>, Vec<ArrayRef>)> {
+    let numbers = match &mut groups {
+        PartGroups::Words(_) => None,
+        PartGroups::Null { .. } => Some(Numbers::Null),
+        PartGroups::Interned { .. } => {
+            let scans = 0..parts.scans.len();
+            let numbers = scans.map(|scan| parts.numbers_in(part, scan, &mut groups));
+            Some(Numbers::Interned(numbers.collect()))
+        }
+    };
+    let (columns, table) = groups.into_columns(&parts.plan)?;
+    Ok((numbers.unwrap_or(Numbers::Words(table)), columns))
+}

@@ -1,0 +1,192 @@
+//! Numbers and words for the groups of one scan.
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::common::Result;
+use datafusion::common::hash_utils::{RandomState, create_hashes};
+use datafusion::logical_expr::EmitTo;
+use datafusion::physical_plan::aggregates::group_values::{GroupValues, new_group_values};
+use datafusion::physical_plan::aggregates::order::GroupOrdering;
+
+use super::GroupPlan;
+use super::packing::Packing;
+use crate::kernel::cpu::groups::words::{GroupTable, NULL_PART, Word, part_of};
+
+/// The seed of hashes that choose parts: the same in all scans.
+const SEED: u64 = 0x1337;
+
+/// How the groups of a scan are told apart.
+pub(super) enum Grouping<W> {
+    /// By words that the group columns are packed into.
+    Packed {
+        packing: Packing,
+        table: GroupTable<W>,
+        /// Number of the group without a word.
+        null: Option<u32>,
+    },
+    /// By DataFusion's own tables, for columns of any type: a word is the number of the group in this scan.
+    Interned {
+        values: Box<dyn GroupValues>,
+        parts: Vec<u16>,
+        hashes: Vec<u64>,
+    },
+}
+
+impl<W: Word> Grouping<W> {
+    pub(super) fn try_new(plan: &GroupPlan) -> Result<Self> {
+        Ok(match &plan.packing {
+            Some(packing) => Grouping::Packed {
+                packing: packing.clone(),
+                table: GroupTable::new(),
+                null: None,
+            },
+            None => Grouping::Interned {
+                values: group_values(plan)?,
+                parts: Vec::new(),
+                hashes: Vec::new(),
+            },
+        })
+    }
+
+    /// Whether rows have numbers even when groups are many.
+    pub(super) fn numbers_every_row(&self) -> bool {
+        matches!(self, Grouping::Interned { .. })
+    }
+
+    /// Groups that have a number.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Grouping::Packed { table, .. } => table.len(),
+            Grouping::Interned { parts, .. } => parts.len(),
+        }
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Grouping::Packed { table, .. } => table.bytes(),
+            Grouping::Interned {
+                values,
+                parts,
+                hashes,
+            } => values.size() + parts.capacity() * size_of::<u16>() + hashes.capacity() * size_of::<u64>(),
+        }
+    }
+
+    /// The number of each row's group.
+    pub(super) fn number(&mut self, columns: &[ArrayRef], ids: &mut Vec<usize>) -> Result<()> {
+        match self {
+            Grouping::Packed { packing, table, null } => {
+                let (words, nulls) = packing.words::<W>(columns)?;
+                ids.clear();
+                let Some(nulls) = nulls else {
+                    ids.extend(words.iter().map(|word| table.id(*word) as usize));
+                    return Ok(());
+                };
+                for (row, word) in words.iter().enumerate() {
+                    let id = match nulls.is_null(row) {
+                        true => *null.get_or_insert_with(|| table.without_word()),
+                        false => table.id(*word),
+                    };
+                    ids.push(id as usize);
+                }
+            }
+            Grouping::Interned {
+                values,
+                parts,
+                hashes,
+            } => {
+                values.intern(columns, ids)?;
+                if values.len() > parts.len() {
+                    hashes.clear();
+                    hashes.resize(ids.len(), 0);
+                    create_hashes(columns, &RandomState::with_seed(SEED), hashes)?;
+                    // Numbers are given out in the order of rows.
+                    for (id, hash) in ids.iter().zip(&*hashes) {
+                        if *id == parts.len() {
+                            parts.push(part_of(hash.hash_word()));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The word and the part of each row's group; `ids` as [`Self::number`] gave them, where it numbers every row.
+    pub(super) fn words(
+        &self,
+        columns: &[ArrayRef],
+        ids: &[usize],
+        words: &mut Vec<W>,
+        into: &mut Vec<u16>,
+    ) -> Result<()> {
+        match self {
+            Grouping::Packed { packing, .. } => {
+                let (packed, nulls) = packing.words::<W>(columns)?;
+                into.extend(packed.iter().map(|word| part_of(word.hash_word())));
+                for row in nulls
+                    .iter()
+                    .flat_map(|nulls| (0..nulls.len()).filter(|row| nulls.is_null(*row)))
+                {
+                    into[row] = NULL_PART;
+                }
+                *words = packed;
+            }
+            Grouping::Interned { parts, .. } => {
+                words.extend(ids.iter().map(|id| W::from_bits(*id as u128)));
+                into.extend(ids.iter().map(|id| parts[*id]));
+            }
+        }
+        Ok(())
+    }
+
+    /// The word of each numbered group.
+    pub(super) fn group_words(&self) -> Vec<W> {
+        match self {
+            Grouping::Packed { table, .. } => table.words().to_vec(),
+            Grouping::Interned { parts, .. } => (0..parts.len()).map(|id| W::from_bits(id as u128)).collect(),
+        }
+    }
+
+    /// The part of each numbered group.
+    pub(super) fn group_parts(&self) -> Vec<u16> {
+        match self {
+            Grouping::Packed { table, null, .. } => {
+                let words = table.words().iter();
+                let mut parts: Vec<u16> = words.map(|word| part_of(word.hash_word())).collect();
+                if let Some(null) = null {
+                    parts[*null as usize] = NULL_PART;
+                }
+                parts
+            }
+            Grouping::Interned { parts, .. } => parts.clone(),
+        }
+    }
+
+    /// Drops the numbers.
+    pub(super) fn forget(&mut self) {
+        if let Grouping::Packed { table, null, .. } = self {
+            (*table, *null) = (GroupTable::new(), None);
+        }
+    }
+
+    /// The values of the numbered groups, which keep their numbers.
+    pub(super) fn values(&mut self) -> Result<Vec<ArrayRef>> {
+        match self {
+            Grouping::Packed { packing, table, null } => {
+                packing.columns(table.words(), null.map(|null| null as usize))
+            }
+            Grouping::Interned { values, .. } => {
+                let columns = values.emit(EmitTo::All)?;
+                // Distinct rows get numbers in their order.
+                values.intern(&columns, &mut Vec::new())?;
+                Ok(columns)
+            }
+        }
+    }
+}
+
+/// An empty table of DataFusion's for the group columns.
+pub(super) fn group_values(plan: &GroupPlan) -> Result<Box<dyn GroupValues>> {
+    new_group_values(plan.group_schema(), &GroupOrdering::None)
+}

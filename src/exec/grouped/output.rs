@@ -1,0 +1,49 @@
+//! Answers of groups as a batch.
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::{Result, internal_err};
+
+use super::GroupPlan;
+use crate::exec::aggregate::Output;
+use crate::functions::Selected;
+use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
+
+/// The ranks that each key column's calls want.
+pub(super) fn plans(plan: &GroupPlan) -> Vec<Plans> {
+    let columns = 0..plan.aggregates.columns.len();
+    let asks = |column| {
+        let calls = plan.aggregates.calls_of(column);
+        calls.map(|call| call.selected().ask().clone()).collect()
+    };
+    columns.map(|column| Plans::new(asks(column))).collect()
+}
+
+/// One row for each group: its values, then the answers in the order of the output.
+pub(super) fn batch(
+    plan: &GroupPlan,
+    groups: Vec<ArrayRef>,
+    answers: &[GroupAnswers],
+    plain: &[ArrayRef],
+) -> Result<RecordBatch> {
+    let aggregates = &plan.aggregates;
+    let mut next = vec![0; aggregates.columns.len()];
+    let mut calls = Vec::with_capacity(aggregates.calls.len());
+    for (column, call) in &aggregates.calls {
+        // Calls of a column stand in the order in which its plans saw them.
+        let answers = &answers[*column];
+        let found = &answers.found[next[*column]];
+        next[*column] += 1;
+        let Selected::Keys(selected) = call.selected() else {
+            return internal_err!("{call} has no keys to group");
+        };
+        let values = selected.ask().values(selected.spec(), found)?;
+        calls.push(selected.group_rows(values, &answers.lengths)?);
+    }
+    let outputs = aggregates.outputs.iter().map(|output| match *output {
+        Output::Call(index) => calls[index].clone(),
+        Output::Plain(index) => plain[index].clone(),
+    });
+    let columns = groups.into_iter().chain(outputs).collect();
+    Ok(RecordBatch::try_new(plan.schema.clone(), columns)?)
+}

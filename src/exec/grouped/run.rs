@@ -1,0 +1,193 @@
+//! From the streams of all partitions to the stream of groups.
+
+use std::sync::Arc;
+
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::runtime::JoinSet;
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::coop::make_cooperative;
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, RecordOutput,
+};
+use datafusion::physical_plan::stream::{RecordBatchReceiverStreamBuilder, RecordBatchStreamAdapter};
+use futures::{StreamExt, TryStreamExt};
+
+use super::GroupPlan;
+use super::few::FewGroups;
+use super::giant;
+use super::many::Parts;
+use super::scan::{GroupScan, Shared};
+use super::select::blocking;
+use super::worker::PartWorker;
+use crate::kernel::cpu::FreePages;
+use crate::kernel::cpu::groups::runs::with_key;
+use crate::kernel::cpu::groups::words::Word;
+use crate::kernel::spill::Spiller;
+use crate::key::Width;
+
+/// The groups of `streams`.
+pub(super) fn stream(
+    plan: Arc<GroupPlan>,
+    streams: Vec<SendableRecordBatchStream>,
+    memory: MemoryReservation,
+    metrics: &ExecutionPlanMetricsSet,
+    context: &Arc<TaskContext>,
+) -> Result<SendableRecordBatchStream> {
+    let schema = Arc::clone(&plan.schema);
+    // What DataFusion numbers has words of 32 bits.
+    let width = plan
+        .packing
+        .as_ref()
+        .map_or(Width::W32, |packing| packing.width());
+    let baseline = BaselineMetrics::new(metrics, 0);
+    let builder = || MetricBuilder::new(metrics);
+    let run = GroupRun {
+        threads: context.session_config().target_partitions(),
+        batch_rows: context.session_config().batch_size(),
+        shared: Arc::new(Shared::new(
+            plan,
+            FreePages::of(context.memory_pool().as_ref()),
+            Spiller::new(Arc::clone(&context.runtime_env().disk_manager)),
+            builder().counter("input_rows", 0),
+            [
+                builder().subset_time("scan_time", 0),
+                baseline.elapsed_compute().clone(),
+            ],
+        )),
+        memory,
+        metrics: metrics.clone(),
+    };
+    let batches =
+        futures::stream::once(async move { with_key!(width, W => run.batches::<W>(streams).await) })
+            .try_flatten()
+            .map(move |batch| batch.record_output(&baseline));
+    Ok(make_cooperative(Box::pin(RecordBatchStreamAdapter::new(
+        schema, batches,
+    ))))
+}
+
+/// One execution of the operator.
+struct GroupRun {
+    shared: Arc<Shared>,
+    threads: usize,
+    /// Rows of an output batch.
+    batch_rows: usize,
+    memory: MemoryReservation,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl GroupRun {
+    /// Reads all partitions, then gives the groups.
+    async fn batches<W: Word>(
+        self,
+        streams: Vec<SendableRecordBatchStream>,
+    ) -> Result<SendableRecordBatchStream> {
+        let mut scans = self.scan::<W>(streams).await?;
+        let few = FewGroups::of(&mut scans, &self.shared.plan)?;
+        match few.filter(|few| !few.are_better_partitioned(&scans, &self.shared.plan, &self.memory)) {
+            Some(few) => self.few(few, scans).await,
+            None => self.many(scans).await,
+        }
+    }
+
+    /// All partitions at once, in a task each.
+    async fn scan<W: Word>(&self, streams: Vec<SendableRecordBatchStream>) -> Result<Vec<GroupScan<W>>> {
+        let mut tasks = JoinSet::new();
+        for (partition, stream) in streams.into_iter().enumerate() {
+            let scan = GroupScan::<W>::try_new(Arc::clone(&self.shared), &self.memory)?;
+            tasks.spawn(async move { (partition, scan.read(stream).await) });
+        }
+        let mut scans = Vec::with_capacity(tasks.len());
+        while let Some(joined) = tasks.join_next().await {
+            match joined {
+                Ok((partition, scan)) => scans.push((partition, scan?)),
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                Err(error) => return internal_err!("a scan task ended early: {error}"),
+            }
+        }
+        scans.sort_by_key(|(partition, _)| *partition);
+        Ok(scans.into_iter().map(|(_, scan)| scan).collect())
+    }
+
+    async fn few<W: Word>(
+        self,
+        few: FewGroups<W>,
+        scans: Vec<GroupScan<W>>,
+    ) -> Result<SendableRecordBatchStream> {
+        self.count("few_groups", 1);
+        let plan = Arc::clone(&self.shared.plan);
+        let time = MetricBuilder::new(&self.metrics).subset_time("select_time", 0);
+        let timer = time.timer();
+        let batch = few.batch(scans, &plan, self.threads, &self.memory).await?;
+        drop(timer);
+        self.count("groups", batch.num_rows());
+        let rows = self.batch_rows;
+        let slices = (0..batch.num_rows())
+            .step_by(rows)
+            .map(move |from| Ok(batch.slice(from, rows.min(batch.num_rows() - from))));
+        let slices = futures::stream::iter(slices.collect::<Vec<Result<RecordBatch>>>());
+        let schema = Arc::clone(&plan.schema);
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, slices)))
+    }
+
+    async fn many<W: Word>(self, scans: Vec<GroupScan<W>>) -> Result<SendableRecordBatchStream> {
+        self.count("many_groups", 1);
+        let mut partitioned = Vec::with_capacity(scans.len());
+        let mut tasks = JoinSet::new();
+        for scan in scans {
+            tasks.spawn(blocking(move || scan.into_many()));
+        }
+        while let Some(joined) = tasks.join_next().await {
+            match joined {
+                Ok(scan) => partitioned.push(scan?),
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                Err(error) => return internal_err!("a partitioning task ended early: {error}"),
+            }
+        }
+        let plan = Arc::clone(&self.shared.plan);
+        let memory = self.memory.new_empty();
+        let (parts, workers) = Parts::try_new(&self.shared, partitioned, memory, self.threads)?;
+        let parts = Arc::new(parts);
+        self.count("spill_count", self.shared.spiller.spilled_files() as usize);
+        self.count("spilled_bytes", self.shared.spiller.spilled_bytes() as usize);
+        let groups = MetricBuilder::new(&self.metrics).counter("groups", 0);
+        let time = MetricBuilder::new(&self.metrics).subset_time("select_time", 0);
+        let mut builder = RecordBatchReceiverStreamBuilder::new(Arc::clone(&plan.schema), 2 * workers);
+        for _ in 0..workers {
+            let mut worker = PartWorker::new(Arc::clone(&parts), groups.clone(), time.clone());
+            let sender = builder.tx();
+            builder.spawn_blocking(move || {
+                while let Some(batch) = worker.next()? {
+                    if sender.blocking_send(Ok(batch)).is_err() {
+                        // Nobody wants the rest.
+                        return Ok(());
+                    }
+                }
+                Ok(())
+            });
+        }
+        let giants = {
+            let threads = self.threads;
+            let list = parts.giants();
+            let giant = move |part| {
+                let (parts, groups) = (Arc::clone(&parts), groups.clone());
+                async move {
+                    let batch = giant::batch(&parts, part, threads).await?;
+                    groups.add(batch.as_ref().map_or(0, RecordBatch::num_rows));
+                    Ok(batch)
+                }
+            };
+            futures::stream::iter(list).then(giant)
+        };
+        let giants = giants.try_filter_map(|batch: Option<RecordBatch>| futures::future::ready(Ok(batch)));
+        let batches = giants.chain(builder.build());
+        let schema = Arc::clone(&plan.schema);
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches)))
+    }
+
+    fn count(&self, name: &'static str, n: usize) {
+        MetricBuilder::new(&self.metrics).counter(name, 0).add(n);
+    }
+}

@@ -1,0 +1,467 @@
+//! One input partition of a grouped aggregation, read once.
+//!
+//! While groups are few, keys stay in the order in which they come, each with its group's number ([`Phase::Few`]).
+//! Once any partition has met too many groups, rows are partitioned by the hash of their group ([`Phase::Many`]);
+//! past the pool's limit they go to disk.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
+use datafusion::arrow::buffer::BooleanBuffer;
+use datafusion::arrow::compute::{filter, filter_record_batch};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::Result;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::logical_expr::ColumnarValue;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::metrics::{Count, Time};
+use futures::StreamExt;
+
+use super::GroupPlan;
+use super::groups::Grouping;
+use super::plain::{PlainGroups, PlainStates};
+use crate::exec::aggregate::KeyColumn;
+use crate::exec::scan::{mask, values};
+use crate::kernel::cpu::groups::cells::NumberedKeys;
+use crate::kernel::cpu::groups::runs::{
+    RUN_ROWS, Run, Staged, StagedColumn, StagedValues, run_bytes, scatter, with_key,
+};
+use crate::kernel::cpu::groups::words::Word;
+use crate::kernel::cpu::{FreePages, reserve};
+use crate::kernel::spill::{SpillFile, Spiller};
+use crate::key::{KeySpec, Width};
+
+/// More groups than this, and rows are partitioned.
+pub(super) const FEW_GROUPS: usize = 4096;
+
+/// Bytes that a scan keeps for going over to partitions, on disk if there is no memory.
+const FLOOR: usize = 1 << 18;
+/// Rows that go over at a time.
+const MOVED_ROWS: usize = 1 << 12;
+
+/// What the scans of one execution share.
+pub(super) struct Shared {
+    pub(super) plan: Arc<GroupPlan>,
+    /// Whether any scan has met too many groups.
+    many: AtomicBool,
+    pub(super) free: Option<Arc<FreePages>>,
+    pub(super) spiller: Spiller,
+    pub(super) rows: Count,
+    pub(super) times: [Time; 2],
+}
+
+impl Shared {
+    pub(super) fn new(
+        plan: Arc<GroupPlan>,
+        free: Option<Arc<FreePages>>,
+        spiller: Spiller,
+        rows: Count,
+        times: [Time; 2],
+    ) -> Self {
+        Self {
+            plan,
+            many: AtomicBool::new(false),
+            free,
+            spiller,
+            rows,
+            times,
+        }
+    }
+
+    pub(super) fn specs(&self) -> Vec<&KeySpec> {
+        let columns = self.plan.aggregates.columns.iter();
+        columns.map(|column| &column.spec).collect()
+    }
+}
+
+/// Keys beside the numbers of their groups, one for each key column.
+type Few = Vec<NumberedKeys>;
+
+/// What a scan held when its groups became many.
+pub(super) struct Old<W> {
+    pub(super) columns: Few,
+    /// Word and part of each group that the numbers mean.
+    pub(super) words: Vec<W>,
+    pub(super) parts: Vec<u16>,
+}
+
+/// Rows in runs, and where those are that left memory.
+pub(super) struct Runs {
+    pub(super) list: Vec<Run>,
+    pub(super) file: Option<SpillFile>,
+    /// For what is in memory.
+    memory: MemoryReservation,
+}
+
+impl Runs {
+    /// Moves all runs to disk, if there is one.
+    pub(super) fn spill<W>(&mut self, shared: &Shared) -> Result<()> {
+        if self.list.iter().all(|run| run.bytes() == 0) || !shared.spiller.is_enabled() {
+            return Ok(());
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(shared.spiller.create("grouped quantiles")?),
+        };
+        for run in &mut self.list {
+            self.memory.shrink(run.spill::<W>(&shared.specs(), file)?);
+        }
+        Ok(())
+    }
+}
+
+/// Rows that wait to become a run, and the runs.
+pub(super) struct Many<W> {
+    staged: Vec<Staged<W>>,
+    staged_rows: usize,
+    /// For the staged rows, and as much again for the run that they become.
+    memory: MemoryReservation,
+    pub(super) runs: Runs,
+    pub(super) old: Old<W>,
+}
+
+/// How rows are kept.
+pub(super) enum Phase<W> {
+    Few(Few),
+    Many(Many<W>),
+}
+
+/// The scan of one partition.
+pub(super) struct GroupScan<W> {
+    shared: Arc<Shared>,
+    pub(super) grouping: Grouping<W>,
+    pub(super) phase: Phase<W>,
+    /// Aggregates of DataFusion's by the numbers of this scan.
+    pub(super) plain: PlainGroups,
+    /// Their states when numbers ended, and the words of the groups that they are of.
+    pub(super) states: Option<PlainStates>,
+    pub(super) state_words: Vec<W>,
+    /// Groups and plain aggregates.
+    memory: MemoryReservation,
+    /// What is kept while groups are few.
+    floor: MemoryReservation,
+    ids: Vec<usize>,
+}
+
+impl<W: Word> GroupScan<W> {
+    pub(super) fn try_new(shared: Arc<Shared>, memory: &MemoryReservation) -> Result<Self> {
+        let columns = shared.plan.aggregates.columns.iter();
+        let few = columns.map(|_| NumberedKeys::new(memory.new_empty(), shared.free.clone()));
+        let floor = memory.new_empty();
+        reserve(&floor, FLOOR)?;
+        Ok(Self {
+            grouping: Grouping::try_new(&shared.plan)?,
+            phase: Phase::Few(few.collect()),
+            plain: PlainGroups::try_new(&shared.plan.aggregates.plain)?,
+            states: None,
+            state_words: Vec::new(),
+            memory: memory.new_empty(),
+            floor,
+            ids: Vec::new(),
+            shared,
+        })
+    }
+
+    /// Reads the whole partition.
+    ///
+    /// # Errors
+    /// The stream's, an expression's, or `ResourcesExhausted` where neither memory nor disk is left.
+    pub(super) async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
+        while let Some(batch) = stream.next().await {
+            let batch = batch?;
+            let start = Instant::now();
+            let pushed = self.push(&batch);
+            self.shared.times.iter().for_each(|time| time.add_elapsed(start));
+            pushed?;
+        }
+        if let Phase::Many(many) = &mut self.phase {
+            many.flush(&self.shared)?;
+        }
+        Ok(self)
+    }
+
+    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.shared.rows.add(batch.num_rows());
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        let plan = Arc::clone(&self.shared.plan);
+        let groups = plan.group.iter().map(|expr| values(expr, batch));
+        let groups = groups.collect::<Result<Vec<_>>>()?;
+        let is_few = matches!(self.phase, Phase::Few(_));
+        if is_few || self.grouping.numbers_every_row() {
+            self.grouping.number(&groups, &mut self.ids)?;
+        }
+        if is_few && self.grouping.len() > FEW_GROUPS {
+            self.shared.many.store(true, Ordering::Relaxed);
+        }
+        if is_few && self.shared.many.load(Ordering::Relaxed) {
+            self.leave_few()?;
+        }
+        let columns = plan.aggregates.columns.iter();
+        let columns = columns.map(|column| column_values(column, batch));
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        if let Phase::Few(few) = &mut self.phase
+            && make_few_room(few, &plan.aggregates.columns, &columns, batch.num_rows()).is_err()
+        {
+            // On disk, by partitions, is room.
+            self.shared.many.store(true, Ordering::Relaxed);
+            self.leave_few()?;
+        }
+        match &mut self.phase {
+            Phase::Few(few) => {
+                append_few(few, &plan.aggregates.columns, &self.ids, &columns)?;
+                self.plain
+                    .update(&plan.aggregates.plain, batch, &self.ids, self.grouping.len())?;
+            }
+            Phase::Many(many) => {
+                let (mut words, mut parts) = (Vec::new(), Vec::new());
+                self.grouping.words(&groups, &self.ids, &mut words, &mut parts)?;
+                let others = if self.grouping.numbers_every_row() {
+                    let groups = self.grouping.len();
+                    self.plain
+                        .update(&plan.aggregates.plain, batch, &self.ids, groups)?;
+                    Vec::new()
+                } else {
+                    PlainGroups::inputs(&plan.aggregates.plain, batch)?
+                };
+                let staged = Staged {
+                    words,
+                    parts,
+                    columns,
+                    others,
+                };
+                many.stage(staged, &self.shared)?;
+            }
+        }
+        let held = self.grouping.bytes() + self.plain.bytes();
+        if self.memory.try_resize(held).is_err() {
+            self.shared.many.store(true, Ordering::Relaxed);
+            self.leave_few()?;
+            if let Phase::Many(many) = &mut self.phase {
+                many.make_room(&self.shared)?;
+            }
+            let held = self.grouping.bytes() + self.plain.bytes();
+            reserve(&self.memory, held.saturating_sub(self.memory.size()))?;
+        }
+        Ok(())
+    }
+
+    /// From numbers to partitions. What is held by number is partitioned in the end.
+    fn leave_few(&mut self) -> Result<()> {
+        let Phase::Few(few) = &mut self.phase else {
+            return Ok(());
+        };
+        let old = Old {
+            columns: std::mem::take(few),
+            words: self.grouping.group_words(),
+            parts: self.grouping.group_parts(),
+        };
+        if !self.grouping.numbers_every_row() {
+            self.states = Some(self.plain.states(&old.parts)?);
+            self.state_words = old.words.clone();
+            self.grouping.forget();
+        }
+        let memory = || self.memory.new_empty();
+        self.phase = Phase::Many(Many {
+            staged: Vec::new(),
+            staged_rows: 0,
+            memory: memory(),
+            runs: Runs {
+                list: Vec::new(),
+                file: None,
+                memory: memory(),
+            },
+            old,
+        });
+        self.floor.free();
+        Ok(())
+    }
+
+    /// Goes over to partitions if it has not yet.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    pub(super) fn into_many(mut self) -> Result<Self> {
+        self.leave_few()?;
+        let shared = Arc::clone(&self.shared);
+        if let Phase::Many(many) = &mut self.phase {
+            many.partition_old(&shared)?;
+        }
+        Ok(self)
+    }
+}
+
+impl<W: Word> Many<W> {
+    fn stage(&mut self, batch: Staged<W>, shared: &Shared) -> Result<()> {
+        let rows = batch.words.len();
+        let others = batch.others.iter().map(|value| match value {
+            ColumnarValue::Array(array) => array.get_array_memory_size(),
+            ColumnarValue::Scalar(_) => 0,
+        });
+        // What waits, and the run that it becomes: about as much.
+        let wanted = 2 * (run_bytes(&batch, &shared.specs()) + 2 * rows + others.sum::<usize>());
+        if self.memory.try_grow(wanted).is_err() {
+            self.flush(shared)?;
+            if self.memory.try_grow(wanted).is_err() {
+                self.make_room(shared)?;
+                reserve(&self.memory, wanted)?;
+            }
+        }
+        self.staged_rows += rows;
+        self.staged.push(batch);
+        if self.staged_rows >= RUN_ROWS {
+            self.flush(shared)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a run of what is staged.
+    fn flush(&mut self, shared: &Shared) -> Result<()> {
+        if self.staged_rows == 0 {
+            return Ok(());
+        }
+        let specs = shared.specs();
+        let run = scatter(&self.staged, &specs, shared.free.as_ref())?;
+        self.staged.clear();
+        self.staged_rows = 0;
+        // The run's share of the reservation goes with it.
+        self.runs.memory.grow(run.bytes());
+        self.memory.free();
+        self.runs.list.push(run);
+        Ok(())
+    }
+
+    /// Moves all rows to disk, if there is one.
+    fn make_room(&mut self, shared: &Shared) -> Result<()> {
+        self.partition_old(shared)?;
+        self.flush(shared)?;
+        self.runs.spill::<W>(shared)
+    }
+
+    /// Partitions what was held by number.
+    fn partition_old(&mut self, shared: &Shared) -> Result<()> {
+        if self.old.words.is_empty() {
+            return Ok(());
+        }
+        let specs = shared.specs();
+        let empty = |spec: &&KeySpec| StagedColumn {
+            rows: Some(Vec::new()),
+            values: StagedValues::Keys(with_key!(spec.width(), K => Vec::<K>::new().into())),
+        };
+        let columns = std::mem::take(&mut self.old.columns);
+        let (words, parts) = (
+            std::mem::take(&mut self.old.words),
+            std::mem::take(&mut self.old.parts),
+        );
+        let staged = |words, parts| Staged {
+            words,
+            parts,
+            columns: specs.iter().map(empty).collect(),
+            others: Vec::new(),
+        };
+        for (index, column) in columns.into_iter().enumerate() {
+            let (chunks, memory) = column.into_parts();
+            for chunk in chunks {
+                for from in (0..chunk.len()).step_by(MOVED_ROWS) {
+                    let range = from..chunk.len().min(from + MOVED_ROWS);
+                    let ids = || chunk.ids()[range.clone()].iter().map(|id| usize::from(*id));
+                    let mut batch = staged(
+                        ids().map(|id| words[id]).collect(),
+                        ids().map(|id| parts[id]).collect(),
+                    );
+                    let keys = with_key!(
+                        specs[index].width(),
+                        K => chunk.keys::<K>()[range.clone()].to_vec().into()
+                    );
+                    batch.columns[index] = StagedColumn {
+                        rows: None,
+                        values: StagedValues::Keys(keys),
+                    };
+                    self.stage(batch, shared)?;
+                }
+                memory.shrink(chunk.held_bytes().min(memory.size()));
+            }
+        }
+        // Groups without any value are groups too.
+        self.stage(staged(words, parts), shared)?;
+        self.flush(shared)
+    }
+}
+
+/// Makes room for the values of a batch.
+fn make_few_room(few: &mut Few, columns: &[KeyColumn], staged: &[StagedColumn], rows: usize) -> Result<()> {
+    for ((keys, column), staged) in few.iter_mut().zip(columns).zip(staged) {
+        let rows = staged.rows.as_ref().map_or(rows, Vec::len);
+        with_key!(column.spec.width(), K => keys.make_room::<K>(rows)?);
+    }
+    Ok(())
+}
+
+/// Adds the values of a batch by the numbers of its rows.
+fn append_few(few: &mut Few, columns: &[KeyColumn], ids: &[usize], staged: &[StagedColumn]) -> Result<()> {
+    // There are at most as many as `FEW_GROUPS`.
+    let all: Vec<u16> = ids.iter().map(|id| *id as u16).collect();
+    for ((keys, column), staged) in few.iter_mut().zip(columns).zip(staged) {
+        let own: Vec<u16>;
+        let ids = match &staged.rows {
+            None => &all,
+            Some(rows) => {
+                own = rows.iter().map(|row| all[*row as usize]).collect();
+                &own
+            }
+        };
+        let StagedValues::Raw(raw) = &staged.values else {
+            continue;
+        };
+        with_key!(column.spec.width(), K => keys.append::<K>(ids, raw, &column.spec)?);
+    }
+    Ok(())
+}
+
+/// The values of a key column in a batch, without NULLs and rows that are filtered out.
+fn column_values(column: &KeyColumn, batch: &RecordBatch) -> Result<StagedColumn> {
+    let Some(predicate) = &column.filter else {
+        return kept(&values(&column.argument, batch)?, None, column);
+    };
+    let passed = mask(predicate, batch)?;
+    let passed = match passed.nulls() {
+        None => passed.values().clone(),
+        Some(nulls) => passed.values() & nulls.inner(),
+    };
+    if column.argument.downcast_ref::<Column>().is_some() {
+        return kept(&values(&column.argument, batch)?, Some(passed), column);
+    }
+    // An expression must not see rows that the filter drops: `1 / x` with FILTER (WHERE x <> 0).
+    let rows: Vec<u32> = passed.set_indices_u32().collect();
+    let batch = filter_record_batch(batch, &BooleanArray::new(passed, None))?;
+    let mut staged = kept(&values(&column.argument, &batch)?, None, column)?;
+    staged.rows = Some(match staged.rows {
+        None => rows,
+        Some(inner) => inner.into_iter().map(|row| rows[row as usize]).collect(),
+    });
+    Ok(staged)
+}
+
+fn kept(values: &ArrayRef, passed: Option<BooleanBuffer>, column: &KeyColumn) -> Result<StagedColumn> {
+    let valid = values.logical_nulls().filter(|nulls| nulls.null_count() > 0);
+    let kept = match (valid, passed) {
+        (Some(valid), Some(passed)) => Some(valid.inner() & &passed),
+        (valid, passed) => valid.map(|valid| valid.into_inner()).or(passed),
+    };
+    let kept = kept.filter(|kept| kept.count_set_bits() < kept.len());
+    let (rows, dense) = match kept {
+        None => (None, Arc::clone(values)),
+        Some(kept) => (
+            Some(kept.set_indices_u32().collect()),
+            filter(values, &BooleanArray::new(kept, None))?,
+        ),
+    };
+    Ok(StagedColumn {
+        rows,
+        values: StagedValues::Raw(column.spec.raw(dense.as_ref())?),
+    })
+}

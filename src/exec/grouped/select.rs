@@ -1,0 +1,133 @@
+//! Few groups, numbered: selection over all their keys, in parallel.
+
+use std::sync::Arc;
+
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::memory_pool::MemoryReservation;
+
+use crate::kernel::Stop;
+use crate::kernel::cpu::groups::cells::{Grid, Numbered, Wanted, shares};
+use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
+use crate::kernel::cpu::{LaneKey, reserve};
+use crate::key::KeySpec;
+
+/// Up to so many rows, bringing the keys of each group together takes no longer than counting.
+pub(super) const GATHERED: usize = 1 << 17;
+
+/// Stops the kernels of a query that is no longer wanted.
+#[derive(Debug, Default)]
+pub(super) struct StopOnDrop(pub(super) Stop);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Few groups of one key column, numbered.
+pub(super) struct Selection<P> {
+    pub(super) pieces: Arc<Vec<P>>,
+    pub(super) groups: usize,
+    pub(super) spec: KeySpec,
+    /// Whether it selects among distinct keys: then all are brought together.
+    pub(super) distinct: bool,
+    pub(super) threads: usize,
+    pub(super) memory: MemoryReservation,
+    pub(super) stop: StopOnDrop,
+}
+
+impl<P: 'static> Selection<P> {
+    /// The answers of all groups.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted`, or when the work was cancelled.
+    pub(super) async fn answers<K: LaneKey>(self, mut plans: Plans) -> Result<GroupAnswers>
+    where
+        P: Numbered<K>,
+    {
+        let rows: usize = self.pieces.iter().map(|piece| piece.len()).sum();
+        if rows <= GATHERED || self.distinct {
+            return self.gathered::<K>(rows, plans).await;
+        }
+        let grid = Arc::new(Grid::sampled::<K>(&self.pieces, rows, self.groups)?);
+        let counters = grid.counters();
+        // Counters of each thread, totals, and the numbers of wanted pairs.
+        reserve(&self.memory, counters * (4 * self.threads + 12))?;
+        let counted = {
+            let grid = Arc::clone(&grid);
+            self.each::<K, _>(move |pieces, _, stop| grid.count::<K>(pieces, stop))
+                .await?
+        };
+        let mut totals = vec![0_u64; counters];
+        for counts in counted {
+            for (total, count) in totals.iter_mut().zip(counts) {
+                *total += u64::from(count);
+            }
+        }
+        let wanted = Arc::new(Wanted::new(&grid, &totals, &mut plans, &self.spec));
+        let extracted = {
+            let (grid, wanted) = (Arc::clone(&grid), Arc::clone(&wanted));
+            self.each::<K, _>(move |pieces, memory, stop| grid.extract::<K>(pieces, &wanted, memory, stop))
+                .await?
+        };
+        wanted.answers(&extracted, &mut plans)
+    }
+
+    /// Few rows, or distinct values: all keys brought together by group.
+    async fn gathered<K: LaneKey>(self, rows: usize, mut plans: Plans) -> Result<GroupAnswers>
+    where
+        P: Numbered<K>,
+    {
+        reserve(&self.memory, rows * (size_of::<u32>() + 2 * size_of::<K>()))?;
+        blocking(move || {
+            let (mut ids, mut keys) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
+            for piece in self.pieces.iter() {
+                piece.blocks(&self.stop.0, |own, block| {
+                    ids.extend(own.iter().map(|id| u32::from(*id)));
+                    keys.extend_from_slice(block);
+                    Ok(())
+                })?;
+            }
+            let mut segments = Segments::default();
+            segments.fill(self.groups, &[(&ids, &keys)]);
+            segments.answers(&mut plans, self.distinct)
+        })
+        .await
+    }
+
+    /// Runs `work` over all pieces, a share a thread.
+    async fn each<K: LaneKey, T: Send + 'static>(
+        &self,
+        work: impl Fn(&[P], &MemoryReservation, &Stop) -> Result<T> + Clone + Send + Sync + 'static,
+    ) -> Result<Vec<T>>
+    where
+        P: Numbered<K>,
+    {
+        let tasks = shares(&self.pieces, self.threads).into_iter().map(|share| {
+            let (work, pieces, stop) = (work.clone(), Arc::clone(&self.pieces), self.stop.0.clone());
+            let memory = self.memory.new_empty();
+            SpawnedTask::spawn_blocking(move || {
+                work(&pieces[share], &memory, &stop).map(|done| (done, memory))
+            })
+        });
+        let tasks: Vec<_> = tasks.collect();
+        let mut results = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            let joined = task.join().await;
+            let (done, memory) =
+                joined.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
+            self.memory.grow(memory.free());
+            results.push(done);
+        }
+        Ok(results)
+    }
+}
+
+/// Runs `work` where it may block.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let joined = SpawnedTask::spawn_blocking(work).join().await;
+    joined.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
+}

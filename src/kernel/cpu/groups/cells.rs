@@ -1,0 +1,513 @@
+//! Few groups: keys stay where they are, each with its group's number beside it.
+//!
+//! A sample gives one cell function for all groups. One read counts (group, cell) pairs, in counters that the cache
+//! holds; the counts name the cell of every wanted rank of every group; a second read takes out the keys of those
+//! cells, about one in fifty, and the ranks are selected among them. Groups whose values lie elsewhere than the
+//! others' only make that part larger.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::buffer::Buffer;
+use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+
+use super::super::classify::{LinearOf, TableOf, TreeOf, number, with_classifier};
+use super::super::pages::{FreePages, Pages};
+pub(crate) use super::super::store::BLOCK;
+use super::super::store::{encode, reserve};
+use super::segments::{GroupAnswers, Plans, Segments, select_ranks};
+use crate::kernel::Stop;
+use crate::kernel::buckets::{CellTable, Cells, Edges};
+use crate::kernel::cpu::LaneKey;
+use crate::key::{KeyBits, KeySpec, words};
+
+/// Rows of a chunk: its keys of 64 bits fill two huge pages.
+const CHUNK_ROWS: usize = 1 << 19;
+/// Keys that are sampled for the cell function.
+const SAMPLE: usize = 1 << 14;
+/// Counters that stay in the second-level cache.
+const COUNTERS: usize = 1 << 18;
+/// Cells of the table that all groups share; neighbours are taken together where there are too many groups.
+const TABLE_CELLS: usize = 1 << 14;
+
+/// Keys of some rows, and the numbers of their groups.
+pub(crate) struct Chunk {
+    ids: Pages<u16>,
+    keys: Pages<u8>,
+    capacity: usize,
+    len: usize,
+    bytes: usize,
+}
+
+impl Chunk {
+    /// Bytes held, as reserved.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn ids(&self) -> &[u16] {
+        &self.ids.words()[..self.len]
+    }
+
+    /// The keys, of the type that was written.
+    pub(crate) fn keys<K: bytemuck::Pod>(&self) -> &[K] {
+        bytemuck::cast_slice(&self.keys.words()[..self.len * size_of::<K>()])
+    }
+
+    fn bytes<K>(capacity: usize) -> usize {
+        capacity * (size_of::<u16>() + size_of::<K>())
+    }
+}
+
+/// The keys of one column in one scan, while its groups are few.
+pub(crate) struct NumberedKeys {
+    pub(crate) chunks: Vec<Chunk>,
+    rows: usize,
+    reservation: MemoryReservation,
+    free: Option<Arc<FreePages>>,
+}
+
+impl NumberedKeys {
+    pub(crate) fn new(reservation: MemoryReservation, free: Option<Arc<FreePages>>) -> Self {
+        Self {
+            chunks: Vec::new(),
+            rows: 0,
+            reservation,
+            free,
+        }
+    }
+
+    /// Adds the words of a dense array, with the number of each one's group.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` that names the wanted bytes.
+    pub(crate) fn append<K: LaneKey>(&mut self, mut ids: &[u16], raw: &Buffer, spec: &KeySpec) -> Result<()> {
+        let mut raw = words::<K>(raw);
+        while !raw.is_empty() {
+            let chunk = match self.chunks.last_mut() {
+                Some(chunk) if chunk.len < chunk.capacity => chunk,
+                _ => {
+                    self.grow::<K>(raw.len())?;
+                    continue;
+                }
+            };
+            let taken = raw.len().min(chunk.capacity - chunk.len);
+            let range = chunk.len..chunk.len + taken;
+            chunk.ids.words_mut()[range.clone()].copy_from_slice(&ids[..taken]);
+            let bytes = range.start * size_of::<K>()..range.end * size_of::<K>();
+            let keys = bytemuck::cast_slice_mut(&mut chunk.keys.words_mut()[bytes]);
+            encode(spec.encoding(), &raw[..taken], keys);
+            chunk.len = range.end;
+            self.rows += taken;
+            (ids, raw) = (&ids[taken..], &raw[taken..]);
+        }
+        Ok(())
+    }
+
+    /// Makes sure that [`Self::append`] of so many values asks for no memory.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` that names the wanted bytes.
+    pub(crate) fn make_room<K: LaneKey>(&mut self, values: usize) -> Result<()> {
+        let has = self.chunks.last().map_or(0, |chunk| chunk.capacity - chunk.len);
+        if has >= values {
+            return Ok(());
+        }
+        // What is left in the last chunk stays empty.
+        self.grow::<K>(values)
+    }
+
+    /// A new chunk as large as all before, within bounds.
+    fn grow<K>(&mut self, wanted: usize) -> Result<()> {
+        let most = CHUNK_ROWS.max(wanted);
+        let capacity = self.rows.max(wanted).max(BLOCK).next_power_of_two().min(most);
+        let bytes = Chunk::bytes::<K>(capacity);
+        reserve(&self.reservation, bytes)?;
+        self.chunks.push(Chunk {
+            ids: Pages::new(capacity, self.free.as_ref())?,
+            keys: Pages::new(capacity * size_of::<K>(), self.free.as_ref())?,
+            capacity,
+            len: 0,
+            bytes,
+        });
+        Ok(())
+    }
+
+    /// Values held.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The chunks, and what they are reserved in.
+    pub(crate) fn into_parts(self) -> (Vec<Chunk>, MemoryReservation) {
+        (self.chunks, self.reservation)
+    }
+}
+
+/// Keys beside the numbers of their groups, read block by block.
+pub(crate) trait Numbered<K>: Send + Sync {
+    /// Number of keys.
+    fn len(&self) -> usize;
+
+    /// Gives all keys to `each`, at most [`BLOCK`] at a time, with the number of each one's group.
+    ///
+    /// # Errors
+    /// When `stop` is set, or keys cannot be read back.
+    fn blocks(&self, stop: &Stop, each: impl FnMut(&[u16], &[K]) -> Result<()>) -> Result<()>;
+
+    /// The key at a place below [`Self::len`].
+    ///
+    /// # Errors
+    /// When it cannot be read back.
+    fn key(&self, at: usize) -> Result<K>;
+}
+
+/// A chunk, and the final number of each of its groups.
+pub(crate) struct Piece {
+    chunk: Chunk,
+    /// `None`: they are final.
+    map: Option<Arc<[u16]>>,
+}
+
+impl Piece {
+    pub(crate) fn new(chunk: Chunk, map: &Arc<[u16]>) -> Self {
+        let is_final = map.iter().enumerate().all(|(own, id)| own == usize::from(*id));
+        Self {
+            chunk,
+            map: (!is_final).then(|| Arc::clone(map)),
+        }
+    }
+}
+
+impl<K: LaneKey> Numbered<K> for Piece {
+    fn len(&self) -> usize {
+        self.chunk.len
+    }
+
+    fn blocks(&self, stop: &Stop, mut each: impl FnMut(&[u16], &[K]) -> Result<()>) -> Result<()> {
+        let mut mapped = [0; BLOCK];
+        let blocks = self
+            .chunk
+            .ids()
+            .chunks(BLOCK)
+            .zip(self.chunk.keys::<K>().chunks(BLOCK));
+        for (ids, keys) in blocks {
+            stop.check()?;
+            match &self.map {
+                None => each(ids, keys)?,
+                Some(map) => {
+                    for (mapped, id) in mapped.iter_mut().zip(ids) {
+                        *mapped = map[usize::from(*id)];
+                    }
+                    each(&mapped[..ids.len()], keys)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn key(&self, at: usize) -> Result<K> {
+        Ok(self.chunk.keys::<K>()[at])
+    }
+}
+
+/// The cell function that all groups share.
+pub(crate) struct Grid {
+    cells: Cells,
+    /// Neighbouring cells that are taken together, as a power of two.
+    shift: u32,
+    /// Cells of a group.
+    width: usize,
+    groups: usize,
+}
+
+impl Grid {
+    /// From a sample of the keys of all pieces, which hold `rows > 0` of them.
+    ///
+    /// # Errors
+    /// When keys cannot be read back.
+    pub(crate) fn sampled<K: LaneKey>(
+        pieces: &[impl Numbered<K>],
+        rows: usize,
+        groups: usize,
+    ) -> Result<Self> {
+        let stride = (rows / SAMPLE).max(1);
+        let mut sample = Vec::with_capacity(2 * SAMPLE);
+        let mut at = stride / 2;
+        for piece in pieces {
+            // A step that no period of the data divides.
+            while at < piece.len() {
+                sample.push(piece.key(at)?);
+                at += stride - stride / 16 + (sample.len() * 0x9e37_79b9) % (stride / 8 + 1);
+            }
+            at -= piece.len();
+        }
+        sample.sort_unstable();
+        let most = (COUNTERS / groups).clamp(64, TABLE_CELLS);
+        let heavy = most_frequent(&sample) * most > 4 * sample.len();
+        let cells = if heavy {
+            Cells::Edges(Edges::try_new(edges(&sample, most / 2))?)
+        } else {
+            Cells::Table(CellTable::from_sample(
+                &K::vec(sample),
+                TABLE_CELLS.min(4 * most),
+            )?)
+        };
+        let shift = match cells {
+            Cells::Edges(_) => 0,
+            _ => cells.len().div_ceil(most).next_power_of_two().ilog2(),
+        };
+        Ok(Self {
+            width: cells.len().div_ceil(1 << shift),
+            cells,
+            shift,
+            groups,
+        })
+    }
+
+    /// Counters of one thread.
+    pub(crate) fn counters(&self) -> usize {
+        self.width * self.groups
+    }
+
+    /// Counts the (group, cell) pairs of some pieces; at most 2^32 rows.
+    ///
+    /// # Errors
+    /// When `stop` is set.
+    pub(crate) fn count<K: LaneKey>(&self, pieces: &[impl Numbered<K>], stop: &Stop) -> Result<Vec<u32>> {
+        with_classifier!(&self.cells, K, classify => {
+            let mut counts = vec![0_u32; self.counters()];
+            let mut numbers = [0; BLOCK];
+            for piece in pieces {
+                piece.blocks(stop, |ids, keys| {
+                    let numbers = &mut numbers[..keys.len()];
+                    number(keys, &classify, numbers);
+                    for (id, cell) in ids.iter().zip(numbers) {
+                        counts[self.slot(*id, *cell)] += 1;
+                    }
+                    Ok(())
+                })?;
+            }
+            Ok(counts)
+        })
+    }
+
+    #[inline(always)]
+    fn slot(&self, group: u16, cell: u16) -> usize {
+        usize::from(group) * self.width + usize::from(cell >> self.shift)
+    }
+
+    /// The only key of a cell, if it can hold no other.
+    fn only_key(&self, cell: usize, spec: &KeySpec) -> Option<KeyBits> {
+        let range = (self.shift == 0).then(|| self.cells.range(cell as u32, spec.width()))??;
+        (range.first == range.last).then_some(range.first)
+    }
+
+    /// The keys of the wanted cells, each with the number that `wanted` gives its cell.
+    ///
+    /// # Errors
+    /// When `stop` is set; `ResourcesExhausted` where the keys do not fit.
+    pub(crate) fn extract<K: LaneKey>(
+        &self,
+        pieces: &[impl Numbered<K>],
+        wanted: &Wanted,
+        reservation: &MemoryReservation,
+        stop: &Stop,
+    ) -> Result<(Vec<u32>, Vec<K>)> {
+        with_classifier!(&self.cells, K, classify => {
+            let (mut slots, mut taken) = (Vec::new(), Vec::<K>::new());
+            let mut numbers = [0; BLOCK];
+            let mut chosen = [0_u16; BLOCK];
+            for piece in pieces {
+                piece.blocks(stop, |ids, keys| {
+                    let numbers = &mut numbers[..keys.len()];
+                    number(keys, &classify, numbers);
+                    let mut len = 0;
+                    for (at, (id, cell)) in ids.iter().zip(&*numbers).enumerate() {
+                        chosen[len % BLOCK] = at as u16;
+                        len += usize::from(wanted.is_set(self.slot(*id, *cell)));
+                    }
+                    if taken.len() + len > taken.capacity() {
+                        let more = taken.capacity().max(BLOCK);
+                        reserve(reservation, more * (size_of::<u32>() + size_of::<K>()))?;
+                        taken.reserve_exact(more);
+                        slots.reserve_exact(more);
+                    }
+                    for at in &chosen[..len] {
+                        let at = usize::from(*at);
+                        slots.push(wanted.numbers[self.slot(ids[at], numbers[at])]);
+                        taken.push(keys[at]);
+                    }
+                    Ok(())
+                })?;
+            }
+            Ok((slots, taken))
+        })
+    }
+}
+
+/// How often the most frequent key stands in a sorted sample.
+fn most_frequent<K: PartialEq>(sample: &[K]) -> usize {
+    sample.chunk_by(|a, b| a == b).map(<[K]>::len).max().unwrap_or(0)
+}
+
+/// Ascending splitters at equal shares of a sorted sample; keys that fill more than a share get a cell of their own.
+fn edges<K: LaneKey>(sample: &[K], cells: usize) -> Vec<KeyBits> {
+    let share = (sample.len() / cells).max(1);
+    let mut edges: Vec<KeyBits> = Vec::new();
+    let mut since = 0;
+    for run in sample.chunk_by(|a, b| a == b) {
+        let key = run[0].to_bits();
+        if run.len() > share {
+            edges.push(key);
+            if run[0] < K::MAX {
+                edges.push(key + 1);
+            }
+            since = 0;
+            continue;
+        }
+        since += run.len();
+        if since >= share {
+            edges.push(key);
+            since = 0;
+        }
+    }
+    edges.dedup();
+    edges
+}
+
+/// The cells that hold a wanted rank.
+pub(crate) struct Wanted {
+    /// One bit a (group, cell) pair.
+    bits: Vec<u64>,
+    /// Number of the pair among those that are wanted.
+    numbers: Vec<u32>,
+    count: usize,
+    /// Wanted ranks inside wanted pairs: (number of the pair, 1-based rank in it, index into `keys`), ascending.
+    inside: Vec<(u32, u64, usize)>,
+    /// The key of each rank of each group's plan; those in `inside` are not known yet.
+    keys: Vec<KeyBits>,
+    /// Values of each group.
+    lengths: Vec<u64>,
+}
+
+impl Wanted {
+    /// From the counts of all pairs.
+    pub(crate) fn new(grid: &Grid, counts: &[u64], plans: &mut Plans, spec: &KeySpec) -> Self {
+        let mut wanted = Self {
+            bits: vec![0; counts.len().div_ceil(64)],
+            numbers: vec![0; counts.len()],
+            count: 0,
+            inside: Vec::new(),
+            keys: Vec::new(),
+            lengths: Vec::with_capacity(grid.groups),
+        };
+        for (group, counts) in counts.chunks(grid.width).enumerate() {
+            let n = counts.iter().sum();
+            wanted.lengths.push(n);
+            if n > 0 {
+                wanted.find_ranks(grid, group, counts, &plans.of(n).ranks, spec);
+            }
+        }
+        wanted
+    }
+
+    fn find_ranks(&mut self, grid: &Grid, group: usize, counts: &[u64], ranks: &[u64], spec: &KeySpec) {
+        let (mut cell, mut below) = (0, 0);
+        for rank in ranks {
+            while below + counts[cell] < *rank {
+                below += counts[cell];
+                cell += 1;
+            }
+            if let Some(key) = grid.only_key(cell, spec) {
+                self.keys.push(key);
+                continue;
+            }
+            let slot = group * grid.width + cell;
+            if !self.is_set(slot) {
+                self.bits[slot / 64] |= 1 << (slot % 64);
+                self.numbers[slot] = self.count as u32;
+                self.count += 1;
+            }
+            self.inside
+                .push((self.numbers[slot], rank - below, self.keys.len()));
+            self.keys.push(0);
+        }
+    }
+
+    #[inline(always)]
+    fn is_set(&self, slot: usize) -> bool {
+        self.bits[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    /// The answers, once the keys of all wanted cells are there.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(crate) fn answers<K: LaneKey>(
+        &self,
+        extracted: &[(Vec<u32>, Vec<K>)],
+        plans: &mut Plans,
+    ) -> Result<GroupAnswers> {
+        let mut segments = Segments::default();
+        let pieces: Vec<(&[u32], &[K])> = extracted
+            .iter()
+            .map(|(slots, keys)| (slots.as_slice(), keys.as_slice()))
+            .collect();
+        segments.fill(self.count, &pieces);
+        let mut found = self.keys.clone();
+        let mut ranks = Vec::new();
+        for ranked in self.inside.chunk_by(|a, b| a.0 == b.0) {
+            ranks.clear();
+            ranks.extend(ranked.iter().map(|(_, rank, _)| *rank));
+            let segment = segments.segment_mut(ranked[0].0 as usize);
+            select_ranks(segment, &ranks);
+            for (_, rank, index) in ranked {
+                let key = segment.get(*rank as usize - 1);
+                let key = key.ok_or_else(|| internal_datafusion_err!("a counted key was not extracted"))?;
+                found[*index] = key.to_bits();
+            }
+        }
+        self.assemble(&found, plans)
+    }
+
+    fn assemble(&self, keys: &[KeyBits], plans: &mut Plans) -> Result<GroupAnswers> {
+        let mut answers = GroupAnswers::new(plans.calls());
+        let mut rest = keys;
+        for &n in &self.lengths {
+            if n == 0 {
+                answers.add_empty();
+                continue;
+            }
+            let plan = plans.of(n);
+            let (keys, others) = rest.split_at(plan.ranks.len());
+            rest = others;
+            let key_at = |rank: u64| match plan.ranks.binary_search(&rank) {
+                Ok(at) => Ok(keys[at]),
+                Err(_) => Err(internal_datafusion_err!("rank {rank} was not selected")),
+            };
+            answers.add(n, &plan, &key_at)?;
+        }
+        Ok(answers)
+    }
+}
+
+/// Pieces in as many contiguous ranges as there are threads, of about equal numbers of rows.
+pub(crate) fn shares<K>(pieces: &[impl Numbered<K>], threads: usize) -> Vec<Range<usize>> {
+    let total: usize = pieces.iter().map(Numbered::len).sum();
+    let mut shares = Vec::with_capacity(threads);
+    let (mut from, mut rows) = (0, 0);
+    for (at, piece) in pieces.iter().enumerate() {
+        rows += piece.len();
+        if rows * threads >= total * (shares.len() + 1) || at + 1 == pieces.len() {
+            shares.push(from..at + 1);
+            from = at + 1;
+        }
+    }
+    shares
+}

@@ -1,0 +1,12 @@
+//! Groups: order statistics of every group at once, without a list for any of them.
+//!
+//! Two ways, by the number of groups:
+//! - few: each key stays where it is, with the number of its group beside it; (group, cell) pairs are counted in one
+//!   read, and the cells that hold a wanted rank are taken out in a second one ([`cells`]);
+//! - many: rows are partitioned by the hash of their group into parts that fit the cache ([`runs`]); then, part by
+//!   part, groups are numbered, keys brought together by group, and the ranks selected in place ([`segments`]).
+
+pub(crate) mod cells;
+pub(crate) mod runs;
+pub(crate) mod segments;
+pub(crate) mod words;

@@ -1,0 +1,428 @@
+//! Rows partitioned by group: a run holds some hundred thousand rows, ordered by the part that their group's hash
+//! names, so that each part can be taken out of every run in one piece.
+//!
+//! ```text
+//! batches as they come     words  k m a m z ..        run     part 0 | part 1 | part 2 ..
+//!   (staged)               keys   3 1 4 1 5 ..   ->   words   a      | k k    | m m z
+//!                                                     keys    4      | 3 9    | 1 1 5
+//! ```
+//! Values are written once to where they belong, in memory that the second-level cache holds, and nothing is
+//! allocated for a group.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, UInt32Array};
+use datafusion::arrow::buffer::Buffer;
+use datafusion::arrow::compute::{concat, take};
+use datafusion::common::{Result, internal_err};
+use datafusion::logical_expr::ColumnarValue;
+
+use super::super::pages::{FreePages, Pages};
+use super::super::store::encode;
+use super::words::PARTS;
+use crate::kernel::spill::SpillFile;
+use crate::key::{Encoding, Key, KeySpec, Width, words};
+
+/// Rows of a run.
+pub(crate) const RUN_ROWS: usize = 1 << 18;
+
+/// Where each part starts, and where the last one ends.
+#[derive(Debug, Clone)]
+pub(crate) struct Starts(Arc<[u32]>);
+
+impl Starts {
+    /// From the number of rows in each part.
+    fn from_counts(counts: &[u32]) -> Self {
+        let mut sum = 0;
+        let ends = counts.iter().map(|count| {
+            sum += count;
+            sum
+        });
+        Self(std::iter::once(0).chain(ends).collect())
+    }
+
+    /// Rows of a part.
+    pub(crate) fn range(&self, part: usize) -> Range<usize> {
+        self.0[part] as usize..self.0[part + 1] as usize
+    }
+
+    fn rows(&self) -> usize {
+        self.0.last().map_or(0, |end| *end as usize)
+    }
+}
+
+/// Plain integers in order of part.
+pub(crate) struct Parted {
+    starts: Starts,
+    place: Place,
+}
+
+/// Where the integers are.
+enum Place {
+    Memory(Pages<u8>),
+    /// From this offset of the scan's spill file.
+    Disk(u64),
+}
+
+impl Parted {
+    /// Room for values of `T`.
+    fn new<T>(starts: &Starts, free: Option<&Arc<FreePages>>) -> Result<Self> {
+        Ok(Self {
+            starts: starts.clone(),
+            place: Place::Memory(Pages::new(starts.rows() * size_of::<T>(), free)?),
+        })
+    }
+
+    /// Makes values of `T` as `write` does.
+    fn with<T: bytemuck::Pod>(
+        starts: &Starts,
+        free: Option<&Arc<FreePages>>,
+        write: impl FnOnce(&mut [T]),
+    ) -> Result<Self> {
+        let mut parted = Self::new::<T>(starts, free)?;
+        if let Place::Memory(pages) = &mut parted.place {
+            let bytes = starts.rows() * size_of::<T>();
+            write(bytemuck::cast_slice_mut(&mut pages.words_mut()[..bytes]));
+        }
+        Ok(parted)
+    }
+
+    /// Appends the values of a part, of the type that was written; `file` is the one that this was spilled to.
+    pub(crate) fn append_part<T: bytemuck::Pod>(
+        &self,
+        part: usize,
+        file: Option<&SpillFile>,
+        out: &mut Vec<T>,
+    ) -> Result<()> {
+        self.append(self.starts.range(part), file, out)
+    }
+
+    fn append<T: bytemuck::Pod>(
+        &self,
+        Range { start, end }: Range<usize>,
+        file: Option<&SpillFile>,
+        out: &mut Vec<T>,
+    ) -> Result<()> {
+        let size = size_of::<T>();
+        match (&self.place, file) {
+            _ if start == end => {}
+            (Place::Memory(pages), _) => {
+                out.extend_from_slice(bytemuck::cast_slice(&pages.words()[start * size..end * size]));
+            }
+            (Place::Disk(offset), Some(file)) => {
+                let from = out.len();
+                out.resize(from + (end - start), T::zeroed());
+                let bytes = bytemuck::cast_slice_mut(&mut out[from..]);
+                file.read_at(offset + (start * size) as u64, bytes)?;
+            }
+            (Place::Disk(_), None) => return internal_err!("spilled rows without their file"),
+        }
+        Ok(())
+    }
+
+    /// Reads `range` of a part, as [`Self::append_part`] the whole, in place of what `out` held.
+    pub(crate) fn read<T: bytemuck::Pod>(
+        &self,
+        part: usize,
+        range: Range<usize>,
+        file: Option<&SpillFile>,
+        out: &mut Vec<T>,
+    ) -> Result<()> {
+        out.clear();
+        let start = self.starts.range(part).start;
+        self.append(start + range.start..start + range.end, file, out)
+    }
+
+    /// Moves the values to the end of `file`.
+    fn spill(&mut self, size: usize, file: &mut SpillFile) -> Result<()> {
+        if let Place::Memory(pages) = &self.place {
+            let bytes = self.starts.rows() * size;
+            let offset = file.append(&pages.words()[..bytes])?;
+            self.place = Place::Disk(offset);
+        }
+        Ok(())
+    }
+
+    /// Values of a part.
+    pub(crate) fn part_len(&self, part: usize) -> usize {
+        self.starts.range(part).len()
+    }
+}
+
+/// The values of one column in a batch that waits for its run.
+pub(crate) struct StagedColumn {
+    /// The rows that have one, ascending; `None`: all.
+    pub(crate) rows: Option<Vec<u32>>,
+    /// Their words, as wide as the column's keys.
+    pub(crate) values: StagedValues,
+}
+
+/// Words of a batch.
+pub(crate) enum StagedValues {
+    /// Arrow's.
+    Raw(Buffer),
+    /// Keys already.
+    Keys(Buffer),
+}
+
+/// A batch that waits for its run.
+pub(crate) struct Staged<W> {
+    /// Word of each row's group.
+    pub(crate) words: Vec<W>,
+    /// Part of each row's group.
+    pub(crate) parts: Vec<u16>,
+    pub(crate) columns: Vec<StagedColumn>,
+    /// Whatever else belongs to the rows.
+    pub(crate) others: Vec<ColumnarValue>,
+}
+
+/// A column of a run.
+pub(crate) struct RunColumn {
+    /// Group words of its values, unless every row has one.
+    pub(crate) own: Option<Parted>,
+    /// Keys, as wide as the column's spec says.
+    pub(crate) keys: Parted,
+}
+
+/// Rows in order of part.
+pub(crate) struct Run {
+    /// Group words of all rows.
+    pub(crate) words: Parted,
+    pub(crate) columns: Vec<RunColumn>,
+    /// Whatever else belongs to the rows, in the same order.
+    pub(crate) others: Vec<ColumnarValue>,
+    /// Bytes of words and keys in memory.
+    bytes: usize,
+}
+
+impl Run {
+    /// Bytes of words and keys in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Rows of a part.
+    pub(crate) fn part_range(&self, part: usize) -> Range<usize> {
+        self.words.starts.range(part)
+    }
+
+    /// Moves words and keys to the end of `file`; the bytes of memory that this frees.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub(crate) fn spill<W>(&mut self, specs: &[&KeySpec], file: &mut SpillFile) -> Result<usize> {
+        self.words.spill(size_of::<W>(), file)?;
+        for (column, spec) in self.columns.iter_mut().zip(specs) {
+            if let Some(own) = &mut column.own {
+                own.spill(size_of::<W>(), file)?;
+            }
+            column.keys.spill(spec.width().bytes(), file)?;
+        }
+        Ok(std::mem::take(&mut self.bytes))
+    }
+}
+
+/// Bytes that [`scatter`] will hold of the words and keys of a batch.
+pub(crate) fn run_bytes<W>(batch: &Staged<W>, specs: &[&KeySpec]) -> usize {
+    let rows = batch.words.len();
+    let column = |(column, spec): (&StagedColumn, &&KeySpec)| match &column.rows {
+        None => rows * spec.width().bytes(),
+        Some(kept) => kept.len() * (spec.width().bytes() + size_of::<W>()),
+    };
+    rows * size_of::<W>() + batch.columns.iter().zip(specs).map(column).sum::<usize>()
+}
+
+/// Counts of parts.
+fn histogram<'a>(parts: impl Iterator<Item = &'a u16>) -> Vec<u32> {
+    let mut counts = vec![0; PARTS];
+    for part in parts {
+        counts[usize::from(*part)] += 1;
+    }
+    counts
+}
+
+/// Puts batches in order of part.
+///
+/// # Errors
+/// When the system gives no memory.
+pub(crate) fn scatter<W: Key>(
+    staged: &[Staged<W>],
+    specs: &[&KeySpec],
+    free: Option<&Arc<FreePages>>,
+) -> Result<Run> {
+    let starts = Starts::from_counts(&histogram(staged.iter().flat_map(|batch| &batch.parts)));
+    let mut next = starts.0.to_vec();
+    let mut places = Vec::with_capacity(starts.rows());
+    let words = Parted::with::<W>(&starts, free, |out| {
+        for batch in staged {
+            let from = places.len();
+            place(&batch.parts, &mut next, &mut places);
+            write(&batch.words, &places[from..], out);
+        }
+    })?;
+    let columns = specs.iter().enumerate().map(|(index, spec)| {
+        if staged.iter().all(|batch| batch.columns[index].rows.is_none()) {
+            dense_column(staged, index, spec, &starts, &places, free)
+        } else {
+            sparse_column(staged, index, spec, free)
+        }
+    });
+    Ok(Run {
+        columns: columns.collect::<Result<_>>()?,
+        words,
+        others: others(staged, &places)?,
+        bytes: staged.iter().map(|batch| run_bytes(batch, specs)).sum(),
+    })
+}
+
+/// What else belongs to the rows: values that are the same in every row stay one.
+fn others<W>(staged: &[Staged<W>], places: &[u32]) -> Result<Vec<ColumnarValue>> {
+    let Some(count) = staged.first().map(|batch| batch.others.len()) else {
+        return Ok(Vec::new());
+    };
+    let mut rows = UInt32Array::from(Vec::<u32>::new());
+    if count > 0 {
+        let mut from = vec![0; places.len()];
+        for (row, place) in places.iter().enumerate() {
+            from[*place as usize] = row as u32;
+        }
+        rows = UInt32Array::from(from);
+    }
+    let column = |index: usize| {
+        if let ColumnarValue::Scalar(first) = &staged[0].others[index] {
+            let same = |batch: &Staged<W>| match &batch.others[index] {
+                ColumnarValue::Scalar(other) => other == first,
+                ColumnarValue::Array(_) => false,
+            };
+            if staged.iter().all(same) {
+                return Ok(ColumnarValue::Scalar(first.clone()));
+            }
+        }
+        let arrays = staged
+            .iter()
+            .map(|batch| batch.others[index].clone().into_array(batch.words.len()));
+        let arrays = arrays.collect::<Result<Vec<ArrayRef>>>()?;
+        let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
+        Ok(ColumnarValue::Array(take(&concat(&arrays)?, &rows, None)?))
+    };
+    (0..count).map(column).collect()
+}
+
+/// The next free place in each row's part.
+fn place(parts: &[u16], next: &mut [u32], places: &mut Vec<u32>) {
+    for part in parts {
+        let next = &mut next[usize::from(*part)];
+        places.push(*next);
+        *next += 1;
+    }
+}
+
+fn write<T: Copy>(values: &[T], places: &[u32], out: &mut [T]) {
+    for (value, place) in values.iter().zip(places) {
+        out[*place as usize] = *value;
+    }
+}
+
+fn write_keys<K: Key>(
+    values: &StagedValues,
+    encoding: Encoding,
+    places: &[u32],
+    scratch: &mut Vec<K>,
+    out: &mut [K],
+) {
+    match values {
+        StagedValues::Raw(raw) => {
+            let raw = words::<K>(raw);
+            scratch.resize(raw.len(), K::default());
+            encode(encoding, raw, scratch);
+            write(scratch, places, out);
+        }
+        StagedValues::Keys(keys) => write(words::<K>(keys), places, out),
+    }
+}
+
+/// Calls `$body` with the key type of a width.
+macro_rules! with_key {
+    ($width:expr, $key:ident => $body:expr) => {
+        match $width {
+            Width::W32 => {
+                type $key = u32;
+                $body
+            }
+            Width::W64 => {
+                type $key = u64;
+                $body
+            }
+            Width::W128 => {
+                type $key = u128;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_key;
+
+/// A column that has a value in every row: it goes where the rows went.
+fn dense_column<W>(
+    staged: &[Staged<W>],
+    index: usize,
+    spec: &KeySpec,
+    starts: &Starts,
+    places: &[u32],
+    free: Option<&Arc<FreePages>>,
+) -> Result<RunColumn> {
+    with_key!(spec.width(), K => {
+        let keys = Parted::with::<K>(starts, free, |out| {
+            let (mut scratch, mut from) = (Vec::new(), 0);
+            for batch in staged {
+                let places = &places[from..from + batch.parts.len()];
+                write_keys(&batch.columns[index].values, spec.encoding(), places, &mut scratch, out);
+                from += batch.parts.len();
+            }
+        })?;
+        Ok(RunColumn { own: None, keys })
+    })
+}
+
+/// A column without a value in some rows: it has group words of its own.
+fn sparse_column<W: Key>(
+    staged: &[Staged<W>],
+    index: usize,
+    spec: &KeySpec,
+    free: Option<&Arc<FreePages>>,
+) -> Result<RunColumn> {
+    let kept = |batch: &Staged<W>| -> (Vec<W>, Vec<u16>) {
+        match &batch.columns[index].rows {
+            None => (batch.words.clone(), batch.parts.clone()),
+            Some(rows) => {
+                let rows = || rows.iter().map(|row| *row as usize);
+                (
+                    rows().map(|row| batch.words[row]).collect(),
+                    rows().map(|row| batch.parts[row]).collect(),
+                )
+            }
+        }
+    };
+    let kept: Vec<_> = staged.iter().map(kept).collect();
+    let starts = Starts::from_counts(&histogram(kept.iter().flat_map(|(_, parts)| parts)));
+    let (mut next, mut places) = (starts.0.to_vec(), Vec::with_capacity(starts.rows()));
+    let own = Parted::with::<W>(&starts, free, |out| {
+        for (words, parts) in &kept {
+            let from = places.len();
+            place(parts, &mut next, &mut places);
+            write(words, &places[from..], out);
+        }
+    })?;
+    with_key!(spec.width(), K => {
+        let keys = Parted::with::<K>(&starts, free, |out| {
+            let (mut scratch, mut from) = (Vec::new(), 0);
+            for (batch, (words, _)) in staged.iter().zip(&kept) {
+                let places = &places[from..from + words.len()];
+                write_keys(&batch.columns[index].values, spec.encoding(), places, &mut scratch, out);
+                from += words.len();
+            }
+        })?;
+        Ok(RunColumn { own: Some(own), keys })
+    })
+}

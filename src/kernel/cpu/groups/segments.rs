@@ -1,0 +1,267 @@
+//! Keys brought together by group, and ranks selected inside each group.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::common::{Result, internal_datafusion_err};
+
+use crate::key::{Key, KeyBits};
+use crate::select::quantile::{Ask, Found, Picks};
+
+/// Segments up to this length are sorted: selection in place is not faster there.
+const SORTED: usize = 64;
+/// A longer segment is sorted too if there is a rank for every so many keys.
+const KEYS_A_RANK: usize = 16;
+/// Plans for fewer values than this are found by index.
+const INDEXED: usize = 1 << 12;
+
+/// What all calls over one column want of a group with a certain number of values.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// The ranks that any call needs: 1-based, ascending, distinct.
+    pub(crate) ranks: Vec<u64>,
+    /// For each call.
+    pub(crate) picks: Vec<Picks>,
+}
+
+/// The calls over one column. Groups of one size have the same ranks, which are worked out once.
+#[derive(Debug, Clone)]
+pub(crate) struct Plans {
+    asks: Arc<[Ask]>,
+    indexed: Vec<Option<Arc<Plan>>>,
+    others: HashMap<u64, Arc<Plan>>,
+}
+
+impl Plans {
+    pub(crate) fn new(asks: Arc<[Ask]>) -> Self {
+        Self {
+            asks,
+            indexed: vec![None; INDEXED],
+            others: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.asks.len()
+    }
+
+    /// The plan for `n > 0` values.
+    pub(crate) fn of(&mut self, n: u64) -> Arc<Plan> {
+        let asks = &self.asks;
+        let make = || {
+            let mut ranks: Vec<u64> = asks.iter().flat_map(|ask| ask.ranks(n)).collect();
+            ranks.sort_unstable();
+            ranks.dedup();
+            let picks = asks.iter().map(|ask| ask.picks(n)).collect();
+            Arc::new(Plan { ranks, picks })
+        };
+        match self.indexed.get_mut(n as usize) {
+            Some(slot) => Arc::clone(slot.get_or_insert_with(make)),
+            None => Arc::clone(self.others.entry(n).or_insert_with(make)),
+        }
+    }
+}
+
+/// The answers of many groups, in the order of groups.
+#[derive(Debug)]
+pub(crate) struct GroupAnswers {
+    /// For each call: the keys of the groups that have values.
+    pub(crate) found: Vec<Found>,
+    /// Values of each group.
+    pub(crate) lengths: Vec<u64>,
+}
+
+impl GroupAnswers {
+    pub(crate) fn new(calls: usize) -> Self {
+        Self {
+            found: (0..calls).map(|_| Found::default()).collect(),
+            lengths: Vec::new(),
+        }
+    }
+
+    /// The next group, of `n` values; `key_at` gives the key of each rank of the plan.
+    pub(crate) fn add(&mut self, n: u64, plan: &Plan, key_at: &dyn Fn(u64) -> Result<KeyBits>) -> Result<()> {
+        self.lengths.push(n);
+        for (found, picks) in self.found.iter_mut().zip(&plan.picks) {
+            found.add(picks, key_at)?;
+        }
+        Ok(())
+    }
+
+    /// The next group, without values.
+    pub(crate) fn add_empty(&mut self) {
+        self.lengths.push(0);
+    }
+}
+
+/// Keys by group: memory that is used again for the next part.
+#[derive(Debug, Default)]
+pub(crate) struct Segments<K> {
+    keys: Vec<K>,
+    /// Where each group starts, and where the last ends.
+    starts: Vec<usize>,
+    next: Vec<usize>,
+}
+
+impl<K: Key> Segments<K> {
+    /// Brings the keys of each of `groups` groups together: a counting sort by id.
+    pub(crate) fn fill(&mut self, groups: usize, pieces: &[(&[u32], &[K])]) {
+        self.starts.clear();
+        self.starts.resize(groups + 1, 0);
+        for (ids, _) in pieces {
+            for id in *ids {
+                self.starts[*id as usize + 1] += 1;
+            }
+        }
+        for group in 0..groups {
+            self.starts[group + 1] += self.starts[group];
+        }
+        self.next.clear();
+        self.next.extend_from_slice(&self.starts[..groups]);
+        self.keys.resize(self.starts[groups], K::default());
+        for (ids, keys) in pieces {
+            for (id, key) in ids.iter().zip(*keys) {
+                let next = &mut self.next[*id as usize];
+                self.keys[*next] = *key;
+                *next += 1;
+            }
+        }
+    }
+
+    /// The keys of a group, in any order.
+    pub(crate) fn segment_mut(&mut self, group: usize) -> &mut [K] {
+        &mut self.keys[self.starts[group]..self.starts[group + 1]]
+    }
+
+    /// Selects in every group; with `distinct`, among its distinct keys.
+    pub(crate) fn answers(&mut self, plans: &mut Plans, distinct: bool) -> Result<GroupAnswers> {
+        let mut answers = GroupAnswers::new(plans.calls());
+        for group in 0..self.starts.len() - 1 {
+            let segment = self.segment_mut(group);
+            let segment = if distinct {
+                sorted_distinct(segment)
+            } else {
+                segment
+            };
+            let n = segment.len() as u64;
+            if n == 0 {
+                answers.add_empty();
+                continue;
+            }
+            let plan = plans.of(n);
+            if !distinct {
+                select_ranks(segment, &plan.ranks);
+            }
+            let key_at = |rank: u64| match segment.get(rank as usize - 1) {
+                Some(key) => Ok(key.to_bits()),
+                None => Err(internal_datafusion_err!("rank {rank} of {n} values")),
+            };
+            answers.add(n, &plan, &key_at)?;
+        }
+        Ok(answers)
+    }
+}
+
+/// Reorders `keys` so that each of `ranks` (1-based, ascending, distinct, at most the length) is in its place.
+///
+/// Linear in the keys times the logarithm of the number of ranks.
+pub(crate) fn select_ranks<K: Ord>(keys: &mut [K], ranks: &[u64]) {
+    if keys.len() <= SORTED || keys.len() / KEYS_A_RANK < ranks.len() {
+        keys.sort_unstable();
+    } else {
+        select_by(keys, 0, ranks, &K::cmp);
+    }
+}
+
+/// As [`select_ranks`] in the order of `compare`, on items that `before` others precede.
+pub(crate) fn select_by<T>(
+    items: &mut [T],
+    before: u64,
+    ranks: &[u64],
+    compare: &impl Fn(&T, &T) -> Ordering,
+) {
+    let middle = ranks.len() / 2;
+    let Some(&rank) = ranks.get(middle) else { return };
+    let index = (rank - 1 - before) as usize;
+    let (below, _, above) = items.select_nth_unstable_by(index, compare);
+    select_by(below, before, &ranks[..middle], compare);
+    select_by(above, rank, &ranks[middle + 1..], compare);
+}
+
+/// Sorts, moves the distinct keys to the front and returns them.
+pub(crate) fn sorted_distinct<K: Ord>(keys: &mut [K]) -> &mut [K] {
+    keys.sort_unstable();
+    let mut distinct = 0;
+    for i in 0..keys.len() {
+        if i == 0 || keys[i] != keys[distinct - 1] {
+            // A swap keeps every key in the slice, so that evaluating again sees the same values.
+            keys.swap(distinct, i);
+            distinct += 1;
+        }
+    }
+    &mut keys[..distinct]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::select::quantile::{Method, Quantile};
+
+    #[test]
+    fn ranks_land_in_place() {
+        for n in [1, 50, 1000_u64] {
+            let keys: Vec<KeyBits> = (0..KeyBits::from(n)).map(|i| (i * 7919) % 613).collect();
+            let mut sorted = keys.clone();
+            sorted.sort_unstable();
+            for ranks in [vec![1], vec![n], vec![1, n / 2 + 1, n], (1..=n).collect(), vec![]] {
+                let mut ranks = ranks;
+                ranks.dedup();
+                let mut selected = keys.clone();
+                select_ranks(&mut selected, &ranks);
+                for &rank in &ranks {
+                    let at = rank as usize - 1;
+                    assert_eq!(selected[at], sorted[at], "rank {rank} of {n}");
+                }
+                selected.sort_unstable();
+                assert_eq!(selected, sorted, "no key is lost");
+            }
+        }
+    }
+
+    #[test]
+    fn distinct_keys_come_first_and_none_is_lost() {
+        let mut keys = vec![3, 1, 3, 2, 1, 1];
+        assert_eq!(sorted_distinct(&mut keys), [1, 2, 3]);
+        keys.sort_unstable();
+        assert_eq!(keys, [1, 1, 1, 2, 3, 3]);
+    }
+
+    #[test]
+    fn groups_are_selected_each_by_itself() {
+        let ask = Ask {
+            quantiles: vec![Quantile::try_from_f64(0.5).unwrap()],
+            method: Method::Disc,
+            descending: false,
+        };
+        let mut plans = Plans::new(Arc::new([ask]));
+        let mut segments = Segments::<u64>::default();
+        for distinct in [false, true] {
+            // Twice, so that memory is used again.
+            segments.fill(1, &[(&[0; 9], &[1; 9])]);
+            segments.fill(4, &[(&[2, 0, 2], &[9, 5, 1]), (&[2, 2, 0, 3], &[9, 9, 5, 7])]);
+            let answers = segments.answers(&mut plans, distinct).unwrap();
+            let lengths = if distinct { [1, 0, 2, 1] } else { [2, 0, 4, 1] };
+            assert_eq!(answers.lengths, lengths);
+            let spec = crate::key::KeySpec::try_new(&datafusion::arrow::datatypes::DataType::UInt64).unwrap();
+            let values = plans.asks[0].values(&spec, &answers.found[0]).unwrap();
+            let expected = if distinct {
+                vec![5_u64, 1, 7]
+            } else {
+                vec![5, 9, 7]
+            };
+            let expected = datafusion::arrow::array::UInt64Array::from(expected);
+            assert_eq!(values.as_ref(), &expected as &dyn datafusion::arrow::array::Array);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Group words: what tells groups apart, as an unsigned integer, and a table from words to dense ids.
+
+use crate::key::Key;
+
+/// Rows are partitioned into so many parts by hash, and one more for a group that has no word (NULL): with some
+/// 30 000 rows a part, all that is done to one stays in the second-level cache.
+pub(crate) const HASHED_PARTS: usize = 1 << PART_BITS;
+/// Those, and the part of NULL.
+pub(crate) const PARTS: usize = HASHED_PARTS + 1;
+/// The part of a group without a word.
+pub(crate) const NULL_PART: u16 = HASHED_PARTS as u16;
+const PART_BITS: u32 = 10;
+
+/// The part of a hash: its upper bits. Tables use the lower ones.
+pub(crate) fn part_of(hash: u64) -> u16 {
+    (hash >> (u64::BITS - PART_BITS)) as u16
+}
+
+/// An unsigned integer that stands for a group.
+pub(crate) trait Word: Key {
+    /// A hash of which all bits depend on all bits of the word.
+    fn hash_word(self) -> u64;
+}
+
+/// Both halves of a product with an odd constant: every bit of the word reaches every bit of the result.
+#[inline(always)]
+fn fold(word: u64, constant: u64) -> u64 {
+    let product = u128::from(word ^ 0x243f_6a88_85a3_08d3) * u128::from(constant);
+    (product as u64) ^ (product >> 64) as u64
+}
+
+const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
+const SECOND: u64 = 0xd6e8_feb8_6659_fd93;
+
+impl Word for u32 {
+    #[inline(always)]
+    fn hash_word(self) -> u64 {
+        fold(self.into(), FIRST)
+    }
+}
+
+impl Word for u64 {
+    #[inline(always)]
+    fn hash_word(self) -> u64 {
+        fold(self, FIRST)
+    }
+}
+
+impl Word for u128 {
+    #[inline(always)]
+    fn hash_word(self) -> u64 {
+        fold(fold(self as u64, FIRST) ^ (self >> 64) as u64, SECOND)
+    }
+}
+
+/// Dense ids of words, in the order of their first appearance. Open addressing with linear probing, at most half full.
+#[derive(Debug)]
+pub(crate) struct GroupTable<W> {
+    /// Id and one; 0 where free. A power of two of them.
+    slots: Vec<u32>,
+    words: Vec<W>,
+}
+
+impl<W: Word> GroupTable<W> {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: vec![0; 64],
+            words: Vec::new(),
+        }
+    }
+
+    /// Number of ids given out.
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The words, by id.
+    pub(crate) fn words(&self) -> &[W] {
+        &self.words
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<u32>() + self.words.capacity() * size_of::<W>()
+    }
+
+    /// Forgets all words, and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.slots.fill(0);
+        self.words.clear();
+    }
+
+    /// The id of a word, a new one if it was not seen before.
+    #[inline(always)]
+    pub(crate) fn id(&mut self, word: W) -> u32 {
+        let mask = self.slots.len() - 1;
+        let mut at = word.hash_word() as usize & mask;
+        loop {
+            match self.slots[at] {
+                0 => return self.insert(at, word),
+                slot if self.words[slot as usize - 1] == word => return slot - 1,
+                _ => at = (at + 1) & mask,
+            }
+        }
+    }
+
+    /// The id of a word that was seen before.
+    pub(crate) fn find(&self, word: W) -> Option<u32> {
+        let mask = self.slots.len() - 1;
+        let mut at = word.hash_word() as usize & mask;
+        loop {
+            match self.slots[at] {
+                0 => return None,
+                slot if self.words[slot as usize - 1] == word => return Some(slot - 1),
+                _ => at = (at + 1) & mask,
+            }
+        }
+    }
+
+    /// A new id that no word leads to.
+    pub(crate) fn without_word(&mut self) -> u32 {
+        self.words.push(W::default());
+        self.words.len() as u32 - 1
+    }
+
+    #[inline(never)]
+    fn insert(&mut self, at: usize, word: W) -> u32 {
+        self.words.push(word);
+        let id = self.words.len() as u32;
+        self.slots[at] = id;
+        if self.words.len() * 2 > self.slots.len() {
+            self.grow();
+        }
+        id - 1
+    }
+
+    fn grow(&mut self) {
+        let old = std::mem::take(&mut self.slots);
+        self.slots = vec![0; old.len() * 4];
+        let mask = self.slots.len() - 1;
+        for slot in old.into_iter().filter(|slot| *slot != 0) {
+            let mut at = self.words[slot as usize - 1].hash_word() as usize & mask;
+            while self.slots[at] != 0 {
+                at = (at + 1) & mask;
+            }
+            self.slots[at] = slot;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids_are_dense<W: Word>(words: impl Iterator<Item = W>) {
+        let mut table = GroupTable::new();
+        let mut seen = Vec::new();
+        for word in words {
+            let id = table.id(word) as usize;
+            if id == seen.len() {
+                assert_eq!(table.find(word), Some(id as u32));
+                seen.push(word);
+            }
+            assert_eq!(seen[id], word);
+        }
+        assert_eq!(table.words(), seen);
+        let distinct: std::collections::HashSet<_> = seen.iter().collect();
+        assert_eq!(distinct.len(), seen.len());
+    }
+
+    #[test]
+    fn ids_are_dense_and_stable() {
+        ids_are_dense((0..5000_u32).map(|i| i.wrapping_mul(i) % 1777));
+        ids_are_dense((0..5000_u64).map(|i| (i % 1500) << 48));
+        ids_are_dense((0..5000_u128).map(|i| (i % 1500) << 100 | i % 3));
+        let mut table = GroupTable::<u64>::new();
+        table.id(7);
+        assert_eq!((table.without_word(), table.id(0)), (1, 2));
+        assert_eq!(table.find(8), None);
+    }
+
+    #[test]
+    fn regular_words_spread_over_parts() {
+        for shift in [0, 10, 32, 54] {
+            let mut counts = vec![0; HASHED_PARTS];
+            for i in 0..(64 * HASHED_PARTS as u64).min(u64::MAX >> shift) {
+                counts[usize::from(part_of((i << shift).hash_word()))] += 1;
+            }
+            let most = counts.iter().max().unwrap();
+            let mean = counts.iter().sum::<usize>() / HASHED_PARTS;
+            assert!(*most <= 3 * mean.max(8), "shift {shift}: {most} of {mean}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Raw bytes on disk, for what memory is refused: append only, then read at any place by any number of threads.
+//!
+//! The files are those of DataFusion's disk manager, so they lie in its folders, count towards
+//! `datafusion.runtime.max_temp_directory_size`, and are removed with the last owner, however a query ends.
+//! Unlike its own spill files they hold no record batches: what is read back is found by its offset.
+
+use std::fmt::{self, Debug};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use datafusion::common::{DataFusionError, Result, resources_datafusion_err, resources_err};
+use datafusion::execution::disk_manager::DiskManager;
+use datafusion::execution::{SpillFile as TempFile, SpillWriter};
+
+/// Most bytes of one write: what the disk manager goes on counting as used after a write that failed.
+const WRITE: usize = 1 << 20;
+
+/// Where files for spilling come from, and what went into them.
+#[derive(Debug, Clone)]
+pub(crate) struct Spiller {
+    disk: Arc<DiskManager>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    files: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Spiller {
+    /// Files of this disk manager. Clones count together.
+    pub(crate) fn new(disk: Arc<DiskManager>) -> Self {
+        Self {
+            disk,
+            counts: Arc::default(),
+        }
+    }
+
+    /// Whether the disk manager makes files at all.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.disk.tmp_files_enabled()
+    }
+
+    /// An empty file for `what`, which errors name.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` where the disk manager is disabled or keeps its files elsewhere than on a local disk; an I/O
+    /// error where no file can be made.
+    pub(crate) fn create(&self, what: &str) -> Result<SpillFile> {
+        let file = self.disk.create_tmp_file(what)?;
+        let Some(path) = file.path() else {
+            return resources_err!("cannot spill {what}: the disk manager's files are not local");
+        };
+        let reader = Reader::open(path)
+            .map_err(|error| failed(error, format!("cannot open the spill file of {what}, {path:?}")))?;
+        let writer = Mutex::new(file.open_writer()?);
+        self.counts.files.fetch_add(1, Ordering::Relaxed);
+        Ok(SpillFile {
+            what: what.to_owned(),
+            len: 0,
+            counts: Arc::clone(&self.counts),
+            writer,
+            reader,
+            file,
+        })
+    }
+
+    /// Files made so far.
+    pub(crate) fn spilled_files(&self) -> u64 {
+        self.counts.files.load(Ordering::Relaxed)
+    }
+
+    /// Bytes written so far.
+    pub(crate) fn spilled_bytes(&self) -> u64 {
+        self.counts.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// A file that vanishes with its owner.
+pub(crate) struct SpillFile {
+    what: String,
+    len: u64,
+    counts: Arc<Counts>,
+    /// The mutex only makes it `Sync`: whoever appends is the only owner.
+    writer: Mutex<Box<dyn SpillWriter>>,
+    reader: Reader,
+    /// Last, so that nothing has it open when it is removed.
+    file: Arc<dyn TempFile>,
+}
+
+impl SpillFile {
+    /// Bytes in the file.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Adds bytes at the end; where they start.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` that says what was written, how much, and why it failed: the disk or the file is full, or
+    /// `max_temp_directory_size` reached. The file is of no use afterwards.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
+        let start = self.len;
+        for piece in bytes.chunks(WRITE) {
+            let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = writer.write_all(piece) {
+                let (more, held) = (bytes.len(), self.len);
+                return Err(resources_datafusion_err!(
+                    "cannot spill {more} more bytes of {} after {held} bytes in {:?}: {error}",
+                    self.what,
+                    self.file.path().unwrap_or(Path::new(""))
+                ));
+            }
+            self.len += piece.len() as u64;
+        }
+        self.counts.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(start)
+    }
+
+    /// Reads as many bytes as `into` has room for, from `offset`.
+    ///
+    /// # Errors
+    /// An I/O error that says what was read.
+    pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let bytes = into.len();
+        self.reader.read_exact_at(offset, into).map_err(|error| {
+            let what = &self.what;
+            failed(
+                error,
+                format!("cannot read {bytes} spilled bytes of {what} at {offset}"),
+            )
+        })
+    }
+}
+
+impl Debug for SpillFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpillFile")
+            .field("what", &self.what)
+            .field("len", &self.len)
+            .field("path", &self.file.path())
+            .finish()
+    }
+}
+
+fn failed(error: io::Error, doing: String) -> DataFusionError {
+    DataFusionError::IoError(io::Error::new(error.kind(), format!("{doing}: {error}")))
+}
+
+/// A second handle on the file, whose reads do not move the place of writing.
+struct Reader {
+    #[cfg(unix)]
+    file: File,
+    #[cfg(not(unix))]
+    file: Mutex<File>,
+}
+
+#[cfg(unix)]
+impl Reader {
+    fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            file: File::open(path)?,
+        })
+    }
+
+    fn read_exact_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.file, into, offset)
+    }
+}
+
+#[cfg(not(unix))]
+impl Reader {
+    fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            file: Mutex::new(File::open(path)?),
+        })
+    }
+
+    fn read_exact_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        use std::io::{Read, Seek, SeekFrom};
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(offset))?;
+        file.read_exact(into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+
+    use super::*;
+
+    fn disk(most: u64) -> Arc<DiskManager> {
+        let disk = DiskManagerBuilder::default().with_max_temp_directory_size(most);
+        Arc::new(disk.build().unwrap())
+    }
+
+    #[test]
+    fn bytes_come_back_from_any_place_while_more_are_written() {
+        let disk = disk(1 << 30);
+        let spiller = Spiller::new(Arc::clone(&disk));
+        let mut file = spiller.create("numbers").unwrap();
+        let bytes: Vec<u8> = (0..3 * WRITE + 17).map(|i| (i % 251) as u8).collect();
+        assert_eq!(file.append(&bytes[..10]).unwrap(), 0);
+        let mut back = [0; 4];
+        file.read_at(3, &mut back).unwrap();
+        assert_eq!(back, [3, 4, 5, 6]);
+        assert_eq!(file.append(&bytes[10..]).unwrap(), 10);
+        assert_eq!(file.len(), bytes.len() as u64);
+        let shared = &file;
+        std::thread::scope(|scope| {
+            for start in [0, WRITE - 3, 3 * WRITE] {
+                let expected = &bytes[start..start + 17];
+                scope.spawn(move || {
+                    let mut back = [0; 17];
+                    shared.read_at(start as u64, &mut back).unwrap();
+                    assert_eq!(back, expected);
+                });
+            }
+        });
+        assert_eq!(
+            (spiller.spilled_files(), spiller.clone().spilled_bytes()),
+            (1, bytes.len() as u64)
+        );
+        assert_eq!(disk.used_disk_space(), bytes.len() as u64);
+        let path = file.file.path().unwrap().to_owned();
+        assert!(path.exists());
+        drop(file);
+        assert!(!path.exists());
+        assert_eq!(disk.used_disk_space(), 0);
+    }
+
+    #[test]
+    fn errors_say_what_was_written_and_why_it_failed() {
+        let disk = disk(1000);
+        let mut file = Spiller::new(Arc::clone(&disk)).create("keys of a lane").unwrap();
+        file.append(&[1; 600]).unwrap();
+        let error = file.append(&[2; 500]).unwrap_err();
+        assert!(
+            matches!(error, DataFusionError::ResourcesExhausted(_)),
+            "{error:?}"
+        );
+        let message = error.strip_backtrace();
+        assert!(
+            message.contains("cannot spill 500 more bytes of keys of a lane after 600 bytes in")
+                && message.contains("allowable limit of 1000.0 B")
+                && message.contains("max_temp_directory_size"),
+            "{message}"
+        );
+        let error = file.read_at(590, &mut [0; 20]).unwrap_err();
+        assert_eq!(
+            error.strip_backtrace(),
+            "IO error: cannot read 20 spilled bytes of keys of a lane at 590: failed to fill whole buffer"
+        );
+        drop(file);
+        assert_eq!(disk.used_disk_space(), 0);
+    }
+
+    #[test]
+    fn nothing_spills_where_the_disk_manager_is_disabled() {
+        let disk = DiskManagerBuilder::default()
+            .with_mode(DiskManagerMode::Disabled)
+            .build()
+            .unwrap();
+        let spiller = Spiller::new(Arc::new(disk));
+        assert!(!spiller.is_enabled());
+        let error = spiller.create("keys").unwrap_err();
+        assert!(matches!(error, DataFusionError::ResourcesExhausted(_)), "{error}");
+    }
+}
