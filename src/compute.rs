@@ -5,18 +5,24 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::arrow::compute::cast;
 use datafusion::common::{Result, internal_datafusion_err};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+use datafusion::execution::memory_pool::{
+    MemoryConsumer, MemoryPool, MemoryReservation, UnboundedMemoryPool,
+};
 use futures::FutureExt;
 
 use crate::functions::ordered_type;
+use crate::kernel::values::Values;
 use crate::kernel::{Backend, CpuBackend, Stop};
+use crate::key::{ByteSpec, KeySpec, Order};
+use crate::select::by_value::ValueSelection;
 use crate::select::quantile::{Ask, Method, Quantile};
+use crate::select::workers::Workers;
 use crate::select::{LocalShards, StrategyName, solve};
 
 /// Exact quantiles of `values`: one for each of `quantiles` (numbers in [0, 1]), in that order.
 ///
 /// The same answers as `exact_quantiles` in SQL: NULLs are skipped, all NaNs are one value above every other, and
-/// without values each answer is NULL. Cost: a copy of the values as keys, and the rounds that SQL runs, on as many
+/// without values each answer is NULL. Cost: a copy of the values, and the rounds that SQL runs, on as many
 /// threads as there are cores; the call returns when they are done.
 ///
 /// ```
@@ -41,19 +47,50 @@ pub fn quantiles(values: &dyn Array, quantiles: &[f64], method: Method) -> Resul
         descending: false,
     };
     let data_type = ordered_type(values.data_type());
-    method.result_type(data_type)?;
-    let spec = method.key_spec(data_type)?;
-    let array = match data_type == values.data_type() {
+    method.result_type(&data_type)?;
+    let array = match data_type == *values.data_type() {
         true => values.slice(0, values.len()),
-        false => cast(values, data_type)?,
+        false => cast(values, &data_type)?,
     };
+    match Order::try_new(&data_type)? {
+        Order::Keys(_) => of_keys(&array, &method.key_spec(&data_type)?, &ask),
+        Order::Bytes(spec) => of_bytes(&array, &spec, &ask),
+    }
+}
+
+/// Backend, memory and threads of a call.
+fn resources() -> (CpuBackend, MemoryReservation, usize) {
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-    let mut lane =
-        CpuBackend::new(pool.as_ref()).open(&spec, MemoryConsumer::new("quantiles").register(&pool))?;
-    lane.append(&array, None)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = MemoryConsumer::new("quantiles").register(&pool);
+    (CpuBackend::new(pool.as_ref()), memory, threads)
+}
+
+fn of_keys(array: &ArrayRef, spec: &KeySpec, ask: &Ask) -> Result<ArrayRef> {
+    let (backend, memory, threads) = resources();
+    let mut lane = backend.open(spec, memory)?;
+    lane.append(array, None)?;
     let mut shards = LocalShards::blocking(spec.width(), vec![lane], threads, Stop::default());
-    let solution = solve(&mut shards, StrategyName::Auto, &[&ask]).now_or_never();
-    let solution = solution.ok_or_else(|| internal_datafusion_err!("blocking shards did not block"))??;
-    ask.answers(&spec, solution.n, &|rank| solution.key_at(rank))
+    let solution = blocking(solve(&mut shards, StrategyName::Auto, &[ask]))?;
+    ask.answers(spec, solution.n, &|rank| solution.key_at(rank))
+}
+
+fn of_bytes(array: &ArrayRef, spec: &ByteSpec, ask: &Ask) -> Result<ArrayRef> {
+    let (backend, memory, threads) = resources();
+    let mut values = Values::reserving(memory.new_empty());
+    values.append(spec, array, None)?;
+    let selection = ValueSelection {
+        values: Arc::new(values),
+        backend: Arc::new(backend),
+        strategy: StrategyName::Auto,
+        workers: Workers::blocking(threads),
+        memory,
+    };
+    blocking(selection.solve(&[ask]))?.answers(ask, spec)
+}
+
+/// What a future of blocking work gives.
+fn blocking<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let done = work.now_or_never();
+    done.ok_or_else(|| internal_datafusion_err!("blocking shards did not block"))?
 }

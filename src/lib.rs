@@ -26,7 +26,7 @@
 //! - [`exec`]: reads every partition once, keeps the keys, drives the rounds
 //! - [`select`]: quantiles as exact ranks, and the strategies that find the values of ranks
 //! - [`kernel`]: what one partition does in a round
-//! - [`key`]: types as unsigned integers of the same order
+//! - [`key`]: types as unsigned integers, or byte strings, of the same order
 //! - [`config`]: the options `quantiles.*`
 //! - [`dataframe`], [`compute`]: use without SQL, and without a session
 

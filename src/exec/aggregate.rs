@@ -8,8 +8,8 @@ use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
-use crate::functions::{EXACT_QUANTILES, SelectedColumn};
-use crate::key::KeySpec;
+use crate::functions::{EXACT_QUANTILES, Selected};
+use crate::key::{ByteSpec, KeySpec};
 use crate::select::quantile::{Ask, Quantile};
 
 /// One aggregate of the operator, one column of its output.
@@ -26,7 +26,7 @@ pub enum ExecAggregate {
 pub struct QuantilesCall {
     argument: Arc<dyn PhysicalExpr>,
     filter: Option<Arc<dyn PhysicalExpr>>,
-    selected: SelectedColumn,
+    selected: Selected,
 }
 
 impl QuantilesCall {
@@ -45,7 +45,7 @@ impl QuantilesCall {
         Ok(Self {
             argument,
             filter,
-            selected: SelectedColumn::try_new(data_type, ask, is_list, false)?,
+            selected: Selected::try_new(data_type, ask, is_list, false)?,
         })
     }
 
@@ -55,7 +55,7 @@ impl QuantilesCall {
         self
     }
 
-    pub(super) fn selected(&self) -> &SelectedColumn {
+    pub(super) fn selected(&self) -> &Selected {
         &self.selected
     }
 }
@@ -128,12 +128,15 @@ impl Display for PlainAggregate {
     }
 }
 
-/// A column of keys: several calls over the same expression and filter, in the same order, share it.
+/// A column of keys or of other values: several calls over the same expression and filter, in the same order, share it.
 #[derive(Debug, Clone)]
 pub(super) struct KeyColumn {
     pub(super) argument: Arc<dyn PhysicalExpr>,
     pub(super) filter: Option<Arc<dyn PhysicalExpr>>,
+    /// Of its keys; those of a column of byte strings are their prefixes, of this width at most.
     pub(super) spec: KeySpec,
+    /// How values become bytes, where they have no keys.
+    pub(super) bytes: Option<ByteSpec>,
     /// Whether its calls are over distinct values.
     pub(super) distinct: bool,
 }
@@ -148,9 +151,9 @@ impl Display for KeyColumn {
 /// The aggregates of an operator, in the order of its output, and what they share.
 #[derive(Debug, Clone)]
 pub(super) struct Aggregates {
-    /// Distinct key columns.
+    /// Distinct columns.
     pub(super) columns: Vec<KeyColumn>,
-    /// Calls, each with the index of its key column.
+    /// Calls, each with the index of its column.
     pub(super) calls: Vec<(usize, QuantilesCall)>,
     /// Aggregates that DataFusion computes.
     pub(super) plain: Vec<PlainAggregate>,
@@ -195,7 +198,7 @@ impl Aggregates {
         let same = |column: &KeyColumn| {
             column.argument.eq(&call.argument)
                 && column.filter.eq(&call.filter)
-                && column.spec == *spec
+                && column.spec == spec
                 && column.distinct == distinct
         };
         self.columns.iter().position(same).unwrap_or_else(|| {
@@ -203,6 +206,7 @@ impl Aggregates {
                 argument: Arc::clone(&call.argument),
                 filter: call.filter.clone(),
                 spec: spec.clone(),
+                bytes: call.selected.bytes().cloned(),
                 distinct,
             });
             self.columns.len() - 1

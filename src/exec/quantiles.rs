@@ -25,20 +25,21 @@ use crate::select::StrategyName;
 
 /// Exact quantiles over a whole input, with plain aggregates beside them. One partition, one row.
 ///
-/// Reads each input partition once and in parallel, keeps the keys of every distinct (argument, filter), and then
-/// narrows the ranks down in rounds over them. Cost: the scan, the width of the type for each value, and a few reads
-/// of those keys.
+/// Reads each input partition once and in parallel, keeps the keys of every distinct (argument, filter), strings and
+/// the like as their bytes, and then narrows the ranks down in rounds over them. Cost: the scan, the width of the type
+/// for each value, and a few reads of those keys.
 ///
 /// Memory: all that grows is reserved in the task's pool. Up to two thirds of the pool hold keys; the others go to
 /// files of the task's disk manager, which are gone when the query is, however it ends. The rounds get what is left, up to
 /// a third of the pool, for which keys in memory are written out too; with less memory they are more. Where the disk
 /// manager is disabled, or a few hundred KiB a partition are more than there is, the query ends with
-/// `ResourcesExhausted`.
+/// `ResourcesExhausted`. Values of variable width do not go to disk.
 ///
 /// Metrics: `input_rows`, `values_kept`, `bytes_held` (in memory after the scan), `spill_count` (files),
 /// `spilled_bytes`, `rounds`, `candidates_after_round_<i>`, `scan_time` (processor time), `select_time` (elapsed) and its
 /// parts `sample_time`, `count_time` and `extract_time`, and a counter `strategy_<name>` for each column that was
-/// selected so.
+/// selected so. For types of variable width also `levels` of prefixes and `refined_values`, those that had to be looked
+/// at again behind a prefix.
 #[derive(Debug, Clone)]
 pub struct QuantilesExec {
     input: Arc<dyn ExecutionPlan>,

@@ -17,10 +17,14 @@ use datafusion::physical_plan::metrics::{
 
 use super::aggregate::{Aggregates, Output, QuantilesCall};
 use super::room::{Columns, make_room};
-use super::scan::PartitionScan;
+use super::scan::{Kept, PartitionScan};
+use crate::functions::Selected;
 use crate::kernel::memory::Workspace;
+use crate::kernel::values::Values;
 use crate::kernel::{CpuBackend, Stop, may_fail};
-use crate::select::{LocalShards, Solution, StrategyName, solve};
+use crate::select::by_value::{ValueSelection, ValueSolution};
+use crate::select::workers::Workers;
+use crate::select::{Ask, LocalShards, Solution, StrategyName, solve};
 
 /// Metrics of one execution. Their names are stable.
 pub(super) struct RunMetrics {
@@ -77,6 +81,13 @@ impl RunMetrics {
         }
     }
 
+    /// The rounds of all levels of prefixes, and how much those left to look at again.
+    fn record_levels(&self, solution: &ValueSolution) {
+        solution.rounds.iter().for_each(|rounds| self.record(rounds));
+        self.count("levels".to_owned(), solution.levels);
+        self.count("refined_values".to_owned(), solution.refined as usize);
+    }
+
     fn count(&self, name: String, n: usize) {
         MetricBuilder::new(&self.set).counter(name, 0).add(n);
     }
@@ -85,6 +96,12 @@ impl RunMetrics {
 /// Metric names are single words: `sample_select (brackets)` is `sample_select__brackets`.
 fn word_char(c: char) -> char {
     if c.is_ascii_alphanumeric() { c } else { '_' }
+}
+
+/// The order statistics of a column.
+enum Solved {
+    Keys(Solution),
+    Bytes(ValueSolution),
 }
 
 /// One execution of the operator.
@@ -109,21 +126,41 @@ impl Run {
     /// The first error of any partition: the others are stopped.
     pub(super) async fn batch(self, streams: Vec<SendableRecordBatchStream>) -> Result<RecordBatch> {
         let scans = self.scan(streams).await?;
-        let mut lanes = Columns::new();
-        lanes.resize_with(self.aggregates.columns.len(), Vec::new);
+        let mut columns: Vec<Vec<Kept>> = Vec::new();
+        columns.resize_with(self.aggregates.columns.len(), Vec::new);
         let mut accumulators = Vec::with_capacity(scans.len());
         for scan in scans {
-            for (column, lane) in scan.lanes.into_iter().enumerate() {
-                lanes[column].push(lane);
+            for (column, kept) in columns.iter_mut().zip(scan.kept) {
+                column.push(kept);
             }
             accumulators.push(scan.accumulators);
         }
-        self.record_held(&lanes);
+        self.record_held(&columns);
+        let mut lanes = Columns::new();
+        let mut values = Vec::new();
+        for kept in columns {
+            let (mut keys, mut bytes) = (Vec::new(), Vec::new());
+            for part in kept {
+                match part {
+                    Kept::Keys(lane) => keys.push(lane),
+                    Kept::Bytes(_, part) => bytes.push(part),
+                }
+            }
+            lanes.push(keys);
+            values.push(bytes);
+        }
         let mut solutions = Vec::with_capacity(lanes.len());
-        for column in 0..lanes.len() {
-            let solution;
-            (lanes, solution) = self.solve(column, lanes).await?;
-            solutions.push(solution);
+        for (column, values) in values.into_iter().enumerate() {
+            let start = Instant::now();
+            solutions.push(if self.aggregates.columns[column].bytes.is_some() {
+                Solved::Bytes(self.solve_values(column, Values::merged(values)).await?)
+            } else {
+                let solution;
+                (lanes, solution) = self.solve_keys(column, lanes).await?;
+                Solved::Keys(solution)
+            });
+            self.metrics.select_time.add_elapsed(start);
+            self.metrics.baseline.elapsed_compute().add_elapsed(start);
         }
         let (files, bytes) = self.backend.spilled();
         self.metrics.spill_count.add(files as usize);
@@ -160,23 +197,15 @@ impl Run {
         Ok(scans.into_iter().map(|(_, scan)| scan).collect())
     }
 
-    fn record_held(&self, lanes: &Columns) {
-        let lanes = || lanes.iter().flatten();
-        let kept: u64 = lanes().map(|lane| lane.len()).sum();
-        self.metrics.values_kept.add(kept as usize);
-        self.metrics
-            .bytes_held
-            .add(lanes().map(|lane| lane.held_bytes()).sum());
+    fn record_held(&self, columns: &[Vec<Kept>]) {
+        let kept = || columns.iter().flatten();
+        let values: u64 = kept().map(Kept::len).sum();
+        self.metrics.values_kept.add(values as usize);
+        self.metrics.bytes_held.add(kept().map(Kept::held_bytes).sum());
     }
 
-    /// Rounds over one column, for all the calls that share it. The lanes of the others come back.
-    async fn solve(&self, column: usize, lanes: Columns) -> Result<(Columns, Solution)> {
-        let start = Instant::now();
-        let asks: Vec<_> = self
-            .aggregates
-            .calls_of(column)
-            .map(|call| call.selected().ask())
-            .collect();
+    /// Rounds over a column of keys, for all the calls that share it. The lanes of the others come back.
+    async fn solve_keys(&self, column: usize, lanes: Columns) -> Result<(Columns, Solution)> {
         let width = self.aggregates.columns[column].spec.width();
         let values = lanes[column].iter().map(|lane| lane.len()).sum();
         let (mut lanes, plan) = make_room(
@@ -191,14 +220,30 @@ impl Run {
         let own = std::mem::take(&mut lanes[column]);
         let mut shards = LocalShards::new(width, own, plan.threads, Stop::default())
             .within(plan.room, Arc::clone(&self.workspace));
-        let solution = solve(&mut shards, self.strategy, &asks).await?;
-        self.metrics.select_time.add_elapsed(start);
-        self.metrics.baseline.elapsed_compute().add_elapsed(start);
+        let solution = solve(&mut shards, self.strategy, &self.asks(column)).await?;
         self.metrics.record(&solution);
         Ok((lanes, solution))
     }
 
-    fn assemble(&self, solutions: &[Solution], plain: &mut [Box<dyn Accumulator>]) -> Result<RecordBatch> {
+    fn asks(&self, column: usize) -> Vec<&Ask> {
+        let calls = self.aggregates.calls_of(column);
+        calls.map(|call| call.selected().ask()).collect()
+    }
+
+    async fn solve_values(&self, column: usize, values: Values) -> Result<ValueSolution> {
+        let selection = ValueSelection {
+            values: Arc::new(values),
+            backend: Arc::new(self.backend.clone()),
+            strategy: self.strategy,
+            workers: Workers::new(self.threads),
+            memory: self.memory.new_empty(),
+        };
+        let solution = selection.solve(&self.asks(column)).await?;
+        self.metrics.record_levels(&solution);
+        Ok(solution)
+    }
+
+    fn assemble(&self, solutions: &[Solved], plain: &mut [Box<dyn Accumulator>]) -> Result<RecordBatch> {
         may_fail!("answer");
         let columns = self.aggregates.outputs.iter().map(|output| {
             let value = match *output {
@@ -215,11 +260,19 @@ impl Run {
     }
 }
 
-fn answer(call: &QuantilesCall, solution: &Solution) -> Result<ScalarValue> {
-    let selected = call.selected();
-    let key_at = |rank| solution.key_at(rank);
-    let answers = selected.ask().answers(selected.spec(), solution.n, &key_at)?;
-    selected.row(answers, solution.n)
+fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValue> {
+    match (call.selected(), solved) {
+        (Selected::Keys(column), Solved::Keys(solution)) => {
+            let key_at = |rank| solution.key_at(rank);
+            let answers = column.ask().answers(column.spec(), solution.n, &key_at)?;
+            column.row(answers, solution.n)
+        }
+        (Selected::Bytes(column), Solved::Bytes(solution)) => {
+            let answers = solution.answers(column.ask(), column.spec())?;
+            column.row(answers, solution.n)
+        }
+        _ => internal_err!("{call} was answered by another column"),
+    }
 }
 
 /// One accumulator for each aggregate, from those of all partitions.

@@ -1,4 +1,5 @@
-//! One input partition, read once: keys into lanes, the rest into plain accumulators.
+//! One input partition, read once: keys into lanes, values without keys into flat chunks, the rest into plain
+//! accumulators.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,24 +17,64 @@ use datafusion::physical_plan::metrics::{Count, Time};
 use futures::StreamExt;
 
 use super::aggregate::{Aggregates, KeyColumn, PlainAggregate};
+use crate::kernel::values::Values;
 use crate::kernel::{Backend, Lane, Stop, may_fail};
+use crate::key::ByteSpec;
+
+/// The values of a column that calls may answer with.
+pub(super) enum Kept {
+    /// As keys.
+    Keys(Box<dyn Lane>),
+    /// As bytes.
+    Bytes(ByteSpec, Values),
+}
+
+impl Kept {
+    fn open(column: &KeyColumn, backend: &dyn Backend, memory: MemoryReservation) -> Result<Self> {
+        Ok(match &column.bytes {
+            None => Kept::Keys(backend.open(&column.spec, memory)?),
+            Some(bytes) => Kept::Bytes(bytes.clone(), Values::reserving(memory)),
+        })
+    }
+
+    fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()> {
+        match self {
+            Kept::Keys(lane) => lane.append(values, filter),
+            Kept::Bytes(spec, kept) => kept.append(spec, values, filter).map(drop),
+        }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Kept::Keys(lane) => lane.len(),
+            Kept::Bytes(_, values) => values.len(),
+        }
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        match self {
+            Kept::Keys(lane) => lane.held_bytes(),
+            Kept::Bytes(_, values) => values.held_bytes(),
+        }
+    }
+}
 
 /// What one partition leaves behind.
 pub(super) struct PartitionScan {
     columns: Vec<KeyColumn>,
     plain: Vec<PlainAggregate>,
     /// One for each of `columns`.
-    pub(super) lanes: Vec<Box<dyn Lane>>,
+    pub(super) kept: Vec<Kept>,
     /// One for each of `plain`.
     pub(super) accumulators: Vec<Box<dyn Accumulator>>,
-    /// For the accumulators; lanes have their own.
+    /// For the accumulators; what is kept has its own.
     reservation: MemoryReservation,
     rows: Count,
     times: [Time; 2],
 }
 
 impl PartitionScan {
-    /// Empty lanes and accumulators. Memory is accounted to the consumer of `memory`, processor time to each of
+    /// Nothing kept yet, and empty accumulators. Memory is accounted to the consumer of `memory`, processor time to each of
     /// `times`.
     pub(super) fn try_new(
         aggregates: &Aggregates,
@@ -42,16 +83,16 @@ impl PartitionScan {
         rows: Count,
         times: [Time; 2],
     ) -> Result<Self> {
-        let lanes = aggregates
+        let kept = aggregates
             .columns
             .iter()
-            .map(|column| backend.open(&column.spec, memory.new_empty()));
+            .map(|column| Kept::open(column, backend, memory.new_empty()));
         let accumulators = aggregates
             .plain
             .iter()
             .map(|plain| plain.expr.create_accumulator());
         Ok(Self {
-            lanes: lanes.collect::<Result<_>>()?,
+            kept: kept.collect::<Result<_>>()?,
             accumulators: accumulators.collect::<Result<_>>()?,
             columns: aggregates.columns.clone(),
             plain: aggregates.plain.clone(),
@@ -82,8 +123,8 @@ impl PartitionScan {
     fn push_all(&mut self, batch: &RecordBatch) -> Result<()> {
         may_fail!("scan");
         self.rows.add(batch.num_rows());
-        for (column, lane) in self.columns.iter().zip(&mut self.lanes) {
-            push_keys(column, lane.as_mut(), batch)?;
+        for (column, kept) in self.columns.iter().zip(&mut self.kept) {
+            push_column(column, kept, batch)?;
         }
         for (plain, accumulator) in self.plain.iter().zip(&mut self.accumulators) {
             push_values(plain, accumulator.as_mut(), batch)?;
@@ -100,24 +141,25 @@ impl PartitionScan {
     /// Writes the keys of all lanes to disk, since more will be wanted soon; bytes given back.
     fn spill(&mut self) -> Result<usize> {
         let stop = Stop::default();
-        self.lanes
-            .iter_mut()
-            .map(|lane| lane.spill(usize::MAX, &stop))
-            .sum()
+        let lanes = self.kept.iter_mut().map(|kept| match kept {
+            Kept::Keys(lane) => lane.spill(usize::MAX, &stop),
+            Kept::Bytes(..) => Ok(0),
+        });
+        lanes.sum()
     }
 }
 
-fn push_keys(column: &KeyColumn, lane: &mut dyn Lane, batch: &RecordBatch) -> Result<()> {
+fn push_column(column: &KeyColumn, kept: &mut Kept, batch: &RecordBatch) -> Result<()> {
     let Some(filter) = &column.filter else {
-        return lane.append(&values(&column.argument, batch)?, None);
+        return kept.append(&values(&column.argument, batch)?, None);
     };
-    let kept = mask(filter, batch)?;
+    let passed = mask(filter, batch)?;
     if column.argument.downcast_ref::<Column>().is_some() {
-        return lane.append(&values(&column.argument, batch)?, Some(&kept));
+        return kept.append(&values(&column.argument, batch)?, Some(&passed));
     }
     // An expression must not see rows that the filter drops: `1 / x` with FILTER (WHERE x <> 0).
-    let batch = filter_record_batch(batch, &kept)?;
-    lane.append(&values(&column.argument, &batch)?, None)
+    let batch = filter_record_batch(batch, &passed)?;
+    kept.append(&values(&column.argument, &batch)?, None)
 }
 
 fn push_values(plain: &PlainAggregate, accumulator: &mut dyn Accumulator, batch: &RecordBatch) -> Result<()> {

@@ -17,32 +17,112 @@ use datafusion::logical_expr::Accumulator;
 
 use super::frame::Frame;
 use crate::kernel::cpu::groups::segments::{select_ranks, sorted_distinct};
-use crate::key::{KeyBits, KeySpec};
+use crate::key::{ByteSpec, KeyBits, KeySpec, Order, PrefixKey};
 use crate::select::quantile::Ask;
 
-/// What is asked of one column, and how its keys become the answer.
+/// What is asked of one column, and how its keys, or the bytes of its values, become the answer.
 #[derive(Debug, Clone)]
-pub(crate) struct SelectedColumn {
-    spec: KeySpec,
+pub(crate) struct SelectedColumn<S = KeySpec> {
+    spec: S,
     ask: Ask,
     is_list: bool,
     is_distinct: bool,
 }
 
-impl SelectedColumn {
+/// A [`SelectedColumn`] of either kind.
+#[derive(Debug, Clone)]
+pub(crate) enum Selected {
+    Keys(SelectedColumn),
+    Bytes(SelectedColumn<ByteSpec>),
+}
+
+impl Selected {
     /// # Errors
     /// A planning error if values of this type have no order, or none between them where the method needs it.
     pub(crate) fn try_new(data_type: &DataType, ask: Ask, is_list: bool, is_distinct: bool) -> Result<Self> {
         ask.method.result_type(data_type)?;
-        Ok(Self {
-            spec: ask.method.key_spec(data_type)?,
-            ask,
-            is_list,
-            is_distinct,
+        Ok(match Order::try_new(data_type)? {
+            Order::Keys(_) => Self::Keys(SelectedColumn {
+                spec: ask.method.key_spec(data_type)?,
+                ask,
+                is_list,
+                is_distinct,
+            }),
+            Order::Bytes(spec) => Self::Bytes(SelectedColumn {
+                spec,
+                ask,
+                is_list,
+                is_distinct,
+            }),
         })
     }
 
-    pub(crate) fn spec(&self) -> &KeySpec {
+    /// The keys of the values, or the widest that their prefixes have.
+    pub(crate) fn spec(&self) -> KeySpec {
+        match self {
+            Selected::Keys(column) => column.spec.clone(),
+            Selected::Bytes(_) => u128::spec(),
+        }
+    }
+
+    /// How values become bytes, where they have no keys.
+    pub(crate) fn bytes(&self) -> Option<&ByteSpec> {
+        match self {
+            Selected::Keys(_) => None,
+            Selected::Bytes(column) => Some(&column.spec),
+        }
+    }
+
+    /// The same over distinct values.
+    pub(crate) fn distinct(self) -> Self {
+        match self {
+            Selected::Keys(column) => Selected::Keys(column.distinct()),
+            Selected::Bytes(column) => Selected::Bytes(column.distinct()),
+        }
+    }
+
+    pub(crate) fn is_distinct(&self) -> bool {
+        match self {
+            Selected::Keys(column) => column.is_distinct,
+            Selected::Bytes(column) => column.is_distinct,
+        }
+    }
+
+    pub(crate) fn ask(&self) -> &Ask {
+        match self {
+            Selected::Keys(column) => &column.ask,
+            Selected::Bytes(column) => &column.ask,
+        }
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        match self {
+            Selected::Keys(column) => column.is_list,
+            Selected::Bytes(column) => column.is_list,
+        }
+    }
+}
+
+/// What is known of values besides their order.
+pub(crate) trait Typed {
+    /// Their type.
+    fn data_type(&self) -> &DataType;
+}
+
+impl Typed for KeySpec {
+    fn data_type(&self) -> &DataType {
+        self.data_type()
+    }
+}
+
+impl Typed for ByteSpec {
+    fn data_type(&self) -> &DataType {
+        self.data_type()
+    }
+}
+
+impl<S: Typed> SelectedColumn<S> {
+    pub(crate) fn spec(&self) -> &S {
         &self.spec
     }
 
@@ -64,38 +144,18 @@ impl SelectedColumn {
         self.is_list
     }
 
-    /// Type of an accumulator's state: the values themselves.
-    pub(super) fn state_type(data_type: &DataType) -> DataType {
-        DataType::LargeList(Self::state_item(data_type))
-    }
-
-    pub(super) fn state_item(data_type: &DataType) -> FieldRef {
-        Arc::new(Field::new_list_field(data_type.clone(), true))
+    /// Type of the answer to one quantile.
+    pub(super) fn answer_type(&self) -> Result<DataType> {
+        self.ask.method.result_type(self.spec.data_type())
     }
 
     /// Type of the answer.
     pub(super) fn result_type(&self) -> Result<DataType> {
-        let one = self.ask.method.result_type(self.spec.data_type())?;
+        let one = self.answer_type()?;
         Ok(match self.is_list {
             true => DataType::new_list(one, true),
             false => one,
         })
-    }
-
-    /// Answers over the keys of one group: one for each quantile. Reorders the keys, drops duplicates if asked to.
-    pub(super) fn answers(&self, keys: &mut [KeyBits]) -> Result<ArrayRef> {
-        let keys = match self.is_distinct {
-            true => sorted_distinct(keys),
-            false => {
-                select_ranks(keys, &self.ask.ranks(keys.len() as u64));
-                keys
-            }
-        };
-        let key_at = |rank: u64| {
-            let key = keys.get(rank as usize - 1).copied();
-            key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {} values", keys.len()))
-        };
-        self.ask.answers(&self.spec, keys.len() as u64, &key_at)
     }
 
     /// The answers of one group, as the value of its row.
@@ -138,20 +198,51 @@ impl SelectedColumn {
         Ok(take(answers.as_ref(), &indices, None)?)
     }
 
+    /// The state of one group.
+    pub(super) fn state_of(&self, values: ArrayRef) -> Result<Vec<ScalarValue>> {
+        let list = LargeListArray::try_new(
+            state_item(self.spec.data_type()),
+            OffsetBuffer::from_lengths([values.len()]),
+            values,
+            None,
+        )?;
+        Ok(vec![ScalarValue::LargeList(Arc::new(list))])
+    }
+}
+
+/// Type of an accumulator's state: the values themselves.
+pub(super) fn state_type(data_type: &DataType) -> DataType {
+    DataType::LargeList(state_item(data_type))
+}
+
+pub(super) fn state_item(data_type: &DataType) -> FieldRef {
+    Arc::new(Field::new_list_field(data_type.clone(), true))
+}
+
+impl SelectedColumn {
+    /// Answers over the keys of one group: one for each quantile. Reorders the keys, drops duplicates if asked to.
+    pub(super) fn answers(&self, keys: &mut [KeyBits]) -> Result<ArrayRef> {
+        let keys = match self.is_distinct {
+            true => sorted_distinct(keys),
+            false => {
+                select_ranks(keys, &self.ask.ranks(keys.len() as u64));
+                keys
+            }
+        };
+        let key_at = |rank: u64| {
+            let key = keys.get(rank as usize - 1).copied();
+            key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {} values", keys.len()))
+        };
+        self.ask.answers(&self.spec, keys.len() as u64, &key_at)
+    }
+
     fn evaluate(&self, keys: &mut [KeyBits]) -> Result<ScalarValue> {
         let n = keys.len() as u64;
         self.row(self.answers(keys)?, n)
     }
 
     pub(super) fn state(&self, keys: &[KeyBits]) -> Result<Vec<ScalarValue>> {
-        let values = self.spec.to_array(keys)?;
-        let list = LargeListArray::try_new(
-            Self::state_item(self.spec.data_type()),
-            OffsetBuffer::from_lengths([values.len()]),
-            values,
-            None,
-        )?;
-        Ok(vec![ScalarValue::LargeList(Arc::new(list))])
+        self.state_of(self.spec.to_array(keys)?)
     }
 }
 

@@ -14,18 +14,20 @@ use datafusion::logical_expr::{
 };
 
 use super::FunctionName;
-use super::accumulator::{QuantilesAccumulator, SelectedColumn};
+use super::accumulator::{QuantilesAccumulator, Selected, state_type};
 use super::call::evaluated_quantiles;
 use super::frame::SlidingQuantilesAccumulator;
 use super::groups::QuantilesGroupsAccumulator;
+use super::rows::{SlidingValuesAccumulator, ValuesAccumulator, ValuesGroupsAccumulator};
 use crate::select::quantile::{Ask, Method, Quantiles};
 
 /// Exact quantiles of a column under one name, by one method, counted from one end.
 ///
-/// Arguments: values of any fixed-width type that can be ordered (NULLs are skipped), and a constant number or
-/// list of numbers in [0, 1]. One number gives one value, a list gives a list in the same order.
+/// Arguments: values of any type that can be ordered (NULLs are skipped), and a constant number or list of numbers in
+/// [0, 1]. One number gives one value, a list gives a list in the same order.
 ///
-/// As an aggregate inside a grouped query it buffers 16 bytes for each value; ungrouped calls run as
+/// As an aggregate inside a grouped query it buffers 16 bytes for each value of fixed width, and the bytes of others;
+/// ungrouped calls run as
 /// [`QuantilesExec`](crate::exec::QuantilesExec) instead where the session's planner is
 /// [`QuantilesPlanner`](crate::planner::QuantilesPlanner).
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -86,7 +88,7 @@ impl ExactQuantiles {
         self.descending
     }
 
-    fn column(&self, args: &AccumulatorArgs) -> Result<SelectedColumn> {
+    fn column(&self, args: &AccumulatorArgs) -> Result<Selected> {
         let quantiles = match (&self.bound, args.exprs) {
             (Some(bound), [_]) => bound.clone(),
             (None, [_, quantiles]) => evaluated_quantiles(self.called, quantiles)?,
@@ -102,7 +104,7 @@ impl ExactQuantiles {
             method: self.method,
             descending: self.descending != reversed,
         };
-        SelectedColumn::try_new(
+        Selected::try_new(
             args.expr_fields[0].data_type(),
             ask,
             quantiles.is_list,
@@ -154,12 +156,31 @@ impl ExactQuantiles {
     }
 }
 
-/// The type in which values are ordered: a dictionary counts as its values, NULLs without a type as Float64.
-pub(crate) fn ordered_type(data_type: &DataType) -> &DataType {
+/// The type in which values are ordered: a dictionary counts as its values, also inside lists and structs, and NULLs
+/// without a type as Float64.
+pub(crate) fn ordered_type(data_type: &DataType) -> DataType {
     match data_type {
-        DataType::Dictionary(_, values) => ordered_type(values),
-        DataType::Null => &DataType::Float64,
-        other => other,
+        DataType::Null => DataType::Float64,
+        other => without_dictionaries(other),
+    }
+}
+
+fn without_dictionaries(data_type: &DataType) -> DataType {
+    use DataType::*;
+    let field = |field: &FieldRef| {
+        let plain = without_dictionaries(field.data_type());
+        match plain == *field.data_type() {
+            true => Arc::clone(field),
+            false => Arc::new(field.as_ref().clone().with_data_type(plain)),
+        }
+    };
+    match data_type {
+        Dictionary(_, values) => without_dictionaries(values),
+        List(item) => List(field(item)),
+        LargeList(item) => LargeList(field(item)),
+        FixedSizeList(item, size) => FixedSizeList(field(item), *size),
+        Struct(fields) => Struct(fields.iter().map(field).collect()),
+        other => other.clone(),
     }
 }
 
@@ -204,7 +225,7 @@ impl AggregateUDFImpl for ExactQuantiles {
             [x] if self.bound.is_some() => Ok(vec![ordered_type(x).clone()]),
             [x, quantiles] => {
                 // Types without an order are refused by `return_type`, whose error reaches the user as it is.
-                Ok(vec![ordered_type(x).clone(), quantiles.clone()])
+                Ok(vec![ordered_type(x), quantiles.clone()])
             }
             [_, _, _] if self.called.takes_method() => plan_err!(
                 "{} with a method needs its expression planner: register the extension with \
@@ -221,7 +242,7 @@ impl AggregateUDFImpl for ExactQuantiles {
             (None, [x, quantiles]) => (x, is_list(quantiles)),
             _ => return plan_err!("{}", self.called.wrong_arguments(arg_types.len())),
         };
-        let one = self.method.result_type(ordered_type(x))?;
+        let one = self.method.result_type(&ordered_type(x))?;
         Ok(match is_list {
             true => DataType::new_list(one, true),
             false => one,
@@ -233,19 +254,23 @@ impl AggregateUDFImpl for ExactQuantiles {
         // Offsets of 64 bits: one group may hold more values than 32 bits count.
         Ok(vec![Arc::new(Field::new(
             format_state_name(args.name, "values"),
-            SelectedColumn::state_type(x),
+            state_type(&x),
             true,
         ))])
     }
 
     fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::new(QuantilesAccumulator::new(self.column(&args)?)))
+        Ok(match self.column(&args)? {
+            Selected::Keys(column) => Box::new(QuantilesAccumulator::new(column)),
+            Selected::Bytes(column) => Box::new(ValuesAccumulator::new(column)),
+        })
     }
 
     fn create_sliding_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::new(SlidingQuantilesAccumulator::try_new(
-            self.column(&args)?,
-        )?))
+        Ok(match self.column(&args)? {
+            Selected::Keys(column) => Box::new(SlidingQuantilesAccumulator::try_new(column)?),
+            Selected::Bytes(column) => Box::new(SlidingValuesAccumulator::new(column)),
+        })
     }
 
     fn groups_accumulator_supported(&self, _args: AccumulatorArgs) -> bool {
@@ -253,7 +278,10 @@ impl AggregateUDFImpl for ExactQuantiles {
     }
 
     fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
-        Ok(Box::new(QuantilesGroupsAccumulator::new(self.column(&args)?)))
+        Ok(match self.column(&args)? {
+            Selected::Keys(column) => Box::new(QuantilesGroupsAccumulator::new(column)),
+            Selected::Bytes(column) => Box::new(ValuesGroupsAccumulator::new(column)),
+        })
     }
 
     fn supports_null_handling_clause(&self) -> bool {

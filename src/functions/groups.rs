@@ -15,7 +15,7 @@ use datafusion::arrow::compute::{and, concat, filter, is_not_null, prep_null_mas
 use datafusion::common::{Result, internal_err, resources_datafusion_err};
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
-use super::accumulator::{SelectedColumn, extend, state_rows};
+use super::accumulator::{SelectedColumn, extend, state_item, state_rows};
 use crate::key::KeyBits;
 
 /// Groups whose answers are gathered before they become one array.
@@ -50,15 +50,7 @@ impl QuantilesGroupsAccumulator {
 
     /// Takes the keys of the first `count` groups out, partitioned by group; later groups move down.
     fn take_segments(&mut self, count: usize) -> Segments {
-        let mut starts = vec![0; count + 1];
-        for &group in &self.groups {
-            if (group as usize) < count {
-                starts[group as usize + 1] += 1;
-            }
-        }
-        for group in 0..count {
-            starts[group + 1] += starts[group];
-        }
+        let starts = starts(&self.groups, count);
         let mut next = starts.clone();
         let mut keys = vec![0; starts[count]];
         let mut kept = 0;
@@ -83,27 +75,65 @@ impl QuantilesGroupsAccumulator {
     }
 
     fn emitted(&mut self, emit_to: EmitTo) -> Segments {
-        let count = match emit_to {
-            EmitTo::All => self.group_count,
-            EmitTo::First(count) => count.min(self.group_count),
-        };
-        self.take_segments(count)
-    }
-
-    fn group_id(group: usize) -> Result<u32> {
-        u32::try_from(group).map_err(|_| {
-            resources_datafusion_err!(
-                "exact_quantiles handles {} groups at most, got group {group}",
-                u32::MAX
-            )
-        })
+        self.take_segments(emitted_count(emit_to, self.group_count))
     }
 }
 
-impl Segments {
-    fn lengths(&self) -> Vec<usize> {
-        self.starts.windows(2).map(|ends| ends[1] - ends[0]).collect()
+/// How many of `count` groups leave.
+pub(super) fn emitted_count(emit_to: EmitTo, count: usize) -> usize {
+    match emit_to {
+        EmitTo::All => count,
+        EmitTo::First(first) => first.min(count),
     }
+}
+
+/// Where the values of each of the first `count` groups start once they are partitioned, and where the last ends.
+pub(super) fn starts(groups: &[u32], count: usize) -> Vec<usize> {
+    let mut starts = vec![0; count + 1];
+    for &group in groups {
+        if (group as usize) < count {
+            starts[group as usize + 1] += 1;
+        }
+    }
+    for group in 0..count {
+        starts[group + 1] += starts[group];
+    }
+    starts
+}
+
+/// Number of values of each group.
+pub(super) fn lengths(starts: &[usize]) -> Vec<usize> {
+    starts.windows(2).map(|ends| ends[1] - ends[0]).collect()
+}
+
+/// Appends the groups of the rows that are kept (`None`: of all).
+pub(super) fn extend_groups(
+    groups: &mut Vec<u32>,
+    kept: Option<&BooleanArray>,
+    group_indices: &[usize],
+) -> Result<()> {
+    let ids: Vec<u32> = match kept {
+        None => group_indices
+            .iter()
+            .map(|&group| group_id(group))
+            .collect::<Result<_>>()?,
+        Some(kept) => {
+            let rows = kept.values().set_indices();
+            rows.map(|row| group_id(group_indices[row]))
+                .collect::<Result<_>>()?
+        }
+    };
+    extend(groups, &ids)
+}
+
+/// A group's number in the buffers.
+pub(super) fn group_id(group: usize) -> Result<u32> {
+    u32::try_from(group).map_err(|_| {
+        resources_datafusion_err!(
+            "exact_quantiles handles {} groups at most, got group {group}",
+            u32::MAX
+        )
+    })
 }
 
 impl GroupsAccumulator for QuantilesGroupsAccumulator {
@@ -116,24 +146,11 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
     ) -> Result<()> {
         self.group_count = total_num_groups;
         let values = &values[0];
-        let keys = match kept_rows(values, opt_filter)? {
-            None => {
-                let ids = group_indices.iter().map(|&group| Self::group_id(group));
-                let ids = ids.collect::<Result<Vec<_>>>()?;
-                extend(&mut self.groups, &ids)?;
-                self.column.spec().keys(values.as_ref())?
-            }
-            Some(kept) => {
-                let ids = kept
-                    .values()
-                    .set_indices()
-                    .map(|row| Self::group_id(group_indices[row]));
-                let ids = ids.collect::<Result<Vec<_>>>()?;
-                extend(&mut self.groups, &ids)?;
-                self.column
-                    .spec()
-                    .keys(filter(values.as_ref(), &kept)?.as_ref())?
-            }
+        let kept = kept_rows(values, opt_filter)?;
+        extend_groups(&mut self.groups, kept.as_ref(), group_indices)?;
+        let keys = match &kept {
+            None => self.column.spec().keys(values.as_ref())?,
+            Some(kept) => self.column.spec().keys(filter(values.as_ref(), kept)?.as_ref())?,
         };
         extend(&mut self.keys, &keys)?;
         if self.groups.len() != self.keys.len() {
@@ -148,12 +165,8 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
 
     fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
         let mut segments = self.emitted(emit_to);
-        let lengths = segments.lengths();
-        let one = self
-            .column
-            .ask()
-            .method
-            .result_type(self.column.spec().data_type())?;
+        let lengths = lengths(&segments.starts);
+        let one = self.column.answer_type()?;
         let mut chunks = vec![new_empty_array(&one)];
         let mut answers = Vec::with_capacity(CHUNK);
         let mut rest = segments.keys.as_mut_slice();
@@ -174,7 +187,7 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
         let segments = self.emitted(emit_to);
         let values = self.column.spec().to_array(&segments.keys)?;
-        Ok(vec![state_column(values, segments.lengths())?])
+        Ok(vec![state_column(values, lengths(&segments.starts))?])
     }
 
     fn merge_batch(
@@ -187,7 +200,7 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
         for (list, &group) in state_rows(values)?.iter().zip(group_indices) {
             let Some(list) = list else { continue };
             let keys = self.column.spec().keys(list.as_ref())?;
-            extend(&mut self.groups, &vec![Self::group_id(group)?; keys.len()])?;
+            extend(&mut self.groups, &vec![group_id(group)?; keys.len()])?;
             extend(&mut self.keys, &keys)?;
         }
         Ok(())
@@ -198,15 +211,7 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
         values: &[ArrayRef],
         opt_filter: Option<&BooleanArray>,
     ) -> Result<Vec<ArrayRef>> {
-        let values = &values[0];
-        let state = match kept_rows(values, opt_filter)? {
-            None => state_column(Arc::clone(values), vec![1; values.len()])?,
-            Some(kept) => {
-                let lengths = kept.values().iter().map(usize::from).collect();
-                state_column(filter(values.as_ref(), &kept)?, lengths)?
-            }
-        };
-        Ok(vec![state])
+        rows_as_states(&values[0], opt_filter)
     }
 
     fn size(&self) -> usize {
@@ -217,7 +222,10 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
 }
 
 /// The rows with a value that pass the filter; `None`: all of them.
-fn kept_rows(values: &ArrayRef, opt_filter: Option<&BooleanArray>) -> Result<Option<BooleanArray>> {
+pub(super) fn kept_rows(
+    values: &ArrayRef,
+    opt_filter: Option<&BooleanArray>,
+) -> Result<Option<BooleanArray>> {
     let valid = (values.logical_null_count() > 0)
         .then(|| is_not_null(values.as_ref()))
         .transpose()?;
@@ -231,9 +239,21 @@ fn kept_rows(values: &ArrayRef, opt_filter: Option<&BooleanArray>) -> Result<Opt
     })
 }
 
+/// A state for each row: its value, if it has one and passes the filter.
+pub(super) fn rows_as_states(values: &ArrayRef, opt_filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
+    let state = match kept_rows(values, opt_filter)? {
+        None => state_column(Arc::clone(values), vec![1; values.len()])?,
+        Some(kept) => {
+            let lengths = kept.values().iter().map(usize::from).collect();
+            state_column(filter(values.as_ref(), &kept)?, lengths)?
+        }
+    };
+    Ok(vec![state])
+}
+
 /// A state for each row: the next `lengths[row]` of `values`.
-fn state_column(values: ArrayRef, lengths: Vec<usize>) -> Result<ArrayRef> {
-    let item = SelectedColumn::state_item(values.data_type());
+pub(super) fn state_column(values: ArrayRef, lengths: Vec<usize>) -> Result<ArrayRef> {
+    let item = state_item(values.data_type());
     let offsets = OffsetBuffer::from_lengths(lengths);
     Ok(Arc::new(LargeListArray::try_new(item, offsets, values, None)?))
 }
@@ -249,6 +269,7 @@ mod tests {
     use datafusion::arrow::datatypes::{DataType, Int32Type};
 
     use super::*;
+    use crate::functions::Selected;
     use crate::select::quantile::{Ask, Method, Quantile};
 
     fn accumulator() -> QuantilesGroupsAccumulator {
@@ -257,7 +278,10 @@ mod tests {
             method: Method::Disc,
             descending: false,
         };
-        QuantilesGroupsAccumulator::new(SelectedColumn::try_new(&DataType::Int32, ask, false, false).unwrap())
+        match Selected::try_new(&DataType::Int32, ask, false, false).unwrap() {
+            Selected::Keys(column) => QuantilesGroupsAccumulator::new(column),
+            Selected::Bytes(_) => unreachable!("integers have keys"),
+        }
     }
 
     fn values(list: &[Option<i32>]) -> Vec<ArrayRef> {

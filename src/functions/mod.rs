@@ -21,6 +21,7 @@ mod frame;
 mod groups;
 mod names;
 mod percentile_cont;
+mod rows;
 
 use std::sync::{Arc, LazyLock};
 
@@ -29,7 +30,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr};
 
 use crate::select::quantile::Method;
 
-pub(crate) use accumulator::SelectedColumn;
+pub(crate) use accumulator::Selected;
 pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
 pub use exact_quantiles::ExactQuantiles;
 pub(crate) use exact_quantiles::ordered_type;

@@ -1,9 +1,9 @@
 //! Partition-local work: a *lane* keeps the keys of one partition and answers the coordinator's requests.
 //!
 //! [`round`] holds what goes back and forth, [`buckets`] the cell functions that both sides must compute alike,
-//! [`cpu`] the lanes for the processor, [`naive`] the slow lane that everything else is tested against, and
-//! [`choose`] the one place where measured costs decide which rounds are asked. `spill` keeps what memory
-//! is refused for, `memory` what rounds work in.
+//! [`cpu`] the lanes for the processor, `values` the byte strings whose prefixes are keys of lanes, [`naive`] the slow
+//! lane that everything else is tested against, and [`choose`] the one place where measured costs decide which rounds
+//! are asked. `spill` keeps what memory is refused for, `memory` what rounds work in.
 
 pub mod buckets;
 pub mod choose;
@@ -12,6 +12,7 @@ pub(crate) mod memory;
 pub mod naive;
 pub mod round;
 pub(crate) mod spill;
+pub(crate) mod values;
 
 use std::fmt::Debug;
 use std::sync::Arc;

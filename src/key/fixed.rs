@@ -16,9 +16,9 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray, make_array};
 use datafusion::arrow::buffer::Buffer;
 use datafusion::arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Float16Type, Int8Type, Int16Type, UInt8Type, UInt16Type,
+    ArrowPrimitiveType, DataType, Float16Type, Int8Type, Int16Type, IntervalUnit, UInt8Type, UInt16Type,
 };
-use datafusion::common::{Result, internal_err, plan_err};
+use datafusion::common::{Result, internal_err};
 
 use super::{Key, KeyBits, Width};
 
@@ -36,11 +36,14 @@ pub(crate) enum Encoding {
 }
 
 impl Encoding {
-    pub(crate) fn try_new(data_type: &DataType) -> Result<Self> {
+    /// `None` for a type without a key of at most 128 bits.
+    pub(crate) fn of(data_type: &DataType) -> Option<Self> {
         use DataType::*;
-        Ok(match data_type {
+        Some(match data_type {
             Boolean | UInt8 | UInt16 | UInt32 | Null => Encoding::Unsigned(Width::W32),
-            Int8 | Int16 | Int32 | Date32 | Time32(_) | Decimal32(..) => Encoding::Signed(Width::W32),
+            Int8 | Int16 | Int32 | Date32 | Time32(_) | Decimal32(..) | Interval(IntervalUnit::YearMonth) => {
+                Encoding::Signed(Width::W32)
+            }
             UInt64 => Encoding::Unsigned(Width::W64),
             Int64 | Date64 | Time64(_) | Timestamp(..) | Duration(_) | Decimal64(..) => {
                 Encoding::Signed(Width::W64)
@@ -49,12 +52,7 @@ impl Encoding {
             Float16 => Encoding::Float(16),
             Float32 => Encoding::Float(32),
             Float64 => Encoding::Float(64),
-            other => {
-                return plan_err!(
-                    "quantiles of type {other} are not supported: allowed are integers, floating-point numbers, \
-                     decimals of up to 128 bits, Boolean, Date, Time, Timestamp and Duration"
-                );
-            }
+            _ => return None,
         })
     }
 
@@ -247,7 +245,10 @@ pub(super) fn raw(values: &dyn Array, data_type: &DataType) -> Result<Buffer> {
         DataType::Float16 => widened::<Float16Type>(values, |value| u32::from(value.to_bits())),
         _ => {
             let data = values.to_data();
-            let size = Encoding::try_new(data_type)?.width().bytes();
+            let Some(encoding) = Encoding::of(data_type) else {
+                return internal_err!("values of type {data_type} have no keys");
+            };
+            let size = encoding.width().bytes();
             data.buffers()[0].slice_with_length(data.offset() * size, data.len() * size)
         }
     })
@@ -312,10 +313,10 @@ pub(super) fn to_array(data_type: &DataType, encoding: Encoding, bits: &[KeyBits
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::key::KeySpec;
+    use crate::key::{KeySpec, Order};
     use datafusion::arrow::array::*;
     use datafusion::arrow::compute::{SortOptions, sort_to_indices};
-    use datafusion::arrow::datatypes::{Float32Type, Float64Type, TimeUnit};
+    use datafusion::arrow::datatypes::{Field, Float32Type, Float64Type, TimeUnit};
     use datafusion::arrow::row::{RowConverter, SortField};
     use half::f16;
 
@@ -377,6 +378,7 @@ pub(super) mod tests {
             Arc::new(Time64NanosecondArray::from(i64s.clone())),
             Arc::new(TimestampNanosecondArray::from(i64s.clone()).with_timezone("+02:00")),
             Arc::new(DurationSecondArray::from(i64s.clone())),
+            Arc::new(IntervalYearMonthArray::from(vec![0, -1, 1, i32::MIN, i32::MAX])),
         ];
         for unit in [TimeUnit::Second, TimeUnit::Millisecond, TimeUnit::Microsecond] {
             let stamps: ArrayRef = Arc::new(Int64Array::from(i64s.clone()));
@@ -495,12 +497,33 @@ pub(super) mod tests {
 
     #[test]
     fn other_types_are_refused_by_name() {
-        for data_type in [DataType::Utf8, DataType::Decimal256(70, 2), DataType::Binary] {
-            let error = KeySpec::try_new(&data_type).unwrap_err().to_string();
+        let map = Field::new_map(
+            "m",
+            "entries",
+            Field::new("k", DataType::Utf8, false),
+            Field::new("v", DataType::Utf8, true),
+            false,
+            true,
+        );
+        let map = map.data_type().clone();
+        for data_type in [
+            DataType::Interval(IntervalUnit::DayTime),
+            DataType::Interval(IntervalUnit::MonthDayNano),
+            DataType::new_list(DataType::Interval(IntervalUnit::MonthDayNano), true),
+            DataType::new_list(map.clone(), true),
+            map,
+        ] {
+            let error = Order::try_new(&data_type).unwrap_err().to_string();
             assert!(
-                error.contains(&format!("quantiles of type {data_type} are not supported")),
+                error.contains(&format!("quantiles of type {data_type} are not supported"))
+                    && error.contains("strings, binary, lists"),
                 "{error}"
             );
         }
+        let error = KeySpec::try_new(&DataType::Utf8).unwrap_err().to_string();
+        assert!(
+            error.contains("values of type Utf8 have no fixed-width key"),
+            "{error}"
+        );
     }
 }

@@ -7,7 +7,11 @@
 //! [`KeySpec::try_new`]) makes all NaNs one value above `+inf`; `ORDER BY`'s order ([`KeySpec::for_order_by`]) is
 //! IEEE 754 `totalOrder`, which puts a NaN with its sign bit set below `-inf`. In both, `-0.0` lies just below
 //! `0.0`.
+//!
+//! Types that no integer of up to 128 bits can hold (strings, binary, lists, structs, 256-bit decimals) are ordered as
+//! byte strings, whose prefixes serve as keys.
 
+mod bytes;
 mod fixed;
 mod single;
 
@@ -17,8 +21,9 @@ use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::buffer::Buffer;
 use datafusion::arrow::compute::{filter, is_not_null};
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::Result;
+use datafusion::common::{Result, plan_err};
 
+pub(crate) use bytes::{ByteSpec, PrefixKey};
 use fixed::Bits;
 pub(crate) use fixed::Encoding;
 
@@ -109,6 +114,38 @@ impl Width {
     }
 }
 
+/// How the values of a type are ordered.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Order {
+    /// By fixed-width keys.
+    Keys(KeySpec),
+    /// As byte strings.
+    Bytes(ByteSpec),
+}
+
+impl Order {
+    /// # Errors
+    /// A planning error that names the type, and those that are allowed.
+    pub(crate) fn try_new(data_type: &DataType) -> Result<Self> {
+        match ByteSpec::of(data_type) {
+            Some(spec) => Ok(Order::Bytes(spec)),
+            None => KeySpec::try_new(data_type).map(Order::Keys),
+        }
+    }
+}
+
+fn unordered<T>(data_type: &DataType) -> Result<T> {
+    let reason = match data_type {
+        DataType::Interval(_) => "days and months have no fixed length; ",
+        _ => "",
+    };
+    plan_err!(
+        "quantiles of type {data_type} are not supported: {reason}allowed are integers, floating-point numbers, \
+         decimals, Boolean, Date, Time, Timestamp, Duration, Interval(YearMonth), strings, binary, lists \
+         (List, LargeList, FixedSizeList) and structs of these, and dictionaries of these"
+    )
+}
+
 /// What the keys of one column mean: the Arrow type that they come from, their width and order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KeySpec {
@@ -122,10 +159,16 @@ impl KeySpec {
     /// # Errors
     /// A planning error that names the type if it has no fixed-width key.
     pub fn try_new(data_type: &DataType) -> Result<Self> {
-        Ok(Self {
-            data_type: data_type.clone(),
-            encoding: Encoding::try_new(data_type)?,
-        })
+        match Encoding::of(data_type) {
+            Some(encoding) => Ok(Self {
+                data_type: data_type.clone(),
+                encoding,
+            }),
+            None if ByteSpec::of(data_type).is_some() => {
+                plan_err!("values of type {data_type} have no fixed-width key")
+            }
+            None => unordered(data_type),
+        }
     }
 
     /// Keys in the order of `ORDER BY` (ascending): IEEE 754 `totalOrder` for floating point, as Arrow sorts.
@@ -133,16 +176,14 @@ impl KeySpec {
     /// # Errors
     /// A planning error that names the type if it has no fixed-width key.
     pub fn for_order_by(data_type: &DataType) -> Result<Self> {
-        let encoding = Encoding::try_new(data_type)?.total_order();
-        Ok(Self {
-            data_type: data_type.clone(),
-            encoding,
-        })
+        let mut spec = Self::try_new(data_type)?;
+        spec.encoding = spec.encoding.total_order();
+        Ok(spec)
     }
 
     /// Whether [`KeySpec::try_new`] accepts the type.
     pub fn supports(data_type: &DataType) -> bool {
-        Encoding::try_new(data_type).is_ok()
+        Encoding::of(data_type).is_some()
     }
 
     /// The type whose values the keys stand for.
@@ -231,11 +272,11 @@ fn encode<K: Key>(encoding: Encoding, raw: &Buffer) -> Vec<KeyBits> {
     keys.into_iter().map(Key::to_bits).collect()
 }
 
-/// `values` without its NULLs and without the rows where `mask` is false or NULL. `None`: nothing to drop.
+/// Which rows are not NULL and, where there is a `mask`, true in it. `None`: all of them.
 ///
 /// # Errors
 /// Arrow's, if `mask` is not as long as `values`.
-pub(crate) fn dense(values: &dyn Array, mask: Option<&BooleanArray>) -> Result<Option<ArrayRef>> {
+pub(crate) fn kept(values: &dyn Array, mask: Option<&BooleanArray>) -> Result<Option<BooleanArray>> {
     if mask.is_none() && values.null_count() == 0 {
         return Ok(None);
     }
@@ -250,8 +291,16 @@ pub(crate) fn dense(values: &dyn Array, mask: Option<&BooleanArray>) -> Result<O
             BooleanArray::new(valid.values() & &mask, None)
         }
     };
-    if keep.true_count() == values.len() {
-        return Ok(None);
-    }
-    Ok(Some(filter(values, &keep)?))
+    Ok((keep.true_count() < values.len()).then_some(keep))
+}
+
+/// `values` without its NULLs and without the rows where `mask` is false or NULL. `None`: nothing to drop.
+///
+/// # Errors
+/// Arrow's, if `mask` is not as long as `values`.
+pub(crate) fn dense(values: &dyn Array, mask: Option<&BooleanArray>) -> Result<Option<ArrayRef>> {
+    Ok(match kept(values, mask)? {
+        None => None,
+        Some(keep) => Some(filter(values, &keep)?),
+    })
 }

@@ -82,8 +82,9 @@ impl Lowering<'_> {
     fn aggregate(&self, expr: &Expr) -> Result<ExecAggregate> {
         let call = aggregate_call(expr)
             .ok_or_else(|| internal_datafusion_err!("a Quantiles node holds aggregates only, got {expr}"))?;
+        let is_grouped = !self.node.group_expr().is_empty();
         match ExactQuantiles::of(&call.func) {
-            Some(function) if is_quantiles(call, !self.node.group_expr().is_empty()) => {
+            Some(function) if is_quantiles(call, is_grouped, self.node.input().schema()) => {
                 self.quantiles(function, call).map(ExecAggregate::Quantiles)
             }
             _ => self.plain(expr).map(ExecAggregate::Plain),

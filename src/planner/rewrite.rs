@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::{Aggregate, Expr, Extension, LogicalPlan};
+use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, Extension, LogicalPlan};
 
 use super::QuantilesNode;
 use crate::functions::ExactQuantiles;
+use crate::key::KeySpec;
 
 /// Replaces each aggregation that [`QuantilesNode`] can stand in for, in subqueries too.
 pub(super) fn rewrite(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
@@ -39,7 +40,9 @@ fn is_rewritable(aggregate: &Aggregate) -> bool {
             .group_expr
             .iter()
             .any(|expr| matches!(expr, Expr::GroupingSet(_)))
-            && calls.iter().any(|call| is_quantiles(call, is_grouped))
+            && calls
+                .iter()
+                .any(|call| is_quantiles(call, is_grouped, aggregate.input.schema()))
             && calls.iter().all(|call| call.params.order_by.is_empty())
             && !aggregate
                 .aggr_expr
@@ -58,9 +61,18 @@ pub(super) fn aggregate_call(expr: &Expr) -> Option<&AggregateFunction> {
     }
 }
 
-/// Whether the call runs over keys that an operator of ours keeps: without groups only if every value counts.
-pub(super) fn is_quantiles(call: &AggregateFunction, is_grouped: bool) -> bool {
-    ExactQuantiles::of(&call.func).is_some() && (is_grouped || !call.params.distinct)
+/// Whether the call runs over keys that an operator of ours keeps: without groups only if every value counts, with
+/// groups only if values of the type in `input` have fixed-width keys.
+pub(super) fn is_quantiles(call: &AggregateFunction, is_grouped: bool, input: &DFSchema) -> bool {
+    let has_keys = || {
+        let x = call.params.args.first().map(|x| x.get_type(input));
+        matches!(x, Some(Ok(data_type)) if KeySpec::supports(&data_type))
+    };
+    ExactQuantiles::of(&call.func).is_some()
+        && match is_grouped {
+            true => has_keys(),
+            false => !call.params.distinct,
+        }
 }
 
 fn has_subquery(expr: &Expr) -> bool {

@@ -14,12 +14,14 @@
 //! | [`Dibms`](bms::Dibms) | sample, count, count ... until resolved, then single keys | DIBMS, section II-B |
 
 pub mod bms;
+pub(crate) mod by_value;
 pub mod local;
 pub(crate) mod ordered;
 pub mod progress;
 pub mod quantile;
 pub mod sample_select;
 pub mod simulated;
+pub(crate) mod workers;
 
 use std::fmt::{self, Display};
 use std::str::FromStr;

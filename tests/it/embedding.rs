@@ -1,6 +1,6 @@
 //! The function without SQL: from data frames, and over arrays without a session.
 
-use datafusion::arrow::array::{Array, AsArray, Int64Array, StringArray};
+use datafusion::arrow::array::{Array, AsArray, Int64Array, IntervalDayTimeArray, StringArray};
 use datafusion::arrow::datatypes::{DataType, Int64Type};
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::prelude::*;
@@ -110,12 +110,25 @@ fn arrays_without_a_session() {
         message,
         "Error during planning: quantile 1.5 is out of range: allowed is a number from 0 to 1"
     );
-    let text = StringArray::from(vec!["a"]);
-    let message = compute::quantiles(&text, &[0.5], Method::Disc)
+    let days = IntervalDayTimeArray::from(vec![None]);
+    let message = compute::quantiles(&days, &[0.5], Method::Disc)
         .unwrap_err()
         .strip_backtrace();
     assert!(
-        message.contains("Utf8") && message.contains("allowed are"),
+        message.contains("Interval(DayTime)") && message.contains("allowed are"),
         "{message}"
     );
+}
+
+#[test]
+fn quantiles_of_an_array_of_strings() {
+    let texts = StringArray::from(vec![Some("b"), None, Some("a"), Some("")]);
+    let answers = compute::quantiles(&texts, &[1.0, 0.0], Method::Disc).unwrap();
+    assert_eq!(answers.as_ref(), &StringArray::from(vec!["b", ""]) as &dyn Array);
+    let none = compute::quantiles(&StringArray::new_null(2), &[0.5], Method::Disc).unwrap();
+    assert_eq!(none.as_ref(), &StringArray::new_null(1) as &dyn Array);
+    let message = compute::quantiles(&texts, &[0.5], Method::Linear)
+        .unwrap_err()
+        .strip_backtrace();
+    assert!(message.contains("type Utf8 has none"), "{message}");
 }

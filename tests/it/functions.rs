@@ -578,18 +578,28 @@ async fn refused_types_say_what_is_allowed() {
     let ctx = session(2);
     table(&ctx, 10, 1);
     for call in [
-        "exact_quantiles(s, 0.5)",
+        "exact_quantiles(INTERVAL '1 day', 0.5)",
+        "exact_quantiles([INTERVAL '1 day'], [0.5], 'linear')",
+        "exact_quantiles(MAP {s: x}, 0.5)",
         "exact_quantiles(s, [0.5], 'linear')",
-        "exact_quantiles([x], 0.5)",
+        "exact_quantiles([x], 0.5, 'midpoint')",
     ] {
         for sql in [
             format!("SELECT {call} FROM t"),
             format!("EXPLAIN SELECT {call} FROM t WHERE false GROUP BY g"),
         ] {
             let message = error(&ctx, &sql).await;
-            let named = message.contains("of type Utf8") || message.contains("of type List(Int64)");
+            let discrete = |name: &str| {
+                message.contains(&format!(
+                    "and type {name} has none: allowed are disc, lower, higher, nearest"
+                ))
+            };
+            let refused = ["Interval(", "List(Interval(", "Map("].iter().any(|name| {
+                message.contains(&format!("quantiles of type {name}"))
+                    && message.contains("allowed are integers")
+            });
             assert!(
-                named && message.contains("allowed are integers"),
+                refused || discrete("Utf8") || discrete("List(Int64)"),
                 "{sql}: {message}"
             );
             assert!(!message.contains("exact_quantiles_"), "no hidden name: {message}");

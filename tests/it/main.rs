@@ -20,4 +20,5 @@ mod readme;
 mod select;
 mod slt;
 mod support;
+mod types;
 mod windows;

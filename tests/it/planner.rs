@@ -151,7 +151,12 @@ async fn what_is_rewritten_and_what_is_not() {
             1,
             2,
         ),
-        ("SELECT g, exact_quantiles(x, 0.5) FROM t GROUP BY g", 0, 2),
+        ("SELECT g, exact_quantiles(x, 0.5) FROM t GROUP BY g", 0, 0),
+        (
+            "SELECT g, exact_quantiles(x, 0.5) FROM t GROUP BY ROLLUP (g)",
+            0,
+            2,
+        ),
         ("SELECT exact_quantiles(DISTINCT x, 0.5) FROM t", 0, 2),
         (
             "SELECT exact_quantiles(x, 0.5), array_agg(x ORDER BY f) FROM t",

@@ -84,7 +84,8 @@ impl GroupedQuantilesExec {
     /// column for each group expression, then one for each aggregate.
     ///
     /// # Errors
-    /// An internal error if `schema` has another number of columns, or there is no group expression.
+    /// An internal error if `schema` has another number of columns, there is no group expression, or quantiles are of a
+    /// type without fixed-width keys: those are plain aggregates here.
     pub fn try_new(
         input: Arc<dyn ExecutionPlan>,
         group: Vec<Arc<dyn PhysicalExpr>>,
@@ -107,11 +108,15 @@ impl GroupedQuantilesExec {
             Ok(Arc::new(field.with_nullable(nullable)))
         });
         let fields = fields.collect::<Result<Vec<FieldRef>>>()?;
+        let aggregates = Aggregates::new(aggregates);
+        if let Some(column) = aggregates.columns.iter().find(|column| column.bytes.is_some()) {
+            return internal_err!("{column} has no keys to group");
+        }
         let plan = GroupPlan {
             packing: Packing::try_new(&fields),
             group,
             fields,
-            aggregates: Aggregates::new(aggregates),
+            aggregates,
             schema,
         };
         Ok(Self::over(input, Arc::new(plan)))

@@ -2,10 +2,11 @@
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 
 use super::GroupPlan;
 use crate::exec::aggregate::Output;
+use crate::functions::Selected;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
 
 /// The ranks that each key column's calls want.
@@ -33,7 +34,9 @@ pub(super) fn batch(
         let answers = &answers[*column];
         let found = &answers.found[next[*column]];
         next[*column] += 1;
-        let selected = call.selected();
+        let Selected::Keys(selected) = call.selected() else {
+            return internal_err!("{call} has no keys to group");
+        };
         let values = selected.ask().values(selected.spec(), found)?;
         calls.push(selected.group_rows(values, &answers.lengths)?);
     }

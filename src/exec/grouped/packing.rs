@@ -64,9 +64,9 @@ impl Packing {
         }
         let width = match shift {
             0 | 129.. => return None,
-            ..=32 => Width::W32,
-            ..=64 => Width::W64,
-            _ => Width::W128,
+            1..=32 => Width::W32,
+            33..=64 => Width::W64,
+            65..=128 => Width::W128,
         };
         Some(Self { fields, width })
     }

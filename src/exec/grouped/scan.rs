@@ -126,7 +126,7 @@ pub(super) struct Many<W> {
 /// How rows are kept.
 pub(super) enum Phase<W> {
     Few(Few),
-    Many(Many<W>),
+    Many(Box<Many<W>>),
 }
 
 /// The scan of one partition.
@@ -266,7 +266,7 @@ impl<W: Word> GroupScan<W> {
             self.grouping.forget();
         }
         let memory = || self.memory.new_empty();
-        self.phase = Phase::Many(Many {
+        self.phase = Phase::Many(Box::new(Many {
             staged: Vec::new(),
             staged_rows: 0,
             memory: memory(),
@@ -276,7 +276,7 @@ impl<W: Word> GroupScan<W> {
                 memory: memory(),
             },
             old,
-        });
+        }));
         self.floor.free();
         Ok(())
     }

@@ -115,7 +115,7 @@ fn lerp_integers(low: i128, high: i128, weight: Fraction) -> f64 {
 }
 
 /// Exact, then rounded to an integer, half away from zero.
-fn lerp_rounded(low: i128, high: i128, weight: Fraction) -> i128 {
+pub(super) fn lerp_rounded(low: i128, high: i128, weight: Fraction) -> i128 {
     let (whole, rest) = lerp_exact(low, high, weight);
     if 2 * rest.unsigned_abs() >= weight.den {
         whole + rest.signum()

@@ -1,5 +1,6 @@
 //! Keys brought together by group, and ranks selected inside each group.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -169,18 +170,23 @@ pub(crate) fn select_ranks<K: Ord>(keys: &mut [K], ranks: &[u64]) {
     if keys.len() <= SORTED || keys.len() / KEYS_A_RANK < ranks.len() {
         keys.sort_unstable();
     } else {
-        select_within(keys, 0, ranks);
+        select_by(keys, 0, ranks, &K::cmp);
     }
 }
 
-/// As [`select_ranks`], on keys that `before` others precede.
-fn select_within<K: Ord>(keys: &mut [K], before: u64, ranks: &[u64]) {
+/// As [`select_ranks`] in the order of `compare`, on items that `before` others precede.
+pub(crate) fn select_by<T>(
+    items: &mut [T],
+    before: u64,
+    ranks: &[u64],
+    compare: &impl Fn(&T, &T) -> Ordering,
+) {
     let middle = ranks.len() / 2;
     let Some(&rank) = ranks.get(middle) else { return };
     let index = (rank - 1 - before) as usize;
-    let (below, _, above) = keys.select_nth_unstable(index);
-    select_within(below, before, &ranks[..middle]);
-    select_within(above, rank, &ranks[middle + 1..]);
+    let (below, _, above) = items.select_nth_unstable_by(index, compare);
+    select_by(below, before, &ranks[..middle], compare);
+    select_by(above, rank, &ranks[middle + 1..], compare);
 }
 
 /// Sorts, moves the distinct keys to the front and returns them.

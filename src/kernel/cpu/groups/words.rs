@@ -172,7 +172,7 @@ mod tests {
     fn ids_are_dense_and_stable() {
         ids_are_dense((0..5000_u32).map(|i| i.wrapping_mul(i) % 1777));
         ids_are_dense((0..5000_u64).map(|i| (i % 1500) << 48));
-        ids_are_dense((0..5000_u128).map(|i| (i % 1500) << 100 | i % 3));
+        ids_are_dense((0..5000_u128).map(|i| ((i % 1500) << 100) | (i % 3)));
         let mut table = GroupTable::<u64>::new();
         table.id(7);
         assert_eq!((table.without_word(), table.id(0)), (1, 2));

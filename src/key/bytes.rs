@@ -1,0 +1,539 @@
+//! Types without a fixed-width key, as byte strings of the same order, and prefix keys of byte strings.
+//!
+//! | type | bytes |
+//! | --- | --- |
+//! | strings and binary, of fixed size too | their own |
+//! | Decimal256 | 32, big-endian, sign bit flipped |
+//! | lists and structs | Arrow's row format, NULLs inside them last |
+//!
+//! Byte strings compare byte by byte; a prefix comes before what it is a prefix of. That is `ORDER BY`'s ascending
+//! order. Inside lists and structs it is so for floating point too (IEEE 754 `totalOrder`): there, NaNs stay apart.
+//!
+//! A prefix key packs the start of a byte string into an integer, for the lanes of [`crate::kernel`]:
+//! ```text
+//! u64    b0 b1 .. b6  m     m = min(length, 8): below 8, the key is the whole string
+//! u128   b0 b1 .. b14 m     m = min(length, 16)
+//! ```
+//! Missing bytes are 0. Keys order as their strings do, equal keys aside that go on: `"a"` and `"a\0"` differ in `m`.
+//! So whatever follows equal keys that go on starts 7 or 15 bytes later, and refining them always ends.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayAccessor, ArrayRef, AsArray, BinaryViewBuilder, Decimal128Array, Decimal256Array,
+    FixedSizeBinaryBuilder, GenericBinaryBuilder, GenericStringBuilder, OffsetSizeTrait, StringViewBuilder,
+    UInt64Array,
+};
+use datafusion::arrow::buffer::BooleanBuffer;
+use datafusion::arrow::compute::{SortOptions, filter};
+use datafusion::arrow::datatypes::{DataType, Decimal256Type, i256};
+use datafusion::arrow::row::{RowConverter, SortField};
+use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+
+use super::{Encoding, Key, KeyBits, KeySpec, Width};
+
+/// How many rows are turned into the row format at a time.
+const ROWS: usize = 8192;
+
+/// How the values of a type become byte strings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Form {
+    /// They are byte strings.
+    Plain,
+    /// Decimal256.
+    Decimal,
+    /// By Arrow's row format.
+    Rows,
+}
+
+/// A type whose values are ordered as byte strings.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ByteSpec {
+    data_type: DataType,
+    form: Form,
+}
+
+impl ByteSpec {
+    /// `None` for a type with fixed-width keys, or without an order.
+    pub(super) fn of(data_type: &DataType) -> Option<Self> {
+        use DataType::*;
+        let form = match data_type {
+            Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView | FixedSizeBinary(_) => {
+                Form::Plain
+            }
+            Decimal256(..) => Form::Decimal,
+            List(_) | LargeList(_) | FixedSizeList(..) | Struct(_) if is_ordered(data_type) => Form::Rows,
+            _ => return None,
+        };
+        Some(Self {
+            data_type: data_type.clone(),
+            form,
+        })
+    }
+
+    /// The type whose values the bytes stand for.
+    pub(crate) fn data_type(&self) -> &DataType {
+        &self.data_type
+    }
+
+    /// Calls `each` with the bytes of the values where `kept` is set (`None`: of all), in row order. A row that is
+    /// kept must not be NULL.
+    ///
+    /// # Errors
+    /// Those of `each`; an internal error if `values` is of another type.
+    pub(crate) fn each(
+        &self,
+        values: &dyn Array,
+        kept: Option<&BooleanBuffer>,
+        mut each: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        use DataType::*;
+        if *values.data_type() != self.data_type {
+            return internal_err!(
+                "bytes of {} asked of an array of {}",
+                self.data_type,
+                values.data_type()
+            );
+        }
+        match values.data_type() {
+            Utf8 => each_plain(values.as_string::<i32>(), kept, each),
+            LargeUtf8 => each_plain(values.as_string::<i64>(), kept, each),
+            Utf8View => each_plain(values.as_string_view(), kept, each),
+            Binary => each_plain(values.as_binary::<i32>(), kept, each),
+            LargeBinary => each_plain(values.as_binary::<i64>(), kept, each),
+            BinaryView => each_plain(values.as_binary_view(), kept, each),
+            FixedSizeBinary(_) => each_plain(values.as_fixed_size_binary(), kept, each),
+            Decimal256(..) => {
+                let decimals = values.as_primitive::<Decimal256Type>();
+                each_kept(values.len(), kept, |row| {
+                    each(&decimal_bytes(decimals.value(row)))
+                })
+            }
+            _ => self.each_row(values, kept, each),
+        }
+    }
+
+    fn each_row(
+        &self,
+        values: &dyn Array,
+        kept: Option<&BooleanBuffer>,
+        mut each: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let converter = self.converter()?;
+        for start in (0..values.len()).step_by(ROWS) {
+            let length = ROWS.min(values.len() - start);
+            let mut part = values.slice(start, length);
+            if let Some(kept) = kept {
+                part = filter(&part, &kept.slice(start, length).into())?;
+            }
+            for row in &converter.convert_columns(&[part])? {
+                each(row.data())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn converter(&self) -> Result<RowConverter> {
+        let options = SortOptions {
+            descending: false,
+            nulls_first: false,
+        };
+        let field = SortField::new_with_options(self.data_type.clone(), options);
+        Ok(RowConverter::new(vec![field])?)
+    }
+
+    /// An array of the values behind byte strings that [`Self::each`] gave.
+    ///
+    /// # Errors
+    /// An execution error if they are too long together for the type's offsets, an internal error for other bytes.
+    pub(crate) fn to_array(&self, values: &[&[u8]]) -> Result<ArrayRef> {
+        use DataType::*;
+        Ok(match &self.data_type {
+            Utf8 => strings::<i32>(values)?,
+            LargeUtf8 => strings::<i64>(values)?,
+            Utf8View => {
+                let mut builder = StringViewBuilder::with_capacity(values.len());
+                for value in values {
+                    builder.append_value(text(value)?);
+                }
+                Arc::new(builder.finish())
+            }
+            Binary => binaries::<i32>(values)?,
+            LargeBinary => binaries::<i64>(values)?,
+            BinaryView => {
+                let mut builder = BinaryViewBuilder::with_capacity(values.len());
+                values.iter().for_each(|value| builder.append_value(value));
+                Arc::new(builder.finish())
+            }
+            FixedSizeBinary(size) => {
+                let mut builder = FixedSizeBinaryBuilder::with_capacity(values.len(), *size);
+                values.iter().try_for_each(|value| builder.append_value(value))?;
+                Arc::new(builder.finish())
+            }
+            Decimal256(precision, scale) => {
+                let decimals = values.iter().map(|value| decimal(value));
+                let decimals = decimals.collect::<Result<Vec<i256>>>()?;
+                let array = Decimal256Array::from_iter_values(decimals);
+                Arc::new(array.with_precision_and_scale(*precision, *scale)?)
+            }
+            _ => self.rows_to_array(values)?,
+        })
+    }
+
+    fn rows_to_array(&self, values: &[&[u8]]) -> Result<ArrayRef> {
+        let converter = self.converter()?;
+        let parser = converter.parser();
+        let rows = values.iter().map(|value| parser.parse(value));
+        let mut columns = converter.convert_rows(rows)?;
+        match (columns.pop(), columns.is_empty()) {
+            (Some(column), true) => Ok(column),
+            _ => internal_err!("rows of {} are one column", self.data_type),
+        }
+    }
+}
+
+/// Whether Arrow's row format orders values of this type as one would expect, dictionaries aside.
+fn is_ordered(data_type: &DataType) -> bool {
+    use DataType::*;
+    match data_type {
+        List(item) | LargeList(item) | FixedSizeList(item, _) => is_ordered(item.data_type()),
+        Struct(fields) => fields.iter().all(|field| is_ordered(field.data_type())),
+        flat => Encoding::of(flat).is_some() || ByteSpec::of(flat).is_some(),
+    }
+}
+
+fn each_kept(len: usize, kept: Option<&BooleanBuffer>, each: impl FnMut(usize) -> Result<()>) -> Result<()> {
+    match kept {
+        None => (0..len).try_for_each(each),
+        Some(kept) => kept.set_indices().try_for_each(each),
+    }
+}
+
+fn each_plain<A>(
+    array: A,
+    kept: Option<&BooleanBuffer>,
+    mut each: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()>
+where
+    A: ArrayAccessor,
+    A::Item: AsRef<[u8]>,
+{
+    each_kept(array.len(), kept, |row| each(array.value(row).as_ref()))
+}
+
+fn text(value: &[u8]) -> Result<&str> {
+    std::str::from_utf8(value).map_err(|error| internal_datafusion_err!("bytes are not a string: {error}"))
+}
+
+/// # Errors
+/// If offsets of type `O` cannot count the bytes.
+fn check_offsets<O: OffsetSizeTrait>(values: &[&[u8]]) -> Result<usize> {
+    let bytes = values.iter().map(|value| value.len()).sum();
+    match O::from_usize(bytes) {
+        Some(_) => Ok(bytes),
+        None => exec_err!(
+            "{bytes} bytes of quantile values do not fit into one array with {}-bit offsets: cast the argument to \
+             Utf8View or BinaryView",
+            8 * size_of::<O>()
+        ),
+    }
+}
+
+fn strings<O: OffsetSizeTrait>(values: &[&[u8]]) -> Result<ArrayRef> {
+    let bytes = check_offsets::<O>(values)?;
+    let mut builder = GenericStringBuilder::<O>::with_capacity(values.len(), bytes);
+    for value in values {
+        builder.append_value(text(value)?);
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
+fn binaries<O: OffsetSizeTrait>(values: &[&[u8]]) -> Result<ArrayRef> {
+    let bytes = check_offsets::<O>(values)?;
+    let mut builder = GenericBinaryBuilder::<O>::with_capacity(values.len(), bytes);
+    values.iter().for_each(|value| builder.append_value(value));
+    Ok(Arc::new(builder.finish()))
+}
+
+fn decimal_bytes(value: i256) -> [u8; 32] {
+    let mut bytes = value.to_be_bytes();
+    bytes[0] ^= 0x80;
+    bytes
+}
+
+fn decimal(bytes: &[u8]) -> Result<i256> {
+    let Ok(mut bytes) = <[u8; 32]>::try_from(bytes) else {
+        return internal_err!("{} bytes are not a 256-bit decimal", bytes.len());
+    };
+    bytes[0] ^= 0x80;
+    Ok(i256::from_be_bytes(bytes))
+}
+
+/// A prefix key: the first [`Self::BYTES`] bytes of a byte string, then its length or that it goes on.
+pub(crate) trait PrefixKey: Key {
+    /// Bytes that a key holds.
+    const BYTES: usize;
+
+    /// The key of a byte string.
+    fn of(bytes: &[u8]) -> Self;
+
+    /// The bytes of a key, [`Self::BYTES`] of them matter.
+    fn bytes(bits: KeyBits) -> [u8; 16];
+
+    /// The whole byte string's length, unless it goes on.
+    fn whole(bits: KeyBits) -> Option<usize> {
+        let mark = (bits & 0xff) as usize;
+        (mark <= Self::BYTES).then_some(mark)
+    }
+
+    /// How a lane takes such keys.
+    fn spec() -> KeySpec;
+
+    /// Keys as an array of the type of [`Self::spec`].
+    fn array(keys: Vec<Self>) -> ArrayRef;
+}
+
+macro_rules! prefix_key {
+    ($type:ty, $spec:expr, $array:expr) => {
+        impl PrefixKey for $type {
+            const BYTES: usize = size_of::<$type>() - 1;
+
+            #[inline]
+            fn of(bytes: &[u8]) -> Self {
+                const SIZE: usize = size_of::<$type>();
+                let word = match bytes.first_chunk::<SIZE>() {
+                    Some(start) => <$type>::from_be_bytes(*start),
+                    None => {
+                        let mut padded = [0; SIZE];
+                        padded[..bytes.len()].copy_from_slice(bytes);
+                        <$type>::from_be_bytes(padded)
+                    }
+                };
+                (word & !0xff) | bytes.len().min(SIZE) as $type
+            }
+
+            fn bytes(bits: KeyBits) -> [u8; 16] {
+                (bits << (128 - 8 * size_of::<$type>())).to_be_bytes()
+            }
+
+            fn spec() -> KeySpec {
+                let (data_type, encoding) = $spec;
+                KeySpec {
+                    data_type,
+                    encoding,
+                }
+            }
+
+            fn array(keys: Vec<Self>) -> ArrayRef {
+                let array: fn(Vec<Self>) -> ArrayRef = $array;
+                array(keys)
+            }
+        }
+    };
+}
+prefix_key!(u64, (DataType::UInt64, Encoding::Unsigned(Width::W64)), |keys| {
+    Arc::new(UInt64Array::from(keys))
+});
+// The widest integers that lanes know are signed: their keys are these words with the sign bit flipped.
+prefix_key!(
+    u128,
+    (DataType::Decimal128(38, 10), Encoding::Signed(Width::W128)),
+    |keys| {
+        let signed = keys.into_iter().map(|key| (key ^ (1 << 127)) as i128);
+        Arc::new(Decimal128Array::from_iter_values(signed))
+    }
+);
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Ordering;
+
+    use datafusion::arrow::array::*;
+    use datafusion::arrow::datatypes::Int32Type;
+
+    use super::*;
+
+    fn bytes_of(array: &dyn Array) -> (ByteSpec, Vec<Vec<u8>>) {
+        let spec = ByteSpec::of(array.data_type()).unwrap();
+        let mut bytes = Vec::new();
+        spec.each(array, None, |value| {
+            bytes.push(value.to_vec());
+            Ok(())
+        })
+        .unwrap();
+        (spec, bytes)
+    }
+
+    fn samples() -> Vec<ArrayRef> {
+        let texts = [
+            "",
+            "a",
+            "a\0",
+            "a\0\0",
+            "ab",
+            "b",
+            "äöü",
+            "a long string that is not inline",
+            "a long string",
+        ];
+        let bytes: Vec<&[u8]> = vec![b"", b"\0", b"\xff\xff", b"\xff", b"\0\xff\0", b"0123456789abcdef"];
+        let lists = [
+            Some(vec![Some(1), None]),
+            Some(vec![]),
+            Some(vec![None]),
+            Some(vec![Some(-1), Some(7)]),
+            Some(vec![Some(1)]),
+            Some(vec![Some(1), Some(0)]),
+        ];
+        let list = ListArray::from_iter_primitive::<Int32Type, _, _>(lists.clone());
+        let fixed = [
+            [Some(1), None],
+            [Some(-1), Some(2)],
+            [None, Some(3)],
+            [Some(1), Some(1)],
+        ];
+        let rows: ArrayRef = Arc::new(
+            StructArray::try_from(vec![
+                (
+                    "n",
+                    Arc::new(Int32Array::from(vec![Some(2), None, Some(1), Some(2)])) as ArrayRef,
+                ),
+                (
+                    "s",
+                    Arc::new(StringArray::from(vec![Some("x"), Some(""), None, Some("w")])) as ArrayRef,
+                ),
+            ])
+            .unwrap(),
+        );
+        let decimals = [0, 1, -1, 5, i128::MAX, i128::MIN].map(i256::from_i128);
+        let decimals = decimals.into_iter().chain([i256::MIN, i256::MAX]);
+        vec![
+            Arc::new(StringArray::from_iter_values(texts)),
+            Arc::new(LargeStringArray::from_iter_values(texts)),
+            Arc::new(StringViewArray::from_iter_values(texts)),
+            Arc::new(BinaryArray::from_iter_values(bytes.clone())),
+            Arc::new(LargeBinaryArray::from_iter_values(bytes.clone())),
+            Arc::new(BinaryViewArray::from_iter_values(bytes)),
+            Arc::new(
+                FixedSizeBinaryArray::try_from_iter([b"ab\0", b"\xff\0\0", b"ab\x01"].into_iter()).unwrap(),
+            ),
+            Arc::new(
+                Decimal256Array::from_iter_values(decimals)
+                    .with_precision_and_scale(76, 3)
+                    .unwrap(),
+            ),
+            Arc::new(list),
+            Arc::new(LargeListArray::from_iter_primitive::<Int32Type, _, _>(lists)),
+            Arc::new(FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>(
+                fixed.into_iter().map(Some),
+                2,
+            )),
+            rows,
+        ]
+    }
+
+    #[test]
+    fn bytes_compare_as_arrow_compares() {
+        for array in samples() {
+            let (_, bytes) = bytes_of(&array);
+            let options = SortOptions {
+                descending: false,
+                nulls_first: false,
+            };
+            let compare = make_comparator(&array, &array, options).unwrap();
+            for (i, a) in bytes.iter().enumerate() {
+                for (j, b) in bytes.iter().enumerate() {
+                    assert_eq!(a.cmp(b), compare(i, j), "{} {i} {j}", array.data_type());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_come_back() {
+        for array in samples() {
+            let (spec, bytes) = bytes_of(&array);
+            let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+            assert_eq!(&spec.to_array(&slices).unwrap(), &array);
+            let none = spec.to_array(&[]).unwrap();
+            assert_eq!((none.len(), none.data_type()), (0, array.data_type()));
+        }
+    }
+
+    #[test]
+    fn only_kept_rows_are_visited() {
+        for array in samples() {
+            let (spec, all) = bytes_of(&array);
+            let kept = BooleanBuffer::collect_bool(array.len(), |row| row % 2 == 1);
+            let mut odd = Vec::new();
+            spec.each(&array, Some(&kept), |value| {
+                odd.push(value.to_vec());
+                Ok(())
+            })
+            .unwrap();
+            let expected: Vec<_> = all.into_iter().skip(1).step_by(2).collect();
+            assert_eq!(odd, expected, "{}", array.data_type());
+        }
+    }
+
+    fn check_prefixes<K: PrefixKey>(strings: &[Vec<u8>]) {
+        for a in strings {
+            let key = K::of(a);
+            if let Some(length) = K::whole(key.to_bits()) {
+                assert_eq!(&K::bytes(key.to_bits())[..length], a.as_slice());
+            } else {
+                assert!(a.len() > K::BYTES);
+            }
+            for b in strings {
+                match key.cmp(&K::of(b)) {
+                    Ordering::Equal if K::whole(key.to_bits()).is_some() => assert_eq!(a, b),
+                    Ordering::Equal => assert_eq!(a[..K::BYTES], b[..K::BYTES]),
+                    order => assert_eq!(order, a.cmp(b), "{a:?} {b:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn prefix_keys_order_as_their_strings() {
+        let mut strings = Vec::new();
+        for length in 0..20 {
+            for byte in [0, 1, 7, 8, 15, 16, 255] {
+                strings.push(vec![byte; length]);
+                let mut ends_in_zero = vec![byte; length];
+                ends_in_zero.extend([0, 0]);
+                strings.push(ends_in_zero);
+            }
+        }
+        check_prefixes::<u64>(&strings);
+        check_prefixes::<u128>(&strings);
+    }
+
+    #[test]
+    fn lanes_take_prefix_keys_as_they_are() {
+        fn check<K: PrefixKey>() {
+            let keys: Vec<K> = ["", "a", "zzzzzzzzzzzzzzzzzzzzz", "\u{7f}"]
+                .map(|s| K::of(s.as_bytes()))
+                .into();
+            let bits: Vec<KeyBits> = keys.iter().map(|key| key.to_bits()).collect();
+            assert_eq!(K::spec().keys(&K::array(keys)).unwrap(), bits);
+        }
+        check::<u64>();
+        check::<u128>();
+    }
+
+    #[test]
+    fn offsets_that_overflow_are_an_error() {
+        let long = vec![b'x'; 1 << 20];
+        let values = vec![long.as_slice(); 2048];
+        let error = ByteSpec::of(&DataType::Utf8)
+            .unwrap()
+            .to_array(&values)
+            .unwrap_err()
+            .strip_backtrace();
+        assert!(
+            error.contains("2147483648 bytes of quantile values do not fit"),
+            "{error}"
+        );
+    }
+}

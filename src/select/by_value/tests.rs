@@ -1,0 +1,174 @@
+//! Against a sort.
+
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+use futures::FutureExt;
+
+use super::*;
+use crate::kernel::CpuBackend;
+use crate::select::{Method, Quantile};
+
+/// More than are selected by comparing.
+const MANY: usize = 3 * FEW as usize;
+
+fn mixed(i: usize) -> usize {
+    (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (i << 7)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
+}
+
+fn selection(values: Values, workers: Workers) -> ValueSelection {
+    let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+    ValueSelection {
+        values: Arc::new(values),
+        backend: Arc::new(CpuBackend::new(pool.as_ref())),
+        strategy: StrategyName::Auto,
+        workers,
+        memory: MemoryConsumer::new("test").register(&pool),
+    }
+}
+
+fn asked() -> Ask {
+    let per_mille = [0, 1, 10, 250, 333, 500, 501, 750, 990, 999, 1000];
+    let quantiles = per_mille.map(|q| Quantile::try_from_f64(f64::from(q) / 1000.0).unwrap());
+    Ask {
+        quantiles: quantiles.into(),
+        method: Method::Disc,
+        descending: false,
+    }
+}
+
+/// Solves over two parts, and compares every rank with a sort.
+fn check(name: &str, strings: &[Vec<u8>]) -> ValueSolution {
+    let mut parts = vec![Values::default(), Values::default()];
+    for (i, string) in strings.iter().enumerate() {
+        parts[i % 2].push(string).unwrap();
+    }
+    let ask = asked();
+    let selection = selection(Values::merged(parts), Workers::blocking(3));
+    let solution = selection.solve(&[&ask]).now_or_never().unwrap().unwrap();
+    let mut sorted = strings.to_vec();
+    sorted.sort_unstable();
+    assert_eq!(solution.n, sorted.len() as u64);
+    for rank in ask.ranks(solution.n) {
+        let expected = &sorted[rank as usize - 1];
+        assert_eq!(solution.value_at(rank).unwrap(), expected, "{name}, rank {rank}");
+    }
+    assert_eq!(selection.memory.size(), 0, "{name}");
+    solution
+}
+
+fn strings(of: impl Fn(usize) -> Vec<u8>) -> Vec<Vec<u8>> {
+    (0..MANY).map(of).collect()
+}
+
+#[test]
+fn keys_that_hold_all_that_follows_the_prefix_need_one_level() {
+    for digits in [6, 12] {
+        let solution = check(
+            "prefix of 20 bytes",
+            &strings(|i| format!("a common prefix of 20{:0digits$}", mixed(i) % 1_000_000).into()),
+        );
+        assert_eq!((solution.levels, solution.refined), (1, 0));
+    }
+    let solution = check("short", &strings(|i| format!("{}", mixed(i) % 99_999).into()));
+    assert_eq!((solution.levels, solution.refined), (1, 0));
+}
+
+#[test]
+fn equal_values_need_no_rounds() {
+    for length in [0, 3, 5000] {
+        let solution = check("all equal", &vec![vec![b'x'; length]; MANY]);
+        assert_eq!((solution.levels, solution.rounds.len()), (1, 0));
+    }
+}
+
+#[test]
+fn ties_are_refined() {
+    let few = |i: usize| {
+        format!(
+            "{} and so on, in many more words: {}",
+            mixed(i) % 4,
+            mixed(i) % 8 / 4
+        )
+    };
+    let solution = check("few long ones", &strings(|i| few(i).into()));
+    assert!(
+        solution.levels > 1 && solution.refined >= MANY as u64 / 2,
+        "{solution:?}"
+    );
+    let ends = |i: usize| format!("{}{}{}", mixed(i) % 2, "-".repeat(300), mixed(i));
+    let solution = check("clusters that differ at the end", &strings(|i| ends(i).into()));
+    assert_eq!((solution.levels, solution.refined), (2, MANY as u64));
+    let half = |i: usize| match i % 2 {
+        0 => "half of the values are this one".to_owned(),
+        _ => format!("half {}", mixed(i)),
+    };
+    check("half equal", &strings(|i| half(i).into()));
+}
+
+#[test]
+fn lengths_tell_apart_what_bytes_do_not() {
+    check("zeros", &strings(|i| vec![0; mixed(i) % 40]));
+    check(
+        "zeros after a prefix",
+        &strings(|i| [b"abc".to_vec(), vec![0; mixed(i) % 20]].concat()),
+    );
+    check("staircase", &strings(|i| vec![b'a'; mixed(i) % 600]));
+    check("ones of 255", &strings(|i| vec![255; mixed(i) % 33]));
+    check("empty or not", &strings(|i| vec![b'z'; 20 * (mixed(i) % 2)]));
+}
+
+#[test]
+fn long_common_prefixes() {
+    let long = "x".repeat(2000);
+    check("2 kB", &strings(|i| format!("{long}{}", mixed(i)).into()));
+}
+
+#[test]
+fn few_values_are_compared() {
+    for n in [1, 2, 3, 1000] {
+        let all = strings(|i| format!("value {}", mixed(i)).into());
+        let solution = check("few", &all[..n]);
+        assert_eq!((solution.levels, solution.rounds.len()), (1, 0));
+    }
+    let none = selection(Values::default(), Workers::new(2));
+    let none = none.solve(&[&asked()]).now_or_never().unwrap().unwrap();
+    assert_eq!((none.n, none.levels), (0, 0));
+    assert!(none.value_at(1).is_err());
+}
+
+#[test]
+fn the_runtime_s_threads_find_the_same() {
+    let mut values = Values::default();
+    let all = strings(|i| format!("{}{}", mixed(i) % 3, mixed(i + 1)).repeat(3).into());
+    for value in &all {
+        values.push(value).unwrap();
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .unwrap();
+    let selection = selection(values, Workers::new(3));
+    let solution = runtime.block_on(selection.solve(&[&asked()])).unwrap();
+    let mut sorted = all;
+    sorted.sort_unstable();
+    let median = solution.value_at(MANY as u64 / 2).unwrap();
+    assert_eq!(median, sorted[MANY / 2 - 1]);
+}
+
+#[test]
+fn without_memory_for_keys_the_error_says_so() {
+    let mut values = Values::default();
+    let all = strings(|i| format!("{}", mixed(i)).into());
+    for value in &all {
+        values.push(value).unwrap();
+    }
+    let mut selection = selection(values, Workers::blocking(2));
+    let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(100_000));
+    selection.memory = MemoryConsumer::new("test").register(&pool);
+    let error = selection.solve(&[&asked()]).now_or_never().unwrap().unwrap_err();
+    let root = error.find_root();
+    assert!(
+        matches!(root, datafusion::common::DataFusionError::ResourcesExhausted(_)),
+        "{error}"
+    );
+    assert_eq!(pool.reserved(), 0);
+}

@@ -1,0 +1,208 @@
+//! Answers of values that have no fixed-width key.
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Decimal256Array};
+use datafusion::arrow::datatypes::{Decimal256Type, i256};
+use datafusion::common::Result;
+use std::sync::Arc;
+
+use super::{Ask, Fraction, Method};
+use crate::key::ByteSpec;
+
+/// The values that answers are or lie between, of one group or of many, one after the other.
+#[derive(Debug)]
+pub(crate) struct Picked<'a> {
+    method: Method,
+    low: Vec<&'a [u8]>,
+    /// These two only where the method interpolates.
+    high: Vec<&'a [u8]>,
+    weights: Vec<Fraction>,
+}
+
+impl<'a> Picked<'a> {
+    pub(crate) fn new(method: Method) -> Self {
+        Self {
+            method,
+            low: Vec::new(),
+            high: Vec::new(),
+            weights: Vec::new(),
+        }
+    }
+
+    /// Adds the answers of `ask` over `n > 0` values, one for each quantile.
+    ///
+    /// # Errors
+    /// Those of `value_at`, which gives the value of a rank that [`Ask::ranks`] named.
+    pub(crate) fn add(
+        &mut self,
+        ask: &Ask,
+        n: u64,
+        value_at: &dyn Fn(u64) -> Result<&'a [u8]>,
+    ) -> Result<()> {
+        for quantile in &ask.quantiles {
+            let pick = ask.pick(*quantile, n);
+            self.low.push(value_at(pick.low)?);
+            if self.method.interpolates() {
+                self.high.push(value_at(pick.high)?);
+                self.weights.push(pick.weight);
+            }
+        }
+        Ok(())
+    }
+
+    /// All answers, of type [`Method::result_type`].
+    ///
+    /// # Errors
+    /// Those of [`ByteSpec::to_array`].
+    pub(crate) fn finish(&self, spec: &ByteSpec) -> Result<ArrayRef> {
+        let low = spec.to_array(&self.low)?;
+        if !self.method.interpolates() {
+            return Ok(low);
+        }
+        let high = spec.to_array(&self.high)?;
+        let ends = low.as_primitive::<Decimal256Type>().values().iter();
+        let ends = ends.zip(high.as_primitive::<Decimal256Type>().values());
+        let between = ends
+            .zip(&self.weights)
+            .map(|((low, high), weight)| lerp_rounded(*low, *high, *weight));
+        let between = Decimal256Array::from_iter_values(between);
+        Ok(Arc::new(between.with_data_type(low.data_type().clone())))
+    }
+}
+
+/// `low + weight (high - low)`, exact, then rounded to an integer, half away from zero.
+fn lerp_rounded(low: i256, high: i256, weight: Fraction) -> i256 {
+    // The difference can need 257 bits, so halves are taken: high - low = 2 half + rest with |rest| <= 2. Then
+    //   (high - low) num / den = 2 (half / den) num + (2 (half % den) + rest) num / den,
+    // where the last product stays below 2^255 as num < den <= 10^38 < 2^127. All else may wrap, for the sum lies
+    // between low and high.
+    let two = i256::from_i128(2);
+    let [num, den] = [weight.num, weight.den].map(|part| i256::from_i128(part as i128));
+    let half = (high / two).wrapping_sub(low / two);
+    let rest = (high % two).wrapping_sub(low % two);
+    let part = ((half % den) * two + rest) * num;
+    let (mut floor, mut above) = (part / den, part % den);
+    if above.is_negative() {
+        (floor, above) = (floor - i256::ONE, above + den);
+    }
+    let whole = low
+        .wrapping_add((half / den).wrapping_mul(num).wrapping_mul(two))
+        .wrapping_add(floor);
+    // The value is whole + above / den, with 0 <= above < den; a half below zero stays where it is.
+    let doubled = above * two;
+    if doubled > den || (doubled == den && !whole.is_negative()) {
+        whole.wrapping_add(i256::ONE)
+    } else {
+        whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::select::quantile::Quantile;
+
+    fn int(value: i128) -> i256 {
+        i256::from_i128(value)
+    }
+
+    fn fraction(num: u128, den: u128) -> Fraction {
+        Fraction { num, den }
+    }
+
+    #[test]
+    fn decimals_agree_with_those_of_128_bits() {
+        let numbers = [
+            0,
+            1,
+            -1,
+            2,
+            3,
+            -7,
+            100,
+            i128::MAX / 3,
+            i128::MIN / 3,
+            12_345_678_901_234_567_890,
+        ];
+        let weights = [
+            (0, 1),
+            (1, 2),
+            (1, 3),
+            (2, 3),
+            (1, 10),
+            (999, 1000),
+            (10_u128.pow(38) - 1, 10_u128.pow(38)),
+        ];
+        for low in numbers {
+            for high in numbers {
+                for (num, den) in weights {
+                    let weight = fraction(num, den);
+                    let expected = crate::select::quantile::between::lerp_rounded(low, high, weight);
+                    assert_eq!(
+                        lerp_rounded(int(low), int(high), weight),
+                        int(expected),
+                        "{low} {high} {weight:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn halves_go_away_from_zero() {
+        for (low, high, expected) in [
+            (0, 1, 1),
+            (-1, 0, -1),
+            (-1, 2, 1),
+            (-2, 1, -1),
+            (-3, -4, -4),
+            (4, 3, 4),
+        ] {
+            assert_eq!(
+                lerp_rounded(int(low), int(high), Fraction::HALF),
+                int(expected),
+                "{low} {high}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_overflows() {
+        let (least, greatest) = (i256::MIN, i256::MAX);
+        assert_eq!(lerp_rounded(least, greatest, Fraction::HALF), int(-1));
+        assert_eq!(lerp_rounded(greatest, least, Fraction::HALF), int(-1));
+        assert_eq!(
+            lerp_rounded(greatest, greatest - int(1), Fraction::HALF),
+            greatest
+        );
+        let nearly = fraction(10_u128.pow(38) - 1, 10_u128.pow(38));
+        // The difference is 2^256 - 1; one part in 10^38 of it lies below the top.
+        let below = i256::from_string("1157920892373161954235709850086879078533").unwrap();
+        assert_eq!(lerp_rounded(least, greatest, nearly), greatest - below);
+        assert_eq!(lerp_rounded(greatest, least, nearly), least + below);
+        assert_eq!(lerp_rounded(least, greatest, fraction(0, 1)), least);
+    }
+
+    #[test]
+    fn answers_come_one_after_the_other() {
+        let ask = Ask {
+            quantiles: [1.0, 0.0].map(|q| Quantile::try_from_f64(q).unwrap()).into(),
+            method: Method::Disc,
+            descending: false,
+        };
+        let groups: [&[&[u8]]; 2] = [&[b"a", b"b", b"c"], &[b"z"]];
+        let mut picked = Picked::new(Method::Disc);
+        for group in groups {
+            picked
+                .add(&ask, group.len() as u64, &|rank| Ok(group[rank as usize - 1]))
+                .unwrap();
+        }
+        let spec = match crate::key::Order::try_new(&datafusion::arrow::datatypes::DataType::Binary).unwrap()
+        {
+            crate::key::Order::Bytes(spec) => spec,
+            crate::key::Order::Keys(_) => unreachable!("binary values have no keys"),
+        };
+        let answers = picked.finish(&spec).unwrap();
+        let answers: Vec<_> = answers.as_binary::<i32>().iter().flatten().collect();
+        assert_eq!(answers, [b"c", b"a", b"z", b"z"]);
+    }
+}
