@@ -22,7 +22,8 @@
 //!                                                           └── key/   order-preserving unsigned integers
 //! ```
 //! - [`functions`]: `exact_quantiles` and its accumulators, [`functions::expr_fn`] for the expression API
-//! - [`planner`]: turns an ungrouped call into [`exec::QuantilesExec`]; [`register_all`] puts all into a session
+//! - [`planner`]: turns calls into [`exec::QuantilesExec`] and, with groups, [`exec::GroupedQuantilesExec`];
+//!   [`register_all`] puts all into a session
 //! - [`exec`]: reads every partition once, keeps the keys, drives the rounds
 //! - [`select`]: quantiles as exact ranks, and the strategies that find the values of ranks
 //! - [`kernel`]: what one partition does in a round

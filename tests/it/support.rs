@@ -57,8 +57,13 @@ pub(crate) async fn rows(ctx: &SessionContext, sql: &str) -> Vec<String> {
     let batches = query(ctx, sql)
         .await
         .unwrap_or_else(|error| panic!("{sql}: {error}"));
+    texts(&batches)
+}
+
+/// Rows as text, columns joined by ` | `.
+pub(crate) fn texts(batches: &[RecordBatch]) -> Vec<String> {
     let mut rows = Vec::new();
-    for batch in &batches {
+    for batch in batches {
         for row in 0..batch.num_rows() {
             let values = batch.columns().iter().map(|column| match column.is_null(row) {
                 true => "NULL".to_owned(),

@@ -40,7 +40,7 @@ impl<W: Word> Grouping<W> {
         Ok(match &plan.packing {
             Some(packing) => Grouping::Packed {
                 packing: packing.clone(),
-                table: GroupTable::new(),
+                table: GroupTable::for_rows(),
                 null: None,
             },
             None => Grouping::Interned {

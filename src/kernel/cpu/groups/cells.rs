@@ -26,8 +26,8 @@ use crate::key::{KeyBits, KeySpec, words};
 const CHUNK_ROWS: usize = 1 << 19;
 /// Keys that are sampled for the cell function.
 const SAMPLE: usize = 1 << 14;
-/// Counters that stay in the second-level cache.
-const COUNTERS: usize = 1 << 18;
+/// Counters of 32 bits that stay in the second-level cache, beside the keys that pass through it.
+const COUNTERS: usize = 1 << 17;
 /// Cells of the table that all groups share; neighbours are taken together where there are too many groups.
 const TABLE_CELLS: usize = 1 << 14;
 
