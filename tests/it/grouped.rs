@@ -211,19 +211,6 @@ fn assert_same(found: &[String], expected: &[String], what: &str) {
     }
 }
 
-/// Waits until nothing is reserved and no file is left: a task that is cancelled ends a moment after its stream.
-async fn all_is_given_back(ctx: &SessionContext) {
-    let start = Instant::now();
-    let runtime = ctx.runtime_env();
-    while runtime.memory_pool.reserved() > 0 || runtime.disk_manager.used_disk_space() > 0 {
-        assert!(
-            start.elapsed() < Duration::from_secs(10),
-            "memory or disk is still held"
-        );
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 async fn check(case: &Case) {
     let table = table(case);
     let ctx = match case.limit {

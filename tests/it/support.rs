@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
 use datafusion::arrow::util::display::array_value_to_string;
@@ -127,4 +128,17 @@ pub(crate) fn by_sort<T: PartialOrd + Copy>(values: &[T], per_mille: usize) -> O
     sorted.sort_by(|a, b| a.partial_cmp(b).expect("no NaN"));
     let rank = (per_mille * sorted.len()).div_ceil(1000).max(1);
     sorted.get(rank - 1).copied()
+}
+
+/// Waits until nothing is reserved and no file is left: a task that is cancelled ends a moment after its stream.
+pub(crate) async fn all_is_given_back(ctx: &SessionContext) {
+    let start = Instant::now();
+    let runtime = ctx.runtime_env();
+    while runtime.memory_pool.reserved() > 0 || runtime.disk_manager.used_disk_space() > 0 {
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "memory or disk is still held"
+        );
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }

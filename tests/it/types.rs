@@ -9,13 +9,15 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::compute::{SortOptions, cast, filter, take};
 use datafusion::arrow::datatypes::{DataType, Field, Int32Type, i256};
-use datafusion::prelude::SessionContext;
+use datafusion::common::DataFusionError;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_quantiles::Method;
 use datafusion_quantiles::compute::quantiles;
 use proptest::prelude::*;
 
 use crate::patterns::{self, Pattern};
-use crate::support::{query, register, row, session};
+use crate::support::{all_is_given_back, query, register, row, session};
 
 /// How the words of a pattern become texts.
 #[derive(Debug, Clone, Copy)]
@@ -483,6 +485,42 @@ async fn explain_analyze_says_what_levels_did() {
     assert!(
         plan.contains("values_kept=50.00 K") && plan.contains("strategy_"),
         "{plan}"
+    );
+}
+
+#[tokio::test]
+async fn any_memory_limit_is_exact_or_exhausted() {
+    let texts = |i: u32| format!("common prefix {:08}", i.wrapping_mul(2_654_435_761) % 100_000_000);
+    let array: ArrayRef = Arc::new(StringArray::from_iter_values((0..200_000).map(texts)));
+    let rows = RecordBatch::try_from_iter([("x", array)]).unwrap();
+    let mut sorted: Vec<String> = (0..200_000).map(texts).collect();
+    sorted.sort_unstable();
+    let mut answered = Vec::new();
+    for limit in [1, 2, 4, 8, 16, 32, 64].map(|mib| mib << 20) {
+        let runtime = RuntimeEnvBuilder::new()
+            .with_memory_limit(limit, 1.0)
+            .build_arc()
+            .unwrap();
+        let config = SessionConfig::new().with_target_partitions(2);
+        let ctx = SessionContext::new_with_config_rt(config, runtime);
+        datafusion_quantiles::register_all(&ctx).unwrap();
+        register(&ctx, "t", &rows, 2, 8192);
+        match query(&ctx, "SELECT exact_quantiles(x, [0.5]) FROM t").await {
+            Ok(found) => {
+                let median: ArrayRef = Arc::new(StringArray::from(vec![sorted[99_999].as_str()]));
+                assert_eq!(&list_at(&found, 0).unwrap(), &median);
+                answered.push(limit);
+            }
+            Err(error) => {
+                let is_exhausted = matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
+                assert!(is_exhausted && answered.is_empty(), "{limit}: {error}");
+            }
+        }
+        all_is_given_back(&ctx).await;
+    }
+    assert!(
+        answered.contains(&(32 << 20)) && !answered.contains(&(1 << 20)),
+        "{answered:?}"
     );
 }
 
