@@ -222,7 +222,7 @@ impl AggregateUDFImpl for ExactQuantiles {
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         match arg_types {
-            [x] if self.bound.is_some() => Ok(vec![ordered_type(x).clone()]),
+            [x] if self.bound.is_some() => Ok(vec![ordered_type(x)]),
             [x, quantiles] => {
                 // Types without an order are refused by `return_type`, whose error reaches the user as it is.
                 Ok(vec![ordered_type(x), quantiles.clone()])

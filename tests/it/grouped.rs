@@ -11,6 +11,7 @@ use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Int64Type};
 use datafusion::common::DataFusionError;
 use datafusion::execution::FunctionRegistry;
+use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::*;
 use datafusion_quantiles::functions::{QuantilesExprPlanner, all_aggregates};
@@ -177,7 +178,11 @@ fn table(case: &Case) -> RecordBatch {
 }
 
 fn limited(megabytes: usize, partitions: usize) -> SessionContext {
-    let runtime = RuntimeEnvBuilder::new().with_memory_limit(megabytes << 20, 1.0);
+    within(Arc::new(GreedyMemoryPool::new(megabytes << 20)), partitions)
+}
+
+fn within(pool: Arc<dyn MemoryPool>, partitions: usize) -> SessionContext {
+    let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool);
     let config = SessionConfig::new().with_target_partitions(partitions);
     let ctx = SessionContext::new_with_config_rt(config, runtime.build_arc().unwrap());
     datafusion_quantiles::register_all(&ctx).unwrap();
@@ -352,13 +357,18 @@ async fn any_memory_limit_is_exact_or_exhausted() {
         }
         // Not by luck: more rows than fit do go to disk.
         let table = numbers(1_200_000, group);
-        let ctx = limited(12, 2);
-        register(&ctx, "t", &table, 2, 8192);
-        let line = analyzed(&ctx).await;
-        assert!(
-            line.contains("spilled_bytes=") && !line.contains("spilled_bytes=0"),
-            "{shape}: {line}"
-        );
+        for pool in [
+            Arc::new(GreedyMemoryPool::new(12 << 20)) as Arc<dyn MemoryPool>,
+            Arc::new(FairSpillPool::new(12 << 20)),
+        ] {
+            let ctx = within(pool, 2);
+            register(&ctx, "t", &table, 2, 8192);
+            let line = analyzed(&ctx).await;
+            assert!(
+                line.contains("spilled_bytes=") && !line.contains("spilled_bytes=0"),
+                "{shape}: {line}"
+            );
+        }
     }
 }
 

@@ -227,9 +227,8 @@ impl ExecutionPlan for GroupedQuantilesExec {
         let partitions = self.input.output_partitioning().partition_count();
         let streams = (0..partitions).map(|i| self.input.execute(i, Arc::clone(&context)));
         let streams = streams.collect::<Result<Vec<_>>>()?;
-        let memory = MemoryConsumer::new(self.name())
-            .with_can_spill(true)
-            .register(context.memory_pool());
+        // Not as one that can spill: a fair pool bounds each reservation of such a consumer, and not their sum.
+        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
         run::stream(Arc::clone(&self.plan), streams, memory, &self.metrics, &context)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::JoinSet;
 use datafusion::common::{Result, internal_err};
-use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::metrics::{
@@ -50,6 +50,7 @@ pub(super) fn stream(
             plan,
             FreePages::of(context.memory_pool().as_ref()),
             Spiller::new(Arc::clone(&context.runtime_env().disk_manager)),
+            share(context.memory_pool().as_ref(), streams.len()),
             builder().counter("input_rows", 0),
             [
                 builder().subset_time("scan_time", 0),
@@ -66,6 +67,14 @@ pub(super) fn stream(
     Ok(make_cooperative(Box::pin(RecordBatchStreamAdapter::new(
         schema, batches,
     ))))
+}
+
+/// What each of `scans` scans may hold of a pool: together half of it. The rest is for what is in flight.
+fn share(pool: &dyn MemoryPool, scans: usize) -> usize {
+    match pool.memory_limit() {
+        MemoryLimit::Finite(limit) => limit / 2 / scans.max(1),
+        MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,
+    }
 }
 
 /// One execution of the operator.

@@ -49,6 +49,8 @@ pub(super) struct Shared {
     many: AtomicBool,
     pub(super) free: Option<Arc<FreePages>>,
     pub(super) spiller: Spiller,
+    /// Bytes that the rows of one scan may hold, so that it leaves the others theirs.
+    share: usize,
     pub(super) rows: Count,
     pub(super) times: [Time; 2],
 }
@@ -58,6 +60,7 @@ impl Shared {
         plan: Arc<GroupPlan>,
         free: Option<Arc<FreePages>>,
         spiller: Spiller,
+        share: usize,
         rows: Count,
         times: [Time; 2],
     ) -> Self {
@@ -66,6 +69,7 @@ impl Shared {
             many: AtomicBool::new(false),
             free,
             spiller,
+            share,
             rows,
             times,
         }
@@ -205,7 +209,8 @@ impl<W: Word> GroupScan<W> {
         let columns = columns.map(|column| column_values(column, batch));
         let columns = columns.collect::<Result<Vec<_>>>()?;
         if let Phase::Few(few) = &mut self.phase
-            && make_few_room(few, &plan.aggregates.columns, &columns, batch.num_rows()).is_err()
+            && (make_few_room(few, &plan.aggregates.columns, &columns, batch.num_rows()).is_err()
+                || few.iter().map(NumberedKeys::bytes).sum::<usize>() > self.shared.share)
         {
             // On disk, by partitions, is room.
             self.shared.many.store(true, Ordering::Relaxed);
@@ -304,6 +309,9 @@ impl<W: Word> Many<W> {
         });
         // What waits, and the run that it becomes: about as much.
         let wanted = 2 * (run_bytes(&batch, &shared.specs()) + 2 * rows + others.sum::<usize>());
+        if self.runs.memory.size() + self.memory.size() + wanted > shared.share {
+            self.make_room(shared)?;
+        }
         if self.memory.try_grow(wanted).is_err() {
             self.flush(shared)?;
             if self.memory.try_grow(wanted).is_err() {

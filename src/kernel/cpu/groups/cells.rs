@@ -138,6 +138,11 @@ impl NumberedKeys {
         Ok(())
     }
 
+    /// Bytes held, as reserved.
+    pub(crate) fn bytes(&self) -> usize {
+        self.reservation.size()
+    }
+
     /// Values held.
     pub(crate) fn rows(&self) -> usize {
         self.rows
