@@ -147,12 +147,14 @@ fn table(ctx: &SessionContext, x: ArrayRef, partitions: usize) {
 }
 
 fn queries(q: f64) -> Vec<String> {
+    // At 0 and 1 DataFusion plans its own min and max, which depend on the order of rows where there are NaNs.
+    let inner = if q == 0.0 || q == 1.0 { 0.5 } else { q };
     let calls = format!(
-        "median(x) AS a, percentile_cont({q:?}) WITHIN GROUP (ORDER BY x) AS b,
-         percentile_cont({q:?}) WITHIN GROUP (ORDER BY x DESC) AS c, percentile_cont(x, {q:?}) AS d,
+        "median(x) AS a, percentile_cont({inner:?}) WITHIN GROUP (ORDER BY x) AS b,
+         percentile_cont({inner:?}) WITHIN GROUP (ORDER BY x DESC) AS c, percentile_cont(x, {inner:?}) AS d,
          median(x) FILTER (WHERE g > 1) AS e"
     );
-    let distinct = format!("median(DISTINCT x) AS a, percentile_cont(DISTINCT x, {q:?}) AS b");
+    let distinct = format!("median(DISTINCT x) AS a, percentile_cont(DISTINCT x, {inner:?}) AS b");
     let over = |frame: &str| {
         format!(
             "SELECT median(x) OVER w AS a, percentile_cont(x, {q:?}) OVER w AS b FROM t WINDOW w AS ({frame}) ORDER BY i"

@@ -355,6 +355,8 @@ impl<W: Word> Many<W> {
         if self.old.words.is_empty() {
             return Ok(());
         }
+        // What is staged has the inputs of plain aggregates with it; what is old has not.
+        self.flush(shared)?;
         let specs = shared.specs();
         let empty = |spec: &&KeySpec| StagedColumn {
             rows: Some(Vec::new()),
