@@ -17,7 +17,7 @@ use datafusion::physical_plan::metrics::{
 
 use super::aggregate::{Aggregates, Output, QuantilesCall};
 use super::room::{Columns, make_room};
-use super::scan::{Kept, PartitionScan};
+use super::scan::{Kept, PartitionScan, in_order};
 use crate::functions::Selected;
 use crate::kernel::memory::Workspace;
 use crate::kernel::values::Values;
@@ -185,16 +185,7 @@ impl Run {
             )?;
             tasks.spawn(async move { (partition, scan.read(stream).await) });
         }
-        let mut scans = Vec::with_capacity(tasks.len());
-        while let Some(joined) = tasks.join_next().await {
-            match joined {
-                Ok((partition, scan)) => scans.push((partition, scan?)),
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                Err(error) => return internal_err!("a scan task ended early: {error}"),
-            }
-        }
-        scans.sort_by_key(|(partition, _)| *partition);
-        Ok(scans.into_iter().map(|(_, scan)| scan).collect())
+        in_order(tasks).await
     }
 
     fn record_held(&self, columns: &[Vec<Kept>]) {

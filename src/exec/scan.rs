@@ -7,7 +7,8 @@ use std::time::Instant;
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::compute::filter_record_batch;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::runtime::JoinSet;
+use datafusion::common::{Result, exec_datafusion_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
@@ -20,6 +21,21 @@ use super::aggregate::{Aggregates, KeyColumn, PlainAggregate};
 use crate::kernel::values::Values;
 use crate::kernel::{Backend, Lane, Stop, may_fail};
 use crate::key::ByteSpec;
+
+/// What a task for each partition gives, in the order of partitions, so that merging is reproducible. The first error ends
+/// the others.
+pub(super) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, Result<T>)>) -> Result<Vec<T>> {
+    let mut done = Vec::with_capacity(tasks.len());
+    while let Some(joined) = tasks.join_next().await {
+        match joined {
+            Ok((partition, result)) => done.push((partition, result?)),
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(error) => return internal_err!("the task of a partition ended early: {error}"),
+        }
+    }
+    done.sort_by_key(|(partition, _)| *partition);
+    Ok(done.into_iter().map(|(_, result)| result).collect())
+}
 
 /// The values of a column that calls may answer with.
 pub(super) enum Kept {

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, LargeListArray, new_empty_array};
 use datafusion::arrow::buffer::OffsetBuffer;
-use datafusion::arrow::compute::{and, concat, filter, is_not_null, prep_null_mask_filter};
+use datafusion::arrow::compute::{concat, filter};
 use datafusion::common::{Result, internal_err, resources_datafusion_err};
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
 use super::accumulator::{SelectedColumn, extend, state_item, state_rows};
-use crate::key::KeyBits;
+use crate::key::{KeyBits, kept};
 
 /// Groups whose answers are gathered before they become one array.
 const CHUNK: usize = 4096;
@@ -146,7 +146,7 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
     ) -> Result<()> {
         self.group_count = total_num_groups;
         let values = &values[0];
-        let kept = kept_rows(values, opt_filter)?;
+        let kept = kept(values.as_ref(), opt_filter)?;
         extend_groups(&mut self.groups, kept.as_ref(), group_indices)?;
         let keys = match &kept {
             None => self.column.spec().keys(values.as_ref())?,
@@ -221,27 +221,9 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
     }
 }
 
-/// The rows with a value that pass the filter; `None`: all of them.
-pub(super) fn kept_rows(
-    values: &ArrayRef,
-    opt_filter: Option<&BooleanArray>,
-) -> Result<Option<BooleanArray>> {
-    let valid = (values.logical_null_count() > 0)
-        .then(|| is_not_null(values.as_ref()))
-        .transpose()?;
-    let passed = opt_filter.map(|passed| match passed.null_count() {
-        0 => passed.clone(),
-        _ => prep_null_mask_filter(passed),
-    });
-    Ok(match (valid, passed) {
-        (Some(valid), Some(passed)) => Some(and(&valid, &passed)?),
-        (valid, passed) => valid.or(passed),
-    })
-}
-
 /// A state for each row: its value, if it has one and passes the filter.
 pub(super) fn rows_as_states(values: &ArrayRef, opt_filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
-    let state = match kept_rows(values, opt_filter)? {
+    let state = match kept(values.as_ref(), opt_filter)? {
         None => state_column(Arc::clone(values), vec![1; values.len()])?,
         Some(kept) => {
             let lengths = kept.values().iter().map(usize::from).collect();

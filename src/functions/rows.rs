@@ -14,11 +14,9 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_
 use datafusion::logical_expr::{Accumulator, EmitTo, GroupsAccumulator};
 
 use super::accumulator::{SelectedColumn, extend, state_rows};
-use super::groups::{
-    emitted_count, extend_groups, group_id, kept_rows, lengths, rows_as_states, starts, state_column,
-};
+use super::groups::{emitted_count, extend_groups, group_id, lengths, rows_as_states, starts, state_column};
 use crate::kernel::values::{At, Values};
-use crate::key::ByteSpec;
+use crate::key::{ByteSpec, kept};
 use crate::select::quantile::by_value::Picked;
 
 impl SelectedColumn<ByteSpec> {
@@ -141,7 +139,7 @@ impl SlidingValuesAccumulator {
 
     fn insert(&mut self, array: &ArrayRef) -> Result<()> {
         let spec = self.column.spec();
-        let kept = kept_rows(array, None)?;
+        let kept = kept(array.as_ref(), None)?;
         let (values, sorted) = (&mut self.values, &mut self.sorted);
         let before = sorted.len();
         spec.each(array, kept.as_ref().map(BooleanArray::values), |value| {
@@ -167,7 +165,7 @@ impl Accumulator for SlidingValuesAccumulator {
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let kept = kept_rows(&values[0], None)?;
+        let kept = kept(values[0].as_ref(), None)?;
         let (held, sorted) = (&self.values, &mut self.sorted);
         let spec = self.column.spec();
         spec.each(
@@ -289,7 +287,7 @@ impl GroupsAccumulator for ValuesGroupsAccumulator {
         total_num_groups: usize,
     ) -> Result<()> {
         self.group_count = total_num_groups;
-        let kept = kept_rows(&values[0], opt_filter)?;
+        let kept = kept(values[0].as_ref(), opt_filter)?;
         extend_groups(&mut self.groups, kept.as_ref(), group_indices)?;
         self.values
             .append(self.column.spec(), &values[0], kept.as_ref())?;

@@ -277,7 +277,7 @@ fn encode<K: Key>(encoding: Encoding, raw: &Buffer) -> Vec<KeyBits> {
 /// # Errors
 /// Arrow's, if `mask` is not as long as `values`.
 pub(crate) fn kept(values: &dyn Array, mask: Option<&BooleanArray>) -> Result<Option<BooleanArray>> {
-    if mask.is_none() && values.null_count() == 0 {
+    if mask.is_none() && values.logical_null_count() == 0 {
         return Ok(None);
     }
     let valid = is_not_null(values)?;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::Result;
 use datafusion::common::runtime::JoinSet;
-use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::coop::make_cooperative;
@@ -21,6 +21,7 @@ use super::many::Parts;
 use super::scan::{GroupScan, Shared};
 use super::select::blocking;
 use super::worker::PartWorker;
+use crate::exec::scan::in_order;
 use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
@@ -108,16 +109,7 @@ impl GroupRun {
             let scan = GroupScan::<W>::try_new(Arc::clone(&self.shared), &self.memory)?;
             tasks.spawn(async move { (partition, scan.read(stream).await) });
         }
-        let mut scans = Vec::with_capacity(tasks.len());
-        while let Some(joined) = tasks.join_next().await {
-            match joined {
-                Ok((partition, scan)) => scans.push((partition, scan?)),
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                Err(error) => return internal_err!("a scan task ended early: {error}"),
-            }
-        }
-        scans.sort_by_key(|(partition, _)| *partition);
-        Ok(scans.into_iter().map(|(_, scan)| scan).collect())
+        in_order(tasks).await
     }
 
     async fn few<W: Word>(
@@ -143,18 +135,11 @@ impl GroupRun {
 
     async fn many<W: Word>(self, scans: Vec<GroupScan<W>>) -> Result<SendableRecordBatchStream> {
         self.count("many_groups", 1);
-        let mut partitioned = Vec::with_capacity(scans.len());
         let mut tasks = JoinSet::new();
-        for scan in scans {
-            tasks.spawn(blocking(move || scan.into_many()));
+        for (partition, scan) in scans.into_iter().enumerate() {
+            tasks.spawn(async move { (partition, blocking(move || scan.into_many()).await) });
         }
-        while let Some(joined) = tasks.join_next().await {
-            match joined {
-                Ok(scan) => partitioned.push(scan?),
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                Err(error) => return internal_err!("a partitioning task ended early: {error}"),
-            }
-        }
+        let partitioned = in_order(tasks).await?;
         let plan = Arc::clone(&self.shared.plan);
         let memory = self.memory.new_empty();
         let (parts, workers) = Parts::try_new(&self.shared, partitioned, memory, self.threads)?;

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
-use datafusion::arrow::buffer::BooleanBuffer;
-use datafusion::arrow::compute::{filter, filter_record_batch};
+use datafusion::arrow::compute::{filter, filter_record_batch, prep_null_mask_filter};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
@@ -32,7 +31,7 @@ use crate::kernel::cpu::groups::runs::{
 use crate::kernel::cpu::groups::words::Word;
 use crate::kernel::cpu::{FreePages, reserve};
 use crate::kernel::spill::{SpillFile, Spiller};
-use crate::key::{KeySpec, Width};
+use crate::key::{self, KeySpec, Width};
 
 /// More groups than this, and rows are partitioned.
 pub(super) const FEW_GROUPS: usize = 4096;
@@ -438,16 +437,16 @@ fn column_values(column: &KeyColumn, batch: &RecordBatch) -> Result<StagedColumn
         return kept(&values(&column.argument, batch)?, None, column);
     };
     let passed = mask(predicate, batch)?;
-    let passed = match passed.nulls() {
-        None => passed.values().clone(),
-        Some(nulls) => passed.values() & nulls.inner(),
-    };
     if column.argument.downcast_ref::<Column>().is_some() {
-        return kept(&values(&column.argument, batch)?, Some(passed), column);
+        return kept(&values(&column.argument, batch)?, Some(&passed), column);
     }
     // An expression must not see rows that the filter drops: `1 / x` with FILTER (WHERE x <> 0).
-    let rows: Vec<u32> = passed.set_indices_u32().collect();
-    let batch = filter_record_batch(batch, &BooleanArray::new(passed, None))?;
+    let passed = match passed.null_count() {
+        0 => passed,
+        _ => prep_null_mask_filter(&passed),
+    };
+    let rows: Vec<u32> = passed.values().set_indices_u32().collect();
+    let batch = filter_record_batch(batch, &passed)?;
     let mut staged = kept(&values(&column.argument, &batch)?, None, column)?;
     staged.rows = Some(match staged.rows {
         None => rows,
@@ -456,18 +455,12 @@ fn column_values(column: &KeyColumn, batch: &RecordBatch) -> Result<StagedColumn
     Ok(staged)
 }
 
-fn kept(values: &ArrayRef, passed: Option<BooleanBuffer>, column: &KeyColumn) -> Result<StagedColumn> {
-    let valid = values.logical_nulls().filter(|nulls| nulls.null_count() > 0);
-    let kept = match (valid, passed) {
-        (Some(valid), Some(passed)) => Some(valid.inner() & &passed),
-        (valid, passed) => valid.map(|valid| valid.into_inner()).or(passed),
-    };
-    let kept = kept.filter(|kept| kept.count_set_bits() < kept.len());
-    let (rows, dense) = match kept {
+fn kept(values: &ArrayRef, passed: Option<&BooleanArray>, column: &KeyColumn) -> Result<StagedColumn> {
+    let (rows, dense) = match key::kept(values.as_ref(), passed)? {
         None => (None, Arc::clone(values)),
         Some(kept) => (
-            Some(kept.set_indices_u32().collect()),
-            filter(values, &BooleanArray::new(kept, None))?,
+            Some(kept.values().set_indices_u32().collect()),
+            filter(values, &kept)?,
         ),
     };
     Ok(StagedColumn {
