@@ -88,6 +88,20 @@ impl ExactQuantiles {
         self.descending
     }
 
+    /// The name that this method and direction have among functions.
+    pub(super) fn registered_name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the function asks for these quantiles; `reversed`: from the other end.
+    pub(super) fn ask(&self, quantiles: &Quantiles, reversed: bool) -> Ask {
+        Ask {
+            quantiles: quantiles.list.clone(),
+            method: self.method,
+            descending: self.descending != reversed,
+        }
+    }
+
     fn column(&self, args: &AccumulatorArgs) -> Result<Selected> {
         let quantiles = match (&self.bound, args.exprs) {
             (Some(bound), [_]) => bound.clone(),
@@ -99,14 +113,9 @@ impl ExactQuantiles {
             .order_bys
             .first()
             .is_some_and(|order| order.options.descending);
-        let ask = Ask {
-            quantiles: quantiles.list,
-            method: self.method,
-            descending: self.descending != reversed,
-        };
         Selected::try_new(
             args.expr_fields[0].data_type(),
-            ask,
+            self.ask(&quantiles, reversed),
             quantiles.is_list,
             args.is_distinct,
         )

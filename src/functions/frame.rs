@@ -22,11 +22,86 @@ use crate::select::quantile::{Interpolation, Picks};
 #[derive(Debug)]
 pub(super) struct Frame {
     keys: Keys,
+    answers: Answers,
+    /// Until something comes or goes.
+    answer: Option<ScalarValue>,
+}
+
+/// From the order statistics of a frame to the value of its row.
+#[derive(Debug)]
+pub(super) struct Answers {
     interpolation: Interpolation,
     /// Where the answers lie, among this many values.
     picks: (u64, Picks),
-    /// Until something comes or goes.
-    answer: Option<ScalarValue>,
+    null: ScalarValue,
+}
+
+impl Answers {
+    pub(super) fn try_new(column: &SelectedColumn) -> Result<Self> {
+        Ok(Self {
+            interpolation: column.ask().interpolation(column.spec())?,
+            picks: (0, Picks::default()),
+            null: ScalarValue::try_from(&column.result_type()?)?,
+        })
+    }
+
+    /// The row of a frame of `n` values; `key_at` gives the key of a rank.
+    ///
+    /// # Errors
+    /// Those of `key_at`.
+    pub(super) fn row(
+        &mut self,
+        column: &SelectedColumn,
+        n: u64,
+        key_at: &dyn Fn(u64) -> Result<KeyBits>,
+    ) -> Result<ScalarValue> {
+        if n == 0 {
+            return Ok(self.null.clone());
+        }
+        if column.is_list() {
+            let mut keys = Vec::with_capacity(column.ask().quantiles.len());
+            self.keys(column, n, key_at, &mut keys)?;
+            return column.row(self.array(&keys)?, n);
+        }
+        self.pick(column, n);
+        match self.picks.1.iter().next() {
+            Some(pick) => {
+                let key = self.interpolation.answer(column.spec(), pick, key_at)?;
+                self.interpolation.result.scalar(key)
+            }
+            None => Ok(self.null.clone()),
+        }
+    }
+
+    /// Adds the keys of one frame's answers; none if `n` is 0.
+    pub(super) fn keys(
+        &mut self,
+        column: &SelectedColumn,
+        n: u64,
+        key_at: &dyn Fn(u64) -> Result<KeyBits>,
+        keys: &mut Vec<KeyBits>,
+    ) -> Result<()> {
+        if n == 0 {
+            return Ok(());
+        }
+        self.pick(column, n);
+        for pick in self.picks.1.iter() {
+            keys.push(self.interpolation.answer(column.spec(), pick, key_at)?);
+        }
+        Ok(())
+    }
+
+    /// Ranks change only with the number of values.
+    fn pick(&mut self, column: &SelectedColumn, n: u64) {
+        if n != self.picks.0 {
+            self.picks = (n, column.ask().picks(n));
+        }
+    }
+
+    /// Answers by their keys.
+    pub(super) fn array(&self, keys: &[KeyBits]) -> Result<ArrayRef> {
+        self.interpolation.result.to_array(keys)
+    }
 }
 
 /// Keys in a tree of their own width.
@@ -79,8 +154,7 @@ impl Frame {
                 Width::W64 => Keys::W64(OrderedKeys::new(distinct)),
                 Width::W128 => Keys::W128(OrderedKeys::new(distinct)),
             },
-            interpolation: column.ask().interpolation(column.spec())?,
-            picks: (0, Picks::default()),
+            answers: Answers::try_new(column)?,
             answer: None,
         })
     }
@@ -113,38 +187,10 @@ impl Frame {
         if let Some(answer) = &self.answer {
             return Ok(answer.clone());
         }
-        let n = self.keys.len();
-        if n > 0 && n != self.picks.0 {
-            self.picks = (n, column.ask().picks(n));
-        }
-        let answer = self.answer(column)?;
+        let keys = &self.keys;
+        let answer = self.answers.row(column, keys.len(), &|rank| keys.at(rank))?;
         self.answer = Some(answer.clone());
         Ok(answer)
-    }
-
-    fn answer(&self, column: &SelectedColumn) -> Result<ScalarValue> {
-        let n = self.keys.len();
-        if n == 0 {
-            return column.row(
-                column
-                    .ask()
-                    .answers(column.spec(), 0, &|rank| self.keys.at(rank))?,
-                0,
-            );
-        }
-        let key_at = |rank| self.keys.at(rank);
-        let mut answers = self
-            .picks
-            .1
-            .iter()
-            .map(|pick| self.interpolation.answer(column.spec(), pick, &key_at));
-        let result = &self.interpolation.result;
-        if !column.is_list()
-            && let Some(answer) = answers.next()
-        {
-            return result.scalar(answer?);
-        }
-        column.row(result.to_array(&answers.collect::<Result<Vec<_>>>()?)?, n)
     }
 
     /// Every value's key.

@@ -19,6 +19,7 @@ mod exact_quantiles;
 mod expr_planner;
 mod frame;
 mod groups;
+mod moving;
 mod names;
 mod percentile_cont;
 mod rows;
@@ -35,6 +36,7 @@ pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
 pub use exact_quantiles::ExactQuantiles;
 pub(crate) use exact_quantiles::ordered_type;
 pub use expr_planner::QuantilesExprPlanner;
+pub(crate) use moving::MovingQuantiles;
 pub use names::FunctionName;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};
 

@@ -43,7 +43,7 @@ pub(super) fn replace_builtins(plan: LogicalPlan) -> Result<Transformed<LogicalP
             };
             let nulls = window.params.null_treatment;
             let (func, args) = same_answers(func, &window.params.args, &[], nulls, schema)?;
-            Some(over_same_window(window, func, args))
+            Some(over_same_window(window, func.into(), args))
         }
         _ => None,
     })

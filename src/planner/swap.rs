@@ -1,13 +1,9 @@
 //! One function call for another, with every name and schema of the plan kept.
 
-use std::sync::Arc;
-
 use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::WindowFunction;
-use datafusion::logical_expr::{
-    Aggregate, AggregateUDF, Expr, LogicalPlan, Window, WindowFunctionDefinition,
-};
+use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Window, WindowFunctionDefinition};
 
 /// Offers each call of each aggregation and window, in subqueries too, to `swap`, with the schema of its input. A call
 /// that takes another's place gets its name.
@@ -67,14 +63,14 @@ fn swapped(
 /// `function(args)` over the window of another call.
 pub(super) fn over_same_window(
     window: &WindowFunction,
-    function: Arc<AggregateUDF>,
+    function: WindowFunctionDefinition,
     args: Vec<Expr>,
 ) -> Expr {
     let mut params = window.params.clone();
     // Ours skip NULLs, and say so only by doing it.
     (params.args, params.null_treatment) = (args, None);
     Expr::WindowFunction(Box::new(WindowFunction {
-        fun: WindowFunctionDefinition::AggregateUDF(function),
+        fun: function,
         params,
     }))
 }

@@ -1,23 +1,28 @@
-//! Quantiles of window calls into the function itself.
+//! Calls over windows, with their quantiles inside.
 //!
 //! ```text
-//! exact_quantiles(t.x, 0.5) OVER (..)   ->   exact_quantiles(t.x) OVER (..), with 0.5 inside
+//! exact_quantiles(t.x, 0.5) OVER (.. ROWS ..)    ->   a window function of ours, with 0.5 and the frame inside
+//! exact_quantiles(t.x, 0.5) OVER (.. RANGE ..)   ->   exact_quantiles(t.x) OVER (.. RANGE ..), with 0.5 inside
 //! ```
 //! A constant argument becomes an array of all rows in reach of a frame, of which DataFusion cuts a piece for every row
-//! that comes or goes: for a list of quantiles and a wide frame that is far more work than the answers.
+//! that comes or goes: for a list of quantiles and a wide frame that is far more work than the answers. Frames of ROWS
+//! need no pieces at all ([`MovingQuantiles`]); which rows those of RANGE and GROUPS hold is for DataFusion to say.
 
 use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::Transformed;
-use datafusion::logical_expr::{AggregateUDF, Expr, LogicalPlan, WindowFunctionDefinition};
+use datafusion::logical_expr::expr::WindowFunction;
+use datafusion::logical_expr::{
+    AggregateUDF, Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition, WindowUDF, when,
+};
 
 use super::swap::{over_same_window, swap_calls};
-use crate::functions::{ExactQuantiles, constant_quantiles};
+use crate::functions::{ExactQuantiles, MovingQuantiles, constant_quantiles};
 
 /// Binds the quantiles of each call over a window, in subqueries too.
 pub(super) fn bind_quantiles(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
-    swap_calls(plan, &|call, _| {
+    swap_calls(plan, &|call, schema| {
         let Expr::WindowFunction(window) = call else {
             return None;
         };
@@ -30,7 +35,33 @@ pub(super) fn bind_quantiles(plan: LogicalPlan) -> Result<Transformed<LogicalPla
         };
         // What is wrong with them was an error before; what is left without a value is one later.
         let quantiles = constant_quantiles(function.called(), quantiles).ok()?;
-        let bound = Arc::new(AggregateUDF::from(function.bound_to(quantiles)));
-        Some(over_same_window(window, bound, vec![x.clone()]))
+        let params = &window.params;
+        let data_type = x.get_type(schema).ok()?;
+        let moving = MovingQuantiles::try_new(
+            function,
+            quantiles.clone(),
+            &params.window_frame,
+            params.distinct,
+            &data_type,
+        );
+        Some(match moving {
+            Some(moving) => moved(window, moving, x).ok()?,
+            None => {
+                let bound = Arc::new(AggregateUDF::from(function.bound_to(quantiles)));
+                over_same_window(window, bound.into(), vec![x.clone()])
+            }
+        })
     })
+}
+
+/// A window function knows neither DISTINCT nor FILTER: the first is inside ours, the second leaves NULLs.
+fn moved(window: &WindowFunction, moving: MovingQuantiles, x: &Expr) -> Result<Expr> {
+    let x = match window.params.filter.as_deref() {
+        Some(filter) => when(filter.clone(), x.clone()).end()?,
+        None => x.clone(),
+    };
+    let mut window = window.clone();
+    (window.params.filter, window.params.distinct) = (None, false);
+    let function = Arc::new(WindowUDF::from(moving));
+    Ok(over_same_window(&window, function.into(), vec![x]))
 }

@@ -1,0 +1,263 @@
+//! Frames of `ROWS`, as a window function of our own.
+//!
+//! ```text
+//! row        4 5 6 7 8 9 10 11 12        seen: each key is made once, with its batch
+//!            [-------)                   in the tree: the frame of the last row
+//!              [-------)                 the next frame: 4 leaves, 8 enters
+//! ```
+//! DataFusion hands an accumulator a piece of an array for each row that comes or goes. That costs more than the order
+//! statistics: here the rows of a frame are known by their numbers alone. Keys of its rows stay with the frame, so
+//! DataFusion can drop each row that has its answer. Cost of a row as in [`frame`](super::frame).
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use datafusion::arrow::array::{Array, ArrayRef};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::{Result, ScalarValue, internal_datafusion_err, plan_err};
+use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
+use datafusion::logical_expr::{
+    PartitionEvaluator, Signature, Volatility, WindowFrame, WindowFrameBound, WindowFrameUnits, WindowUDFImpl,
+};
+
+use super::ExactQuantiles;
+use super::accumulator::{Selected, SelectedColumn};
+use super::frame::Answers;
+use crate::key::{Key, KeyBits, Width, kept};
+use crate::select::ordered::OrderedKeys;
+use crate::select::quantile::Quantiles;
+
+/// A call of ours over frames of `ROWS`: its quantiles and its frame are part of it.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct MovingQuantiles {
+    function: ExactQuantiles,
+    quantiles: Quantiles,
+    reach: Reach,
+    is_distinct: bool,
+    signature: Signature,
+}
+
+/// First and last row of a frame, counted from the current row. `None`: as far as the partition goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Reach {
+    first: Option<i64>,
+    last: Option<i64>,
+}
+
+impl Reach {
+    fn of(frame: &WindowFrame) -> Option<Self> {
+        let offset = |bound: &WindowFrameBound| {
+            let rows = |rows: u64| i64::try_from(rows).unwrap_or(i64::MAX);
+            match bound {
+                WindowFrameBound::CurrentRow => Some(Some(0)),
+                WindowFrameBound::Preceding(ScalarValue::UInt64(n)) => Some(n.map(|n| -rows(n))),
+                WindowFrameBound::Following(ScalarValue::UInt64(n)) => Some(n.map(rows)),
+                _ => None,
+            }
+        };
+        let (first, last) = (offset(&frame.start_bound)?, offset(&frame.end_bound)?);
+        let is_constant = first.is_none() && last.is_none();
+        (frame.units == WindowFrameUnits::Rows && !is_constant).then_some(Self { first, last })
+    }
+
+    /// The frame of `row`, among the first `rows` rows of a partition.
+    fn frame(self, row: u64, rows: u64) -> Range<u64> {
+        let bound = |offset: i64, after: u64| (row + after).saturating_add_signed(offset).min(rows);
+        let start = self.first.map_or(0, |offset| bound(offset, 0));
+        let end = self.last.map_or(rows, |offset| bound(offset, 1));
+        start..end.max(start)
+    }
+}
+
+impl MovingQuantiles {
+    /// The call of `function` over values of a type, if `frame` moves by rows and the values have keys.
+    pub(crate) fn try_new(
+        function: &ExactQuantiles,
+        quantiles: Quantiles,
+        frame: &WindowFrame,
+        is_distinct: bool,
+        data_type: &DataType,
+    ) -> Option<Self> {
+        let moving = Self {
+            function: ExactQuantiles::new(function.called(), function.method(), function.is_descending()),
+            quantiles,
+            reach: Reach::of(frame)?,
+            is_distinct,
+            signature: Signature::any(1, Volatility::Immutable),
+        };
+        moving.column(data_type).ok().map(|_| moving)
+    }
+
+    fn column(&self, data_type: &DataType) -> Result<SelectedColumn> {
+        let ask = self.function.ask(&self.quantiles, false);
+        match Selected::try_new(data_type, ask, self.quantiles.is_list, self.is_distinct)? {
+            Selected::Keys(column) => Ok(column),
+            Selected::Bytes(_) => plan_err!("values of type {data_type} have no keys of fixed width"),
+        }
+    }
+}
+
+impl WindowUDFImpl for MovingQuantiles {
+    fn name(&self) -> &str {
+        self.function.registered_name()
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn field(&self, args: WindowUDFFieldArgs) -> Result<FieldRef> {
+        let column = self.column(one(args.input_fields())?.data_type())?;
+        Ok(Field::new(args.name(), column.result_type()?, true).into())
+    }
+
+    fn partition_evaluator(&self, args: PartitionEvaluatorArgs) -> Result<Box<dyn PartitionEvaluator>> {
+        let column = self.column(one(args.input_fields())?.data_type())?;
+        Ok(match column.spec().width() {
+            Width::W32 => Box::new(MovingFrame::<u32>::try_new(column, self.reach)?),
+            Width::W64 => Box::new(MovingFrame::<u64>::try_new(column, self.reach)?),
+            Width::W128 => Box::new(MovingFrame::<u128>::try_new(column, self.reach)?),
+        })
+    }
+}
+
+fn one<T>(arguments: &[T]) -> Result<&T> {
+    arguments
+        .first()
+        .ok_or_else(|| internal_datafusion_err!("a moving quantile without its argument"))
+}
+
+/// The frame of one partition.
+#[derive(Debug)]
+struct MovingFrame<K> {
+    column: SelectedColumn,
+    reach: Reach,
+    answers: Answers,
+    /// Keys of the frame's values.
+    tree: OrderedKeys<K>,
+    /// Keys of the rows from `first` on that were seen; `None` for NULL.
+    rows: VecDeque<Option<K>>,
+    first: u64,
+    /// The row after the last one in the tree, unless that is before `first`.
+    entered: u64,
+    /// Rows that have their answer.
+    answered: u64,
+    /// Rows that DataFusion has dropped: what its row numbers start from.
+    dropped: Cell<u64>,
+}
+
+impl<K: Key> MovingFrame<K> {
+    fn try_new(column: SelectedColumn, reach: Reach) -> Result<Self> {
+        Ok(Self {
+            reach,
+            answers: Answers::try_new(&column)?,
+            tree: OrderedKeys::new(column.is_distinct()),
+            column,
+            rows: VecDeque::new(),
+            first: 0,
+            entered: 0,
+            answered: 0,
+            dropped: Cell::new(0),
+        })
+    }
+
+    /// Takes the keys of the rows that are new in `values`, whose first row is the one after those that were dropped.
+    fn see(&mut self, values: &dyn Array) -> Result<()> {
+        let seen = (self.first + self.rows.len() as u64).saturating_sub(self.dropped.get()) as usize;
+        if seen >= values.len() {
+            return Ok(());
+        }
+        let new = values.slice(seen, values.len() - seen);
+        let keys = self.column.spec().keys(new.as_ref())?.into_iter();
+        let mut keys = keys.map(K::from_bits);
+        match kept(new.as_ref(), None)? {
+            None => self.rows.extend(keys.map(Some)),
+            Some(kept) => {
+                let valid = kept.values().iter();
+                self.rows
+                    .extend(valid.map(|valid| if valid { keys.next() } else { None }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the tree to the frame of the next row, with `rows` rows in sight.
+    fn advance(&mut self, rows: u64) -> Result<()> {
+        let frame = self.reach.frame(self.answered, rows);
+        self.answered += 1;
+        while self.first < frame.start {
+            let key = self.rows.pop_front().flatten();
+            if let Some(key) = key
+                && self.first < self.entered
+            {
+                self.tree.remove(key)?;
+            }
+            self.first += 1;
+        }
+        self.entered = self.entered.max(self.first);
+        while self.entered < frame.end {
+            let key = match self.reach.first {
+                Some(_) => self.rows.get((self.entered - self.first) as usize).copied(),
+                None => self.rows.pop_front(),
+            };
+            if let Some(key) = key.flatten() {
+                self.tree.insert(key)?;
+            }
+            self.entered += 1;
+            if self.reach.first.is_none() {
+                self.first = self.entered;
+            }
+        }
+        Ok(())
+    }
+
+    fn key_at(tree: &OrderedKeys<K>, rank: u64) -> Result<KeyBits> {
+        let key = tree.select(rank).map(Key::to_bits);
+        key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {} values in a frame", tree.len()))
+    }
+}
+
+impl<K: Key> PartitionEvaluator for MovingFrame<K> {
+    /// The rows from this one to the end of its frame: those before it were seen.
+    fn get_range(&self, index: usize, rows: usize) -> Result<Range<usize>> {
+        let dropped = self.answered - (index as u64).min(self.answered);
+        self.dropped.set(dropped);
+        let end = self.reach.frame(self.answered, dropped + rows as u64).end;
+        Ok(index..(end.saturating_sub(dropped) as usize).max(index + 1))
+    }
+
+    fn is_causal(&self) -> bool {
+        self.reach.last.is_some_and(|last| last <= 0)
+    }
+
+    fn supports_bounded_execution(&self) -> bool {
+        self.reach.last.is_some()
+    }
+
+    fn evaluate(&mut self, values: &[ArrayRef], _range: &Range<usize>) -> Result<ScalarValue> {
+        let values = one(values)?;
+        self.see(values.as_ref())?;
+        self.advance(self.dropped.get() + values.len() as u64)?;
+        let tree = &self.tree;
+        self.answers
+            .row(&self.column, tree.len(), &|rank| Self::key_at(tree, rank))
+    }
+
+    fn evaluate_all(&mut self, values: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
+        self.see(one(values)?.as_ref())?;
+        let (mut keys, mut lengths) = (Vec::new(), Vec::with_capacity(rows));
+        for _ in 0..rows {
+            self.advance(rows as u64)?;
+            let tree = &self.tree;
+            self.answers.keys(
+                &self.column,
+                tree.len(),
+                &|rank| Self::key_at(tree, rank),
+                &mut keys,
+            )?;
+            lengths.push(tree.len());
+        }
+        self.column.group_rows(self.answers.array(&keys)?, &lengths)
+    }
+}
