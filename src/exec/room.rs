@@ -26,14 +26,23 @@ fn most(pool: &dyn MemoryPool) -> Option<usize> {
     }
 }
 
-/// Sets memory aside for the rounds over `n` values on at most `threads` threads: as much as there is, or as lanes give
-/// back by writing their keys to disk.
+/// The column that memory is wanted for.
+pub(super) struct Wanting {
+    /// Values.
+    pub(super) n: u64,
+    pub(super) width: Width,
+    /// Whether all keys are collected, not only those around ranks.
+    pub(super) distinct: bool,
+}
+
+/// Sets memory aside for the rounds over a column on at most `threads` threads: as much as there is, or as lanes give back
+/// by writing their keys to disk.
 ///
 /// # Errors
 /// `ResourcesExhausted` where not even the least is there, or the disk is full.
 pub(super) async fn make_room(
     columns: Columns,
-    (n, width): (u64, Width),
+    wanting: Wanting,
     threads: usize,
     pool: &dyn MemoryPool,
     workspace: &Arc<Workspace>,
@@ -46,7 +55,10 @@ pub(super) async fn make_room(
         };
         return Ok((columns, plan));
     };
-    let plans: Vec<Plan> = Room::wanted(n, width, threads).collect();
+    let plans: Vec<Plan> = {
+        let Wanting { n, width, distinct } = wanting;
+        Room::wanted(n, width, threads, distinct).collect()
+    };
     let fair = plans.iter().position(|plan| plan.bytes <= most);
     let fair = fair.unwrap_or(plans.len() - 1);
     // Half of a fair share costs a round more at times; writing keys out costs more.

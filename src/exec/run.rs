@@ -15,14 +15,15 @@ use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, Time,
 };
 
-use super::aggregate::{Aggregates, Output, QuantilesCall};
-use super::room::{Columns, make_room};
+use super::aggregate::{Aggregates, KeyColumn, Output, QuantilesCall};
+use super::room::{Columns, Wanting, make_room};
 use super::scan::{Kept, PartitionScan, in_order};
 use crate::functions::Selected;
 use crate::kernel::memory::Workspace;
 use crate::kernel::values::Values;
 use crate::kernel::{CpuBackend, Stop, may_fail};
 use crate::select::by_value::{ValueSelection, ValueSolution};
+use crate::select::distinct::solve_distinct;
 use crate::select::workers::Workers;
 use crate::select::{Ask, LocalShards, Solution, StrategyName, solve};
 
@@ -197,21 +198,24 @@ impl Run {
 
     /// Rounds over a column of keys, for all the calls that share it. The lanes of the others come back.
     async fn solve_keys(&self, column: usize, lanes: Columns) -> Result<(Columns, Solution)> {
-        let width = self.aggregates.columns[column].spec.width();
-        let values = lanes[column].iter().map(|lane| lane.len()).sum();
-        let (mut lanes, plan) = make_room(
-            lanes,
-            (values, width),
-            self.threads,
-            self.pool.as_ref(),
-            &self.workspace,
-        )
-        .await?;
+        let KeyColumn { spec, distinct, .. } = &self.aggregates.columns[column];
+        let (width, distinct) = (spec.width(), *distinct);
+        let wanting = Wanting {
+            n: lanes[column].iter().map(|lane| lane.len()).sum(),
+            width,
+            distinct,
+        };
+        let (mut lanes, plan) =
+            make_room(lanes, wanting, self.threads, self.pool.as_ref(), &self.workspace).await?;
         // Dropping the shards, be it with this future, stops their kernels: a flag for each column.
         let own = std::mem::take(&mut lanes[column]);
         let mut shards = LocalShards::new(width, own, plan.threads, Stop::default())
             .within(plan.room, Arc::clone(&self.workspace));
-        let solution = solve(&mut shards, self.strategy, &self.asks(column)).await?;
+        let asks = self.asks(column);
+        let solution = match distinct {
+            true => solve_distinct(&mut shards, &Workers::new(plan.threads), &asks).await?,
+            false => solve(&mut shards, self.strategy, &asks).await?,
+        };
         self.metrics.record(&solution);
         Ok((lanes, solution))
     }

@@ -20,6 +20,9 @@ pub(crate) const COLLECTED_BYTES: usize = 3;
 /// Cells that rounds can do with: those of the smallest table.
 const LEAST_CELLS: usize = 5 << 10;
 
+/// Most reads in which all keys are collected.
+pub(crate) const MOST_READS: u64 = 128;
+
 /// Memory for a cell on each thread: what counts it, tells it apart from others and carries its count.
 const CELL_BYTES: usize = 32;
 
@@ -49,11 +52,15 @@ impl Room {
     };
 
     /// What is wanted for `n` values on `threads` threads, best first: first fewer keys at once, then fewer cells and
-    /// threads.
-    pub(crate) fn wanted(n: u64, width: Width, threads: usize) -> impl Iterator<Item = Plan> {
+    /// threads. `all`: the keys are wanted all at once, not only those around ranks.
+    pub(crate) fn wanted(n: u64, width: Width, threads: usize, all: bool) -> impl Iterator<Item = Plan> {
         // A thread for fewer values is not worth it.
         let threads = threads.min(n.div_ceil(1 << 16) as usize).max(1);
-        let mut keys = (n / 16).max(1 << 17).min(n);
+        // All keys are collected in as many reads as they do not fit: so many reads are the limit.
+        let (mut keys, least) = match all {
+            true => (n, n / MOST_READS),
+            false => ((n / 16).max(1 << 17).min(n), 0),
+        };
         (0..64_u32).map(move |step| {
             let smaller = step.saturating_sub(6) / 3;
             let room = Room {
@@ -63,7 +70,7 @@ impl Room {
                 sample: CELLS_SAMPLE.unbounded_shr(smaller).max(1 << 10).min(n),
                 keys,
             };
-            keys = keys / 4 * 3;
+            keys = (keys / 4 * 3).max(least);
             let threads = threads.unbounded_shr(step.saturating_sub(8) / 4).max(1);
             let each = match n <= GATHER {
                 true => GATHER_BYTES,
@@ -239,7 +246,7 @@ mod tests {
     #[test]
     fn less_and_less_is_wanted() {
         for n in [0, 1, 1000, 1 << 20, 1 << 40] {
-            let plans: Vec<Plan> = Room::wanted(n, Width::W64, 8).collect();
+            let plans: Vec<Plan> = Room::wanted(n, Width::W64, 8, false).collect();
             assert!(
                 plans.windows(2).all(|pair| pair[0].bytes >= pair[1].bytes),
                 "{plans:?}"

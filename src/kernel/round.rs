@@ -192,6 +192,14 @@ impl KeyVec {
         on_keys!(self, keys => keys.sort())
     }
 
+    /// Sorts ascending and drops duplicates.
+    pub fn sort_distinct(&mut self) {
+        on_keys!(self, keys => {
+            keys.sort_unstable();
+            keys.dedup();
+        })
+    }
+
     /// How many keys are less than `key`; the keys are ascending.
     pub fn lower_bound(&self, key: KeyBits) -> usize {
         on_keys!(self, keys => keys.partition_point(|own| own.to_bits() < key))

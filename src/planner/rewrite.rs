@@ -61,18 +61,14 @@ pub(super) fn aggregate_call(expr: &Expr) -> Option<&AggregateFunction> {
     }
 }
 
-/// Whether the call runs over keys that an operator of ours keeps: without groups only if every value counts, with
-/// groups only if values of the type in `input` have fixed-width keys.
+/// Whether the call runs over what an operator of ours keeps: with groups, or over distinct values, only if values of the
+/// type in `input` have fixed-width keys.
 pub(super) fn is_quantiles(call: &AggregateFunction, is_grouped: bool, input: &DFSchema) -> bool {
     let has_keys = || {
         let x = call.params.args.first().map(|x| x.get_type(input));
         matches!(x, Some(Ok(data_type)) if KeySpec::supports(&data_type))
     };
-    ExactQuantiles::of(&call.func).is_some()
-        && match is_grouped {
-            true => has_keys(),
-            false => !call.params.distinct,
-        }
+    ExactQuantiles::of(&call.func).is_some() && ((!is_grouped && !call.params.distinct) || has_keys())
 }
 
 fn has_subquery(expr: &Expr) -> bool {

@@ -15,6 +15,7 @@
 
 pub mod bms;
 pub(crate) mod by_value;
+pub(crate) mod distinct;
 pub mod local;
 pub(crate) mod ordered;
 pub mod progress;

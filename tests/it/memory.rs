@@ -67,6 +67,8 @@ struct Case {
     name: &'static str,
     values: ArrayRef,
     expected: Vec<String>,
+    /// Among the distinct values.
+    distinct: Vec<String>,
 }
 
 const QUANTILES: [f64; 5] = [0.0, 0.001, 0.5, 0.75, 1.0];
@@ -76,18 +78,24 @@ impl Case {
         let spec = KeySpec::try_new(values.data_type()).unwrap();
         let mut keys = spec.keys(&values).unwrap();
         keys.sort_unstable();
-        let picked: Vec<KeyBits> = QUANTILES
-            .iter()
-            .map(|q| keys[((q * keys.len() as f64).ceil() as usize).max(1) - 1])
-            .collect();
-        let picked = spec.to_array(&picked).unwrap();
-        let expected = (0..picked.len()).map(|at| array_value_to_string(&picked, at).unwrap());
+        let expected = picked(&spec, &keys);
+        keys.dedup();
         Self {
             name,
             values,
-            expected: expected.collect(),
+            expected,
+            distinct: picked(&spec, &keys),
         }
     }
+}
+
+fn picked(spec: &KeySpec, sorted: &[KeyBits]) -> Vec<String> {
+    let rank = |q: &f64| ((q * sorted.len() as f64).ceil() as usize).max(1);
+    let picked: Vec<KeyBits> = QUANTILES.iter().map(|q| sorted[rank(q) - 1]).collect();
+    let picked = spec.to_array(&picked).unwrap();
+    (0..picked.len())
+        .map(|at| array_value_to_string(&picked, at).unwrap())
+        .collect()
 }
 
 fn cases() -> Vec<Case> {
@@ -119,10 +127,14 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-async fn answer(ctx: &SessionContext, strategy: StrategyName) -> Result<Vec<String>, DataFusionError> {
+async fn answer(
+    ctx: &SessionContext,
+    strategy: StrategyName,
+    distinct: &str,
+) -> Result<Vec<String>, DataFusionError> {
     let set = format!("SET quantiles.strategy = '{strategy}'");
     query(ctx, &set).await?;
-    let sql = format!("SELECT unnest(exact_quantiles(x, {QUANTILES:?})) FROM t");
+    let sql = format!("SELECT unnest(exact_quantiles({distinct}x, {QUANTILES:?})) FROM t");
     let batches = query(ctx, &sql).await?;
     let mut found = Vec::new();
     for batch in batches {
@@ -149,14 +161,16 @@ async fn every_limit_gives_the_exact_answer_or_says_that_it_is_too_small() {
             let ctx = session_on(runtime(pool, folder.path()), partitions);
             let rows = batch(vec![("x", Arc::clone(&case.values))]);
             register(&ctx, "t", &rows, partitions, 8192);
-            for strategy in StrategyName::ALL {
+            let all = StrategyName::ALL.map(|strategy| (strategy, "", &case.expected));
+            let distinct = [(StrategyName::Auto, "DISTINCT ", &case.distinct)];
+            for (strategy, distinct, expected) in all.into_iter().chain(distinct) {
                 let what = format!(
-                    "{}, {partitions} partitions, {megabytes} MiB, {strategy}",
+                    "{distinct}{}, {partitions} partitions, {megabytes} MiB, {strategy}",
                     case.name
                 );
-                match answer(&ctx, strategy).await {
+                match answer(&ctx, strategy, distinct).await {
                     Ok(found) => {
-                        assert_eq!(found, case.expected, "{what}");
+                        assert_eq!(found, *expected, "{what}");
                         exact_below_enough += usize::from(limit < ENOUGH);
                     }
                     Err(error) => {

@@ -9,6 +9,7 @@ use datafusion::arrow::compute::{SortOptions, cast, sort, take};
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion_quantiles::Method;
 use datafusion_quantiles::compute::quantiles;
+use datafusion_quantiles::key::KeySpec;
 use datafusion_quantiles::select::StrategyName;
 use proptest::prelude::*;
 
@@ -78,6 +79,17 @@ pub(crate) fn values(data_type: &DataType, pattern: Pattern, len: usize, seed: u
         _ => source,
     };
     cast(&source, data_type).unwrap_or_else(|error| panic!("{data_type}: {error}"))
+}
+
+/// The first of each run of equal values.
+fn distinct(sorted: &ArrayRef) -> ArrayRef {
+    let keys = KeySpec::try_new(sorted.data_type())
+        .unwrap()
+        .keys(sorted)
+        .unwrap();
+    let first = |at: &usize| *at == 0 || keys[at - 1] != keys[*at];
+    let firsts = UInt32Array::from_iter_values((0..keys.len()).filter(first).map(|at| at as u32));
+    take(sorted, &firsts, None).unwrap()
 }
 
 /// The values that are not NULL, ascending, NaNs last as one value: by Arrow's sort, not by our keys.
@@ -160,6 +172,7 @@ struct Case {
     pattern: Pattern,
     method: Method,
     descending: bool,
+    distinct: bool,
     strategy: StrategyName,
     len: usize,
     partitions: usize,
@@ -186,12 +199,19 @@ fn case() -> impl Strategy<Value = Case> {
         1..6_usize,
         50..9000_usize,
     );
-    (what, how, any::<bool>(), any::<bool>(), any::<u64>()).prop_map(
-        |((data_type, pattern, method, strategy), (len, partitions, batch), descending, nulls, seed)| Case {
+    let flags = (any::<bool>(), proptest::bool::weighted(0.25), any::<bool>());
+    (what, how, flags, any::<u64>()).prop_map(
+        |(
+            (data_type, pattern, method, strategy),
+            (len, partitions, batch),
+            (descending, distinct, nulls),
+            seed,
+        )| Case {
             data_type,
             pattern,
             method,
             descending,
+            distinct,
             strategy,
             len,
             partitions,
@@ -211,14 +231,27 @@ async fn check(case: &Case) {
         .await
         .unwrap();
     let direction = if case.descending { "DESC" } else { "ASC" };
-    let call = format!(
-        "exact_quantiles({}, '{}') WITHIN GROUP (ORDER BY x {direction})",
-        sql_list(),
-        case.method
-    );
+    let list = sql_list();
+    let call = match case.distinct {
+        false => format!(
+            "exact_quantiles({list}, '{}') WITHIN GROUP (ORDER BY x {direction})",
+            case.method
+        ),
+        true => format!(
+            "exact_quantiles{}{}(DISTINCT x, {list})",
+            match case.method {
+                Method::Disc => String::new(),
+                method => format!("_{method}"),
+            },
+            if case.descending { "_desc" } else { "" }
+        ),
+    };
     let found = list_of(&query(&ctx, &format!("SELECT {call} FROM t")).await.unwrap());
 
-    let sorted = sorted(&values);
+    let sorted = match case.distinct {
+        true => distinct(&sorted(&values)),
+        false => sorted(&values),
+    };
     let n = sorted.len() as u64;
     if n == 0 {
         assert_eq!(found.len(), found.null_count());
@@ -247,7 +280,7 @@ async fn check(case: &Case) {
         .unwrap(),
     );
     assert_eq!(grouped.to_data(), found.to_data(), "grouped {case:?}");
-    if !case.descending {
+    if !case.descending && !case.distinct {
         let plain = QUANTILES.map(|(num, den)| num as f64 / den as f64);
         let alone = quantiles(&values, &plain, case.method).unwrap();
         assert_eq!(

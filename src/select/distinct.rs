@@ -1,0 +1,443 @@
+//! Order statistics of the distinct values.
+//!
+//! ```text
+//! sample       a a . b . . . a . c . .             cells, or an edge on either side of each key if there are few
+//! count       [a] 7 [  ] 41 [  ] 0 [  ] 38 ..      cells of one key, or of one value, are done
+//! extract      a    b b' b''       c c' ..         sorted without duplicates, as many cells as there is memory for
+//! ```
+//! How many values differ is known only when all of them were seen: unlike other rounds, these collect every value that
+//! no count tells apart, once, and again those with a wanted rank if not all fit at once. Cells that would not fit are cut
+//! evenly until they do, or hold one key. Cost: a sort of what is collected, in pieces, on all threads; nothing for heavy
+//! duplicates among few values.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_err};
+
+use super::workers::Workers;
+use super::{Ask, RoundTrace, Shards, Solution};
+use crate::kernel::buckets::{CellTable, Cells, Edges, Linear};
+use crate::kernel::choose::{GATHER, MOST_READS};
+use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
+use crate::key::{KeyBits, Width};
+
+/// Keys of the sample.
+const SAMPLE: u64 = 1 << 13;
+/// Up to so many different keys in the sample, each is counted by itself.
+const FEW: usize = 1 << 10;
+/// Values in a cell, about: what a thread sorts in its cache.
+const CELL: u64 = 1 << 13;
+/// Most cells, each of which gets a list of keys in every lane.
+const MOST_CELLS: u64 = 1 << 12;
+/// Cells that one is cut into.
+const CUT: u32 = 256;
+
+/// Neighbouring keys, at least one of which occurs.
+struct Piece {
+    bracket: Bracket,
+    /// Values.
+    inside: u64,
+    /// Different values, once they are counted.
+    distinct: Option<u64>,
+    /// The different keys, ascending, while there is memory for them.
+    keys: Option<KeyVec>,
+}
+
+impl Piece {
+    fn new(bracket: Bracket, inside: u64) -> Self {
+        let is_one = inside == 1 || bracket.first == bracket.last;
+        Self {
+            bracket,
+            inside,
+            distinct: is_one.then_some(1),
+            keys: None,
+        }
+    }
+
+    /// The key of an index, where it is known.
+    fn key(&self, index: u64) -> Option<KeyBits> {
+        match &self.keys {
+            Some(keys) => Some(keys.get(index as usize)),
+            None => (self.bracket.first == self.bracket.last).then_some(self.bracket.first),
+        }
+    }
+}
+
+/// Finds the order statistics that all of `asks` need among the distinct values; [`Solution::n`] counts those.
+///
+/// # Errors
+/// Those of the shards.
+pub(crate) async fn solve_distinct(
+    shards: &mut dyn Shards,
+    workers: &Workers,
+    asks: &[&Ask],
+) -> Result<Solution> {
+    let mut search = Search {
+        limit: shards.room().keys.max(1),
+        shards,
+        workers,
+        rounds: Vec::new(),
+        open: 0,
+    };
+    let mut pieces = search.pieces().await?;
+    let n = pieces.iter().filter_map(|piece| piece.distinct).sum();
+    let mut ranks: Vec<u64> = asks.iter().flat_map(|ask| ask.ranks(n)).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let keys = search.select(&mut pieces, &ranks).await?;
+    Ok(Solution {
+        n,
+        strategy: "distinct",
+        rounds: search.rounds,
+        ranks,
+        keys,
+    })
+}
+
+struct Search<'a> {
+    shards: &'a mut dyn Shards,
+    workers: &'a Workers,
+    rounds: Vec<RoundTrace>,
+    /// Keys that can be collected at once.
+    limit: u64,
+    /// Values that may differ from all others, for the trace.
+    open: u64,
+}
+
+impl Search<'_> {
+    async fn round(&mut self, request: Request) -> Result<Reply> {
+        let (start, name) = (Instant::now(), request.name());
+        let reply = self.shards.round(Arc::new(request)).await?;
+        self.rounds.push(RoundTrace {
+            request: name,
+            candidates: self.open,
+            elapsed: start.elapsed(),
+            values: reply.values(),
+        });
+        Ok(reply)
+    }
+
+    /// All values in pieces, with the number of different ones in each.
+    async fn pieces(&mut self) -> Result<Vec<Piece>> {
+        let mut todo = self.first_pieces().await?;
+        todo.reverse();
+        let mut done: Vec<Piece> = Vec::with_capacity(todo.len());
+        while let Some(piece) = todo.pop() {
+            if piece.distinct.is_some() {
+                done.push(piece);
+            } else if piece.inside > self.limit {
+                todo.extend(self.cut(&piece).await?.into_iter().rev());
+            } else {
+                let batch = self.batch(piece, &mut todo);
+                match self.count(batch).await? {
+                    Ok(mut counted) => {
+                        let is_last = todo.iter().all(|piece| piece.distinct.is_some());
+                        if !is_last {
+                            counted.iter_mut().for_each(|piece| piece.keys = None);
+                        }
+                        done.extend(counted);
+                    }
+                    Err(batch) => {
+                        self.collect_less()?;
+                        todo.extend(batch.into_iter().rev());
+                    }
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// After keys were left out, for which there was said to be room.
+    fn collect_less(&mut self) -> Result<()> {
+        self.limit /= 2;
+        if self.limit < self.open / (8 * MOST_READS) {
+            return resources_err!(
+                "no memory to collect {} values of {} at once",
+                2 * self.limit,
+                self.open
+            );
+        }
+        self.limit = self.limit.max(1);
+        Ok(())
+    }
+
+    /// `first` and as many of its neighbours as can be collected with it.
+    fn batch(&self, first: Piece, todo: &mut Vec<Piece>) -> Vec<Piece> {
+        let mut total = first.inside;
+        let mut batch = vec![first];
+        while let Some(next) =
+            todo.pop_if(|next| next.distinct.is_some() || total + next.inside <= self.limit)
+        {
+            if next.distinct.is_none() {
+                total += next.inside;
+            }
+            batch.push(next);
+        }
+        batch
+    }
+
+    /// Counts the different values of each piece; the pieces as they were if there is no memory for that.
+    async fn count(&mut self, mut batch: Vec<Piece>) -> Result<std::result::Result<Vec<Piece>, Vec<Piece>>> {
+        let unknown = |piece: &&mut Piece| piece.distinct.is_none();
+        let brackets = batch
+            .iter_mut()
+            .filter(unknown)
+            .map(|piece| piece.bracket)
+            .collect();
+        let Some(lists) = self.collect(brackets).await? else {
+            return Ok(Err(batch));
+        };
+        for (piece, keys) in batch.iter_mut().filter(unknown).zip(lists) {
+            self.open = self.open.saturating_sub(piece.inside);
+            piece.distinct = Some(keys.len() as u64);
+            piece.keys = Some(keys);
+        }
+        Ok(Ok(batch))
+    }
+
+    /// The different keys inside each bracket, ascending; `None` without memory for them.
+    async fn collect(&mut self, brackets: Vec<Bracket>) -> Result<Option<Vec<KeyVec>>> {
+        let wanted = brackets.len();
+        let brackets = Brackets::try_new(brackets)?;
+        let Reply::Extracted(lists) = self.round(Request::Extract { brackets }).await? else {
+            return internal_err!("keys were asked for");
+        };
+        if lists.len() != wanted {
+            return Ok(None);
+        }
+        let distinct = |mut keys: KeyVec, _: &_| {
+            keys.sort_distinct();
+            Ok(keys)
+        };
+        self.workers.map(lists, distinct).await.map(Some)
+    }
+
+    async fn first_pieces(&mut self) -> Result<Vec<Piece>> {
+        let (n, width) = (self.shards.population(), self.shards.width());
+        self.open = n;
+        let all = Brackets::all(width);
+        if n <= GATHER.min(self.limit) {
+            let pieces = all.as_slice().iter().filter(|_| n > 0);
+            return Ok(pieces.map(|all| Piece::new(*all, n)).collect());
+        }
+        let sample = Request::Sample {
+            size: SAMPLE.min(n).min(self.shards.room().sample),
+            population: n,
+            seed: 0,
+            within: all.clone(),
+            extremes: false,
+        };
+        let Reply::Sample { mut keys, .. } = self.round(sample).await? else {
+            return internal_err!("a sample was asked for");
+        };
+        keys.sort();
+        let cells = (n / CELL)
+            .clamp(64, MOST_CELLS)
+            .min(self.shards.room().cells as u64);
+        self.counted(cells_of(keys, cells as usize, width)?, all).await
+    }
+
+    /// A piece in smaller ones, for each of which there may be memory.
+    async fn cut(&mut self, piece: &Piece) -> Result<Vec<Piece>> {
+        let width = self.shards.width();
+        let cells = Linear::try_new(&[(piece.bracket, CUT)], width)?;
+        let within = Brackets::try_new(vec![piece.bracket])?;
+        self.counted(Cells::Linear(cells), within).await
+    }
+
+    /// The cells that are not empty.
+    async fn counted(&mut self, cells: Cells, within: Brackets) -> Result<Vec<Piece>> {
+        let request = Request::Count {
+            cells: cells.clone(),
+            within: within.clone(),
+            keep: Vec::new(),
+        };
+        let Reply::Counts { counts, .. } = self.round(request).await? else {
+            return internal_err!("counts were asked for");
+        };
+        let width = self.shards.width();
+        let occupied = counts.into_iter().zip(0..).filter(|(count, _)| *count > 0);
+        let pieces = occupied.map(|(count, cell)| {
+            let range = cells.range(cell, width);
+            let range = range
+                .ok_or_else(|| internal_datafusion_err!("{count} keys in cell {cell}, which has none"))?;
+            Ok(Piece::new(range, count))
+        });
+        pieces.collect()
+    }
+
+    /// The keys of ranks (1-based, ascending) among the different values.
+    async fn select(&mut self, pieces: &mut [Piece], ranks: &[u64]) -> Result<Vec<KeyBits>> {
+        let mut keys = Vec::with_capacity(ranks.len());
+        let (mut at, mut below) = (0, 0);
+        for rank in ranks {
+            let piece = loop {
+                let Some(piece) = pieces.get_mut(at) else {
+                    return internal_err!("rank {rank} of {below} different values");
+                };
+                let distinct = piece.distinct.unwrap_or_default();
+                if *rank <= below + distinct {
+                    break piece;
+                }
+                // Its keys are not needed any more.
+                piece.keys = None;
+                (at, below) = (at + 1, below + distinct);
+            };
+            let index = rank - below - 1;
+            if piece.key(index).is_none() {
+                let Some(lists) = self.collect(vec![piece.bracket]).await? else {
+                    return resources_err!(
+                        "no memory for {} values that were collected before",
+                        piece.inside
+                    );
+                };
+                piece.keys = lists.into_iter().next();
+            }
+            let key = piece.key(index);
+            keys.push(key.ok_or_else(|| internal_datafusion_err!("rank {rank} has no key"))?);
+        }
+        Ok(keys)
+    }
+}
+
+/// Cells by the shares of a sorted sample; of their own for all its keys if there are few.
+fn cells_of(sample: KeyVec, cells: usize, width: Width) -> Result<Cells> {
+    let mut different = sample.clone();
+    different.sort_distinct();
+    if different.len() > FEW {
+        return Ok(Cells::Table(CellTable::from_sample(&sample, cells)?));
+    }
+    let keys = (0..different.len()).map(|index| different.get(index));
+    let above = |key: KeyBits| (key < width.max_key()).then(|| key + 1);
+    let edges = keys.flat_map(|key| [Some(key), above(key)]).flatten();
+    Ok(Cells::Edges(Edges::try_new(edges.collect())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use datafusion::arrow::array::{ArrayRef, Int64Array};
+    use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::kernel::choose::Room;
+    use crate::kernel::{Backend, CpuBackend, Stop};
+    use crate::key::KeySpec;
+    use crate::select::{LocalShards, Method, Quantile};
+
+    /// Shards that say that they have less room than they have, and that once refuse what fits it.
+    struct Limited {
+        shards: LocalShards,
+        room: u64,
+        refused: bool,
+    }
+
+    #[async_trait]
+    impl Shards for Limited {
+        fn width(&self) -> Width {
+            self.shards.width()
+        }
+
+        fn population(&self) -> u64 {
+            self.shards.population()
+        }
+
+        fn parallelism(&self) -> usize {
+            self.shards.parallelism()
+        }
+
+        fn room(&self) -> Room {
+            Room {
+                keys: self.room,
+                ..Room::UNLIMITED
+            }
+        }
+
+        async fn round(&mut self, request: Arc<Request>) -> Result<Reply> {
+            let collects = matches!(*request, Request::Extract { .. });
+            let reply = self.shards.round(request).await?;
+            if let Reply::Extracted(lists) = &reply {
+                let total: usize = lists.iter().map(KeyVec::len).sum();
+                assert!(
+                    total as u64 <= self.room,
+                    "{total} keys in room for {}",
+                    self.room
+                );
+            }
+            if collects && !std::mem::replace(&mut self.refused, true) {
+                return Ok(Reply::Extracted(Vec::new()));
+            }
+            Ok(reply)
+        }
+    }
+
+    fn check(values: Vec<i64>, room: u64) {
+        let mut expected = values.clone();
+        expected.sort_unstable();
+        expected.dedup();
+        let spec = KeySpec::try_new(&datafusion::arrow::datatypes::DataType::Int64).unwrap();
+        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+        let lanes = values.chunks(values.len().div_ceil(3).max(1)).map(|part| {
+            let part: ArrayRef = Arc::new(Int64Array::from(part.to_vec()));
+            let memory = MemoryConsumer::new("lane").register(&pool);
+            let mut lane = CpuBackend::default().open(&spec, memory).unwrap();
+            lane.append(&part, None).unwrap();
+            lane
+        });
+        let mut shards = Limited {
+            shards: LocalShards::blocking(Width::W64, lanes.collect(), 2, Stop::default()),
+            room,
+            refused: false,
+        };
+        let ask = Ask {
+            quantiles: (0..=100)
+                .map(|p| Quantile::try_from_f64(f64::from(p) / 100.0).unwrap())
+                .collect(),
+            method: Method::Disc,
+            descending: false,
+        };
+        let (workers, asks) = (Workers::blocking(2), [&ask]);
+        let solved = solve_distinct(&mut shards, &workers, &asks);
+        let solution = solved.now_or_never().unwrap().unwrap();
+        assert_eq!(solution.n, expected.len() as u64, "room {room}");
+        for rank in ask.ranks(solution.n) {
+            let found = spec.integer(solution.key_at(rank).unwrap());
+            assert_eq!(
+                found,
+                expected[rank as usize - 1].into(),
+                "rank {rank}, room {room}"
+            );
+        }
+    }
+
+    #[test]
+    fn any_room_gives_the_same_answer() {
+        let random = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64;
+        let inputs: Vec<Vec<i64>> = vec![
+            (0..50_000).map(random).collect(),
+            (0..50_000).map(|i| random(i) % 900).collect(),
+            (0..50_000).map(|i| random(i) % 20_000).collect(),
+            // Clusters that no sample tells apart, beside a value far away.
+            (0..50_000)
+                .map(|i| {
+                    if i == 7 {
+                        i64::MAX
+                    } else {
+                        (i as i64 % 2000) * (i as i64 % 2)
+                    }
+                })
+                .collect(),
+            vec![5; 40_000],
+            vec![i64::MIN, i64::MAX, 0],
+            (0..20_000).collect(),
+        ];
+        for values in inputs {
+            for room in [u64::MAX, 30_000, 3000, 100] {
+                check(values.clone(), room);
+            }
+        }
+        check((0..300).map(random).collect(), 1);
+    }
+}
