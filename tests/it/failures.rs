@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use datafusion::arrow::array::{ArrayRef, Float64Array};
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::prelude::SessionContext;
@@ -18,16 +18,64 @@ use tempfile::TempDir;
 use crate::memory::{files_below, runtime, session_on};
 use crate::support::*;
 
-/// Every place that may fail.
-const PHASES: [&str; 8] = [
-    "scan",
-    "spill_write",
-    "spill_read",
-    "sample",
-    "count",
-    "extract",
-    "merge",
-    "answer",
+/// A query that goes through some phases.
+struct Shape {
+    sql: &'static str,
+    /// Bytes of the pool: most shapes are to spill.
+    limit: usize,
+    phases: &'static [&'static str],
+}
+
+/// Every place that may fail. The ungrouped query has so many quantiles that every kind of round is asked for.
+const SHAPES: [Shape; 5] = [
+    Shape {
+        sql: "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), count(*) FROM t",
+        limit: 8 << 20,
+        phases: &[
+            "scan",
+            "spill_write",
+            "spill_read",
+            "sample",
+            "count",
+            "extract",
+            "merge",
+            "answer",
+        ],
+    },
+    Shape {
+        sql: "SELECT few, exact_quantiles(x, [0.1, 0.9]), sum(few) FROM t GROUP BY few",
+        limit: 256 << 20,
+        phases: &["group_scan", "group_count", "group_extract", "group_answer"],
+    },
+    Shape {
+        sql: "SELECT many, exact_quantiles(x, [0.1, 0.9]), sum(few) FROM t GROUP BY many",
+        limit: 32 << 20,
+        phases: &[
+            "group_scan",
+            "group_scatter",
+            "spill_write",
+            "spill_read",
+            "group_part",
+            "group_answer",
+        ],
+    },
+    Shape {
+        sql: "SELECT lopsided, exact_quantiles(x, [0.1, 0.9]), sum(few) FROM t GROUP BY lopsided",
+        limit: 32 << 20,
+        phases: &[
+            "group_scatter",
+            "spill_read",
+            "group_giant",
+            "group_count",
+            "group_extract",
+            "group_part",
+        ],
+    },
+    Shape {
+        sql: "SELECT few, exact_quantiles(DISTINCT x, 0.5) FROM t WHERE many < 2000 GROUP BY few",
+        limit: 256 << 20,
+        phases: &["group_gather"],
+    },
 ];
 
 /// Set in the process that fails.
@@ -56,18 +104,22 @@ fn alone(name: &str, test: impl Future<Output = ()>) {
     );
 }
 
-/// So many quantiles that every kind of round is asked for, of so many values that they do not fit in memory.
-const SQL: &str = "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), count(*) FROM t";
-
-fn spilling_session(folder: &Path) -> SessionContext {
-    let ctx = session_on(runtime(Arc::new(GreedyMemoryPool::new(8 << 20)), folder), 3);
-    let values: Float64Array = pseudo_random(1_500_000, 5)
-        .map(|r| (r % 5 > 0).then_some(r as f64))
-        .collect();
+fn spilling_session(shape: &Shape, folder: &Path) -> SessionContext {
+    let ctx = session_on(runtime(Arc::new(GreedyMemoryPool::new(shape.limit)), folder), 3);
+    let random = || pseudo_random(1_500_000, 5);
+    let values: Float64Array = random().map(|r| (r % 5 > 0).then_some(r as f64)).collect();
+    let groups = |of: &dyn Fn(u64) -> u64| -> ArrayRef {
+        Arc::new(random().map(|r| Some(of(r >> 8) as i64)).collect::<Int64Array>())
+    };
     register(
         &ctx,
         "t",
-        &batch(vec![("x", Arc::new(values) as ArrayRef)]),
+        &batch(vec![
+            ("x", Arc::new(values) as ArrayRef),
+            ("few", groups(&|r| r % 10)),
+            ("many", groups(&|r| r % 100_000)),
+            ("lopsided", groups(&|r| if r % 10 > 0 { 7 } else { r % 100_000 })),
+        ]),
         3,
         8192,
     );
@@ -91,9 +143,12 @@ async fn all_is_released(ctx: &SessionContext, folder: &Path, what: &str) -> Dur
     start.elapsed()
 }
 
-async fn answer(ctx: &SessionContext) -> Result<Vec<String>> {
-    let batches = query(ctx, SQL).await?;
-    Ok(batches.iter().map(|batch| format!("{batch:?}")).collect())
+/// Rows in some order of their own.
+async fn answer(ctx: &SessionContext, sql: &str) -> Result<Vec<String>> {
+    let batches = query(ctx, sql).await?;
+    let mut rows = texts(&batches);
+    rows.sort_unstable();
+    Ok(rows)
 }
 
 #[test]
@@ -101,36 +156,48 @@ fn an_error_at_any_phase_is_the_answer_and_leaves_nothing() {
     alone(
         "failures::an_error_at_any_phase_is_the_answer_and_leaves_nothing",
         async {
-            let folder = TempDir::new().unwrap();
-            let ctx = spilling_session(folder.path());
-            query(&ctx, "SET quantiles.strategy = 'sample_select'")
-                .await
-                .unwrap();
-            let expected = answer(&ctx).await.unwrap();
             let scenario = FailScenario::setup();
-            for phase in PHASES {
-                // At once, in all partitions; and in one of them, later.
-                for (when, actions) in [("at once", "return"), ("later", "1*off->1*return")] {
-                    // There is but one answer.
-                    if (phase, when) == ("answer", "later") {
-                        continue;
-                    }
-                    let what = format!("{phase} {when}");
-                    let action = actions.replace("return", &format!("return(broken in {what})"));
-                    fail::cfg(format!("quantiles::{phase}"), &action).unwrap();
-                    let error = match answer(&ctx).await {
-                        Ok(found) => panic!("{what}: {found:?}"),
-                        Err(error) => error.find_root().strip_backtrace(),
-                    };
-                    assert_eq!(error, format!("Execution error: broken in {what}"));
-                    all_is_released(&ctx, folder.path(), &what).await;
-                    fail::remove(format!("quantiles::{phase}"));
-                    assert_eq!(answer(&ctx).await.unwrap(), expected, "after {what}");
-                }
+            for shape in &SHAPES {
+                fail_at_each_phase(shape).await;
             }
             scenario.teardown();
         },
     );
+}
+
+async fn fail_at_each_phase(shape: &Shape) {
+    let folder = TempDir::new().unwrap();
+    let ctx = spilling_session(shape, folder.path());
+    query(&ctx, "SET quantiles.strategy = 'sample_select'")
+        .await
+        .unwrap();
+    let expected = answer(&ctx, shape.sql).await.unwrap();
+    for phase in shape.phases {
+        // At once, in all partitions; and in one of them, later.
+        for (when, actions) in [("at once", "return"), ("later", "1*off->1*return")] {
+            // There is but one answer, and one giant.
+            let is_single = matches!(*phase, "answer" | "group_giant" | "group_gather")
+                || (*phase, shape.limit) == ("group_answer", SHAPES[1].limit);
+            if is_single && when == "later" {
+                continue;
+            }
+            let what = format!("{phase} {when} of {}", shape.sql);
+            let action = actions.replace("return", &format!("return(broken in {phase} {when})"));
+            fail::cfg(format!("quantiles::{phase}"), &action).unwrap();
+            let error = match answer(&ctx, shape.sql).await {
+                Ok(found) => panic!("{what}: {} rows", found.len()),
+                Err(error) => error.find_root().strip_backtrace(),
+            };
+            assert_eq!(
+                error,
+                format!("Execution error: broken in {phase} {when}"),
+                "{what}"
+            );
+            all_is_released(&ctx, folder.path(), &what).await;
+            fail::remove(format!("quantiles::{phase}"));
+            assert!(answer(&ctx, shape.sql).await.unwrap() == expected, "after {what}");
+        }
+    }
 }
 
 /// Holds whoever comes, until it is opened.
@@ -163,12 +230,13 @@ impl Gate {
 }
 
 /// Drops a query when it has reached a phase; how long it goes on after that.
-async fn dropped_at(phase: &str, ctx: &SessionContext, folder: &Path) -> Duration {
+async fn dropped_at(phase: &str, shape: &Shape, ctx: &SessionContext, folder: &Path) -> Duration {
     let gate = Arc::new(Gate::default());
     let held = Arc::clone(&gate);
     fail::cfg_callback(format!("quantiles::{phase}"), move || held.pass()).unwrap();
     let asked = ctx.clone();
-    let task = tokio::spawn(async move { answer(&asked).await });
+    let sql = shape.sql;
+    let task = tokio::spawn(async move { answer(&asked, sql).await });
     tokio::time::timeout(Duration::from_secs(60), gate.is_reached())
         .await
         .unwrap_or_else(|_| panic!("{phase} was not reached"));
@@ -186,22 +254,52 @@ fn a_query_dropped_at_any_phase_ends_at_once_and_leaves_nothing() {
     alone(
         "failures::a_query_dropped_at_any_phase_ends_at_once_and_leaves_nothing",
         async {
-            let folder = TempDir::new().unwrap();
-            let ctx = spilling_session(folder.path());
-            query(&ctx, "SET quantiles.strategy = 'sample_select'")
-                .await
-                .unwrap();
             let scenario = FailScenario::setup();
-            for phase in PHASES {
-                // Other tests keep the processors busy: a query that ends at once does so in one of a few tries.
-                let mut took = Duration::MAX;
-                for _ in 0..5 {
-                    took = took.min(dropped_at(phase, &ctx, folder.path()).await);
+            for shape in &SHAPES {
+                let folder = TempDir::new().unwrap();
+                let ctx = spilling_session(shape, folder.path());
+                query(&ctx, "SET quantiles.strategy = 'sample_select'")
+                    .await
+                    .unwrap();
+                for phase in shape.phases {
+                    // Other tests keep the processors busy: a query that ends at once does so in one of a few tries.
+                    let mut took = Duration::MAX;
+                    for _ in 0..5 {
+                        took = took.min(dropped_at(phase, shape, &ctx, folder.path()).await);
+                    }
+                    assert!(
+                        took < Duration::from_millis(100),
+                        "{phase} of {}: {took:?}",
+                        shape.sql
+                    );
                 }
-                assert!(took < Duration::from_millis(100), "{phase}: {took:?}");
+                assert!(!answer(&ctx, shape.sql).await.unwrap().is_empty());
             }
-            assert_eq!(answer(&ctx).await.unwrap().len(), 1);
             scenario.teardown();
         },
     );
+}
+
+#[test]
+fn every_place_that_may_fail_does_so_here() {
+    fn places(folder: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                places(&path, found);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let calls = text.split("may_fail!(\"").skip(1);
+            found.extend(calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+        }
+    }
+    let mut found = Vec::new();
+    places(&root().join("src"), &mut found);
+    let mut tested: Vec<&str> = SHAPES.iter().flat_map(|shape| shape.phases).copied().collect();
+    found.sort_unstable();
+    tested.sort_unstable();
+    found.dedup();
+    tested.dedup();
+    assert_eq!(found, tested);
 }

@@ -9,11 +9,11 @@ use datafusion::common::{Result, internal_err, resources_err};
 use super::many::{PartGroups, Parts, words_of};
 use super::output;
 use super::select::{Selection, StopOnDrop, blocking};
-use crate::kernel::Stop;
 use crate::kernel::cpu::LaneKey;
 use crate::kernel::cpu::groups::cells::{BLOCK, Numbered};
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::{GroupTable, Word};
+use crate::kernel::{Stop, may_fail};
 use crate::key::Width;
 
 /// What numbers the groups of a part, for reading from several threads.
@@ -155,6 +155,7 @@ pub(super) async fn batch<W: Word>(
 
 /// The groups of a part, each with its number.
 fn numbered<W: Word>(parts: &Parts<W>, part: usize) -> Result<PartGroups<W>> {
+    may_fail!("group_giant");
     let mut groups = PartGroups::new(parts, part, GroupTable::new())?;
     let PartGroups::Words(table) = &mut groups else {
         return Ok(groups);

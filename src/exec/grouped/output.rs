@@ -8,6 +8,7 @@ use super::GroupPlan;
 use crate::exec::aggregate::Output;
 use crate::functions::Selected;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
+use crate::kernel::may_fail;
 
 /// The ranks that each key column's calls want.
 pub(super) fn plans(plan: &GroupPlan) -> Vec<Plans> {
@@ -26,6 +27,7 @@ pub(super) fn batch(
     answers: &[GroupAnswers],
     plain: &[ArrayRef],
 ) -> Result<RecordBatch> {
+    may_fail!("group_answer");
     let aggregates = &plan.aggregates;
     let mut next = vec![0; aggregates.columns.len()];
     let mut calls = Vec::with_capacity(aggregates.calls.len());

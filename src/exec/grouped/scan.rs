@@ -30,6 +30,7 @@ use crate::kernel::cpu::groups::runs::{
 };
 use crate::kernel::cpu::groups::words::Word;
 use crate::kernel::cpu::{FreePages, reserve};
+use crate::kernel::may_fail;
 use crate::kernel::spill::{SpillFile, Spiller};
 use crate::key::{self, KeySpec, Width};
 
@@ -187,6 +188,7 @@ impl<W: Word> GroupScan<W> {
     }
 
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        may_fail!("group_scan");
         self.shared.rows.add(batch.num_rows());
         if batch.num_rows() == 0 {
             return Ok(());
@@ -303,7 +305,11 @@ impl<W: Word> Many<W> {
     fn stage(&mut self, batch: Staged<W>, shared: &Shared) -> Result<()> {
         let rows = batch.words.len();
         let others = batch.others.iter().map(|value| match value {
-            ColumnarValue::Array(array) => array.get_array_memory_size(),
+            // Batches may be slices of one array, each of which would count as all of it.
+            ColumnarValue::Array(array) => {
+                let own = array.to_data().get_slice_memory_size();
+                own.unwrap_or_else(|_| array.get_array_memory_size())
+            }
             ColumnarValue::Scalar(_) => 0,
         });
         // What waits, and the run that it becomes: about as much.
@@ -331,6 +337,7 @@ impl<W: Word> Many<W> {
         if self.staged_rows == 0 {
             return Ok(());
         }
+        may_fail!("group_scatter");
         let specs = shared.specs();
         let run = scatter(&self.staged, &specs, shared.free.as_ref())?;
         self.staged.clear();

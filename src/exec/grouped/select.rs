@@ -6,10 +6,10 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::kernel::Stop;
-use crate::kernel::cpu::groups::cells::{Grid, Numbered, Wanted, shares};
+use crate::kernel::cpu::groups::cells::{COUNTERS, Grid, LEAST_CELLS, Numbered, Wanted, shares};
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
 use crate::kernel::cpu::{LaneKey, reserve};
+use crate::kernel::{Stop, may_fail};
 use crate::key::KeySpec;
 
 /// Up to so many rows, bringing the keys of each group together takes no longer than counting.
@@ -50,14 +50,15 @@ impl<P: 'static> Selection<P> {
         if rows <= GATHERED || self.distinct {
             return self.gathered::<K>(rows, plans).await;
         }
-        let grid = Arc::new(Grid::sampled::<K>(&self.pieces, rows, self.groups)?);
+        let grid = Arc::new(self.grid::<K>(rows)?);
         let counters = grid.counters();
-        // Counters of each thread, totals, and the numbers of wanted pairs.
-        reserve(&self.memory, counters * (4 * self.threads + 12))?;
         let counted = {
             let grid = Arc::clone(&grid);
-            self.each::<K, _>(move |pieces, _, stop| grid.count::<K>(pieces, stop))
-                .await?
+            self.each::<K, _>(move |pieces, _, stop| {
+                may_fail!("group_count");
+                grid.count::<K>(pieces, stop)
+            })
+            .await?
         };
         let mut totals = vec![0_u64; counters];
         for counts in counted {
@@ -68,10 +69,30 @@ impl<P: 'static> Selection<P> {
         let wanted = Arc::new(Wanted::new(&grid, &totals, &mut plans, &self.spec));
         let extracted = {
             let (grid, wanted) = (Arc::clone(&grid), Arc::clone(&wanted));
-            self.each::<K, _>(move |pieces, memory, stop| grid.extract::<K>(pieces, &wanted, memory, stop))
-                .await?
+            self.each::<K, _>(move |pieces, memory, stop| {
+                may_fail!("group_extract");
+                grid.extract::<K>(pieces, &wanted, memory, stop)
+            })
+            .await?
         };
         wanted.answers(&extracted, &mut plans)
+    }
+
+    /// As good a grid as there is memory for.
+    fn grid<K: LaneKey>(&self, rows: usize) -> Result<Grid>
+    where
+        P: Numbered<K>,
+    {
+        let mut most = COUNTERS;
+        loop {
+            let grid = Grid::sampled::<K>(&self.pieces, rows, self.groups, most)?;
+            // Counters of each thread, totals, and the numbers of wanted pairs.
+            let reserved = reserve(&self.memory, grid.counters() * (4 * self.threads + 12));
+            if reserved.is_ok() || most <= LEAST_CELLS * self.groups {
+                return reserved.map(|()| grid);
+            }
+            most /= 4;
+        }
     }
 
     /// Few rows, or distinct values: all keys brought together by group.
@@ -81,6 +102,7 @@ impl<P: 'static> Selection<P> {
     {
         reserve(&self.memory, rows * (size_of::<u32>() + 2 * size_of::<K>()))?;
         blocking(move || {
+            may_fail!("group_gather");
             let (mut ids, mut keys) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
             for piece in self.pieces.iter() {
                 piece.blocks(&self.stop.0, |own, block| {

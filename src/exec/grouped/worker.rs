@@ -10,6 +10,7 @@ use super::many::{PartGroups, Parts};
 use super::output;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
 use crate::kernel::cpu::groups::words::{GroupTable, Word};
+use crate::kernel::may_fail;
 use crate::key::{Key, Width};
 
 /// Works parts off, until none is left. Its memory is used again from part to part.
@@ -65,6 +66,7 @@ impl<W: Word> PartWorker<W> {
     }
 
     fn part(&mut self, parts: &Parts<W>, part: usize) -> Result<Option<RecordBatch>> {
+        may_fail!("group_part");
         let table = self.table.take().unwrap_or_else(GroupTable::new);
         let mut groups = PartGroups::new(parts, part, table)?;
         self.ids.clear();

@@ -26,8 +26,10 @@ use crate::key::{KeyBits, KeySpec, words};
 const CHUNK_ROWS: usize = 1 << 19;
 /// Keys that are sampled for the cell function.
 const SAMPLE: usize = 1 << 14;
+/// Fewest cells of a group, where there are several.
+pub(crate) const LEAST_CELLS: usize = 64;
 /// Counters of 32 bits that stay in the second-level cache, beside the keys that pass through it.
-const COUNTERS: usize = 1 << 17;
+pub(crate) const COUNTERS: usize = 1 << 17;
 /// Cells of the table that all groups share; neighbours are taken together where there are too many groups.
 const TABLE_CELLS: usize = 1 << 14;
 
@@ -232,7 +234,8 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// From a sample of the keys of all pieces, which hold `rows > 0` of them.
+    /// From a sample of the keys of all pieces, which hold `rows > 0` of them; with about `counters` counters, or the
+    /// fewest that a group can do with.
     ///
     /// # Errors
     /// When keys cannot be read back.
@@ -240,6 +243,7 @@ impl Grid {
         pieces: &[impl Numbered<K>],
         rows: usize,
         groups: usize,
+        counters: usize,
     ) -> Result<Self> {
         let stride = (rows / SAMPLE).max(1);
         let mut sample = Vec::with_capacity(2 * SAMPLE);
@@ -253,7 +257,7 @@ impl Grid {
             at -= piece.len();
         }
         sample.sort_unstable();
-        let most = (COUNTERS / groups).clamp(64, TABLE_CELLS);
+        let most = (counters / groups).clamp(LEAST_CELLS, TABLE_CELLS);
         let heavy = most_frequent(&sample) * most > 4 * sample.len();
         let cells = if heavy {
             Cells::Edges(Edges::try_new(edges(&sample, most / 2))?)
