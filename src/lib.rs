@@ -40,6 +40,7 @@ pub mod kernel;
 pub mod key;
 pub mod planner;
 pub mod select;
+pub mod sketch;
 
 pub use dataframe::DataFrameQuantilesExt;
 pub use functions::expr_fn;

@@ -1,5 +1,6 @@
 //! The constant arguments of a call: from an expression to numbers, or an error that names what is wrong.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatchOptions;
@@ -28,26 +29,26 @@ impl QuantileArgument {
     ///
     /// # Errors
     /// A planning error that names the value if it is not a constant number or list of numbers in [0, 1].
-    pub(crate) fn try_new(called: FunctionName, expr: &Expr) -> Result<Self> {
+    pub(crate) fn try_new(called: impl Display, expr: &Expr) -> Result<Self> {
         if let Some(value) = constant(expr)? {
-            return checked(called, &value).map(Self::Known);
+            return checked(&called, &value).map(Self::Known);
         }
         if expr.exists(|part| Ok(matches!(part, Expr::Placeholder(_))))? {
             return Ok(Self::Unbound);
         }
-        plan_err!("{}", not_constant(called, expr))
+        plan_err!("{}", not_constant(&called, expr))
     }
 }
 
 /// The quantiles in `value`; an error says whose argument it was.
-fn checked(called: FunctionName, value: &ScalarValue) -> Result<Quantiles> {
+fn checked(called: &dyn Display, value: &ScalarValue) -> Result<Quantiles> {
     Quantiles::try_from_scalar(value).map_err(|error| match error {
         DataFusionError::Plan(message) => DataFusionError::Plan(format!("{called}: {message}")),
         other => other,
     })
 }
 
-fn not_constant(called: FunctionName, shown: &dyn std::fmt::Display) -> String {
+fn not_constant(called: &dyn Display, shown: &dyn Display) -> String {
     format!("{called}: quantiles must be a constant number or list of numbers from 0 to 1, got {shown}")
 }
 
@@ -58,7 +59,7 @@ fn not_constant(called: FunctionName, shown: &dyn std::fmt::Display) -> String {
 pub(crate) fn constant_quantiles(called: FunctionName, expr: &Expr) -> Result<Quantiles> {
     match QuantileArgument::try_new(called, expr)? {
         QuantileArgument::Known(quantiles) => Ok(quantiles),
-        QuantileArgument::Unbound => plan_err!("{}", not_constant(called, expr)),
+        QuantileArgument::Unbound => plan_err!("{}", not_constant(&called, expr)),
     }
 }
 
@@ -95,18 +96,28 @@ pub(crate) fn constant(expr: &Expr) -> Result<Option<ScalarValue>> {
     }
 }
 
+/// The value of a physical expression without columns; `None` for others.
+///
+/// # Errors
+/// DataFusion's, which no expression causes.
+pub(super) fn evaluated(expr: &Arc<dyn PhysicalExpr>) -> Result<Option<ScalarValue>> {
+    let one_row = RecordBatchOptions::new().with_row_count(Some(1));
+    let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &one_row)?;
+    Ok(match expr.evaluate(&row) {
+        Ok(ColumnarValue::Scalar(value)) => Some(value),
+        Ok(ColumnarValue::Array(array)) => Some(ScalarValue::try_from_array(&array, 0)?),
+        // No row has columns here: what fails needs one.
+        Err(_) => None,
+    })
+}
+
 /// Checked quantiles of a call that is about to run.
 ///
 /// # Errors
 /// A planning error that names the value if it is not a constant number or list of numbers in [0, 1].
-pub(super) fn evaluated_quantiles(called: FunctionName, expr: &Arc<dyn PhysicalExpr>) -> Result<Quantiles> {
-    let one_row = RecordBatchOptions::new().with_row_count(Some(1));
-    let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &one_row)?;
-    let value = match expr.evaluate(&row) {
-        Ok(ColumnarValue::Scalar(value)) => value,
-        Ok(ColumnarValue::Array(array)) => ScalarValue::try_from_array(&array, 0)?,
-        // No row has columns here: what fails needs one.
-        Err(_) => return plan_err!("{}", not_constant(called, expr)),
-    };
-    checked(called, &value)
+pub(super) fn evaluated_quantiles(called: impl Display, expr: &Arc<dyn PhysicalExpr>) -> Result<Quantiles> {
+    match evaluated(expr)? {
+        Some(value) => checked(&called, &value),
+        None => plan_err!("{}", not_constant(&called, expr)),
+    }
 }

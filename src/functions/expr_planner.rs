@@ -9,6 +9,7 @@ use datafusion::logical_expr::expr::{
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawAggregateExpr, RawWindowExpr};
 use datafusion::logical_expr::{AggregateUDF, Expr, WindowFunctionDefinition};
 
+use super::gk::{GkFunction, check_arguments};
 use super::{ExactQuantiles, FunctionName, QuantileArgument, constant, variant};
 use crate::select::quantile::Method;
 
@@ -22,11 +23,15 @@ pub struct QuantilesExprPlanner;
 
 impl ExprPlanner for QuantilesExprPlanner {
     fn plan_aggregate(&self, raw: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
-        let Some(function) = ExactQuantiles::of(&raw.func) else {
+        let descending = raw.order_by.first().map(|order| !order.asc);
+        let (planned, args) = if let Some(function) = ExactQuantiles::of(&raw.func) {
+            plan_call(function, &raw.args, descending, raw.null_treatment)?
+        } else if let Some(function) = GkFunction::of(&raw.func) {
+            let planned = plan_sketch(function, &raw.args, descending, raw.null_treatment)?;
+            (planned, raw.args.clone())
+        } else {
             return Ok(PlannerResult::Original(raw));
         };
-        let descending = raw.order_by.first().map(|order| !order.asc);
-        let (planned, args) = plan_call(function, &raw.args, descending, raw.null_treatment)?;
         let written = Expr::AggregateFunction(AggregateFunction {
             func: raw.func,
             params: AggregateFunctionParams {
@@ -45,6 +50,9 @@ impl ExprPlanner for QuantilesExprPlanner {
         let WindowFunctionDefinition::AggregateUDF(udaf) = &raw.func_def else {
             return Ok(PlannerResult::Original(raw));
         };
+        if let Some(function) = GkFunction::of(udaf) {
+            plan_sketch(function, &raw.args, None, raw.null_treatment)?;
+        }
         let Some(function) = ExactQuantiles::of(udaf) else {
             return Ok(PlannerResult::Original(raw));
         };
@@ -70,6 +78,21 @@ impl ExprPlanner for QuantilesExprPlanner {
             &Expr::WindowFunction(Box::new(written)),
         )
     }
+}
+
+/// The aggregate over sketches that a call means. `descending`: from `WITHIN GROUP`, if there is one.
+fn plan_sketch(
+    function: &GkFunction,
+    args: &[Expr],
+    descending: Option<bool>,
+    nulls: Option<NullTreatment>,
+) -> Result<Arc<AggregateUDF>> {
+    let called = function.called();
+    if nulls == Some(NullTreatment::RespectNulls) {
+        return plan_err!("{called} skips NULLs: RESPECT NULLS is not allowed");
+    }
+    check_arguments(called, args)?;
+    Ok(function.from_end(descending.unwrap_or(function.is_descending())))
 }
 
 /// The aggregate that a call means, and its two arguments. `descending`: from `WITHIN GROUP`, if there is one.

@@ -187,11 +187,11 @@ impl CellTable {
         Ok(self)
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.cells as usize + 2 * self.heavy.len()
     }
 
-    fn cell(&self, key: KeyBits) -> u32 {
+    pub(crate) fn cell(&self, key: KeyBits) -> u32 {
         let steps = self
             .heavy
             .iter()

@@ -172,6 +172,16 @@ impl KeyVec {
         }
     }
 
+    /// A copy of keys of any width.
+    pub(crate) fn of<K: Key>(keys: &[K]) -> Self {
+        let bits = keys.iter().map(|key| key.to_bits());
+        match K::BITS {
+            32 => KeyVec::W32(bits.map(|bits| bits as u32).collect()),
+            64 => KeyVec::W64(bits.map(|bits| bits as u64).collect()),
+            _ => KeyVec::W128(bits.collect()),
+        }
+    }
+
     /// Number of keys.
     pub fn len(&self) -> usize {
         on_keys!(self, keys => keys.len())

@@ -18,13 +18,13 @@ use datafusion::logical_expr::{
     AggregateUDF, Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition, lit,
 };
 
-use super::swap::{over_same_window, swap_calls};
+use super::swap::{Place, over_same_window, swap_calls};
 use crate::functions::{aggregate, is_percentile_cont};
 use crate::select::quantile::Method;
 
 /// Swaps the calls in each aggregation and window, in subqueries too.
 pub(super) fn replace_builtins(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
-    swap_calls(plan, &|call, schema| match call {
+    swap_calls(plan, &|call, Place { schema, .. }| match call {
         Expr::AggregateFunction(AggregateFunction { func, params }) => {
             let (func, args) = same_answers(
                 func,

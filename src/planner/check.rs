@@ -6,6 +6,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{AggregateUDF, Expr, LogicalPlan, WindowFunctionDefinition};
 use datafusion::optimizer::AnalyzerRule;
 
+use crate::functions::gk::{GkFunction, check_arguments};
 use crate::functions::{ExactQuantiles, QuantileArgument};
 
 /// Checks the constants of every call in a plan: a quantile that is not a number in [0, 1] is a planning error that
@@ -51,6 +52,9 @@ fn check_call(expr: &Expr) -> Result<()> {
         },
         _ => return Ok(()),
     };
+    if let Some(function) = GkFunction::of(function) {
+        return check_arguments(function.called(), args);
+    }
     match (ExactQuantiles::of(function), args.get(1)) {
         (Some(function), Some(quantiles)) => {
             QuantileArgument::try_new(function.called(), quantiles).map(drop)

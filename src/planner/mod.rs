@@ -12,6 +12,7 @@
 //! The rewrite happens inside a [`QueryPlanner`](datafusion::execution::context::QueryPlanner), after the optimizer:
 //! the one place that is the same in one process and on a cluster, and that sees constants folded.
 
+mod approx;
 mod builtins;
 mod check;
 mod foreign;

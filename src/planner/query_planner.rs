@@ -13,6 +13,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::QuantilesExtensionPlanner;
+use super::approx::answer_exactly;
 use super::builtins::replace_builtins;
 use super::check::check_calls;
 use super::foreign::plan_with_inner;
@@ -93,7 +94,10 @@ impl QueryPlanner for QuantilesPlanner {
             true => replace_builtins(logical_plan.clone())?,
             false => Transformed::no(logical_plan.clone()),
         };
-        let rewritten = replaced.transform_data(rewrite)?.transform_data(bind_quantiles)?;
+        let rewritten = replaced
+            .transform_data(answer_exactly)?
+            .transform_data(rewrite)?
+            .transform_data(bind_quantiles)?;
         match &self.rest {
             Rest::Inner(inner) if !rewritten.transformed => {
                 inner.create_physical_plan(logical_plan, session).await

@@ -11,6 +11,7 @@ use datafusion::prelude::SessionContext;
 
 use super::{CheckQuantiles, QuantilesPlanner};
 use crate::config::QuantilesOptions;
+use crate::functions::gk::{gk_aggregates, gk_scalars};
 use crate::functions::{EXACT_QUANTILES, ExactQuantiles, QuantilesExprPlanner, all_aggregates, unaliased};
 
 /// Puts this crate into an existing session: functions, `quantiles.*` options, query planner.
@@ -52,8 +53,12 @@ fn register_functions(state: &mut SessionState) -> Result<()> {
         .values()
         .filter_map(|f| unaliased(f))
         .collect();
-    for function in originals.iter().chain(all_aggregates()) {
+    let ours = all_aggregates().iter().chain(gk_aggregates());
+    for function in originals.iter().chain(ours) {
         state.register_udaf(Arc::clone(function))?;
+    }
+    for function in gk_scalars() {
+        state.register_udf(Arc::clone(function))?;
     }
     state.register_expr_planner(Arc::new(QuantilesExprPlanner))?;
     state.add_analyzer_rule(Arc::new(CheckQuantiles));
@@ -130,7 +135,9 @@ impl SessionStateBuilderExt for SessionStateBuilder {
                     *function = unaliased;
                 }
             });
-            functions.extend(all_aggregates().iter().cloned());
+            functions.extend(all_aggregates().iter().chain(gk_aggregates()).cloned());
+            let scalars = self.scalar_functions().get_or_insert_default();
+            scalars.extend(gk_scalars().iter().cloned());
             let planners = self.expr_planners().get_or_insert_default();
             planners.push(Arc::new(QuantilesExprPlanner));
             self = self.with_analyzer_rule(Arc::new(CheckQuantiles));

@@ -5,15 +5,30 @@ use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Window, WindowFunctionDefinition};
 
-/// Offers each call of each aggregation and window, in subqueries too, to `swap`, with the schema of its input. A call
-/// that takes another's place gets its name.
+/// What a call stands in.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// Schema of its input.
+    pub(super) schema: &'a DFSchema,
+    /// Whether it is an aggregation by groups, without grouping sets.
+    pub(super) is_grouped: bool,
+}
+
+/// Offers each call of each aggregation and window, in subqueries too, to `swap`. A call that takes another's place gets
+/// its name.
 pub(super) fn swap_calls(
     plan: LogicalPlan,
-    swap: &dyn Fn(&Expr, &DFSchema) -> Option<Expr>,
+    swap: &dyn Fn(&Expr, Place<'_>) -> Option<Expr>,
 ) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| match node {
         LogicalPlan::Aggregate(aggregate) => {
-            let calls = swapped(aggregate.aggr_expr, aggregate.input.schema(), swap);
+            let is_set = |group: &Expr| matches!(group, Expr::GroupingSet(_));
+            let groups = &aggregate.group_expr;
+            let place = Place {
+                schema: aggregate.input.schema(),
+                is_grouped: !groups.is_empty() && !groups.iter().any(is_set),
+            };
+            let calls = swapped(aggregate.aggr_expr, place, swap);
             let (input, groups, schema) = (aggregate.input, aggregate.group_expr, aggregate.schema);
             calls.map_data(|calls| {
                 let aggregate = Aggregate::try_new_with_schema(input, groups, calls, schema)?;
@@ -21,7 +36,11 @@ pub(super) fn swap_calls(
             })
         }
         LogicalPlan::Window(window) => {
-            let calls = swapped(window.window_expr, window.input.schema(), swap);
+            let place = Place {
+                schema: window.input.schema(),
+                is_grouped: false,
+            };
+            let calls = swapped(window.window_expr, place, swap);
             let (input, schema) = (window.input, window.schema);
             calls.map_data(|window_expr| {
                 Ok(LogicalPlan::Window(Window {
@@ -37,14 +56,14 @@ pub(super) fn swap_calls(
 
 fn swapped(
     calls: Vec<Expr>,
-    schema: &DFSchema,
-    swap: &dyn Fn(&Expr, &DFSchema) -> Option<Expr>,
+    place: Place<'_>,
+    swap: &dyn Fn(&Expr, Place<'_>) -> Option<Expr>,
 ) -> Transformed<Vec<Expr>> {
     let mut changed = false;
     let calls = calls.into_iter().map(|call| {
         let inner = match &call {
-            Expr::Alias(alias) => swap(&alias.expr, schema),
-            call => swap(call, schema),
+            Expr::Alias(alias) => swap(&alias.expr, place),
+            call => swap(call, place),
         };
         let Some(inner) = inner else { return call };
         changed = true;

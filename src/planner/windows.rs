@@ -17,12 +17,12 @@ use datafusion::logical_expr::{
     AggregateUDF, Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition, WindowUDF, when,
 };
 
-use super::swap::{over_same_window, swap_calls};
+use super::swap::{Place, over_same_window, swap_calls};
 use crate::functions::{ExactQuantiles, MovingQuantiles, constant_quantiles};
 
 /// Binds the quantiles of each call over a window, in subqueries too.
 pub(super) fn bind_quantiles(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
-    swap_calls(plan, &|call, schema| {
+    swap_calls(plan, &|call, Place { schema, .. }| {
         let Expr::WindowFunction(window) = call else {
             return None;
         };

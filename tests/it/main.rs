@@ -1,5 +1,6 @@
 //! Integration tests, in one binary.
 
+mod approx;
 mod builtins;
 #[cfg(feature = "cli")]
 mod cli;

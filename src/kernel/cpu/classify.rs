@@ -8,7 +8,7 @@ use crate::kernel::buckets::{CellTable, Edges, Linear};
 use crate::key::Key;
 
 /// A cell function over keys of one width.
-pub(super) trait Classify<K: Key>: Sync {
+pub(crate) trait Classify<K: Key>: Sync {
     /// The cell of a key; the number of cells if it has none.
     fn cell(&self, key: K) -> u16;
 
@@ -23,7 +23,7 @@ pub(super) trait Classify<K: Key>: Sync {
 
 /// The cells of a block of keys, into as many numbers. Apart from what is done with them, so that the compiler can
 /// vectorise it.
-pub(super) fn number<K: Key>(keys: &[K], classify: &impl Classify<K>, numbers: &mut [u16]) {
+pub(crate) fn number<K: Key>(keys: &[K], classify: &impl Classify<K>, numbers: &mut [u16]) {
     dispatch(Number {
         keys,
         classify,
@@ -83,7 +83,7 @@ macro_rules! in_groups {
 const ENTRIES: usize = 1 << CellTable::ENTRY_BITS;
 
 /// [`CellTable`]: shift, load, shift.
-pub(super) struct TableOf<K> {
+pub(crate) struct TableOf<K> {
     base: K,
     top: K,
     span: K,
@@ -94,7 +94,7 @@ pub(super) struct TableOf<K> {
 }
 
 impl<K: Key> TableOf<K> {
-    pub(super) fn new(table: &CellTable) -> Self {
+    pub(crate) fn new(table: &CellTable) -> Self {
         let mut entries = Box::new([0; ENTRIES]);
         for (slot, entry) in entries.iter_mut().zip(&table.entries) {
             *slot = u64::from(entry.add) << 32 | u64::from(entry.shift);

@@ -3,7 +3,7 @@
 //! No intrinsics: the compiler vectorises a plain loop once it may use the instructions.
 
 /// A loop, as a value: what it reads and writes, and the loop itself.
-pub(super) trait Kernel {
+pub(crate) trait Kernel {
     /// The loop. Implementations are `#[inline(always)]`, so that it is compiled once for each instruction set.
     fn run(self);
 }
@@ -14,7 +14,7 @@ pub(super) trait Kernel {
     unsafe_code,
     reason = "a function that needs instructions may be called only where they exist"
 )]
-pub(super) fn dispatch(kernel: impl Kernel) {
+pub(crate) fn dispatch(kernel: impl Kernel) {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
     fn avx512(kernel: impl Kernel) {
         kernel.run();
@@ -47,6 +47,6 @@ pub(super) fn dispatch(kernel: impl Kernel) {
 
 /// Runs the kernel.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn dispatch(kernel: impl Kernel) {
+pub(crate) fn dispatch(kernel: impl Kernel) {
     kernel.run();
 }

@@ -11,9 +11,9 @@
 //! Cost on one of two busy cores, an element of 64 bits: counting into 60 000 cells and writing the oracle 1 ns,
 //! extraction by oracle 0.4 ns, counting and extracting around a bracket 0.6 ns, the search tree 4 ns.
 
-mod classify;
+pub(crate) mod classify;
 mod count;
-mod dispatch;
+pub(crate) mod dispatch;
 mod extract;
 pub(crate) mod groups;
 mod lists;

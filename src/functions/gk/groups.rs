@@ -1,0 +1,139 @@
+//! Accumulator of many groups: a sketch each, which holds few values as they are.
+
+use std::mem::size_of;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, BinaryArray, BooleanArray};
+use datafusion::arrow::compute::filter;
+use datafusion::common::{Result, internal_err};
+use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
+
+use super::super::groups::{emitted_count, extend_groups};
+use super::accumulator::stored;
+use super::column::GkColumn;
+use crate::key::{KeyBits, kept};
+use crate::sketch::AnySketch;
+
+/// The sketches of all groups.
+#[derive(Debug)]
+pub(super) struct GkGroupsAccumulator {
+    column: GkColumn,
+    sketches: Vec<Option<AnySketch>>,
+    /// Bytes of all sketches.
+    held: usize,
+}
+
+impl GkGroupsAccumulator {
+    pub(super) fn new(column: GkColumn) -> Self {
+        Self {
+            column,
+            sketches: Vec::new(),
+            held: 0,
+        }
+    }
+
+    /// Changes the sketch of a group.
+    fn change(&mut self, group: usize, change: impl FnOnce(&mut AnySketch) -> Result<()>) -> Result<()> {
+        let slot = &mut self.sketches[group];
+        let before = slot.as_ref().map_or(0, AnySketch::size);
+        let sketch = slot.get_or_insert_with(|| self.column.sketch());
+        change(sketch)?;
+        self.held = self.held + sketch.size() - before;
+        Ok(())
+    }
+
+    /// Takes out the groups that leave.
+    fn emitted(&mut self, emit_to: EmitTo) -> Vec<Option<AnySketch>> {
+        let count = emitted_count(emit_to, self.sketches.len());
+        let rest = self.sketches.split_off(count);
+        let emitted = std::mem::replace(&mut self.sketches, rest);
+        let left: usize = emitted.iter().flatten().map(AnySketch::size).sum();
+        self.held = self.held.saturating_sub(left);
+        emitted
+    }
+}
+
+impl GroupsAccumulator for GkGroupsAccumulator {
+    fn update_batch(
+        &mut self,
+        values: &[ArrayRef],
+        group_indices: &[usize],
+        opt_filter: Option<&BooleanArray>,
+        total_num_groups: usize,
+    ) -> Result<()> {
+        self.sketches.resize_with(total_num_groups, || None);
+        let values = &values[0];
+        let kept = kept(values.as_ref(), opt_filter)?;
+        let mut groups = Vec::new();
+        extend_groups(&mut groups, kept.as_ref(), group_indices)?;
+        let spec = self.column.selected().spec();
+        let keys = match &kept {
+            None => spec.keys(values.as_ref())?,
+            Some(kept) => spec.keys(filter(values.as_ref(), kept)?.as_ref())?,
+        };
+        if groups.len() != keys.len() {
+            return internal_err!("{} groups for {} keys", groups.len(), keys.len());
+        }
+        let mut rows: Vec<(u32, KeyBits)> = groups.into_iter().zip(keys).collect();
+        rows.sort_by_key(|(group, _)| *group);
+        rows.chunk_by(|one, other| one.0 == other.0).try_for_each(|run| {
+            let keys = run.iter().map(|(_, key)| *key);
+            self.change(run[0].0 as usize, |sketch| sketch.extend_keys(keys))
+        })
+    }
+
+    fn merge_batch(
+        &mut self,
+        states: &[ArrayRef],
+        group_indices: &[usize],
+        total_num_groups: usize,
+    ) -> Result<()> {
+        self.sketches.resize_with(total_num_groups, || None);
+        for (state, group) in stored(states)?.iter().zip(group_indices) {
+            let Some(state) = state else { continue };
+            let summary = self.column.read(state)?;
+            self.change(*group, |sketch| sketch.merge(summary))?;
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
+        let sketches = self.emitted(emit_to).into_iter();
+        let summary =
+            |sketch: Option<AnySketch>| sketch.map(|sketch| self.column.summary(sketch)).transpose();
+        let summaries = sketches.map(summary).collect::<Result<Vec<_>>>()?;
+        self.column.rows(&summaries)
+    }
+
+    fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
+        let sketches = self.emitted(emit_to).into_iter();
+        let state = |sketch: Option<AnySketch>| sketch.map(|sketch| self.column.state(sketch)).transpose();
+        let states = sketches.map(state).collect::<Result<Vec<Option<Vec<u8>>>>>()?;
+        Ok(vec![Arc::new(states.into_iter().collect::<BinaryArray>())])
+    }
+
+    /// A sketch of one value for each row that has one.
+    fn convert_to_state(
+        &self,
+        values: &[ArrayRef],
+        opt_filter: Option<&BooleanArray>,
+    ) -> Result<Vec<ArrayRef>> {
+        let values = &values[0];
+        let kept = kept(values.as_ref(), opt_filter)?;
+        let states = (0..values.len()).map(|row| {
+            if kept.as_ref().is_some_and(|kept| !kept.value(row)) {
+                return Ok(None);
+            }
+            let mut sketch = self.column.sketch();
+            sketch.extend(self.column.selected().spec(), values.slice(row, 1).as_ref())?;
+            self.column.state(sketch).map(Some)
+        });
+        let states = states.collect::<Result<Vec<Option<Vec<u8>>>>>()?;
+        Ok(vec![Arc::new(states.into_iter().collect::<BinaryArray>())])
+    }
+
+    fn size(&self) -> usize {
+        let empty = self.sketches.capacity() * size_of::<Option<AnySketch>>();
+        size_of::<Self>() + empty + self.held
+    }
+}

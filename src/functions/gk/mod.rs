@@ -1,0 +1,446 @@
+//! Approximate percentiles with a proved bound, and Greenwald-Khanna sketches as values.
+//!
+//! ```sql
+//! SELECT approx_percentile_gk(fare, 0.99, 10000) FROM trips                -- rank error <= n / 10000
+//! SELECT approx_percentile_gk_bounds(fare, 0.99, 100) FROM trips           -- and which ranks it may have
+//! CREATE TABLE daily AS SELECT day, gk_sketch(fare, 1000) AS s FROM trips GROUP BY day
+//! SELECT gk_quantile(gk_merge(s), 0.5) FROM daily                          -- monthly, from daily sketches
+//! ```
+//! Ungrouped calls run as accumulators over [`crate::sketch`]: memory for `O(1 / eps)` keys, states of one binary value.
+//! Where the exact operators are the faster way, or the only one, the planner takes them: with `GROUP BY`, `DISTINCT`
+//! and `OVER` the answer is exact, which is within any bound. So it is for types without keys of fixed width.
+
+mod accumulator;
+mod column;
+mod groups;
+mod merge;
+mod stored;
+
+use std::fmt::{self, Display};
+use std::sync::{Arc, LazyLock};
+
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::{DataFusionError, Result, ScalarValue, plan_err};
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::format_state_name;
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, GroupsAccumulator, ScalarUDF, Signature, Volatility,
+};
+
+use self::accumulator::GkAccumulator;
+use self::column::{GkColumn, Output, bounds_type};
+use self::groups::GkGroupsAccumulator;
+use self::merge::MergeAccumulator;
+use self::stored::StoredFunction;
+use super::accumulator::{QuantilesAccumulator, Selected, state_type};
+use super::call::{QuantileArgument, constant, evaluated, evaluated_quantiles};
+use super::exact_quantiles::ordered_type;
+use super::frame::SlidingQuantilesAccumulator;
+use super::groups::QuantilesGroupsAccumulator;
+use super::rows::{SlidingValuesAccumulator, ValuesAccumulator, ValuesGroupsAccumulator};
+use crate::key::{KeySpec, Order};
+use crate::select::quantile::{Ask, Method, Quantiles};
+use crate::sketch::Epsilon;
+
+/// Accuracy of calls that name none.
+const DEFAULT_ACCURACY: f64 = 10_000.0;
+
+/// Metadata of a column of sketches: the type of their values.
+pub(crate) const VALUES: &str = "quantiles.values";
+
+/// A function over sketches, by the name that a user writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GkName {
+    /// `approx_percentile_gk(x, q [, accuracy])`.
+    ApproxPercentileGk,
+    /// Spark's `percentile_approx(x, q [, accuracy])`: the same.
+    PercentileApprox,
+    /// `approx_percentile_gk_bounds(x, q [, accuracy])`: the value, the ranks that it may have, the number of values.
+    ApproxPercentileGkBounds,
+    /// `gk_sketch(x [, accuracy])`: the sketch itself.
+    GkSketch,
+    /// `gk_merge(sketch)`: one sketch from many.
+    GkMerge,
+}
+
+impl GkName {
+    /// All names.
+    pub const ALL: [GkName; 5] = [
+        GkName::ApproxPercentileGk,
+        GkName::PercentileApprox,
+        GkName::ApproxPercentileGkBounds,
+        GkName::GkSketch,
+        GkName::GkMerge,
+    ];
+
+    /// The name in SQL.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GkName::ApproxPercentileGk => "approx_percentile_gk",
+            GkName::PercentileApprox => "percentile_approx",
+            GkName::ApproxPercentileGkBounds => "approx_percentile_gk_bounds",
+            GkName::GkSketch => "gk_sketch",
+            GkName::GkMerge => "gk_merge",
+        }
+    }
+
+    /// Whether a call asks for quantiles, by its second argument.
+    pub(crate) fn asks(self) -> bool {
+        !matches!(self, GkName::GkSketch | GkName::GkMerge)
+    }
+
+    /// Whether the answer is a value alone, for which the exact one will do.
+    pub(crate) fn answers_values(self) -> bool {
+        matches!(self, GkName::ApproxPercentileGk | GkName::PercentileApprox)
+    }
+
+    /// Where the accuracy stands among the arguments, if it is given.
+    pub(crate) fn accuracy_place(self) -> Option<usize> {
+        match self {
+            GkName::GkMerge => None,
+            GkName::GkSketch => Some(1),
+            _ => Some(2),
+        }
+    }
+
+    /// Refuses a wrong number of arguments.
+    ///
+    /// # Errors
+    /// A planning error that says what is allowed.
+    pub(crate) fn check_count(self, count: usize) -> Result<()> {
+        let accuracy = "and optionally the accuracy, an error fraction in (0, 1) or its reciprocal";
+        let (allowed, what) = match self {
+            GkName::GkMerge => (1..=1, "sketches".to_owned()),
+            GkName::GkSketch => (1..=2, format!("the values, {accuracy}")),
+            _ => (
+                2..=3,
+                format!("the values, a constant quantile or list of quantiles from 0 to 1, {accuracy}"),
+            ),
+        };
+        match allowed.contains(&count) {
+            true => Ok(()),
+            false if allowed.start() == allowed.end() => {
+                plan_err!("{self} takes 1 argument, got {count}: {what}")
+            }
+            false => plan_err!(
+                "{self} takes {} or {} arguments, got {count}: {what}",
+                allowed.start(),
+                allowed.end()
+            ),
+        }
+    }
+}
+
+impl Display for GkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An aggregate function over Greenwald-Khanna sketches, counted from one end.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct GkFunction {
+    name: String,
+    called: GkName,
+    descending: bool,
+    signature: Signature,
+}
+
+/// How a call is answered where it runs as an accumulator.
+enum Way {
+    Sketch(GkColumn),
+    /// Over distinct values, and values without keys.
+    Exact(Selected),
+}
+
+static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
+    let ends = |called: GkName| match called.asks() {
+        true => vec![false, true],
+        false => vec![false],
+    };
+    GkName::ALL
+        .into_iter()
+        .flat_map(|called| {
+            ends(called)
+                .into_iter()
+                .map(move |end| GkFunction::new(called, end))
+        })
+        .map(|function| Arc::new(AggregateUDF::from(function)))
+        .collect()
+});
+
+static SCALARS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
+    StoredFunction::all()
+        .map(|function| Arc::new(ScalarUDF::from(function)))
+        .to_vec()
+});
+
+/// Every aggregate function over sketches to register.
+pub fn gk_aggregates() -> &'static [Arc<AggregateUDF>] {
+    &AGGREGATES
+}
+
+/// The functions that read stored sketches.
+pub fn gk_scalars() -> &'static [Arc<ScalarUDF>] {
+    &SCALARS
+}
+
+impl GkFunction {
+    fn new(called: GkName, descending: bool) -> Self {
+        let suffix = if descending { "_desc" } else { "" };
+        Self {
+            name: format!("{called}{suffix}"),
+            called,
+            descending,
+            signature: Signature::user_defined(Volatility::Immutable),
+        }
+    }
+
+    /// This type behind a registered function, if it is one of ours.
+    pub fn of(function: &AggregateUDF) -> Option<&Self> {
+        function.inner().downcast_ref::<Self>()
+    }
+
+    /// The name that users write.
+    pub fn called(&self) -> GkName {
+        self.called
+    }
+
+    /// Whether quantiles count from the greatest value.
+    pub fn is_descending(&self) -> bool {
+        self.descending
+    }
+
+    /// The same function counting from one end.
+    pub(crate) fn from_end(&self, descending: bool) -> Arc<AggregateUDF> {
+        let same = |function: &&Arc<AggregateUDF>| {
+            GkFunction::of(function).is_some_and(|other| {
+                other.called == self.called && other.descending == (descending && self.called.asks())
+            })
+        };
+        let found = AGGREGATES.iter().find(same);
+        Arc::clone(found.expect("there is one for each name and each end"))
+    }
+
+    fn epsilon(&self, args: &AccumulatorArgs) -> Result<Epsilon> {
+        let given = self
+            .called
+            .accuracy_place()
+            .and_then(|place| args.exprs.get(place));
+        match given {
+            None => Epsilon::try_new(DEFAULT_ACCURACY),
+            Some(expr) => match evaluated(expr)? {
+                Some(value) => accuracy(self.called, &value),
+                None => plan_err!("{}", not_constant(self.called, expr)),
+            },
+        }
+    }
+
+    fn way(&self, args: &AccumulatorArgs) -> Result<Way> {
+        self.called.check_count(args.exprs.len())?;
+        let eps = self.epsilon(args)?;
+        let quantiles = match self.called.asks() {
+            true => evaluated_quantiles(self.called, &args.exprs[1])?,
+            false => Quantiles {
+                list: Vec::new(),
+                is_list: false,
+            },
+        };
+        // An ordering is left only where no `QuantilesExprPlanner` has turned it into the function's name.
+        let reversed = args
+            .order_bys
+            .first()
+            .is_some_and(|order| order.options.descending);
+        let ask = Ask {
+            quantiles: quantiles.list,
+            method: Method::Disc,
+            descending: self.descending != reversed,
+        };
+        let data_type = args.expr_fields[0].data_type();
+        let selected = Selected::try_new(data_type, ask, quantiles.is_list, args.is_distinct)?;
+        if self.called.answers_values() && (args.is_distinct || selected.bytes().is_some()) {
+            return Ok(Way::Exact(selected));
+        }
+        if args.is_distinct {
+            return plan_err!("{} takes no DISTINCT", self.called);
+        }
+        match selected {
+            Selected::Keys(column) => Ok(Way::Sketch(GkColumn::new(column, eps, self.output()))),
+            Selected::Bytes(_) => plan_err!("{}", no_keys(self.called, data_type)),
+        }
+    }
+
+    fn output(&self) -> Output {
+        match self.called {
+            GkName::ApproxPercentileGk | GkName::PercentileApprox => Output::Values,
+            GkName::ApproxPercentileGkBounds => Output::Bounds,
+            GkName::GkSketch | GkName::GkMerge => Output::Sketch,
+        }
+    }
+}
+
+fn no_keys(called: GkName, data_type: &DataType) -> String {
+    format!(
+        "{called} takes values of fixed width: numbers, decimals of up to 128 bits, Booleans, dates, times, got {data_type}"
+    )
+}
+
+fn not_constant(called: GkName, shown: &dyn Display) -> String {
+    format!(
+        "{called}: accuracy must be a constant number, an error fraction in (0, 1) or its reciprocal from 1 on, got \
+         {shown}"
+    )
+}
+
+/// The error fraction that an accuracy argument means.
+///
+/// # Errors
+/// A planning error that names the value.
+fn accuracy(called: GkName, value: &ScalarValue) -> Result<Epsilon> {
+    let number = match value.data_type().is_numeric() {
+        true => value.cast_to(&DataType::Float64)?,
+        false => ScalarValue::Null,
+    };
+    let ScalarValue::Float64(Some(number)) = number else {
+        return plan_err!("{}", not_constant(called, value));
+    };
+    Epsilon::try_new(number).map_err(|error| match error {
+        DataFusionError::Plan(message) => DataFusionError::Plan(format!("{called}: {message}")),
+        other => other,
+    })
+}
+
+/// Checks the constants of a logical call, as far as they are known yet.
+///
+/// # Errors
+/// A planning error that names the value.
+pub(crate) fn check_arguments(called: GkName, args: &[Expr]) -> Result<()> {
+    called.check_count(args.len())?;
+    if called.asks() {
+        QuantileArgument::try_new(called, &args[1])?;
+    }
+    if let Some(expr) = called.accuracy_place().and_then(|place| args.get(place)) {
+        match constant(expr)? {
+            Some(value) => accuracy(called, &value).map(drop)?,
+            None if matches!(expr, Expr::Placeholder(_)) => {}
+            None => return plan_err!("{}", not_constant(called, expr)),
+        }
+    }
+    Ok(())
+}
+
+impl AggregateUDFImpl for GkFunction {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
+        self.called.check_count(arg_types.len())?;
+        let mut types = arg_types.to_vec();
+        types[0] = match self.called {
+            GkName::GkMerge => stored::binary(&self.called, &arg_types[0])?,
+            _ => ordered_type(&arg_types[0]),
+        };
+        Ok(types)
+    }
+
+    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
+        self.called.check_count(arg_types.len())?;
+        if !self.called.asks() {
+            if self.called == GkName::GkSketch && !KeySpec::supports(&ordered_type(&arg_types[0])) {
+                return plan_err!("{}", no_keys(self.called, &arg_types[0]));
+            }
+            return Ok(DataType::Binary);
+        }
+        let x = ordered_type(&arg_types[0]);
+        Order::try_new(&x)?;
+        let one = match self.called.answers_values() {
+            true => x,
+            false if KeySpec::supports(&x) => bounds_type(x),
+            false => return plan_err!("{}", no_keys(self.called, &x)),
+        };
+        use DataType::{FixedSizeList, LargeList, List};
+        Ok(match arg_types[1] {
+            List(_) | LargeList(_) | FixedSizeList(..) => DataType::new_list(one, true),
+            _ => one,
+        })
+    }
+
+    fn return_field(&self, arg_fields: &[FieldRef]) -> Result<FieldRef> {
+        let types: Vec<DataType> = arg_fields.iter().map(|field| field.data_type().clone()).collect();
+        let field = Field::new(self.name(), self.return_type(&types)?, true);
+        let values = match self.called {
+            GkName::GkSketch => Some(ordered_type(&types[0]).to_string()),
+            GkName::GkMerge => arg_fields[0].metadata().get(VALUES).cloned(),
+            _ => None,
+        };
+        Ok(Arc::new(match values {
+            Some(values) => field.with_metadata([(VALUES.to_owned(), values)].into()),
+            None => field,
+        }))
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
+        let x = ordered_type(args.input_fields[0].data_type());
+        let is_exact = self.called.answers_values() && (args.is_distinct || !KeySpec::supports(&x));
+        let (name, data_type) = match is_exact {
+            true => ("values", state_type(&x)),
+            false => ("sketch", DataType::Binary),
+        };
+        Ok(vec![Arc::new(Field::new(
+            format_state_name(args.name, name),
+            data_type,
+            true,
+        ))])
+    }
+
+    fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        if self.called == GkName::GkMerge {
+            return Ok(Box::new(MergeAccumulator::default()));
+        }
+        Ok(match self.way(&args)? {
+            Way::Sketch(column) => Box::new(GkAccumulator::new(column)),
+            Way::Exact(Selected::Keys(column)) => Box::new(QuantilesAccumulator::new(column)),
+            Way::Exact(Selected::Bytes(column)) => Box::new(ValuesAccumulator::new(column)),
+        })
+    }
+
+    /// What leaves a frame cannot leave a sketch: values are kept, and answers are exact.
+    fn create_sliding_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        if !self.called.answers_values() {
+            return plan_err!(
+                "{} works over frames that grow only, not over those that move",
+                self.called
+            );
+        }
+        Ok(match self.way(&args)? {
+            Way::Sketch(column) => Box::new(SlidingQuantilesAccumulator::try_new(column.into_selected())?),
+            Way::Exact(Selected::Keys(column)) => Box::new(SlidingQuantilesAccumulator::try_new(column)?),
+            Way::Exact(Selected::Bytes(column)) => Box::new(SlidingValuesAccumulator::new(column)),
+        })
+    }
+
+    fn groups_accumulator_supported(&self, _args: AccumulatorArgs) -> bool {
+        self.called != GkName::GkMerge
+    }
+
+    fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
+        Ok(match self.way(&args)? {
+            Way::Sketch(column) => Box::new(GkGroupsAccumulator::new(column)),
+            Way::Exact(Selected::Keys(column)) => Box::new(QuantilesGroupsAccumulator::new(column)),
+            Way::Exact(Selected::Bytes(column)) => Box::new(ValuesGroupsAccumulator::new(column)),
+        })
+    }
+
+    fn supports_null_handling_clause(&self) -> bool {
+        true
+    }
+
+    fn supports_within_group_clause(&self) -> bool {
+        self.called.asks()
+    }
+}

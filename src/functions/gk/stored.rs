@@ -1,0 +1,250 @@
+//! `gk_quantile` and `gk_rank`: what stored sketches know.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, StructArray, UInt64Array, new_null_array,
+};
+use datafusion::arrow::compute::{CastOptions, cast_with_options, concat};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields};
+use datafusion::common::utils::SingleRowListArrayBuilder;
+use datafusion::common::{Result, ScalarValue, exec_datafusion_err, exec_err, plan_err};
+use datafusion::logical_expr::{
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
+};
+
+use super::VALUES;
+use crate::key::{KeyBits, KeySpec};
+use crate::select::quantile::Quantiles;
+use crate::sketch::{AnySummary, Header};
+
+/// A function of a stored sketch and one more argument.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct StoredFunction {
+    asks: Asks,
+    signature: Signature,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Asks {
+    /// The value of a quantile.
+    Quantile,
+    /// How many values are at or below one.
+    Rank,
+}
+
+/// The type in which sketches are read.
+///
+/// # Errors
+/// A planning error for types other than binary.
+pub(super) fn binary(called: &dyn std::fmt::Display, data_type: &DataType) -> Result<DataType> {
+    use DataType::*;
+    match data_type {
+        Binary | LargeBinary | BinaryView | FixedSizeBinary(_) | Null => Ok(Binary),
+        other => plan_err!("{called} takes sketches of gk_sketch, which are Binary, got {other}"),
+    }
+}
+
+fn rank_fields() -> Fields {
+    let count = |name| Field::new(name, DataType::UInt64, true);
+    Fields::from(vec![count("rank_min"), count("rank_max"), count("n")])
+}
+
+/// A sketch and the type of its values.
+struct Stored {
+    summary: AnySummary,
+    spec: KeySpec,
+}
+
+impl Stored {
+    fn read(bytes: &[u8]) -> Result<Self> {
+        let tag = Header::read(bytes)?.tag;
+        let name = std::str::from_utf8(tag).unwrap_or_default();
+        let data_type = DataType::from_str(name).ok().filter(KeySpec::supports);
+        let Some(data_type) = data_type else {
+            return exec_err!(
+                "a quantile sketch of values of type {:?}, which is unknown",
+                String::from_utf8_lossy(tag)
+            );
+        };
+        let (summary, spec) = (AnySummary::read(bytes, tag)?, KeySpec::try_new(&data_type)?);
+        match summary.width() == spec.width() {
+            true => Ok(Self { summary, spec }),
+            false => exec_err!("a damaged quantile sketch: its keys are not those of {data_type}"),
+        }
+    }
+
+    fn quantiles(&self, quantiles: &Quantiles, data_type: &DataType) -> Result<ArrayRef> {
+        let n = self.summary.n();
+        let key = |rank| Ok(self.summary.value_at(rank)?.0);
+        let keys = quantiles.list.iter().map(|quantile| key(quantile.rank(n)));
+        let values = self.spec.to_array(&keys.collect::<Result<Vec<KeyBits>>>()?)?;
+        let whole = CastOptions {
+            safe: false,
+            ..CastOptions::default()
+        };
+        cast_with_options(&values, data_type, &whole).map_err(|error| {
+            exec_datafusion_err!(
+                "gk_quantile gives {data_type} here, since the column does not say what its sketches hold, and this one \
+                 holds {}: {error}",
+                self.spec.data_type()
+            )
+        })
+    }
+
+    /// Bounds of the number of values at or below `value`, and of all values.
+    fn rank(&self, value: &ScalarValue) -> Result<[u64; 3]> {
+        let own = value.cast_to(self.spec.data_type())?;
+        let keys = self.spec.keys(own.to_array()?.as_ref())?;
+        let Some(key) = keys.first().copied() else {
+            return exec_err!("gk_rank: {value} is no value of type {}", self.spec.data_type());
+        };
+        // A cast may round: above the value that was asked for, only what is less counts.
+        let is_above = own
+            .cast_to(&value.data_type())
+            .is_ok_and(|back| back.partial_cmp(value) == Some(std::cmp::Ordering::Greater));
+        let (least, most) = match (is_above, key.checked_sub(1)) {
+            (false, _) => self.summary.rank(key),
+            (true, Some(below)) => self.summary.rank(below),
+            (true, None) => (0, 0),
+        };
+        Ok([least, most, self.summary.n()])
+    }
+}
+
+impl StoredFunction {
+    pub(super) fn all() -> [Self; 2] {
+        [Asks::Quantile, Asks::Rank].map(|asks| Self {
+            asks,
+            signature: Signature::user_defined(Volatility::Immutable),
+        })
+    }
+
+    fn quantiles(&self, sketches: &BinaryArray, asked: &ArrayRef, result: &DataType) -> Result<ArrayRef> {
+        let (one, is_list) = match result {
+            DataType::List(item) => (item.data_type(), true),
+            other => (other, false),
+        };
+        let mut rows: Vec<ArrayRef> = Vec::with_capacity(sketches.len());
+        for (row, bytes) in sketches.iter().enumerate() {
+            let (Some(bytes), true) = (bytes, asked.is_valid(row)) else {
+                rows.push(new_null_array(result, 1));
+                continue;
+            };
+            let quantiles = Quantiles::try_from_scalar(&ScalarValue::try_from_array(asked, row)?)?;
+            let stored = Stored::read(bytes)?;
+            if stored.summary.n() == 0 {
+                rows.push(new_null_array(result, 1));
+                continue;
+            }
+            let values = stored.quantiles(&quantiles, one)?;
+            rows.push(match is_list {
+                true => Arc::new(
+                    SingleRowListArrayBuilder::new(values)
+                        .with_nullable(true)
+                        .build_list_array(),
+                ),
+                false => values,
+            });
+        }
+        if rows.is_empty() {
+            return Ok(new_null_array(result, 0));
+        }
+        let rows: Vec<&dyn Array> = rows.iter().map(AsRef::as_ref).collect();
+        Ok(concat(&rows)?)
+    }
+
+    fn ranks(sketches: &BinaryArray, values: &ArrayRef) -> Result<ArrayRef> {
+        let mut ranks = [const { Vec::new() }; 3];
+        let mut valid = Vec::with_capacity(sketches.len());
+        for (row, bytes) in sketches.iter().enumerate() {
+            let found = match (bytes, values.is_valid(row)) {
+                (Some(bytes), true) => {
+                    Some(Stored::read(bytes)?.rank(&ScalarValue::try_from_array(values, row)?)?)
+                }
+                _ => None,
+            };
+            valid.push(found.is_some());
+            for (ranks, rank) in ranks.iter_mut().zip(found.unwrap_or_default()) {
+                ranks.push(rank);
+            }
+        }
+        let columns = ranks.map(|ranks| Arc::new(UInt64Array::from(ranks)) as ArrayRef);
+        let rows = StructArray::try_new(rank_fields(), columns.to_vec(), Some(valid.into()))?;
+        Ok(Arc::new(rows))
+    }
+}
+
+impl ScalarUDFImpl for StoredFunction {
+    fn name(&self) -> &str {
+        match self.asks {
+            Asks::Quantile => "gk_quantile",
+            Asks::Rank => "gk_rank",
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
+        let [sketch, asked] = arg_types else {
+            let what = match self.asks {
+                Asks::Quantile => "a quantile or list of quantiles from 0 to 1",
+                Asks::Rank => "a value",
+            };
+            return plan_err!(
+                "{} takes 2 arguments, got {}: a sketch and {what}",
+                self.name(),
+                arg_types.len()
+            );
+        };
+        Ok(vec![binary(&self.name(), sketch)?, asked.clone()])
+    }
+
+    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
+        self.returned(arg_types.get(1), None)
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
+        let values = args
+            .arg_fields
+            .first()
+            .and_then(|field| field.metadata().get(VALUES));
+        let values = values.and_then(|name| DataType::from_str(name).ok());
+        let asked = args.arg_fields.get(1).map(|field| field.data_type());
+        Ok(Arc::new(Field::new(
+            self.name(),
+            self.returned(asked, values)?,
+            true,
+        )))
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let arrays = ColumnarValue::values_to_arrays(&args.args)?;
+        let [sketches, asked] = arrays.as_slice() else {
+            return exec_err!("{} takes 2 arguments, got {}", self.name(), arrays.len());
+        };
+        let sketches = sketches.as_binary::<i32>();
+        let rows = match self.asks {
+            Asks::Quantile => self.quantiles(sketches, asked, args.return_field.data_type())?,
+            Asks::Rank => Self::ranks(sketches, asked)?,
+        };
+        Ok(ColumnarValue::Array(rows))
+    }
+}
+
+impl StoredFunction {
+    fn returned(&self, asked: Option<&DataType>, values: Option<DataType>) -> Result<DataType> {
+        use DataType::{FixedSizeList, LargeList, List};
+        if self.asks == Asks::Rank {
+            return Ok(DataType::Struct(rank_fields()));
+        }
+        let one = values.unwrap_or(DataType::Float64);
+        Ok(match asked {
+            Some(List(_) | LargeList(_) | FixedSizeList(..)) => DataType::new_list(one, true),
+            _ => one,
+        })
+    }
+}

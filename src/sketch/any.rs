@@ -1,0 +1,198 @@
+//! Sketches over keys of any width, for callers that know types only when they run.
+
+use std::fmt::{self, Debug};
+
+use datafusion::arrow::array::Array;
+use datafusion::arrow::buffer::Buffer;
+use datafusion::common::{Result, exec_err, internal_err};
+
+use super::{Epsilon, Header, Sketch, Summary, Variant};
+use crate::key::{Encoding, Key, KeyBits, KeySpec, Width, dense, words};
+
+/// Keys that are made at a time: they stay in the first-level cache.
+const BLOCK: usize = 2048;
+
+/// A sketch that is being filled with keys of one width, which is known when it is made.
+pub struct AnySketch(Filling);
+
+/// A [`Sketch`] of some width.
+enum Filling {
+    W32(Sketch<u32>),
+    W64(Sketch<u64>),
+    W128(Sketch<u128>),
+}
+
+/// What a sketch knows of its values: see [the module](self).
+#[derive(Debug, Clone)]
+pub struct AnySummary(Known);
+
+/// A [`Summary`] of some width.
+#[derive(Debug, Clone)]
+enum Known {
+    W32(Summary<u32>),
+    W64(Summary<u64>),
+    W128(Summary<u128>),
+}
+
+macro_rules! on_width {
+    ($kind:ident, $of:expr, $own:ident => $do:expr) => {
+        match $of {
+            $kind::W32($own) => $do,
+            $kind::W64($own) => $do,
+            $kind::W128($own) => $do,
+        }
+    };
+}
+
+impl Debug for AnySketch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnySketch").field("n", &self.n()).finish()
+    }
+}
+
+impl AnySketch {
+    /// Without values.
+    pub fn new(width: Width, eps: Epsilon, variant: Variant) -> Self {
+        Self(match width {
+            Width::W32 => Filling::W32(Sketch::new(eps, variant)),
+            Width::W64 => Filling::W64(Sketch::new(eps, variant)),
+            Width::W128 => Filling::W128(Sketch::new(eps, variant)),
+        })
+    }
+
+    /// Number of values.
+    pub fn n(&self) -> u64 {
+        on_width!(Filling, &self.0, sketch => sketch.n())
+    }
+
+    /// Bytes held, its own included.
+    pub fn size(&self) -> usize {
+        size_of::<Self>() + on_width!(Filling, &self.0, sketch => sketch.size())
+    }
+
+    /// Takes the values of an array of the type of `spec`, which has keys of this width; NULLs are skipped.
+    ///
+    /// # Errors
+    /// If there are more than 2^63 - 1 values in all.
+    pub fn extend(&mut self, spec: &KeySpec, values: &dyn Array) -> Result<()> {
+        let dense = dense(values, None)?;
+        let raw = spec.raw(dense.as_deref().unwrap_or(values))?;
+        on_width!(Filling, &mut self.0, sketch => extend(sketch, spec.encoding(), &raw))
+    }
+
+    /// Takes keys of this width.
+    ///
+    /// # Errors
+    /// As for [`Self::extend`].
+    pub fn extend_keys(&mut self, keys: impl Iterator<Item = KeyBits>) -> Result<()> {
+        on_width!(Filling, &mut self.0, sketch => {
+            let keys: Vec<_> = keys.map(Key::from_bits).collect();
+            sketch.extend(&keys)
+        })
+    }
+
+    /// Takes the values of a summary of the same width.
+    ///
+    /// # Errors
+    /// As for [`Self::extend`].
+    pub fn merge(&mut self, summary: AnySummary) -> Result<()> {
+        match (&mut self.0, summary.0) {
+            (Filling::W32(sketch), Known::W32(summary)) => sketch.merge(summary),
+            (Filling::W64(sketch), Known::W64(summary)) => sketch.merge(summary),
+            (Filling::W128(sketch), Known::W128(summary)) => sketch.merge(summary),
+            _ => internal_err!("quantile sketches of two key widths"),
+        }
+    }
+
+    /// [`Sketch::finish`].
+    ///
+    /// # Errors
+    /// As for [`Self::extend`].
+    pub fn finish(self) -> Result<AnySummary> {
+        Ok(AnySummary(match self.0 {
+            Filling::W32(sketch) => Known::W32(sketch.finish()?),
+            Filling::W64(sketch) => Known::W64(sketch.finish()?),
+            Filling::W128(sketch) => Known::W128(sketch.finish()?),
+        }))
+    }
+
+    /// [`Sketch::partial`].
+    ///
+    /// # Errors
+    /// As for [`Self::extend`].
+    pub fn partial(self) -> Result<AnySummary> {
+        Ok(AnySummary(match self.0 {
+            Filling::W32(sketch) => Known::W32(sketch.partial()?),
+            Filling::W64(sketch) => Known::W64(sketch.partial()?),
+            Filling::W128(sketch) => Known::W128(sketch.partial()?),
+        }))
+    }
+}
+
+fn extend<K: Key>(sketch: &mut Sketch<K>, encoding: Encoding, raw: &Buffer) -> Result<()> {
+    let mut keys = [K::default(); BLOCK];
+    for block in words::<K>(raw).chunks(BLOCK) {
+        let keys = &mut keys[..block.len()];
+        encoding.encode(block, keys);
+        sketch.extend(keys)?;
+    }
+    Ok(())
+}
+
+impl AnySummary {
+    /// Number of values.
+    pub fn n(&self) -> u64 {
+        on_width!(Known, &self.0, summary => summary.n())
+    }
+
+    /// The error fraction.
+    pub fn epsilon(&self) -> Epsilon {
+        on_width!(Known, &self.0, summary => summary.epsilon())
+    }
+
+    /// Width of its keys.
+    pub fn width(&self) -> Width {
+        match self.0 {
+            Known::W32(_) => Width::W32,
+            Known::W64(_) => Width::W64,
+            Known::W128(_) => Width::W128,
+        }
+    }
+
+    /// A key near a rank, and the least and the greatest rank that its value may have.
+    ///
+    /// # Errors
+    /// An internal error unless `1 <= rank <= n`.
+    pub fn value_at(&self, rank: u64) -> Result<(KeyBits, u64, u64)> {
+        let found = on_width!(Known, &self.0, summary => summary.value_at(rank).map(|estimate| {
+            (estimate.key.to_bits(), estimate.rank_min, estimate.rank_max)
+        }));
+        match found {
+            Some(found) => Ok(found),
+            None => internal_err!("rank {rank} of a sketch of {} values", self.n()),
+        }
+    }
+
+    /// At least and at most how many values are at or below a key.
+    pub fn rank(&self, key: KeyBits) -> (u64, u64) {
+        on_width!(Known, &self.0, summary => summary.rank(Key::from_bits(key)))
+    }
+
+    /// The stored form; see [`Summary::write`].
+    pub fn write(&self, tag: &[u8]) -> Vec<u8> {
+        on_width!(Known, &self.0, summary => summary.write(tag))
+    }
+
+    /// A summary from its stored form.
+    ///
+    /// # Errors
+    /// If the bytes are no such summary, of another version or tag, or damaged.
+    pub fn read(bytes: &[u8], tag: &[u8]) -> Result<Self> {
+        Ok(Self(match Header::read(bytes)?.bits {
+            32 => Known::W32(Summary::read(bytes, tag)?),
+            64 => Known::W64(Summary::read(bytes, tag)?),
+            128 => Known::W128(Summary::read(bytes, tag)?),
+            bits => return exec_err!("a quantile sketch of {bits}-bit keys: allowed are 32, 64 and 128"),
+        }))
+    }
+}

@@ -1,0 +1,174 @@
+//! Filling a summary: keys come in slices of any length.
+
+use super::epsilon::Epsilon;
+use super::fold::Fold;
+use super::gk::Summary;
+use super::tree::Tree;
+use crate::key::Key;
+use datafusion::common::Result;
+
+/// How values enter a summary (`gk_select.txt`, section IV). The bound is the same for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Variant {
+    /// Greenwald and Khanna's own: insert, compress every `1 / (2 eps)` values.
+    Classical,
+    /// Spark's: head buffer of 50 000 values, compress above 10 000 tuples.
+    Spark,
+    /// A buffer that grows with the values seen, and a tree of merges.
+    #[default]
+    Modified,
+}
+
+/// A summary that is being filled.
+///
+/// Up to `16 / eps` values it only buffers them, and what it then gives is exact up to `1 / (2 eps)` values.
+pub(crate) struct Sketch<K> {
+    eps: Epsilon,
+    buffer: Vec<K>,
+    /// Keys that the buffer may hold.
+    capacity: usize,
+    n: u64,
+    flow: Flow<K>,
+}
+
+/// Sixteenths of the invariant that a summary for merges uses at least.
+const PARTIAL: u64 = 10;
+
+enum Flow<K> {
+    Fold(Box<Fold<K>>),
+    /// None before the first full buffer.
+    Tree(Option<Box<Tree<K>>>),
+}
+
+impl<K: Key> Sketch<K> {
+    /// Without values.
+    pub(crate) fn new(eps: Epsilon, variant: Variant) -> Self {
+        let flow = match variant {
+            Variant::Classical => Flow::Fold(Box::new(Fold::classical(eps))),
+            Variant::Spark => Flow::Fold(Box::new(Fold::spark(eps))),
+            Variant::Modified => Flow::Tree(None),
+        };
+        let capacity = match &flow {
+            Flow::Fold(fold) => fold.capacity(),
+            Flow::Tree(_) => Tree::<K>::capacity(eps, 0),
+        };
+        Self {
+            eps,
+            buffer: Vec::new(),
+            capacity,
+            n: 0,
+            flow,
+        }
+    }
+
+    /// Number of values so far.
+    pub(crate) fn n(&self) -> u64 {
+        self.n
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn size(&self) -> usize {
+        let flow = match &self.flow {
+            Flow::Fold(fold) => size_of::<Fold<K>>() + fold.size(),
+            Flow::Tree(None) => 0,
+            Flow::Tree(Some(tree)) => size_of::<Tree<K>>() + tree.size(),
+        };
+        self.buffer.capacity() * size_of::<K>() + flow
+    }
+
+    /// Takes values.
+    ///
+    /// # Errors
+    /// If there are more than 2^63 - 1 values in all.
+    pub(crate) fn extend(&mut self, mut keys: &[K]) -> Result<()> {
+        self.n += keys.len() as u64;
+        while !keys.is_empty() {
+            keys = match &mut self.flow {
+                Flow::Tree(Some(tree)) if tree.counts() => tree.count(keys, &mut self.buffer)?,
+                _ => self.keep(keys),
+            };
+            if self.buffer.len() >= self.capacity {
+                self.flush_buffer()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Buffers as many keys as there is room for; the rest.
+    fn keep<'a>(&mut self, keys: &'a [K]) -> &'a [K] {
+        let room = self.capacity.saturating_sub(self.buffer.len());
+        let (now, later) = keys.split_at(room.min(keys.len()));
+        self.buffer.extend_from_slice(now);
+        later
+    }
+
+    fn flush_buffer(&mut self) -> Result<()> {
+        match &mut self.flow {
+            Flow::Fold(fold) => fold.flush_buffer(&mut self.buffer),
+            Flow::Tree(tree) => {
+                self.capacity = Tree::<K>::capacity(self.eps, self.n);
+                let tree = tree.get_or_insert_with(|| Box::new(Tree::new(self.eps)));
+                tree.flush_buffer(&mut self.buffer)
+            }
+        }
+    }
+
+    /// Takes the values of a summary.
+    ///
+    /// # Errors
+    /// If there are more than 2^63 - 1 values in all.
+    pub(crate) fn merge(&mut self, summary: Summary<K>) -> Result<()> {
+        self.eps = self.eps.max(summary.epsilon());
+        self.n = self.n.saturating_add(summary.n());
+        // Few values, all known: as good as the values themselves, so thousands of small sides cost a buffer.
+        if summary.n() <= (self.capacity / 4) as u64 && summary.is_exact() {
+            for (key, count, _) in summary.tuples() {
+                self.buffer.extend(std::iter::repeat_n(key, count as usize));
+            }
+            return if self.buffer.len() >= self.capacity {
+                self.flush_buffer()
+            } else {
+                Ok(())
+            };
+        }
+        match &mut self.flow {
+            Flow::Fold(fold) => fold.push(summary),
+            Flow::Tree(tree) => tree
+                .get_or_insert_with(|| Box::new(Tree::new(self.eps)))
+                .push(summary),
+        }
+    }
+
+    /// The summary of all values, as small as the invariant allows: about `0.6 / eps` tuples. For answers; in a merge
+    /// it leaves no room to drop tuples, so that sizes add up.
+    ///
+    /// # Errors
+    /// If there are more than 2^63 - 1 values in all.
+    pub(crate) fn finish(self) -> Result<Summary<K>> {
+        let mut all = self.uncompressed()?;
+        all.compress();
+        all.shrink();
+        Ok(all)
+    }
+
+    /// The summary of all values, for merges: about `1 / eps` tuples, at most `2 / eps` wherever the invariant allows,
+    /// with room left in it, so that merges can be compressed to about the same.
+    ///
+    /// # Errors
+    /// If there are more than 2^63 - 1 values in all.
+    pub(crate) fn partial(self) -> Result<Summary<K>> {
+        let mut all = self.uncompressed()?;
+        all.compress_to(all.eps.budget(all.n) / 16 * PARTIAL);
+        all.reduce(2, PARTIAL);
+        all.shrink();
+        Ok(all)
+    }
+
+    fn uncompressed(mut self) -> Result<Summary<K>> {
+        match self.flow {
+            Flow::Fold(fold) => fold.finish(&mut self.buffer),
+            Flow::Tree(Some(tree)) => tree.finish(&mut self.buffer),
+            Flow::Tree(None) => Tree::new(self.eps).finish(&mut self.buffer),
+        }
+    }
+}

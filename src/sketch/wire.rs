@@ -1,0 +1,229 @@
+//! The form in which summaries travel and are stored.
+//!
+//! ```text
+//! "GKS" | version | bits of a key | tag: length, bytes | n | eps: numerator, denominator | tuples
+//! tuple: key - key before | 2 g + (delta != 0) | delta, if not 0
+//! checksum of all before: FNV-1a, 64 bits folded to 4 bytes, little endian
+//! ```
+//!
+//! Numbers are LEB128, delta zigzag. A value of a small group takes its key's distance and a byte; a tuple of 64-bit
+//! floats about 9 bytes. The tag says what the keys mean; it is the caller's.
+
+use super::epsilon::Epsilon;
+use super::gk::{Summary, Tuple};
+use crate::key::{Key, KeyBits};
+use datafusion::common::{Result, exec_err};
+
+const MAGIC: &[u8; 3] = b"GKS";
+const VERSION: u8 = 1;
+pub(super) const CHECKSUM: usize = 4;
+
+/// Bytes of a tuple at least: a tuple count that the input cannot hold is refused before room is made for it.
+const LEAST_TUPLE: usize = 2;
+
+/// What a stored summary says of its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header<'a> {
+    /// Bits of a key.
+    pub(crate) bits: u32,
+    /// What the writer said of the keys' meaning.
+    pub(crate) tag: &'a [u8],
+}
+
+impl<'a> Header<'a> {
+    /// Of a summary in its stored form.
+    ///
+    /// # Errors
+    /// If the bytes are no such summary, of another version, or damaged.
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self> {
+        Ok(Self::split(bytes)?.0)
+    }
+
+    fn split(bytes: &'a [u8]) -> Result<(Self, Reader<'a>)> {
+        let Some(rest) = bytes.strip_prefix(MAGIC) else {
+            return exec_err!(
+                "not a quantile sketch: {} bytes that do not begin with \"GKS\"",
+                bytes.len()
+            );
+        };
+        match rest.first() {
+            None => return exec_err!("a quantile sketch that ends after 3 bytes"),
+            Some(&VERSION) => {}
+            Some(version) => {
+                return exec_err!("a quantile sketch of version {version}: this program reads {VERSION}");
+            }
+        }
+        let Some((body, stored)) = bytes.split_last_chunk::<CHECKSUM>() else {
+            return exec_err!("a quantile sketch that ends after {} bytes", bytes.len());
+        };
+        let (stored, own) = (u32::from_le_bytes(*stored), checksum(body));
+        if stored != own {
+            return exec_err!("a damaged quantile sketch: its checksum is {own:08x}, not {stored:08x}");
+        }
+        let mut reader = Reader(body.get(MAGIC.len() + 1..).unwrap_or_default());
+        let bits = reader.number("key width")?;
+        let length = reader.number("tag length")?;
+        let tag = reader.take(length, "tag")?;
+        Ok((Self { bits, tag }, reader))
+    }
+}
+
+impl<K: Key> Summary<K> {
+    /// The stored form. `tag` says what the keys mean: [`Self::read`] demands the same.
+    pub(crate) fn write(&self, tag: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(32 + tag.len() + self.len() * (size_of::<K>() + 3));
+        bytes.extend(MAGIC);
+        bytes.push(VERSION);
+        let (numerator, denominator) = self.eps.fraction();
+        put(&mut bytes, K::BITS.into());
+        put(&mut bytes, tag.len() as u128);
+        bytes.extend(tag);
+        for number in [self.n, numerator, denominator, self.len() as u64] {
+            put(&mut bytes, number.into());
+        }
+        let mut before = 0;
+        for (key, g, delta) in self.tuples() {
+            put(
+                &mut bytes,
+                key.to_bits() - std::mem::replace(&mut before, key.to_bits()),
+            );
+            put(&mut bytes, u128::from(g) << 1 | u128::from(delta != 0));
+            if delta != 0 {
+                put(&mut bytes, ((delta << 1) ^ (delta >> 63)) as u64 as u128);
+            }
+        }
+        bytes.extend(checksum(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// A summary from its stored form. Whatever the bytes, what comes back meets the invariant.
+    ///
+    /// # Errors
+    /// If the bytes are no such summary, of another version, key width or tag, or damaged.
+    pub(crate) fn read(bytes: &[u8], tag: &[u8]) -> Result<Self> {
+        let (header, mut reader) = Header::split(bytes)?;
+        if header.bits != K::BITS || header.tag != tag {
+            return exec_err!(
+                "a quantile sketch of {}-bit keys of type {:?}: expected are {}-bit keys of type {:?}",
+                header.bits,
+                String::from_utf8_lossy(header.tag),
+                K::BITS,
+                String::from_utf8_lossy(tag)
+            );
+        }
+        let n: i64 = reader.number("number of values")?;
+        let eps = Epsilon::from_fraction(reader.number("error fraction")?, reader.number("error fraction")?)?;
+        let len: usize = reader.number("number of tuples")?;
+        if len > reader.0.len() / LEAST_TUPLE || (len == 0) != (n == 0) {
+            return damaged(format!("{len} tuples for {n} values in {} bytes", reader.0.len()));
+        }
+        let mut summary = Self::new(eps);
+        summary.n = n as u64;
+        summary.tuples.reserve_exact(len);
+        for _ in 0..len {
+            let tuple = summary.next(&mut reader)?;
+            summary.tuples.push(tuple);
+        }
+        match summary.tuples.last() {
+            Some(last) if last.upto != summary.n => damaged(format!("{} values of {n}", last.upto)),
+            _ if !reader.0.is_empty() => damaged(format!("{} bytes after the last tuple", reader.0.len())),
+            _ => Ok(summary),
+        }
+    }
+
+    /// The next tuple, checked against the one before.
+    fn next(&self, reader: &mut Reader<'_>) -> Result<Tuple<K>> {
+        let (step, token): (KeyBits, KeyBits) = (reader.number("key")?, reader.number("g")?);
+        let delta = match token & 1 {
+            0 => 0,
+            _ => unzigzag(reader.number("delta")?),
+        };
+        let before = self.tuples.last();
+        let key = before.map_or(0, |tuple| tuple.key.to_bits()).checked_add(step);
+        let Some(key) = key.filter(|key| *key <= K::MAX.to_bits() && (step > 0 || before.is_none())) else {
+            return damaged(format!("keys that do not ascend within {} bits", K::BITS));
+        };
+        let known = before.map_or(0, |tuple| tuple.upto);
+        let least = before.map_or(0, |tuple| tuple.below.max(tuple.upto));
+        let upto = u128::from(known) + (token >> 1);
+        if upto <= known.into() || upto > self.n.into() {
+            return damaged(format!(
+                "a tuple that ends at value {upto} of {}, after {known}",
+                self.n
+            ));
+        }
+        let below = upto as i128 + i128::from(delta) - 1;
+        let most = i128::from(known) + i128::from(self.eps.budget(self.n).max(1)) - 1;
+        let most = if before.is_none() {
+            0
+        } else {
+            most.min(i128::from(self.n) - 1)
+        };
+        if below < i128::from(least) || below > most {
+            return damaged(format!(
+                "{below} values below a tuple: allowed are {least} to {most}"
+            ));
+        }
+        Ok(Tuple {
+            key: K::from_bits(key),
+            upto: upto as u64,
+            below: below as u64,
+        })
+    }
+}
+
+fn damaged<T>(what: String) -> Result<T> {
+    exec_err!("a damaged quantile sketch: {what}")
+}
+
+fn unzigzag(bits: u64) -> i64 {
+    (bits >> 1) as i64 ^ -((bits & 1) as i64)
+}
+
+/// FNV-1a, 64 bits, its halves added without carry.
+pub(super) fn checksum(bytes: &[u8]) -> u32 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, step);
+    (hash >> 32) as u32 ^ hash as u32
+}
+
+/// LEB128: seven bits a byte, the lowest first, the top bit set on all bytes but the last.
+fn put(bytes: &mut Vec<u8>, mut number: u128) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize, what: &str) -> Result<&'a [u8]> {
+        let Some((taken, rest)) = self.0.split_at_checked(length) else {
+            return damaged(format!("{what} of {length} bytes, {} are left", self.0.len()));
+        };
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn number<T: TryFrom<u128>>(&mut self, what: &str) -> Result<T> {
+        let mut number = 0_u128;
+        for index in 0.. {
+            let Some((byte, rest)) = self.0.split_first() else {
+                return damaged(format!("it ends inside a {what}"));
+            };
+            self.0 = rest;
+            let (part, shift) = (u128::from(byte & 0x7f), 7 * index);
+            let fits = shift < u128::BITS && (part << shift) >> shift == part;
+            if !fits {
+                break;
+            }
+            number |= part << shift;
+            if byte & 0x80 == 0 {
+                return T::try_from(number).or_else(|_| damaged(format!("{what} {number} is out of range")));
+            }
+        }
+        damaged(format!("{what} of more than 128 bits"))
+    }
+}
