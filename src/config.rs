@@ -31,7 +31,7 @@ pub const OPTIONS: &[OptionInfo] = &[
     OptionInfo {
         name: "quantiles.strategy",
         default: "auto",
-        doc: "How QuantilesExec selects: auto, sample_select, distributed_bms or dibms. All give the same answer.",
+        doc: "How QuantilesExec selects: auto, sample_select, distributed_bms, dibms or gk_select. All give the same answer.",
     },
 ];
 

@@ -9,6 +9,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use super::round::{Brackets, KeyVec, Reply, Request};
 use super::{Backend, Lane, Stop};
 use crate::key::{KeyBits, KeySpec, Width, dense};
+use crate::sketch::{AnySketch, Variant};
 
 /// Opens [`NaiveLane`]s.
 #[derive(Debug, Default)]
@@ -104,6 +105,11 @@ impl Lane for NaiveLane {
                     counts,
                     kept: kept.into_iter().map(|keys| self.narrow(keys)).collect(),
                 }
+            }
+            Request::Sketch { eps } => {
+                let mut sketch = AnySketch::new(self.spec.width(), *eps, Variant::Classical);
+                sketch.extend_keys(self.keys.iter().copied())?;
+                Reply::Sketch(Some(sketch.partial()?))
             }
             Request::Extract { brackets } => {
                 let inside = |bracket: &super::round::Bracket| {

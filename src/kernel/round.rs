@@ -8,6 +8,7 @@ use datafusion::common::{Result, internal_err};
 
 use super::buckets::Cells;
 use crate::key::{Key, KeyBits, Width};
+use crate::sketch::{AnySummary, Epsilon};
 
 /// The keys strictly between two ends, written by the first and the last of them (`first <= last`): the open
 /// interval `(first - 1, last + 1)`.
@@ -106,6 +107,11 @@ pub enum Request {
         /// Cells (ascending) whose keys are wanted.
         keep: Vec<u32>,
     },
+    /// A Greenwald-Khanna summary of all keys.
+    Sketch {
+        /// Its error fraction.
+        eps: Epsilon,
+    },
     /// The keys inside each bracket.
     Extract {
         /// The brackets.
@@ -119,6 +125,7 @@ impl Request {
         match self {
             Request::Sample { .. } => "sample",
             Request::Count { .. } => "count",
+            Request::Sketch { .. } => "sketch",
             Request::Extract { .. } => "extract",
         }
     }
@@ -135,6 +142,7 @@ impl Request {
         match self {
             Request::Sample { within, .. } => ends(within),
             Request::Count { cells, within, keep } => cells.values() + ends(within) + keep.len() as u64,
+            Request::Sketch { .. } => 0,
             Request::Extract { brackets } => ends(brackets),
         }
     }
@@ -284,6 +292,8 @@ pub enum Reply {
         /// The keys of each kept cell, in the order of the request.
         kept: Vec<KeyVec>,
     },
+    /// To [`Request::Sketch`]; none if some lane had no memory for it.
+    Sketch(Option<AnySummary>),
     /// To [`Request::Extract`]: the keys of each bracket.
     Extracted(Vec<KeyVec>),
 }
@@ -295,6 +305,8 @@ impl Reply {
         match self {
             Reply::Sample { keys, extremes } => keys.len() as u64 + if extremes.is_some() { 2 } else { 0 },
             Reply::Counts { counts, kept } => counts.len() as u64 + keys(kept),
+            // Key, g and delta.
+            Reply::Sketch(summary) => 3 * summary.as_ref().map_or(0, |summary| summary.len() as u64),
             Reply::Extracted(kept) => keys(kept),
         }
     }
@@ -330,6 +342,12 @@ impl Reply {
                     .zip(more)
                     .for_each(|(count, more)| *count += more);
                 append_each(kept, others)?;
+            }
+            (Reply::Sketch(own), Reply::Sketch(other)) => {
+                *own = match (own.take(), other) {
+                    (Some(own), Some(other)) => Some(own.merge(other)?),
+                    _ => None,
+                };
             }
             (Reply::Extracted(kept), Reply::Extracted(others)) => append_each(kept, others)?,
             _ => return internal_err!("replies to one request have different shapes"),

@@ -271,7 +271,7 @@ impl ValueSelection {
         let ranks: Vec<u64> = level.wanted.iter().map(|wanted| wanted.rank).collect();
         let strategy = self
             .strategy
-            .strategy(level.n, &ranks, shards.parallelism(), &shards.room());
+            .strategy(level.n, &ranks, shards.parallelism(), &shards.room())?;
         let keys = solve_ranks(&mut shards, strategy.as_ref(), ranks).await?;
         let prefix = &self.values.value(bounds.first)[..bounds.common];
         let mut ties = Ties::new();

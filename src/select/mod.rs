@@ -12,10 +12,12 @@
 //! | the same, around few ranks | sample, count and extract in one read | Floyd and Rivest's idea, with counts that prove it |
 //! | [`DistributedBms`](bms::DistributedBms) | sample, count, extract | DIBMS, section II-A |
 //! | [`Dibms`](bms::Dibms) | sample, count, count ... until resolved, then single keys | DIBMS, section II-B |
+//! | [`GkSelect`](gk_select::GkSelect) | sketch, count and extract in one read | GK Select, sections IV and V |
 
 pub mod bms;
 pub(crate) mod by_value;
 pub(crate) mod distinct;
+pub mod gk_select;
 pub mod local;
 pub(crate) mod ordered;
 pub mod progress;
@@ -103,21 +105,33 @@ pub enum StrategyName {
     DistributedBms,
     /// Distributed iterative bucket multiselect.
     Dibms,
+    /// GK Select.
+    GkSelect,
 }
 
 impl StrategyName {
     /// All strategies.
-    pub const ALL: [StrategyName; 4] = [
+    pub const ALL: [StrategyName; 5] = [
         StrategyName::Auto,
         StrategyName::SampleSelect,
         StrategyName::DistributedBms,
         StrategyName::Dibms,
+        StrategyName::GkSelect,
     ];
 
     /// The strategy for ranks (ascending) among `population` values on `threads` threads, in the memory of `room`.
-    pub fn strategy(self, population: u64, ranks: &[u64], threads: usize, room: &Room) -> Box<dyn Strategy> {
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub fn strategy(
+        self,
+        population: u64,
+        ranks: &[u64],
+        threads: usize,
+        room: &Room,
+    ) -> Result<Box<dyn Strategy>> {
         use crate::kernel::choose::{Choice, Form, choose};
-        match self {
+        Ok(match self {
             StrategyName::Auto => Box::new(sample_select::SampleSelect::new(choose(
                 population, ranks, threads, room,
             ))),
@@ -127,7 +141,13 @@ impl StrategyName {
             })),
             StrategyName::DistributedBms => Box::new(bms::DistributedBms::default()),
             StrategyName::Dibms => Box::new(bms::Dibms::default()),
-        }
+            StrategyName::GkSelect => Box::new(gk_select::GkSelect::try_new(
+                population,
+                threads,
+                ranks.len(),
+                room.keys,
+            )?),
+        })
     }
 }
 
@@ -138,6 +158,7 @@ impl Display for StrategyName {
             StrategyName::SampleSelect => "sample_select",
             StrategyName::DistributedBms => "distributed_bms",
             StrategyName::Dibms => "dibms",
+            StrategyName::GkSelect => "gk_select",
         })
     }
 }
@@ -209,7 +230,7 @@ pub async fn solve(shards: &mut dyn Shards, strategy: StrategyName, asks: &[&Ask
     let mut ranks: Vec<u64> = asks.iter().flat_map(|ask| ask.ranks(n)).collect();
     ranks.sort_unstable();
     ranks.dedup();
-    let strategy = strategy.strategy(n, &ranks, shards.parallelism(), &shards.room());
+    let strategy = strategy.strategy(n, &ranks, shards.parallelism(), &shards.room())?;
     solve_ranks(shards, strategy.as_ref(), ranks).await
 }
 

@@ -126,7 +126,7 @@ fn sample(progress: Progress, size: u64) -> Result<Step> {
 }
 
 /// The last round, where there is memory for it; else counts that narrow any brackets.
-fn extract_or_narrow(progress: Progress) -> Result<Step> {
+pub(super) fn extract_or_narrow(progress: Progress) -> Result<Step> {
     if progress.is_done() {
         return Ok(Step::Done(progress));
     }
@@ -197,8 +197,9 @@ fn repeats(sample: &KeyVec, key: KeyBits) -> bool {
     sample.upper_bound(key) - sample.lower_bound(key) > 1
 }
 
-/// A count of the cells between `cuts` that keeps every cell which lies in one of `inside` and has more than one key.
-fn count_and_keep(
+/// A count of the cells between `cuts` that keeps every cell of more than one key which touches one of `inside`, whose ends
+/// ascend.
+pub(super) fn count_and_keep(
     progress: &Progress,
     cuts: Vec<KeyBits>,
     inside: &[Bracket],
@@ -207,10 +208,11 @@ fn count_and_keep(
     let cells = Cells::Edges(Edges::try_new(cuts)?);
     let wanted = |cell: &u32| {
         cells.range(*cell, progress.width()).is_some_and(|range| {
+            let next = inside.partition_point(|bracket| bracket.last < range.first);
             range.first < range.last
                 && inside
-                    .iter()
-                    .any(|bracket| bracket.intersect(&range) == Some(range))
+                    .get(next)
+                    .is_some_and(|bracket| bracket.first <= range.last)
         })
     };
     let keep = (0..cells.len() as u32).filter(wanted).collect();

@@ -23,11 +23,11 @@ enum Filling {
 }
 
 /// What a sketch knows of its values: see [the module](self).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnySummary(Known);
 
 /// A [`Summary`] of some width.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Known {
     W32(Summary<u32>),
     W64(Summary<u64>),
@@ -89,6 +89,28 @@ impl AnySketch {
             let keys: Vec<_> = keys.map(Key::from_bits).collect();
             sketch.extend(&keys)
         })
+    }
+
+    /// Takes keys of this width as they are.
+    ///
+    /// # Errors
+    /// As for [`Self::extend`]; an internal error for keys of another width.
+    pub(crate) fn extend_slice<K: Key>(&mut self, keys: &[K]) -> Result<()> {
+        let same = on_width!(Filling, &mut self.0, sketch => {
+            bytemuck::try_cast_slice(keys).map(|keys| sketch.extend(keys))
+        });
+        same.unwrap_or_else(|_| internal_err!("{}-bit keys for a sketch of another width", K::BITS))
+    }
+
+    /// Bytes that it may come to hold for `n` values.
+    pub(crate) fn most_bytes(width: Width, eps: Epsilon, n: u64) -> usize {
+        let (numerator, denominator) = eps.fraction();
+        let tuples = |multiple: u64| {
+            let quotient = multiple.saturating_mul(denominator).checked_div(numerator);
+            quotient.unwrap_or(u64::MAX).min(n) as usize
+        };
+        // A buffer, as much again to part it in, then cells or levels.
+        2 * width.bytes() * tuples(32).min(1 << 20) + 24 * tuples(8) + 4096
     }
 
     /// Takes the values of a summary of the same width.
@@ -171,6 +193,40 @@ impl AnySummary {
             Some(found) => Ok(found),
             None => internal_err!("rank {rank} of a sketch of {} values", self.n()),
         }
+    }
+
+    /// For each rank (ascending) two keys that its key lies between, either included: see [`Summary::bracket`].
+    ///
+    /// # Errors
+    /// An execution error unless `1 <= rank <= n`.
+    pub fn brackets(&self, ranks: &[u64]) -> Result<Vec<(KeyBits, KeyBits)>> {
+        on_width!(Known, &self.0, summary => {
+            let brackets = summary.brackets(ranks)?.into_iter();
+            Ok(brackets.map(|bracket| (bracket.lo.to_bits(), bracket.hi.to_bits())).collect())
+        })
+    }
+
+    /// The summary of both sides' values.
+    ///
+    /// # Errors
+    /// An internal error for two key widths; if the sides have more than 2^63 - 1 values together.
+    pub fn merge(self, other: Self) -> Result<Self> {
+        Ok(Self(match (self.0, other.0) {
+            (Known::W32(own), Known::W32(other)) => Known::W32(own.merge(other)?),
+            (Known::W64(own), Known::W64(other)) => Known::W64(own.merge(other)?),
+            (Known::W128(own), Known::W128(other)) => Known::W128(own.merge(other)?),
+            _ => return internal_err!("quantile sketches of two key widths"),
+        }))
+    }
+
+    /// Number of tuples.
+    pub fn len(&self) -> usize {
+        on_width!(Known, &self.0, summary => summary.len())
+    }
+
+    /// Whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// At least and at most how many values are at or below a key.

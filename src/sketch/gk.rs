@@ -119,11 +119,13 @@ impl<K: Key> Summary<K> {
     }
 
     /// The smallest value.
+    #[cfg(test)]
     pub(crate) fn min(&self) -> Option<K> {
         self.tuples.first().map(|tuple| tuple.key)
     }
 
     /// The largest value.
+    #[cfg(test)]
     pub(crate) fn max(&self) -> Option<K> {
         self.tuples.last().map(|tuple| tuple.key)
     }
@@ -144,6 +146,7 @@ impl<K: Key> Summary<K> {
     }
 
     /// The largest `g + delta`; 0 without values.
+    #[cfg(test)]
     pub(crate) fn widest(&self) -> u64 {
         let gaps = self
             .tuples

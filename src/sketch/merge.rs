@@ -1,8 +1,9 @@
 //! Merges. That they keep the invariant is proved with [`Summary`].
 
-use std::cmp::Reverse;
-use std::collections::VecDeque;
+#[cfg(test)]
+use std::{cmp::Reverse, collections::VecDeque};
 
+#[cfg(test)]
 use super::epsilon::Epsilon;
 use super::gk::{Summary, Tuple};
 use crate::key::Key;
@@ -31,6 +32,7 @@ impl<K: Key> Summary<K> {
     ///
     /// # Errors
     /// As for [`Self::merge`].
+    #[cfg(test)]
     pub(crate) fn merge_all(eps: Epsilon, mut summaries: Vec<Self>) -> Result<Self> {
         // Two queues, each ascending: given summaries and merges of two. The least of both fronts come next.
         summaries.sort_by_key(|summary| Reverse(summary.n));

@@ -20,6 +20,7 @@ use crate::support::*;
 
 /// A query that goes through some phases.
 struct Shape {
+    strategy: &'static str,
     sql: &'static str,
     /// Bytes of the pool: most shapes are to spill.
     limit: usize,
@@ -27,8 +28,9 @@ struct Shape {
 }
 
 /// Every place that may fail. The ungrouped query has so many quantiles that every kind of round is asked for.
-const SHAPES: [Shape; 5] = [
+const SHAPES: [Shape; 6] = [
     Shape {
+        strategy: "sample_select",
         sql: "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), count(*) FROM t",
         limit: 8 << 20,
         phases: &[
@@ -43,11 +45,13 @@ const SHAPES: [Shape; 5] = [
         ],
     },
     Shape {
+        strategy: "sample_select",
         sql: "SELECT few, exact_quantiles(x, [0.1, 0.9]), sum(few) FROM t GROUP BY few",
         limit: 256 << 20,
         phases: &["group_scan", "group_count", "group_extract", "group_answer"],
     },
     Shape {
+        strategy: "sample_select",
         sql: "SELECT many, exact_quantiles(x, [0.1, 0.9]), sum(few) FROM t GROUP BY many",
         limit: 32 << 20,
         phases: &[
@@ -60,6 +64,7 @@ const SHAPES: [Shape; 5] = [
         ],
     },
     Shape {
+        strategy: "sample_select",
         sql: "SELECT lopsided, exact_quantiles(x, [0.1, 0.9]), sum(few) FROM t GROUP BY lopsided",
         limit: 32 << 20,
         phases: &[
@@ -72,9 +77,16 @@ const SHAPES: [Shape; 5] = [
         ],
     },
     Shape {
+        strategy: "sample_select",
         sql: "SELECT few, exact_quantiles(DISTINCT x, 0.5) FROM t WHERE many < 2000 GROUP BY few",
         limit: 256 << 20,
         phases: &["group_gather"],
+    },
+    Shape {
+        strategy: "gk_select",
+        sql: "SELECT exact_quantiles(x, [0.1, 0.5]) FROM t",
+        limit: 256 << 20,
+        phases: &["sketch"],
     },
 ];
 
@@ -168,7 +180,7 @@ fn an_error_at_any_phase_is_the_answer_and_leaves_nothing() {
 async fn fail_at_each_phase(shape: &Shape) {
     let folder = TempDir::new().unwrap();
     let ctx = spilling_session(shape, folder.path());
-    query(&ctx, "SET quantiles.strategy = 'sample_select'")
+    query(&ctx, &format!("SET quantiles.strategy = '{}'", shape.strategy))
         .await
         .unwrap();
     let expected = answer(&ctx, shape.sql).await.unwrap();
@@ -258,7 +270,7 @@ fn a_query_dropped_at_any_phase_ends_at_once_and_leaves_nothing() {
             for shape in &SHAPES {
                 let folder = TempDir::new().unwrap();
                 let ctx = spilling_session(shape, folder.path());
-                query(&ctx, "SET quantiles.strategy = 'sample_select'")
+                query(&ctx, &format!("SET quantiles.strategy = '{}'", shape.strategy))
                     .await
                     .unwrap();
                 for phase in shape.phases {

@@ -187,6 +187,7 @@ fn case() -> impl Strategy<Value = Case> {
         StrategyName::SampleSelect,
         StrategyName::DistributedBms,
         StrategyName::Dibms,
+        StrategyName::GkSelect,
     ];
     let what = (
         proptest::sample::select(types()),

@@ -13,8 +13,10 @@ use datafusion_quantiles::kernel::round::{Bracket, Brackets, KeyVec, Reply, Requ
 use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane, Stop};
 use datafusion_quantiles::key::{KeyBits, KeySpec};
 use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
+use datafusion_quantiles::select::gk_select::GkSelect;
 use datafusion_quantiles::select::sample_select::SampleSelect;
 use datafusion_quantiles::select::{LocalShards, SimulatedShards, Solution, Strategy, solve_ranks};
+use datafusion_quantiles::sketch::Epsilon;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -60,6 +62,9 @@ fn strategies() -> Vec<Box<dyn Strategy>> {
         Box::new(DistributedBms { buckets: 64 }),
         Box::new(Dibms::default()),
         Box::new(Dibms { buckets: 64 }),
+        Box::new(GkSelect::with(eps(100.0))),
+        Box::new(GkSelect::with(eps(3.0))),
+        Box::new(GkSelect::try_new(1000, 3, 5, u64::MAX).unwrap()),
     ]
 }
 
@@ -164,9 +169,69 @@ fn all_equal_data_copies_nothing() {
             let mut simulated = SimulatedShards::new(width, lanes);
             let solution = run(&mut simulated, strategy.as_ref(), &[1, 50_000, 100_000]);
             let names: Vec<_> = solution.rounds.iter().map(|round| round.request).collect();
-            assert_eq!(names, ["sample", "count"], "{} of {value}", strategy.label());
+            let first = match strategy.label() {
+                "gk_select" => "sketch",
+                _ => "sample",
+            };
+            assert_eq!(names, [first, "count"], "{} of {value}", strategy.label());
             assert_eq!(solution.rounds[1].candidates, 0);
         }
+    }
+}
+
+fn eps(accuracy: f64) -> Epsilon {
+    Epsilon::try_new(accuracy).unwrap()
+}
+
+/// Two rounds for any data, shards and ranks, and never more copied than is proved.
+#[test]
+fn gk_select_takes_two_rounds_and_copies_what_its_error_allows() {
+    for (n, shards, accuracy) in [
+        (1, 1, 10.0),
+        (50, 3, 10.0),
+        (5000, 1, 40.0),
+        (60_000, 16, 300.0),
+        (60_000, 5, 4.0),
+    ] {
+        for pattern in patterns::ALL {
+            let values: ArrayRef = Arc::new(Int64Array::from(pattern.words(n, 3)));
+            let width = KeySpec::try_new(values.data_type()).unwrap().width();
+            for count in [1, 9, 99] {
+                let ranks = ranks_of(n as u64, count);
+                let mut simulated =
+                    SimulatedShards::new(width, lanes(&CpuBackend::default(), &values, shards, 8192));
+                let solution = run(&mut simulated, &GkSelect::with(eps(accuracy)), &ranks);
+                let what = format!("{n} values, {shards} shards, {count} ranks, {pattern:?}");
+                assert_eq!(simulated.ledger().rounds, ["sketch", "count"], "{what}");
+                let copied = solution.rounds[1].values as f64 - (4 * ranks.len() + 1) as f64;
+                let most = 4.0 * n as f64 / accuracy * ranks.len() as f64;
+                assert!(copied <= most, "{what}: {copied} values copied, {most} at most");
+            }
+        }
+    }
+}
+
+#[test]
+fn gk_select_finds_more_ranks_than_a_count_tells_apart() {
+    let n = 100_000;
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(n, 9)));
+    let ranks: Vec<u64> = (1..=n as u64).step_by(3).collect();
+    let mut shards = SimulatedShards::new(
+        KeySpec::try_new(values.data_type()).unwrap().width(),
+        lanes(&CpuBackend::default(), &values, 3, 8192),
+    );
+    let solution = run(&mut shards, &GkSelect::with(eps(2000.0)), &ranks);
+    let mut sorted = KeySpec::try_new(values.data_type())
+        .unwrap()
+        .keys(&values)
+        .unwrap();
+    sorted.sort_unstable();
+    for rank in ranks {
+        assert_eq!(
+            solution.key_at(rank).unwrap(),
+            sorted[rank as usize - 1],
+            "rank {rank}"
+        );
     }
 }
 

@@ -343,6 +343,7 @@ impl<K: LaneKey> Lane for CpuLane<K> {
                 self.sample(within, share, *seed, *extremes, stop)
             }
             Request::Count { cells, within, keep } => self.count(cells, within, keep, stop),
+            Request::Sketch { eps } => self.sketch(*eps, stop),
             Request::Extract { brackets } => self.extract(brackets, stop),
         }
     }
