@@ -26,6 +26,7 @@
 //!   [`register_all`] puts all into a session
 //! - [`exec`]: reads every partition once, keeps the keys, drives the rounds
 //! - [`select`]: quantiles as exact ranks, and the strategies that find the values of ranks
+//! - [`sketch`]: Greenwald-Khanna summaries: [`functions::gk`] makes percentiles of them, `gk_select` brackets
 //! - [`kernel`]: what one partition does in a round
 //! - [`key`]: types as unsigned integers, or byte strings, of the same order
 //! - [`config`]: the options `quantiles.*`

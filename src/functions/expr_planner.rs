@@ -92,7 +92,7 @@ fn plan_sketch(
         return plan_err!("{called} skips NULLs: RESPECT NULLS is not allowed");
     }
     check_arguments(called, args)?;
-    Ok(function.from_end(descending.unwrap_or(function.is_descending())))
+    Ok(function.counting_from(descending.unwrap_or(function.is_descending())))
 }
 
 /// The aggregate that a call means, and its two arguments. `descending`: from `WITHIN GROUP`, if there is one.

@@ -4,13 +4,17 @@
 //! Aggregate: groupBy=[[t.g]], aggr=[[approx_percentile_gk(t.x, 0.5, 100)]]
 //!     ->  Aggregate: groupBy=[[t.g]], aggr=[[exact_quantiles(t.x, 0.5) AS approx_percentile_gk(t.x, 0.5, 100)]]
 //! ```
+//! Constants go into those that stay: as arguments they would become arrays of all rows, batch by batch.
+//!
 //! With groups the exact answer costs less than a sketch for each group: `benches/results` has the figures. Over distinct
 //! values and in frames that move there is no sketch at all. An exact answer is within any bound, and plans say what ran.
 
+use std::sync::Arc;
+
 use datafusion::common::Result;
 use datafusion::common::tree_node::Transformed;
-use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition};
+use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams};
+use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition};
 
 use super::swap::{Place, over_same_window, swap_calls};
 use crate::functions::{GkFunction, aggregate};
@@ -21,25 +25,23 @@ use crate::select::quantile::Method;
 pub(super) fn answer_exactly(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     swap_calls(plan, &|call, place: Place<'_>| match call {
         Expr::AggregateFunction(AggregateFunction { func, params }) => {
-            let function = GkFunction::of(func)?;
-            let [x, quantiles, ..] = params.args.as_slice() else {
-                return None;
+            let function = GkFunction::of(func).filter(|function| !function.is_bound())?;
+            let x = params.args.first()?;
+            let (func, args) = match exact_is_better(function, params, place) {
+                Some(quantiles) => (
+                    aggregate(Method::Disc, function.is_descending()),
+                    vec![x.clone(), quantiles.clone()],
+                ),
+                // What is wrong with them was an error before; what is left without a value is one later.
+                None => (
+                    Arc::new(AggregateUDF::from(function.bound_to(&params.args).ok()??)),
+                    vec![x.clone()],
+                ),
             };
-            let has_keys = || KeySpec::supports(&x.get_type(place.schema).ok()?).then_some(());
-            if !function.called().answers_values() || !params.order_by.is_empty() {
-                return None;
-            }
-            if !place.is_grouped && !params.distinct && has_keys().is_some() {
-                return None;
-            }
-            Some(Expr::AggregateFunction(AggregateFunction::new_udf(
-                aggregate(Method::Disc, function.is_descending()),
-                vec![x.clone(), quantiles.clone()],
-                params.distinct,
-                params.filter.clone(),
-                Vec::new(),
-                None,
-            )))
+            let (distinct, filter) = (params.distinct, params.filter.clone());
+            let order = params.order_by.clone();
+            let call = AggregateFunction::new_udf(func, args, distinct, filter, order, None);
+            Some(Expr::AggregateFunction(call))
         }
         Expr::WindowFunction(window) => {
             let WindowFunctionDefinition::AggregateUDF(func) = &window.fun else {
@@ -58,4 +60,22 @@ pub(super) fn answer_exactly(plan: LogicalPlan) -> Result<Transformed<LogicalPla
         }
         _ => None,
     })
+}
+
+/// The quantiles of a call that is to be answered exactly.
+fn exact_is_better<'a>(
+    function: &GkFunction,
+    params: &'a AggregateFunctionParams,
+    place: Place<'_>,
+) -> Option<&'a Expr> {
+    let [x, quantiles, ..] = params.args.as_slice() else {
+        return None;
+    };
+    let has_keys = x
+        .get_type(place.schema)
+        .is_ok_and(|data_type| KeySpec::supports(&data_type));
+    let exactly = function.called().answers_values()
+        && params.order_by.is_empty()
+        && (place.is_grouped || params.distinct || !has_keys);
+    exactly.then_some(quantiles)
 }

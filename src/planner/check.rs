@@ -52,7 +52,7 @@ fn check_call(expr: &Expr) -> Result<()> {
         },
         _ => return Ok(()),
     };
-    if let Some(function) = GkFunction::of(function) {
+    if let Some(function) = GkFunction::of(function).filter(|function| !function.is_bound()) {
         return check_arguments(function.called(), args);
     }
     match (ExactQuantiles::of(function), args.get(1)) {

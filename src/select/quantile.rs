@@ -301,7 +301,7 @@ impl Display for Quantile {
 }
 
 /// The constant second argument of the functions: one quantile or a list.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Quantiles {
     /// The quantiles, in the caller's order.
     pub list: Vec<Quantile>,

@@ -14,7 +14,7 @@ const DIGITS: usize = 18;
 ///
 /// Exact, so that `floor(2 eps n)` is the same everywhere: a number is taken as the shortest decimal that prints it
 /// (0.1 is one tenth), as for the quantile argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Epsilon {
     numerator: u64,
     denominator: u64,

@@ -143,7 +143,16 @@ pub struct GkFunction {
     name: String,
     called: GkName,
     descending: bool,
+    /// Constants that are not arguments.
+    bound: Option<Constants>,
     signature: Signature,
+}
+
+/// What a call asks, besides its values.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Constants {
+    quantiles: Quantiles,
+    eps: Epsilon,
 }
 
 /// How a call is answered where it runs as an accumulator.
@@ -192,6 +201,7 @@ impl GkFunction {
             name: format!("{called}{suffix}"),
             called,
             descending,
+            bound: None,
             signature: Signature::user_defined(Volatility::Immutable),
         }
     }
@@ -211,8 +221,13 @@ impl GkFunction {
         self.descending
     }
 
+    /// Whether its constants are no arguments any more.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bound.is_some()
+    }
+
     /// The same function counting from one end.
-    pub(crate) fn from_end(&self, descending: bool) -> Arc<AggregateUDF> {
+    pub(crate) fn counting_from(&self, descending: bool) -> Arc<AggregateUDF> {
         let same = |function: &&Arc<AggregateUDF>| {
             GkFunction::of(function).is_some_and(|other| {
                 other.called == self.called && other.descending == (descending && self.called.asks())
@@ -222,30 +237,64 @@ impl GkFunction {
         Arc::clone(found.expect("there is one for each name and each end"))
     }
 
-    fn epsilon(&self, args: &AccumulatorArgs) -> Result<Epsilon> {
+    /// The same function of one argument, with the constants of a logical call inside; `None` if they are not known yet.
+    ///
+    /// # Errors
+    /// A planning error that names a bad value.
+    pub(crate) fn bound_to(&self, args: &[Expr]) -> Result<Option<Self>> {
+        check_arguments(self.called, args)?;
+        let quantiles = match self.called.asks() {
+            false => Quantiles::default(),
+            true => match QuantileArgument::try_new(self.called, &args[1])? {
+                QuantileArgument::Known(quantiles) => quantiles,
+                QuantileArgument::Unbound => return Ok(None),
+            },
+        };
+        let eps = match self.called.accuracy_place().and_then(|place| args.get(place)) {
+            None => Epsilon::try_new(DEFAULT_ACCURACY)?,
+            Some(expr) => match constant(expr)? {
+                Some(value) => accuracy(self.called, &value)?,
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(Self {
+            bound: Some(Constants { quantiles, eps }),
+            ..Self::new(self.called, self.descending)
+        }))
+    }
+
+    fn check_count(&self, count: usize) -> Result<()> {
+        match (&self.bound, count) {
+            (Some(_), 1) => Ok(()),
+            _ => self.called.check_count(count),
+        }
+    }
+
+    fn constants(&self, args: &AccumulatorArgs) -> Result<Constants> {
+        if let Some(bound) = &self.bound {
+            return Ok(bound.clone());
+        }
         let given = self
             .called
             .accuracy_place()
             .and_then(|place| args.exprs.get(place));
-        match given {
-            None => Epsilon::try_new(DEFAULT_ACCURACY),
+        let eps = match given {
+            None => Epsilon::try_new(DEFAULT_ACCURACY)?,
             Some(expr) => match evaluated(expr)? {
-                Some(value) => accuracy(self.called, &value),
-                None => plan_err!("{}", not_constant(self.called, expr)),
+                Some(value) => accuracy(self.called, &value)?,
+                None => return plan_err!("{}", not_constant(self.called, expr)),
             },
-        }
+        };
+        let quantiles = match self.called.asks() {
+            true => evaluated_quantiles(self.called, &args.exprs[1])?,
+            false => Quantiles::default(),
+        };
+        Ok(Constants { quantiles, eps })
     }
 
     fn way(&self, args: &AccumulatorArgs) -> Result<Way> {
-        self.called.check_count(args.exprs.len())?;
-        let eps = self.epsilon(args)?;
-        let quantiles = match self.called.asks() {
-            true => evaluated_quantiles(self.called, &args.exprs[1])?,
-            false => Quantiles {
-                list: Vec::new(),
-                is_list: false,
-            },
-        };
+        self.check_count(args.exprs.len())?;
+        let Constants { quantiles, eps } = self.constants(args)?;
         // An ordering is left only where no `QuantilesExprPlanner` has turned it into the function's name.
         let reversed = args
             .order_bys
@@ -339,7 +388,7 @@ impl AggregateUDFImpl for GkFunction {
     }
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
-        self.called.check_count(arg_types.len())?;
+        self.check_count(arg_types.len())?;
         let mut types = arg_types.to_vec();
         types[0] = match self.called {
             GkName::GkMerge => stored::binary(&self.called, &arg_types[0])?,
@@ -349,7 +398,7 @@ impl AggregateUDFImpl for GkFunction {
     }
 
     fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
-        self.called.check_count(arg_types.len())?;
+        self.check_count(arg_types.len())?;
         if !self.called.asks() {
             if self.called == GkName::GkSketch && !KeySpec::supports(&ordered_type(&arg_types[0])) {
                 return plan_err!("{}", no_keys(self.called, &arg_types[0]));
@@ -364,9 +413,13 @@ impl AggregateUDFImpl for GkFunction {
             false => return plan_err!("{}", no_keys(self.called, &x)),
         };
         use DataType::{FixedSizeList, LargeList, List};
-        Ok(match arg_types[1] {
-            List(_) | LargeList(_) | FixedSizeList(..) => DataType::new_list(one, true),
-            _ => one,
+        let is_list = match &self.bound {
+            Some(bound) => bound.quantiles.is_list,
+            None => matches!(arg_types[1], List(_) | LargeList(_) | FixedSizeList(..)),
+        };
+        Ok(match is_list {
+            true => DataType::new_list(one, true),
+            false => one,
         })
     }
 

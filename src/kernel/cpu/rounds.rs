@@ -210,7 +210,7 @@ impl<K: LaneKey> CpuLane<K> {
 
     pub(super) fn sketch(&mut self, eps: Epsilon, stop: &Stop) -> Result<Reply> {
         may_fail!("sketch");
-        let bytes = AnySketch::most_bytes(self.spec.width(), eps, self.store.len() as u64);
+        let bytes = AnySketch::most_bytes(self.spec.width(), eps, self.store.len());
         let Ok(_held) = self.workspace().hold(bytes, "a quantile sketch") else {
             return Ok(Reply::Sketch(None));
         };
