@@ -7,7 +7,7 @@
 //! ```
 //! The paper counts below one pivot and then fetches the candidates that it is off by, in a third action. Brackets that the
 //! summary proves take the place of both, for all ranks at once: between open ends lie less than `4 eps n` values a rank
-//! ([`Summary::bracket`](crate::sketch)), and values equal to an end are only counted, so all-equal data copies nothing.
+//! (see [`crate::sketch`]), and values equal to an end are only counted, so all-equal data copies nothing.
 //!
 //! Loses to a sample in one process, where a second read is cheaper than the sketch; wins where a round, or a value that
 //! is moved, is dear. Only where memory refuses sketch or candidates are there more rounds: counts, as in DIBMS.

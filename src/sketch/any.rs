@@ -22,7 +22,7 @@ enum Filling {
     W128(Sketch<u128>),
 }
 
-/// What a sketch knows of its values: see [the module](self).
+/// What a sketch knows of its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnySummary(Known);
 
@@ -126,7 +126,7 @@ impl AnySketch {
         }
     }
 
-    /// [`Sketch::finish`].
+    /// The summary of all values, as small as the error allows: for answers.
     ///
     /// # Errors
     /// As for [`Self::extend`].
@@ -138,7 +138,7 @@ impl AnySketch {
         }))
     }
 
-    /// [`Sketch::partial`].
+    /// The summary of all values, with room left in its error for merges.
     ///
     /// # Errors
     /// As for [`Self::extend`].
@@ -195,7 +195,8 @@ impl AnySummary {
         }
     }
 
-    /// For each rank (ascending) two keys that its key lies between, either included: see [`Summary::bracket`].
+    /// For each rank two keys that its key lies between, either included; strictly between them lie less than `4 eps n`
+    /// values.
     ///
     /// # Errors
     /// An execution error unless `1 <= rank <= n`.
@@ -234,7 +235,7 @@ impl AnySummary {
         on_width!(Known, &self.0, summary => summary.rank(Key::from_bits(key)))
     }
 
-    /// The stored form; see [`Summary::write`].
+    /// The stored form. `tag` says what the keys mean: [`Self::read`] demands the same.
     pub fn write(&self, tag: &[u8]) -> Vec<u8> {
         on_width!(Known, &self.0, summary => summary.write(tag))
     }

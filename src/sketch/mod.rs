@@ -7,15 +7,15 @@
 //!                     at once, mostly without a sort)
 //! ```
 //!
-//! The bound is a theorem, whatever the keys, their order and the merges: the value that [`Summary::value_at`] gives
-//! for a rank `r` of `n` values has a rank within `floor(eps n)` of `r`. Proofs stand with [`Summary`].
+//! The bound is a theorem, whatever the keys, their order and the merges: the value that `Summary::value_at` gives
+//! for a rank `r` of `n` values has a rank within `floor(eps n)` of `r`. Proofs stand with `Summary`.
 //!
 //! | step | cost | where |
 //! | --- | --- | --- |
 //! | keys whose distribution stays | a cell number and a counter a key, no copy | `cells` |
 //! | keys in ascending or descending order | a compare a key | `parts` |
 //! | other keys | radix partition until a part fits the error: 1 to 3 scatters a key | `parts` |
-//! | merge, compress | linear in the tuples | `merge`, [`Summary::compress`] |
+//! | merge, compress | linear in the tuples | `merge`, `Summary::compress` |
 //!
 //! It loses where `eps` is so small that tuples are about as many as keys: then sorting the keys is the cheaper way.
 
