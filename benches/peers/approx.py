@@ -7,14 +7,7 @@ The base of the ratios is `sum` of the same column (with the same GROUP BY) in d
 ClickHouse's quantilesGK promise a rank error of n / accuracy, the t-digest promises none.
 """
 
-import argparse
-import datetime
-import glob
-import os
-import platform
-import sys
-
-from compare import ClickHouse, DataFusion, Dfq, DuckDb
+from compare import ClickHouse, DataFusion, Dfq, DuckDb, best_times, head, options, parsed, systems
 
 COLUMNS = ["lognormal", "uniform_i64", "zipf"]
 PERCENTILES = "[" + ", ".join(f"{i / 100:.2f}" for i in range(1, 100)) + "]"
@@ -58,43 +51,13 @@ class DataFusionApprox(DataFusion):
             yield "1 t-digest", c, lambda n, c=c: self.sql(f"approx_percentile_cont(0.5) WITHIN GROUP (ORDER BY {c})", n)
 
 
-def systems(arguments, file):
-    yield DfqApprox(arguments.dfq, file, arguments.threads)
-    for system in (DuckDbApprox, ClickHouseApprox, DataFusionApprox):
-        try:
-            yield system(file, arguments.threads)
-        except ImportError as error:
-            print(f"not measured: {system.name} ({error})")
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder with one Parquet file of dfq generate synthetic")
-    parser.add_argument("--dfq", default="target/release/dfq", help="the program")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=3, help="runs of a query in a row; the best counts")
+    parser = options(__doc__, repeat=3)
     parser.add_argument("--rounds", type=int, default=2, help="times that the whole list is gone through")
-    arguments = parser.parse_args()
-    files = glob.glob(os.path.join(arguments.data, "*.parquet"))
-    if len(files) != 1:
-        sys.exit(f"{arguments.data}: one Parquet file expected, found {len(files)}")
-    measured, best = list(systems(arguments, files[0])), {}
-    for turn in range(arguments.rounds):
-        for system in measured:
-            for label, column, run in system.queries():
-                key = (column, label, system.name)
-                if turn > 0 and best.get(key, 0) > 3:
-                    continue  # A slow peer need not be asked again to be seen as slow.
-                try:
-                    seconds = run(1)
-                    if seconds < 2.0:
-                        seconds = min(seconds, run(arguments.repeat))
-                except Exception as error:  # A peer that runs out of memory is a result too.
-                    print(f"{key}: {str(error)[:100]}")
-                    continue
-                best[key] = min(seconds, best.get(key, seconds))
-    print(f"{datetime.date.today()}, {platform.machine()}, {arguments.threads} threads, {os.path.basename(files[0])}")
-    print("versions: " + ", ".join(f"{s.name} {getattr(s, 'version', '')}".strip() for s in measured))
+    arguments, file = parsed(parser)
+    measured = list(systems(arguments, file, DfqApprox, (DuckDbApprox, ClickHouseApprox, DataFusionApprox)))
+    best = best_times(measured, arguments.rounds, arguments.repeat)
+    head(arguments, measured, file)
     print(f"\n{'column':12} {'query':20} {'system':20} {'seconds':>8} {'x dfq sum':>10}")
     for (column, label, system), seconds in sorted(best.items(), key=lambda item: (COLUMNS + ["1M groups"]).index(item[0][0])):
         base = best.get((column, "sum", "dfq"), float("nan"))

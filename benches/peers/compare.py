@@ -145,30 +145,70 @@ class DataFusion(InProcess):
         yield "median", "lognormal", lambda n: self.sql("median(lognormal)", n)
 
 
-def systems(arguments, file):
-    yield Dfq(arguments.dfq, file, arguments.threads)
-    for system in (DuckDb, Polars, ClickHouse, DataFusion):
-        try:
-            yield system(file, arguments.threads)
-        except ImportError as error:
-            print(f"not measured: {system.name} ({error})")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(doc, repeat):
+    """The arguments that all of these programs take."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder with one Parquet file of dfq generate synthetic")
     parser.add_argument("--dfq", default="target/release/dfq", help="the program")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=5, help="runs of a query in a row; the best counts")
-    parser.add_argument("--rounds", type=int, default=2, help="times that the whole list is gone through")
-    parser.add_argument("--only", default="", help="names of systems, separated by commas")
+    parser.add_argument("--repeat", type=int, default=repeat, help="runs of a query in a row; the best counts")
+    return parser
+
+
+def parsed(parser):
+    """The arguments, and the one Parquet file."""
     arguments = parser.parse_args()
     files = glob.glob(os.path.join(arguments.data, "*.parquet"))
     if len(files) != 1:
         sys.exit(f"{arguments.data}: one Parquet file expected, found {len(files)}")
+    return arguments, files[0]
+
+
+def systems(arguments, file, own, peers):
+    """dfq, and the peers that are installed."""
+    yield own(arguments.dfq, file, arguments.threads)
+    for peer in peers:
+        try:
+            yield peer(file, arguments.threads)
+        except ImportError as error:
+            print(f"not measured: {peer.name} ({error})")
+
+
+def best_times(measured, rounds, repeat):
+    """Least seconds by (what, label, system), of queries that may fail or take long."""
+    best = {}
+    for turn in range(rounds):
+        for system in measured:
+            for label, what, run in system.queries():
+                key = (what, label, system.name)
+                if turn > 0 and best.get(key, 0) > 3:
+                    continue  # A slow peer need not be asked again to be seen as slow.
+                try:
+                    seconds = run(1)
+                    if seconds < 2.0:
+                        seconds = min(seconds, run(repeat))
+                except Exception as error:  # A peer that runs out of memory is a result too.
+                    print(f"{key}: {str(error)[:100]}")
+                    continue
+                best[key] = min(seconds, best.get(key, seconds))
+    return best
+
+
+def head(arguments, measured, file=None):
+    """Date, machine, data and versions."""
+    data = f", {os.path.basename(file)}" if file else ""
+    print(f"{datetime.date.today()}, {platform.machine()}, {arguments.threads} threads{data}")
+    print("versions: " + ", ".join(f"{s.name} {getattr(s, 'version', '')}".strip() for s in measured))
+
+
+def main():
+    parser = options(__doc__, repeat=5)
+    parser.add_argument("--rounds", type=int, default=2, help="times that the whole list is gone through")
+    parser.add_argument("--only", default="", help="names of systems, separated by commas")
+    arguments, file = parsed(parser)
 
     wanted = [name.strip().lower() for name in arguments.only.split(",") if name.strip()]
-    measured = [s for s in systems(arguments, files[0]) if not wanted or s.name.lower() in wanted]
+    measured = [s for s in systems(arguments, file, Dfq, (DuckDb, Polars, ClickHouse, DataFusion)) if not wanted or s.name.lower() in wanted]
     best = {}
     for _ in range(arguments.rounds):
         for system in measured:
@@ -180,8 +220,7 @@ def main():
                 key = (label, column, system.name)
                 best[key] = min(seconds, best.get(key, seconds))
 
-    print(f"{datetime.date.today()}, {platform.machine()}, {arguments.threads} threads, {os.path.basename(files[0])}")
-    print("versions: " + ", ".join(f"{s.name} {getattr(s, 'version', '')}".strip() for s in measured))
+    head(arguments, measured, file)
     print(f"\n{'query':28} {'column':12} {'system':20} {'seconds':>8} {'x dfq sum':>10} {'x dfq':>7}")
     for (label, column, name), seconds in best.items():
         base = best.get(("sum", column, "dfq"), float("nan"))

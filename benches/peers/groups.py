@@ -6,14 +6,7 @@ Groupings: 10, 1000 and 1 000 000 groups, 1e7 groups of 3 rows each, and 1 000 0
 rows. The base of the ratios is `sum` with the same GROUP BY in dfq.
 """
 
-import argparse
-import datetime
-import glob
-import os
-import platform
-import sys
-
-from compare import ClickHouse, DataFusion, Dfq, DuckDb, Polars
+from compare import ClickHouse, DataFusion, Dfq, DuckDb, Polars, best_times, head, options, parsed, systems
 
 # Name, expression in SQL, in ClickHouse, in Polars.
 GROUPINGS = [
@@ -76,45 +69,13 @@ class DataFusionGroups(DataFusion):
                 f"SELECT count(v) FROM (SELECT {g} AS g, median(price) AS v FROM bench GROUP BY 1)").collect(), n)
 
 
-def systems(arguments, file):
-    yield DfqGroups(arguments.dfq, file, arguments.threads)
-    for system in (DuckDbGroups, PolarsGroups, ClickHouseGroups, DataFusionGroups):
-        try:
-            yield system(file, arguments.threads)
-        except ImportError as error:
-            print(f"not measured: {system.name} ({error})")
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder with one Parquet file of dfq generate synthetic")
-    parser.add_argument("--dfq", default="target/release/dfq", help="the program")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=3, help="runs of a query in a row; the best counts")
+    parser = options(__doc__, repeat=3)
     parser.add_argument("--rounds", type=int, default=2, help="times that the whole list is gone through")
-    arguments = parser.parse_args()
-    files = glob.glob(os.path.join(arguments.data, "*.parquet"))
-    if len(files) != 1:
-        sys.exit(f"{arguments.data}: one Parquet file expected, found {len(files)}")
-    measured = list(systems(arguments, files[0]))
-    best = {}
-    for turn in range(arguments.rounds):
-        for system in measured:
-            for label, name, run in system.queries():
-                key = (name, label, system.name)
-                # A slow peer need not be asked again to be seen as slow.
-                if turn > 0 and best.get(key, 0) > 3:
-                    continue
-                try:
-                    seconds = run(1)
-                    if seconds < 2.0:
-                        seconds = min(seconds, run(arguments.repeat))
-                except Exception as error:  # A peer that runs out of memory is a result too.
-                    print(f"{key}: {str(error)[:100]}")
-                    continue
-                best[key] = min(seconds, best.get(key, seconds))
-    print(f"{datetime.date.today()}, {platform.machine()}, {arguments.threads} threads, {os.path.basename(files[0])}")
-    print("versions: " + ", ".join(f"{s.name} {getattr(s, 'version', '')}".strip() for s in measured))
+    arguments, file = parsed(parser)
+    measured = list(systems(arguments, file, DfqGroups, (DuckDbGroups, PolarsGroups, ClickHouseGroups, DataFusionGroups)))
+    best = best_times(measured, arguments.rounds, arguments.repeat)
+    head(arguments, measured, file)
     print(f"\n{'groups':14} {'query':14} {'system':20} {'seconds':>8} {'x dfq sum':>10} {'x dfq':>7}")
     for (name, label, system), seconds in sorted(best.items(), key=lambda item: [g[0] for g in GROUPINGS].index(item[0][0])):
         base = best.get((name, "sum", "dfq"), float("nan"))

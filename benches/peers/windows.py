@@ -9,14 +9,7 @@ The median of `price` over the last rows by `id`; every system sums the medians 
 rows. DataFusion's own `median`, whose cost of a row grows with the frame, is measured up to frames of 1000.
 """
 
-import argparse
-import datetime
-import glob
-import os
-import platform
-import sys
-
-from compare import Dfq, DuckDb, Polars
+from compare import Dfq, DuckDb, Polars, head, options, parsed, systems
 
 WIDTHS = [10, 1000, 100_000]
 
@@ -45,28 +38,13 @@ def queries(system, file):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder with one Parquet file of dfq generate synthetic")
-    parser.add_argument("--dfq", default="target/release/dfq", help="the program")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=3, help="runs of a query in a row; the best counts")
-    arguments = parser.parse_args()
-    files = glob.glob(os.path.join(arguments.data, "*.parquet"))
-    if len(files) != 1:
-        sys.exit(f"{arguments.data}: one Parquet file expected, found {len(files)}")
-
-    systems = [Dfq(arguments.dfq, files[0], arguments.threads)]
-    for peer in (DuckDb, Polars):
-        try:
-            systems.append(peer(files[0], arguments.threads))
-        except ImportError as error:
-            print(f"not measured: {peer.name} ({error})")
-    print(f"{datetime.date.today()}, {platform.machine()}, {arguments.threads} threads")
-    print("versions: " + ", ".join(f"{s.name} {getattr(s, 'version', '')}".strip() for s in systems))
+    arguments, file = parsed(options(__doc__, repeat=3))
+    measured = list(systems(arguments, file, Dfq, (DuckDb, Polars)))
+    head(arguments, measured)
     print(f"\n{'system':20} {'call':10} {'frame':>8} {'seconds':>8} {'x dfq':>7}")
     own = {}
-    for system in systems:
-        for label, width, run in queries(system, files[0]):
+    for system in measured:
+        for label, width, run in queries(system, file):
             seconds = run(arguments.repeat)
             own.setdefault(width, seconds)
             print(f"{system.name:20} {label:10} {width:8} {seconds:8.3f} {seconds / own[width]:7.2f}")
