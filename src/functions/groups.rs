@@ -16,7 +16,7 @@ use datafusion::common::{Result, internal_err, resources_datafusion_err};
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
 use super::accumulator::{SelectedColumn, extend, state_item, state_rows};
-use crate::key::{KeyBits, kept};
+use crate::key::{KeyBits, KeySpec, kept};
 
 /// Groups whose answers are gathered before they become one array.
 const CHUNK: usize = 4096;
@@ -126,6 +126,26 @@ pub(super) fn extend_groups(
     extend(groups, &ids)
 }
 
+/// The keys of the rows that count, and the group of each.
+pub(super) fn grouped_keys(
+    spec: &KeySpec,
+    values: &ArrayRef,
+    group_indices: &[usize],
+    opt_filter: Option<&BooleanArray>,
+) -> Result<(Vec<u32>, Vec<KeyBits>)> {
+    let kept = kept(values.as_ref(), opt_filter)?;
+    let mut groups = Vec::new();
+    extend_groups(&mut groups, kept.as_ref(), group_indices)?;
+    let keys = match &kept {
+        None => spec.keys(values.as_ref())?,
+        Some(kept) => spec.keys(filter(values.as_ref(), kept)?.as_ref())?,
+    };
+    if groups.len() != keys.len() {
+        return internal_err!("{} groups for {} keys", groups.len(), keys.len());
+    }
+    Ok((groups, keys))
+}
+
 /// A group's number in the buffers.
 pub(super) fn group_id(group: usize) -> Result<u32> {
     u32::try_from(group).map_err(|_| {
@@ -145,21 +165,9 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
         total_num_groups: usize,
     ) -> Result<()> {
         self.group_count = total_num_groups;
-        let values = &values[0];
-        let kept = kept(values.as_ref(), opt_filter)?;
-        extend_groups(&mut self.groups, kept.as_ref(), group_indices)?;
-        let keys = match &kept {
-            None => self.column.spec().keys(values.as_ref())?,
-            Some(kept) => self.column.spec().keys(filter(values.as_ref(), kept)?.as_ref())?,
-        };
+        let (groups, keys) = grouped_keys(self.column.spec(), &values[0], group_indices, opt_filter)?;
+        extend(&mut self.groups, &groups)?;
         extend(&mut self.keys, &keys)?;
-        if self.groups.len() != self.keys.len() {
-            return internal_err!(
-                "exact_quantiles: {} groups for {} keys",
-                self.groups.len(),
-                self.keys.len()
-            );
-        }
         Ok(())
     }
 

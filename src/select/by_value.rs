@@ -19,7 +19,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::quantile::by_value::Picked;
 use super::workers::Workers;
-use super::{Ask, Shards, Solution, StrategyName, solve_ranks};
+use super::{Ask, Shards, Solution, StrategyName, solve_ranks, wanted_ranks};
 use crate::kernel::buckets::{Cells, Edges};
 use crate::kernel::round::{Brackets, Reply, Request};
 use crate::kernel::values::{At, Bounds, Values};
@@ -169,9 +169,7 @@ impl ValueSelection {
     /// `ResourcesExhausted` if the pool refuses memory for keys; those of the rounds; an execution error when cancelled.
     pub(crate) async fn solve(&self, asks: &[&Ask]) -> Result<ValueSolution> {
         let n = self.values.len();
-        let mut ranks: Vec<u64> = asks.iter().flat_map(|ask| ask.ranks(n)).collect();
-        ranks.sort_unstable();
-        ranks.dedup();
+        let ranks = wanted_ranks(asks, n);
         let mut solution = ValueSolution {
             n,
             rounds: Vec::new(),

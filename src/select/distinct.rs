@@ -15,8 +15,9 @@ use std::time::Instant;
 
 use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_err};
 
+use super::sample_select::after;
 use super::workers::Workers;
-use super::{Ask, RoundTrace, Shards, Solution};
+use super::{Ask, RoundTrace, Shards, Solution, wanted_ranks};
 use crate::kernel::buckets::{CellTable, Cells, Edges, Linear};
 use crate::kernel::choose::{GATHER, MOST_READS};
 use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
@@ -82,9 +83,7 @@ pub(crate) async fn solve_distinct(
     };
     let mut pieces = search.pieces().await?;
     let n = pieces.iter().filter_map(|piece| piece.distinct).sum();
-    let mut ranks: Vec<u64> = asks.iter().flat_map(|ask| ask.ranks(n)).collect();
-    ranks.sort_unstable();
-    ranks.dedup();
+    let ranks = wanted_ranks(asks, n);
     let keys = search.select(&mut pieces, &ranks).await?;
     Ok(Solution {
         n,
@@ -250,7 +249,7 @@ impl Search<'_> {
     async fn counted(&mut self, cells: Cells, within: Brackets) -> Result<Vec<Piece>> {
         let request = Request::Count {
             cells: cells.clone(),
-            within: within.clone(),
+            within,
             keep: Vec::new(),
         };
         let Reply::Counts { counts, .. } = self.round(request).await? else {
@@ -309,8 +308,7 @@ fn cells_of(sample: KeyVec, cells: usize, width: Width) -> Result<Cells> {
         return Ok(Cells::Table(CellTable::from_sample(&sample, cells)?));
     }
     let keys = (0..different.len()).map(|index| different.get(index));
-    let above = |key: KeyBits| (key < width.max_key()).then(|| key + 1);
-    let edges = keys.flat_map(|key| [Some(key), above(key)]).flatten();
+    let edges = keys.flat_map(|key| [Some(key), after(key, width)]).flatten();
     Ok(Cells::Edges(Edges::try_new(edges.collect())?))
 }
 

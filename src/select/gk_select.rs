@@ -16,7 +16,7 @@ use datafusion::common::{Result, internal_err};
 
 use super::bms::{BUCKETS, narrower};
 use super::progress::Progress;
-use super::sample_select::{count_and_keep, extract_or_narrow};
+use super::sample_select::{after, count_and_keep, extract_or_narrow};
 use super::{Step, Strategy};
 use crate::kernel::buckets::MAX_CELLS;
 use crate::kernel::round::{Bracket, Brackets, Reply, Request};
@@ -106,12 +106,11 @@ fn around_ranks(progress: &Progress, summary: &AnySummary) -> Result<Request> {
         );
     }
     let (mut cuts, mut inside) = (Vec::new(), Vec::<Bracket>::new());
-    let top = progress.width().max_key();
     for (lo, hi) in summary.brackets(progress.ranks())? {
         // Each end is a cell of one key.
         for end in [lo, hi] {
             cuts.push(end);
-            cuts.extend((end < top).then(|| end + 1));
+            cuts.extend(after(end, progress.width()));
         }
         // Neighbouring ranks often share theirs.
         if hi > lo + 1 && inside.last().is_none_or(|last| last.last < hi - 1) {

@@ -221,15 +221,21 @@ impl Solution {
 /// Rounds after which something is wrong: every strategy halves its brackets in each.
 const MAX_ROUNDS: usize = 200;
 
+/// The ranks that all of `asks` need among `n` values: 1-based, ascending, distinct.
+pub(crate) fn wanted_ranks(asks: &[&Ask], n: u64) -> Vec<u64> {
+    let mut ranks: Vec<u64> = asks.iter().flat_map(|ask| ask.ranks(n)).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
 /// Finds the order statistics that all of `asks` need, in shared rounds.
 ///
 /// # Errors
 /// Those of the shards.
 pub async fn solve(shards: &mut dyn Shards, strategy: StrategyName, asks: &[&Ask]) -> Result<Solution> {
     let n = shards.population();
-    let mut ranks: Vec<u64> = asks.iter().flat_map(|ask| ask.ranks(n)).collect();
-    ranks.sort_unstable();
-    ranks.dedup();
+    let ranks = wanted_ranks(asks, n);
     let strategy = strategy.strategy(n, &ranks, shards.parallelism(), &shards.room())?;
     solve_ranks(shards, strategy.as_ref(), ranks).await
 }

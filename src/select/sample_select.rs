@@ -362,7 +362,7 @@ fn splitters(sample: &KeyVec, count: usize, width: Width) -> Vec<KeyBits> {
 }
 
 /// The next key, if there is one.
-fn after(key: KeyBits, width: Width) -> Option<KeyBits> {
+pub(super) fn after(key: KeyBits, width: Width) -> Option<KeyBits> {
     (key < width.max_key()).then(|| key + 1)
 }
 

@@ -4,11 +4,10 @@ use std::mem::size_of;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, BinaryArray, BooleanArray};
-use datafusion::arrow::compute::filter;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::Result;
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
-use super::super::groups::{emitted_count, extend_groups};
+use super::super::groups::{emitted_count, grouped_keys};
 use super::accumulator::stored;
 use super::column::GkColumn;
 use crate::key::{KeyBits, kept};
@@ -62,18 +61,8 @@ impl GroupsAccumulator for GkGroupsAccumulator {
         total_num_groups: usize,
     ) -> Result<()> {
         self.sketches.resize_with(total_num_groups, || None);
-        let values = &values[0];
-        let kept = kept(values.as_ref(), opt_filter)?;
-        let mut groups = Vec::new();
-        extend_groups(&mut groups, kept.as_ref(), group_indices)?;
         let spec = self.column.selected().spec();
-        let keys = match &kept {
-            None => spec.keys(values.as_ref())?,
-            Some(kept) => spec.keys(filter(values.as_ref(), kept)?.as_ref())?,
-        };
-        if groups.len() != keys.len() {
-            return internal_err!("{} groups for {} keys", groups.len(), keys.len());
-        }
+        let (groups, keys) = grouped_keys(spec, &values[0], group_indices, opt_filter)?;
         let mut rows: Vec<(u32, KeyBits)> = groups.into_iter().zip(keys).collect();
         rows.sort_by_key(|(group, _)| *group);
         rows.chunk_by(|one, other| one.0 == other.0).try_for_each(|run| {
