@@ -19,7 +19,7 @@ use futures::StreamExt;
 
 use super::aggregate::{Aggregates, KeyColumn, PlainAggregate};
 use crate::kernel::values::Values;
-use crate::kernel::{Backend, Lane, Stop, may_fail};
+use crate::kernel::{Backend, CpuBackend, Lane, Stop, may_fail};
 use crate::key::ByteSpec;
 
 /// What a task for each partition gives, in the order of partitions, so that merging is reproducible. The first error ends
@@ -46,10 +46,10 @@ pub(super) enum Kept {
 }
 
 impl Kept {
-    fn open(column: &KeyColumn, backend: &dyn Backend, memory: MemoryReservation) -> Result<Self> {
+    fn open(column: &KeyColumn, backend: &CpuBackend, memory: MemoryReservation) -> Result<Self> {
         Ok(match &column.bytes {
             None => Kept::Keys(backend.open(&column.spec, memory)?),
-            Some(bytes) => Kept::Bytes(bytes.clone(), Values::reserving(memory)),
+            Some(bytes) => Kept::Bytes(bytes.clone(), Values::spilling(memory, backend.disk())?),
         })
     }
 
@@ -73,6 +73,30 @@ impl Kept {
             Kept::Bytes(_, values) => values.held_bytes(),
         }
     }
+
+    /// What a thread needs to read values that are on disk: see [`Values::reading_bytes`].
+    pub(super) fn reading_bytes(&self) -> usize {
+        match self {
+            Kept::Keys(_) => 0,
+            Kept::Bytes(_, values) => values.reading_bytes(),
+        }
+    }
+
+    /// Gives back what only further values would need; how many bytes. Lanes do so when they are first asked.
+    pub(super) fn seal(&mut self) -> usize {
+        match self {
+            Kept::Keys(_) => 0,
+            Kept::Bytes(_, values) => values.seal(),
+        }
+    }
+
+    /// As [`Lane::spill`].
+    pub(super) fn spill(&mut self, bytes: usize, stop: &Stop) -> Result<usize> {
+        match self {
+            Kept::Keys(lane) => lane.spill(bytes, stop),
+            Kept::Bytes(_, values) => values.spill(bytes, stop),
+        }
+    }
 }
 
 /// What one partition leaves behind.
@@ -94,7 +118,7 @@ impl PartitionScan {
     /// `times`.
     pub(super) fn try_new(
         aggregates: &Aggregates,
-        backend: &dyn Backend,
+        backend: &CpuBackend,
         memory: &MemoryReservation,
         rows: Count,
         times: [Time; 2],
@@ -148,20 +172,17 @@ impl PartitionScan {
         let held = self.accumulators.iter().map(|accumulator| accumulator.size());
         let held = held.sum();
         match self.reservation.try_resize(held) {
-            // Accumulators cannot spill, but the lanes beside them can.
+            // Accumulators cannot spill, but what is kept beside them can.
             Err(_) if self.spill()? > 0 => self.reservation.try_resize(held),
             resized => resized,
         }
     }
 
-    /// Writes the keys of all lanes to disk, since more will be wanted soon; bytes given back.
+    /// Writes all that is kept to disk, since more will be wanted soon; bytes given back.
     fn spill(&mut self) -> Result<usize> {
         let stop = Stop::default();
-        let lanes = self.kept.iter_mut().map(|kept| match kept {
-            Kept::Keys(lane) => lane.spill(usize::MAX, &stop),
-            Kept::Bytes(..) => Ok(0),
-        });
-        lanes.sum()
+        let given = self.kept.iter_mut().map(|kept| kept.spill(usize::MAX, &stop));
+        given.sum()
     }
 }
 

@@ -14,14 +14,17 @@ fn mixed(i: usize) -> usize {
     (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (i << 7)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
 }
 
-fn selection(values: Values, workers: Workers) -> ValueSelection {
+fn selection(workers: Workers) -> ValueSelection {
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+    let memory = MemoryConsumer::new("test").register(&pool);
     ValueSelection {
-        values: Arc::new(values),
         backend: Arc::new(CpuBackend::new(pool.as_ref())),
         strategy: StrategyName::Auto,
         workers,
-        memory: MemoryConsumer::new("test").register(&pool),
+        workspace: Workspace::new(memory.new_empty()),
+        memory,
+        room: Room::UNLIMITED,
+        disk: None,
     }
 }
 
@@ -42,8 +45,12 @@ fn check(name: &str, strings: &[Vec<u8>]) -> ValueSolution {
         parts[i % 2].push(string).unwrap();
     }
     let ask = asked();
-    let selection = selection(Values::merged(parts), Workers::blocking(3));
-    let solution = selection.solve(&[&ask]).now_or_never().unwrap().unwrap();
+    let selection = selection(Workers::blocking(3));
+    let solution = selection
+        .solve(Values::merged(parts), &[&ask])
+        .now_or_never()
+        .unwrap()
+        .unwrap();
     let mut sorted = strings.to_vec();
     sorted.sort_unstable();
     assert_eq!(solution.n, sorted.len() as u64);
@@ -129,8 +136,12 @@ fn few_values_are_compared() {
         let solution = check("few", &all[..n]);
         assert_eq!((solution.levels, solution.rounds.len()), (1, 0));
     }
-    let none = selection(Values::default(), Workers::new(2));
-    let none = none.solve(&[&asked()]).now_or_never().unwrap().unwrap();
+    let none = selection(Workers::new(2));
+    let none = none
+        .solve(Values::default(), &[&asked()])
+        .now_or_never()
+        .unwrap()
+        .unwrap();
     assert_eq!((none.n, none.levels), (0, 0));
     assert!(none.value_at(1).is_err());
 }
@@ -146,8 +157,8 @@ fn the_runtime_s_threads_find_the_same() {
         .worker_threads(2)
         .build()
         .unwrap();
-    let selection = selection(values, Workers::new(3));
-    let solution = runtime.block_on(selection.solve(&[&asked()])).unwrap();
+    let selection = selection(Workers::new(3));
+    let solution = runtime.block_on(selection.solve(values, &[&asked()])).unwrap();
     let mut sorted = all;
     sorted.sort_unstable();
     let median = solution.value_at(MANY as u64 / 2).unwrap();
@@ -161,10 +172,14 @@ fn without_memory_for_keys_the_error_says_so() {
     for value in &all {
         values.push(value).unwrap();
     }
-    let mut selection = selection(values, Workers::blocking(2));
+    let mut selection = selection(Workers::blocking(2));
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(100_000));
     selection.memory = MemoryConsumer::new("test").register(&pool);
-    let error = selection.solve(&[&asked()]).now_or_never().unwrap().unwrap_err();
+    let error = selection
+        .solve(values, &[&asked()])
+        .now_or_never()
+        .unwrap()
+        .unwrap_err();
     let root = error.find_root();
     assert!(
         matches!(root, datafusion::common::DataFusionError::ResourcesExhausted(_)),
