@@ -47,10 +47,13 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
+/// Longest prefix that is watched while values come: others are kept for each part of them.
+const WATCHED: usize = 256;
+
 /// What some values have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// Their longest common prefix.
+    /// Their longest common prefix, or the first [`WATCHED`] bytes of it.
     pub(crate) prefix: Vec<u8>,
     /// Length of the longest of them.
     pub(crate) longest: usize,
@@ -62,6 +65,19 @@ impl Bounds {
             prefix: value.to_vec(),
             longest: value.len(),
         }
+    }
+
+    /// The same of a value that others are to follow.
+    fn watching(value: &[u8]) -> Self {
+        Self {
+            prefix: value[..value.len().min(WATCHED)].to_vec(),
+            longest: value.len(),
+        }
+    }
+
+    /// Whether the prefix may go on.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.prefix.len() == WATCHED && self.longest > WATCHED
     }
 
     /// With one more value, or the common prefix of others.
@@ -94,7 +110,7 @@ impl Totals {
     pub(crate) fn add(&mut self, value: &[u8]) {
         match &mut self.bounds {
             Some(bounds) => bounds.add(value),
-            none => *none = Some(Bounds::of(value)),
+            none => *none = Some(Bounds::watching(value)),
         }
         self.len += 1;
         self.bytes += value.len() as u64;
@@ -216,10 +232,10 @@ impl Values {
         largest.max().unwrap_or(0)
     }
 
-    /// What a thread must have in memory to read these values, were they all in a file.
+    /// What a thread must have in memory to read these values, were they all in a file, with one value beside.
     pub(crate) fn reading_bytes(&self) -> usize {
         let longest = self.totals.bounds.as_ref().map_or(0, |bounds| bounds.longest);
-        BLOCK_BYTES.max(Chunk::memory(longest, 1))
+        BLOCK_BYTES.max(Chunk::memory(2 * longest, 1))
     }
 
     /// Bytes held in memory.
@@ -399,11 +415,14 @@ impl Values {
     }
 
     /// Keeps an empty chunk to begin again with, or gives it back.
-    fn put_by(&mut self, chunk: Chunk) {
-        match chunk.held_bytes() == Chunk::memory(SPARE.0, SPARE.1) && self.spare.is_none() {
-            true => self.spare = Some(chunk),
-            false => self.release(chunk.held_bytes()),
+    fn put_by(&mut self, mut chunk: Chunk) {
+        let mut given = chunk.held_bytes();
+        if self.spare.is_none() && chunk.capacity() == SPARE.0 {
+            chunk.fewer_values(SPARE.1);
+            given -= chunk.held_bytes();
+            self.spare = Some(chunk);
         }
+        self.release(given);
     }
 
     /// Adds a chunk to the file.
@@ -540,7 +559,7 @@ impl Values {
         })
     }
 
-    /// What all values have in common; `None` without values.
+    /// What all values have in common, as far as it was watched; `None` without values.
     pub(crate) fn bounds(&self) -> Option<&Bounds> {
         self.totals.bounds.as_ref()
     }

@@ -197,8 +197,11 @@ impl ValueSelection {
     async fn refine(&self, level: Level, solution: &mut ValueSolution) -> Result<Vec<Level>> {
         solution.levels = solution.levels.max(level.depth);
         let bounds = match &level.which {
-            Which::All => level.values.bounds().cloned(),
-            Which::Places(lists) => self.bounds(&level, lists.clone()).await?,
+            Which::Places(lists) => self.bounds_at(&level, lists.clone()).await?,
+            Which::All => match level.values.bounds() {
+                Some(bounds) if bounds.is_cut() => self.bounds_of_all(&level).await?,
+                bounds => bounds.cloned(),
+            },
         };
         let Some(bounds) = bounds else {
             return internal_err!("{} ranks are wanted of no values", level.wanted.len());
@@ -216,10 +219,31 @@ impl ValueSelection {
         }
     }
 
-    async fn bounds(&self, level: &Level, lists: Vec<Arc<Vec<At>>>) -> Result<Option<Bounds>> {
+    async fn bounds_at(&self, level: &Level, lists: Vec<Arc<Vec<At>>>) -> Result<Option<Bounds>> {
         let (values, known) = (Arc::clone(&level.values), level.known);
         let of_list = move |list: Arc<Vec<At>>, _: &Stop| Ok(values.bounds_of(&list, known));
         let each = self.workers.map(lists, of_list).await?;
+        Ok(each.into_iter().flatten().reduce(Bounds::joined))
+    }
+
+    /// By reading all values: their common prefix is long.
+    async fn bounds_of_all(&self, level: &Level) -> Result<Option<Bounds>> {
+        let (values, workspace) = (Arc::clone(&level.values), Arc::clone(&self.workspace));
+        let longest = values.bounds().map_or(0, |bounds| bounds.longest);
+        let of_share = move |share: Share, stop: &Stop| {
+            let bytes = values.largest_block() + longest;
+            let _held = workspace.hold(bytes, "a common prefix")?;
+            let mut all: Option<Bounds> = None;
+            Reader::new(Arc::clone(&values)).each(&share, stop, |value| {
+                match &mut all {
+                    Some(bounds) => bounds.add(value),
+                    none => *none = Some(Bounds::of(value)),
+                }
+                Ok(())
+            })?;
+            Ok(all)
+        };
+        let each = self.workers.map(self.shares(level), of_share).await?;
         Ok(each.into_iter().flatten().reduce(Bounds::joined))
     }
 
@@ -267,8 +291,9 @@ impl ValueSelection {
         let fill = move |(share, memory): (Share, MemoryReservation), stop: &Stop| {
             may_fail!("value_keys");
             // One block is filled while the lane takes in the other.
-            let _held = workspace.hold(2 * BLOCK * size_of::<K>(), "keys of values")?;
-            let mut reader = Reader::new(Arc::clone(&values), &workspace)?;
+            let bytes = 2 * BLOCK * size_of::<K>() + values.largest_block();
+            let _held = workspace.hold(bytes, "keys of values")?;
+            let mut reader = Reader::new(Arc::clone(&values));
             let mut lane = backend.open(&K::spec(), memory)?;
             let mut keys = Vec::with_capacity(BLOCK);
             reader.each(&share, stop, |value| {

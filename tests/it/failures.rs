@@ -27,7 +27,7 @@ struct Shape {
 }
 
 /// Every place that may fail. The ungrouped query has so many quantiles that every kind of round is asked for.
-const SHAPES: [Shape; 5] = [
+const SHAPES: [Shape; 6] = [
     Shape {
         sql: "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), count(*) FROM t",
         limit: 8 << 20,
@@ -39,6 +39,21 @@ const SHAPES: [Shape; 5] = [
             "count",
             "extract",
             "merge",
+            "answer",
+        ],
+    },
+    Shape {
+        sql: "SELECT exact_quantiles(concat('behind this: ', few, ' or more of ', x), [0.1, 0.5, 0.9]), count(*) FROM t",
+        limit: 8 << 20,
+        phases: &[
+            "scan",
+            "spill_write",
+            "spill_read",
+            "value_keys",
+            "sample",
+            "count",
+            "value_gather",
+            "value_compare",
             "answer",
         ],
     },
@@ -176,8 +191,10 @@ async fn fail_at_each_phase(shape: &Shape) {
         // At once, in all partitions; and in one of them, later.
         for (when, actions) in [("at once", "return"), ("later", "1*off->1*return")] {
             // There is but one answer, and one giant.
-            let is_single = matches!(*phase, "answer" | "group_giant" | "group_gather")
-                || (*phase, shape.limit) == ("group_answer", SHAPES[1].limit);
+            let is_single = matches!(
+                *phase,
+                "answer" | "group_giant" | "group_gather" | "value_gather" | "value_compare"
+            ) || (*phase, shape.limit) == ("group_answer", SHAPES[2].limit);
             if is_single && when == "later" {
                 continue;
             }

@@ -83,6 +83,16 @@ impl Chunk {
         self.ends.reserve_exact(values);
     }
 
+    /// Gives back the room of an empty chunk for more values than so many.
+    pub(super) fn fewer_values(&mut self, values: usize) {
+        self.ends.shrink_to(values);
+    }
+
+    /// Bytes that there is memory for.
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();

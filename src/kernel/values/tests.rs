@@ -2,8 +2,11 @@
 
 use datafusion::arrow::array::StringArray;
 use datafusion::arrow::datatypes::DataType;
+use datafusion::execution::disk_manager::DiskManagerBuilder;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
 
 use super::*;
+use crate::kernel::spill::Spiller;
 use crate::key::Order;
 
 fn spec() -> ByteSpec {
@@ -33,7 +36,9 @@ fn values_come_back_in_order() {
     assert_eq!(values.append(&spec(), &tail, None).unwrap(), 4997);
     assert!(values.pieces().len() > 1);
     let back: Vec<&[u8]> = values.places().map(|at| values.value(at)).collect();
-    let chunks = values.pieces().flat_map(|piece| values.placed(piece).map(|(_, value)| value));
+    let chunks = values
+        .pieces()
+        .flat_map(|piece| values.placed(piece).map(|(_, value)| value));
     assert_eq!(back, chunks.collect::<Vec<_>>());
     assert_eq!(back, texts.iter().map(String::as_bytes).collect::<Vec<_>>());
     let used: usize = texts.iter().map(|text| text.len() + 4).sum();
@@ -103,5 +108,64 @@ fn ranks_and_distinct_values_are_those_of_a_sort() {
     assert_eq!(
         distinct,
         sorted.iter().map(|text| text.as_bytes()).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn what_memory_refuses_is_read_from_disk() {
+    let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
+    let disk = Arc::new(DiskManagerBuilder::default().build().unwrap());
+    let spilling = || Spilling::new(Spiller::new(Arc::clone(&disk)), Arc::clone(&pool), Some(1 << 20));
+    let consumer = MemoryConsumer::new("values").register(&pool);
+    let open = || Values::spilling(consumer.new_empty(), Some(spilling())).unwrap();
+    for length in [0, 1, 40, 3000, 300_000] {
+        let text = |i: usize| "x".repeat(i * 7919 % (length + 1)) + &(i % 10).to_string();
+        let texts: Vec<String> = (0..(4 << 20) / (length / 2 + 8)).map(text).collect();
+        let mut parts = vec![open(), open()];
+        let (first, second) = texts.split_at(texts.len() / 2);
+        for (part, texts) in parts.iter_mut().zip([first, second]) {
+            for (i, text) in texts.iter().enumerate() {
+                part.push(text.as_bytes()).unwrap();
+                if i == texts.len() / 2 {
+                    // Others want memory; what follows is written from the little that is kept.
+                    part.spill(usize::MAX, &Stop::default()).unwrap();
+                    assert!(part.held_bytes() < (100 << 10) + length, "{}", part.held_bytes());
+                }
+            }
+        }
+        assert_eq!(
+            pool.reserved(),
+            parts.iter().map(Values::held_bytes).sum::<usize>()
+        );
+        let values = Values::merged(parts);
+        assert!(values.is_spilled() && values.largest_block() <= values.reading_bytes());
+        let mut scratch = Chunk::default();
+        let mut back: Vec<Vec<u8>> = Vec::new();
+        for piece in values.pieces() {
+            let chunk = values.piece(piece, &mut scratch).unwrap();
+            assert_eq!(chunk.len(), values.piece_len(piece));
+            back.extend(chunk.values().map(<[u8]>::to_vec));
+        }
+        let mut expected: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
+        back.sort_unstable();
+        expected.sort_unstable();
+        assert!(back == expected, "length {length}");
+        drop(values);
+        assert_eq!((pool.reserved(), disk.used_disk_space()), (0, 0));
+    }
+}
+
+#[test]
+fn a_value_that_fits_nowhere_says_so() {
+    let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
+    let disk = Arc::new(DiskManagerBuilder::default().build().unwrap());
+    let spilling = Spilling::new(Spiller::new(disk), Arc::clone(&pool), Some(1 << 20));
+    let consumer = MemoryConsumer::new("values").register(&pool);
+    let mut values = Values::spilling(consumer, Some(spilling)).unwrap();
+    let error = values.push(&[1; 2_000_000]).unwrap_err().to_string();
+    assert!(
+        error.contains("the memory limit is too small")
+            && error.contains("2000064 bytes wanted for one value"),
+        "{error}"
     );
 }

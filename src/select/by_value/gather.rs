@@ -100,7 +100,7 @@ impl ValueSelection {
 
     /// What follows the keys, dealt out to files. Each read takes as many keys as there is memory to write from.
     async fn deal<K: PrefixKey>(&self, level: &Level, prefix: &[u8], ties: Vec<Tie>) -> Result<Vec<Level>> {
-        let (_held, bytes) = self.hold_to_deal()?;
+        let (_held, bytes) = self.hold_to_deal(level.values.largest_block())?;
         let mut levels = Vec::with_capacity(ties.len());
         let mut ties = ties.into_iter().peekable();
         while ties.peek().is_some() {
@@ -120,14 +120,12 @@ impl ValueSelection {
         Ok(levels)
     }
 
-    /// Memory to write from, and each thread's share of it.
-    fn hold_to_deal(&self) -> Result<(Held, usize)> {
+    /// Memory to read blocks into and to write from, and how much each thread writes from.
+    fn hold_to_deal(&self, block: usize) -> Result<(Held, usize)> {
         let mut refused = None;
         for bytes in DEALING_BYTES {
-            match self
-                .workspace
-                .hold(bytes * self.workers.threads(), "writing values to disk")
-            {
+            let all = (block + bytes) * self.workers.threads();
+            match self.workspace.hold(all, "sorting values out on disk") {
                 Ok(held) => return Ok((held, bytes)),
                 Err(error) => refused = Some(error),
             }
@@ -146,7 +144,7 @@ impl ValueSelection {
         ties: &[Tie],
         bytes: usize,
     ) -> Result<Vec<Values>> {
-        let (values, workspace) = (Arc::clone(&level.values), Arc::clone(&self.workspace));
+        let values = Arc::clone(&level.values);
         let (finder, count) = (Finder::<K>::of(ties), ties.len());
         let disk = self.disk.clone();
         let memory = self.memory.new_empty();
@@ -156,7 +154,7 @@ impl ValueSelection {
             };
             let file = disk.spiller.create("values behind prefixes of exact quantiles")?;
             let mut dealer = Dealer::new(file, count, bytes)?;
-            Reader::new(Arc::clone(&values), &workspace)?.each(&share, stop, |value| {
+            Reader::new(Arc::clone(&values)).each(&share, stop, |value| {
                 match finder.find(K::of(&value[common..])) {
                     Some(tie) => dealer.push(tie, &value[common + K::BYTES..]),
                     None => Ok(()),

@@ -7,7 +7,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::kernel::Stop;
-use crate::kernel::memory::{Held, Workspace};
+use crate::kernel::memory::Workspace;
 use crate::kernel::values::{At, Chunk, Values};
 
 /// Bytes to compare a value by, beside its own: its place, and its place with a key.
@@ -59,21 +59,20 @@ impl Level {
     /// Those of reading.
     pub(super) fn compare(mut self, workspace: &Arc<Workspace>, stop: &Stop) -> Result<Compared> {
         let n = self.n as usize;
-        let (copied, read) = match self.values.is_spilled() {
-            true => (self.values.bytes() as usize, self.values.largest_block()),
-            false => (0, 0),
+        let (bytes, copied) = match (self.values.is_spilled(), self.values.bytes() as usize) {
+            (true, bytes) => (bytes, Chunk::memory(bytes, n) + self.values.largest_block()),
+            (false, _) => (0, 0),
         };
-        let copied_values = if copied > 0 { n } else { 0 };
-        let wanted = n * COMPARED_BYTES + Chunk::memory(copied, copied_values) + read;
+        let wanted = n * COMPARED_BYTES + copied;
         let held = workspace.hold(wanted, "values to compare");
-        let (Ok(_held), Ok(_)) = (held, u32::try_from(copied)) else {
+        let (Ok(_held), Ok(_)) = (held, u32::try_from(bytes)) else {
             self.refused = true;
             return Ok(Compared::Refused(self));
         };
         if !self.values.is_spilled() {
             return Ok(Compared::Answers(self.select(&self.values)));
         }
-        let mut copy = Values::with_capacity(copied, n)?;
+        let mut copy = Values::with_capacity(bytes, n)?;
         let mut scratch = Chunk::default();
         for piece in self.values.pieces() {
             stop.check()?;
@@ -143,23 +142,16 @@ pub(super) enum Share {
     Places(Vec<Arc<Vec<At>>>),
 }
 
-/// A thread that reads a level.
+/// A thread that reads a level, in memory for the level's largest block that the caller holds.
 pub(super) struct Reader {
     values: Arc<Values>,
     scratch: Chunk,
-    _held: Held,
 }
 
 impl Reader {
-    /// # Errors
-    /// `ResourcesExhausted` where there is no memory to read a block into.
-    pub(super) fn new(values: Arc<Values>, workspace: &Arc<Workspace>) -> Result<Self> {
-        let held = workspace.hold(values.largest_block(), "reading values from disk")?;
-        Ok(Self {
-            values,
-            scratch: Chunk::default(),
-            _held: held,
-        })
+    pub(super) fn new(values: Arc<Values>) -> Self {
+        let scratch = Chunk::default();
+        Self { values, scratch }
     }
 
     /// Calls `each` with all values of a share.

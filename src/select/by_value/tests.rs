@@ -1,6 +1,7 @@
 //! Against a sort.
 
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use futures::FutureExt;
 
 use super::*;
@@ -186,4 +187,66 @@ fn without_memory_for_keys_the_error_says_so() {
         "{error}"
     );
     assert_eq!(pool.reserved(), 0);
+}
+
+#[test]
+fn values_on_disk_are_selected_in_little_memory() {
+    const LIMIT: usize = 3 << 20;
+    let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(LIMIT));
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::clone(&pool))
+        .build()
+        .unwrap();
+    let of: [(&str, fn(usize) -> String); 5] = [
+        ("prefix", |i| format!("a common prefix of 20{}", mixed(i))),
+        ("clusters", |i| {
+            format!("{}{}{}", mixed(i) % 3, "-".repeat(100), mixed(i))
+        }),
+        ("two levels of few", |i| {
+            format!("{:030}{:030}{i}", mixed(i) % 2, mixed(i) % 3)
+        }),
+        ("staircase", |i| "a".repeat(mixed(i) % 200)),
+        ("half equal", |i| match i % 2 {
+            0 => "half of the values are this one".to_owned(),
+            _ => format!("half {}", mixed(i)),
+        }),
+    ];
+    for (name, of) in of {
+        let memory = MemoryConsumer::new("test").register(&pool);
+        let workspace = Workspace::new(memory.new_empty());
+        let backend = CpuBackend::in_workspace(&runtime, Arc::clone(&workspace));
+        let mut sorted: Vec<String> = (0..MANY).map(of).collect();
+        let parts = sorted.chunks(MANY / 3).map(|texts| {
+            let mut part = Values::spilling(memory.new_empty(), backend.disk()).unwrap();
+            for text in texts {
+                part.push(text.as_bytes()).unwrap();
+            }
+            part.spill(usize::MAX, &Stop::default()).unwrap();
+            part
+        });
+        let values = Values::merged(parts.collect());
+        assert!(values.is_spilled(), "{name}");
+        let selection = ValueSelection {
+            disk: backend.disk(),
+            backend: Arc::new(backend),
+            strategy: StrategyName::Auto,
+            workers: Workers::blocking(2),
+            workspace,
+            memory,
+            room: Room::UNLIMITED,
+        };
+        let ask = asked();
+        let solution = selection.solve(values, &[&ask]).now_or_never().unwrap().unwrap();
+        sorted.sort_unstable();
+        for rank in ask.ranks(solution.n) {
+            let found = solution.value_at(rank).unwrap();
+            assert_eq!(found, sorted[rank as usize - 1].as_bytes(), "{name}, rank {rank}");
+        }
+        drop(selection);
+        assert_eq!(
+            (pool.reserved(), runtime.disk_manager.used_disk_space()),
+            (0, 0),
+            "{name}"
+        );
+    }
 }
