@@ -106,7 +106,7 @@ async fn every_limit_gives_the_exact_answer_or_says_that_it_is_too_small() {
     let sql = format!("SELECT exact_quantiles(x, {QUANTILES:?}) FROM t");
     let mut exact_below_enough = 0;
     for case in cases() {
-        let strategies = [(1, "auto"), (2, "dibms"), (5, "distributed_bms")];
+        let strategies = [(1, "auto"), (2, "dibms"), (5, "sample_select")];
         for ((partitions, strategy), limit) in strategies
             .into_iter()
             .flat_map(|how| (18..27).map(move |s| (how, 1 << s)))
@@ -144,6 +144,8 @@ async fn every_limit_gives_the_exact_answer_or_says_that_it_is_too_small() {
                     );
                 }
             }
+            // Partitions that another one's error ends are a moment behind it.
+            all_is_given_back(&ctx).await;
             assert_nothing_left(&ctx, folder.path(), &what);
         }
     }
