@@ -243,7 +243,7 @@ impl Run {
         let own = std::mem::take(&mut columns[column]);
         let values = own.into_iter().filter_map(|kept| match kept {
             Kept::Keys(_) => None,
-            Kept::Bytes(_, values) => Some(values),
+            Kept::Bytes(_, values) => Some(*values),
         });
         let selection = ValueSelection {
             backend: Arc::new(self.backend.clone()),

@@ -2,7 +2,7 @@
 //! accumulators.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::compute::filter_record_batch;
@@ -21,6 +21,9 @@ use super::aggregate::{Aggregates, KeyColumn, PlainAggregate};
 use crate::kernel::values::Values;
 use crate::kernel::{Backend, CpuBackend, Lane, Stop, may_fail};
 use crate::key::ByteSpec;
+
+/// A scan gives way to others, and to being cancelled, after so much work.
+const YIELD: Duration = Duration::from_millis(10);
 
 /// What a task for each partition gives, in the order of partitions, so that merging is reproducible. The first error ends
 /// the others.
@@ -42,14 +45,17 @@ pub(super) enum Kept {
     /// As keys.
     Keys(Box<dyn Lane>),
     /// As bytes.
-    Bytes(ByteSpec, Values),
+    Bytes(ByteSpec, Box<Values>),
 }
 
 impl Kept {
     fn open(column: &KeyColumn, backend: &CpuBackend, memory: MemoryReservation) -> Result<Self> {
         Ok(match &column.bytes {
             None => Kept::Keys(backend.open(&column.spec, memory)?),
-            Some(bytes) => Kept::Bytes(bytes.clone(), Values::spilling(memory, backend.disk())?),
+            Some(bytes) => {
+                let values = Values::spilling(memory, backend.disk())?;
+                Kept::Bytes(bytes.clone(), Box::new(values))
+            }
         })
     }
 
@@ -147,8 +153,14 @@ impl PartitionScan {
     /// # Errors
     /// The stream's, an expression's, or `ResourcesExhausted` when the pool refuses to grow.
     pub(super) async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
+        let mut since = Instant::now();
         while let Some(batch) = stream.next().await {
             self.push(&batch?)?;
+            // A stream that is always ready would not notice that the query is gone.
+            if since.elapsed() > YIELD {
+                tokio::task::yield_now().await;
+                since = Instant::now();
+            }
         }
         Ok(self)
     }

@@ -190,10 +190,10 @@ async fn fail_at_each_phase(shape: &Shape) {
     for phase in shape.phases {
         // At once, in all partitions; and in one of them, later.
         for (when, actions) in [("at once", "return"), ("later", "1*off->1*return")] {
-            // There is but one answer, and one giant.
+            // There is but one answer, one giant, and one level of values on one thread.
             let is_single = matches!(
                 *phase,
-                "answer" | "group_giant" | "group_gather" | "value_gather" | "value_compare"
+                "answer" | "group_giant" | "group_gather" | "value_keys" | "value_gather" | "value_compare"
             ) || (*phase, shape.limit) == ("group_answer", SHAPES[1].limit);
             if is_single && when == "later" {
                 continue;

@@ -197,7 +197,8 @@ fn values_on_disk_are_selected_in_little_memory() {
         .with_memory_pool(Arc::clone(&pool))
         .build()
         .unwrap();
-    let of: [(&str, fn(usize) -> String); 5] = [
+    type Text = fn(usize) -> String;
+    let of: [(&str, Text); 5] = [
         ("prefix", |i| format!("a common prefix of 20{}", mixed(i))),
         ("clusters", |i| {
             format!("{}{}{}", mixed(i) % 3, "-".repeat(100), mixed(i))
