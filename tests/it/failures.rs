@@ -77,7 +77,7 @@ const SHAPES: [Shape; 6] = [
         phases: &["group_gather"],
     },
     Shape {
-        sql: "SELECT exact_quantiles(concat('behind this: ', few, ' or more of ', x), [0.1, 0.5, 0.9]), count(*) FROM t",
+        sql: "SELECT exact_quantiles(concat('behind this: ', few, ' or more of ', x), [0.15, 0.55, 0.95]), count(*) FROM t",
         limit: 8 << 20,
         phases: &[
             "scan",
