@@ -11,6 +11,8 @@ use datafusion::execution::memory_pool::{
 use futures::FutureExt;
 
 use crate::functions::ordered_type;
+use crate::kernel::choose::Room;
+use crate::kernel::memory::Workspace;
 use crate::kernel::values::Values;
 use crate::kernel::{Backend, CpuBackend, Stop};
 use crate::key::{ByteSpec, KeySpec, Order};
@@ -80,13 +82,15 @@ fn of_bytes(array: &ArrayRef, spec: &ByteSpec, ask: &Ask) -> Result<ArrayRef> {
     let mut values = Values::reserving(memory.new_empty());
     values.append(spec, array, None)?;
     let selection = ValueSelection {
-        values: Arc::new(values),
         backend: Arc::new(backend),
         strategy: StrategyName::Auto,
         workers: Workers::blocking(threads),
+        workspace: Workspace::new(memory.new_empty()),
         memory,
+        room: Room::UNLIMITED,
+        disk: None,
     };
-    blocking(selection.solve(&[ask]))?.answers(ask, spec)
+    blocking(selection.solve(values, &[ask]))?.answers(ask, spec)
 }
 
 /// What a future of blocking work gives.

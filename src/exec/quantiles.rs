@@ -29,11 +29,11 @@ use crate::select::StrategyName;
 /// the like as their bytes, and then narrows the ranks down in rounds over them. Cost: the scan, the width of the type
 /// for each value, and a few reads of those keys.
 ///
-/// Memory: all that grows is reserved in the task's pool. Up to two thirds of the pool hold keys; the others go to
-/// files of the task's disk manager, which are gone when the query is, however it ends. The rounds get what is left, up to
-/// a third of the pool, for which keys in memory are written out too; with less memory they are more. Where the disk
-/// manager is disabled, or a few hundred KiB a partition are more than there is, the query ends with
-/// `ResourcesExhausted`. Values of variable width do not go to disk.
+/// Memory: all that grows is reserved in the task's pool. Up to two thirds of the pool hold keys and values; the others
+/// go to files of the task's disk manager, which are gone when the query is, however it ends. The rounds get what is left,
+/// up to a third of the pool, for which what is in memory is written out too; with less memory they are more. Where the
+/// disk manager is disabled, or a few hundred KiB a partition are more than there is, the query ends with
+/// `ResourcesExhausted`. A value of variable width must fit in memory, and the answers do.
 ///
 /// Metrics: `input_rows`, `values_kept`, `bytes_held` (in memory after the scan), `spill_count` (files),
 /// `spilled_bytes`, `rounds`, `candidates_after_round_<i>`, `scan_time` (processor time), `select_time` (elapsed) and its

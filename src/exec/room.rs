@@ -1,4 +1,4 @@
-//! Memory for the rounds: set aside when the scan is over, from what the keys have left or have to leave.
+//! Memory for the rounds: set aside when the scan is over, from what the kept values have left or have to leave.
 
 use std::sync::Arc;
 
@@ -6,13 +6,14 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 
+use super::scan::Kept;
+use crate::kernel::Stop;
 use crate::kernel::choose::{Plan, Room};
 use crate::kernel::memory::Workspace;
-use crate::kernel::{Lane, Stop};
 use crate::key::Width;
 
-/// The lanes of every column that is still to be solved.
-pub(super) type Columns = Vec<Vec<Box<dyn Lane>>>;
+/// What each partition kept of every column that is still to be solved.
+pub(super) type Columns = Vec<Vec<Kept>>;
 
 /// Most that the rounds have keys written to disk for, in a pool that does not say how large it is.
 const MOST_OF_UNKNOWN: usize = 64 << 20;
@@ -33,10 +34,33 @@ pub(super) struct Wanting {
     pub(super) width: Width,
     /// Whether all keys are collected, not only those around ranks.
     pub(super) distinct: bool,
+    /// Each thread's least.
+    pub(super) each: usize,
+    /// To be left free for each thread, beside what is set aside.
+    pub(super) free: usize,
 }
 
-/// Sets memory aside for the rounds over a column on at most `threads` threads: as much as there is, or as lanes give back
-/// by writing their keys to disk.
+impl Wanting {
+    /// What to set aside, best first, and what to find free with it.
+    fn plans(&self, threads: usize) -> Vec<Plan> {
+        let plans = Room::wanted(self.n, self.width, threads, self.distinct);
+        let at_least = |plan: Plan| Plan {
+            bytes: plan.bytes.max(plan.threads * self.each),
+            ..plan
+        };
+        plans.map(at_least).collect()
+    }
+
+    fn set_aside(&self, plan: &Plan, workspace: &Workspace) -> Result<()> {
+        if self.free > 0 {
+            workspace.set_aside(plan.bytes + plan.threads * self.free)?;
+        }
+        workspace.set_aside(plan.bytes)
+    }
+}
+
+/// Sets memory aside for the rounds over a column on at most `threads` threads: as much as there is, or as is given
+/// back by writing what was kept to disk.
 ///
 /// # Errors
 /// `ResourcesExhausted` where not even the least is there, or the disk is full.
@@ -55,24 +79,21 @@ pub(super) async fn make_room(
         };
         return Ok((columns, plan));
     };
-    let plans: Vec<Plan> = {
-        let Wanting { n, width, distinct } = wanting;
-        Room::wanted(n, width, threads, distinct).collect()
-    };
+    let plans = wanting.plans(threads);
     let fair = plans.iter().position(|plan| plan.bytes <= most);
     let fair = fair.unwrap_or(plans.len() - 1);
     // Half of a fair share costs a round more at times; writing keys out costs more.
     let mut good = plans
         .iter()
         .take_while(|plan| plan.bytes * 2 >= plans[fair].bytes);
-    if let Some(plan) = good.find(|plan| workspace.set_aside(plan.bytes).is_ok()) {
+    if let Some(plan) = good.find(|plan| wanting.set_aside(plan, workspace).is_ok()) {
         return Ok((columns, *plan));
     }
     let rest = plans[fair..].to_vec();
     let stop = Stop::default();
     let _stopped_when_dropped = StopOnDrop(stop.clone());
     let workspace = Arc::clone(workspace);
-    let spilled = SpawnedTask::spawn_blocking(move || spill_for(columns, &rest, &workspace, &stop));
+    let spilled = SpawnedTask::spawn_blocking(move || spill_for(columns, &wanting, &rest, &workspace, &stop));
     let spilled = spilled.join().await;
     spilled.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
 }
@@ -85,26 +106,27 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Has the lanes that hold most write their keys to disk until the first of `plans` fits; if it never does, the best that
+/// Has those that hold most write it to disk until the first of `plans` fits; if it never does, the best that
 /// fits then.
 fn spill_for(
     mut columns: Columns,
+    wanting: &Wanting,
     plans: &[Plan],
     workspace: &Arc<Workspace>,
     stop: &Stop,
 ) -> Result<(Columns, Plan)> {
-    let mut lanes: Vec<&mut Box<dyn Lane>> = columns.iter_mut().flatten().collect();
-    lanes.sort_by_key(|lane| std::cmp::Reverse(lane.held_bytes()));
+    let mut holders: Vec<&mut Kept> = columns.iter_mut().flatten().collect();
+    holders.sort_by_key(|kept| std::cmp::Reverse(kept.held_bytes()));
     let mut plans = plans.iter();
     let Some(mut plan) = plans.next() else {
         return internal_err!("no plan for the memory of rounds");
     };
-    let (mut refused, mut wanted) = (Ok(()), plan.bytes);
-    for lane in lanes {
-        let given = lane.spill(wanted, stop)?;
+    let (mut refused, mut wanted) = (Ok(()), plan.bytes + plan.threads * wanting.free);
+    for kept in holders {
+        let given = kept.spill(wanted, stop)? + kept.seal();
         wanted = wanted.saturating_sub(given);
         if given > 0 {
-            refused = workspace.set_aside(plan.bytes);
+            refused = wanting.set_aside(plan, workspace);
             if refused.is_ok() {
                 return Ok((columns, *plan));
             }
@@ -112,7 +134,7 @@ fn spill_for(
     }
     for smaller in plans {
         plan = smaller;
-        refused = workspace.set_aside(plan.bytes);
+        refused = wanting.set_aside(plan, workspace);
         if refused.is_ok() {
             return Ok((columns, *plan));
         }
@@ -120,7 +142,7 @@ fn spill_for(
     let bytes = plan.bytes;
     refused.map_err(|error| {
         error.context(format!(
-            "the memory limit is too small for exact quantiles: {bytes} bytes wanted to select in, with all keys on \
+            "the memory limit is too small for exact quantiles: {bytes} bytes wanted to select in, with all on \
              disk that can go there"
         ))
     })?;

@@ -19,9 +19,11 @@ use super::aggregate::{Aggregates, KeyColumn, Output, QuantilesCall};
 use super::room::{Columns, Wanting, make_room};
 use super::scan::{Kept, PartitionScan, in_order};
 use crate::functions::Selected;
+use crate::kernel::choose::Plan;
 use crate::kernel::memory::Workspace;
 use crate::kernel::values::Values;
 use crate::kernel::{CpuBackend, Stop, may_fail};
+use crate::key::Width;
 use crate::select::by_value::{ValueSelection, ValueSolution};
 use crate::select::distinct::solve_distinct;
 use crate::select::workers::Workers;
@@ -35,11 +37,11 @@ pub(super) struct RunMetrics {
     input_rows: Count,
     /// Values that calls may still answer with: not NULL, not filtered out. Once for each key column.
     values_kept: Count,
-    /// Bytes of keys in memory at the end of the scan.
+    /// Bytes of keys and values in memory at the end of the scan.
     bytes_held: Gauge,
-    /// Files that keys were written to.
+    /// Files that they were written to.
     spill_count: Count,
-    /// Bytes of keys in them.
+    /// Bytes in these files.
     spilled_bytes: Count,
     /// Rounds over the keys, of all columns.
     rounds: Count,
@@ -127,7 +129,7 @@ impl Run {
     /// The first error of any partition: the others are stopped.
     pub(super) async fn batch(self, streams: Vec<SendableRecordBatchStream>) -> Result<RecordBatch> {
         let scans = self.scan(streams).await?;
-        let mut columns: Vec<Vec<Kept>> = Vec::new();
+        let mut columns = Columns::new();
         columns.resize_with(self.aggregates.columns.len(), Vec::new);
         let mut accumulators = Vec::with_capacity(scans.len());
         for scan in scans {
@@ -137,29 +139,15 @@ impl Run {
             accumulators.push(scan.accumulators);
         }
         self.record_held(&columns);
-        let mut lanes = Columns::new();
-        let mut values = Vec::new();
-        for kept in columns {
-            let (mut keys, mut bytes) = (Vec::new(), Vec::new());
-            for part in kept {
-                match part {
-                    Kept::Keys(lane) => keys.push(lane),
-                    Kept::Bytes(_, part) => bytes.push(part),
-                }
-            }
-            lanes.push(keys);
-            values.push(bytes);
-        }
-        let mut solutions = Vec::with_capacity(lanes.len());
-        for (column, values) in values.into_iter().enumerate() {
+        let mut solutions = Vec::with_capacity(columns.len());
+        for column in 0..columns.len() {
             let start = Instant::now();
-            solutions.push(if self.aggregates.columns[column].bytes.is_some() {
-                Solved::Bytes(self.solve_values(column, Values::merged(values)).await?)
-            } else {
-                let solution;
-                (lanes, solution) = self.solve_keys(column, lanes).await?;
-                Solved::Keys(solution)
-            });
+            let solved;
+            (columns, solved) = match self.aggregates.columns[column].bytes {
+                Some(_) => self.solve_values(column, columns).await?,
+                None => self.solve_keys(column, columns).await?,
+            };
+            solutions.push(solved);
             self.metrics.select_time.add_elapsed(start);
             self.metrics.baseline.elapsed_compute().add_elapsed(start);
         }
@@ -196,20 +184,25 @@ impl Run {
         self.metrics.bytes_held.add(kept().map(Kept::held_bytes).sum());
     }
 
-    /// Rounds over a column of keys, for all the calls that share it. The lanes of the others come back.
-    async fn solve_keys(&self, column: usize, lanes: Columns) -> Result<(Columns, Solution)> {
+    /// Rounds over a column of keys, for all the calls that share it. What was kept of the others comes back.
+    async fn solve_keys(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
         let KeyColumn { spec, distinct, .. } = &self.aggregates.columns[column];
         let (width, distinct) = (spec.width(), *distinct);
         let wanting = Wanting {
-            n: lanes[column].iter().map(|lane| lane.len()).sum(),
+            n: columns[column].iter().map(Kept::len).sum(),
             width,
             distinct,
+            each: 0,
+            free: 0,
         };
-        let (mut lanes, plan) =
-            make_room(lanes, wanting, self.threads, self.pool.as_ref(), &self.workspace).await?;
+        let (mut columns, plan) = self.make_room(columns, wanting).await?;
+        let own = std::mem::take(&mut columns[column]);
+        let lanes = own.into_iter().filter_map(|kept| match kept {
+            Kept::Keys(lane) => Some(lane),
+            Kept::Bytes(..) => None,
+        });
         // Dropping the shards, be it with this future, stops their kernels: a flag for each column.
-        let own = std::mem::take(&mut lanes[column]);
-        let mut shards = LocalShards::new(width, own, plan.threads, Stop::default())
+        let mut shards = LocalShards::new(width, lanes.collect(), plan.threads, Stop::default())
             .within(plan.room, Arc::clone(&self.workspace));
         let asks = self.asks(column);
         let solution = match distinct {
@@ -217,7 +210,18 @@ impl Run {
             false => solve(&mut shards, self.strategy, &asks).await?,
         };
         self.metrics.record(&solution);
-        Ok((lanes, solution))
+        Ok((columns, Solved::Keys(solution)))
+    }
+
+    async fn make_room(&self, columns: Columns, wanting: Wanting) -> Result<(Columns, Plan)> {
+        make_room(
+            columns,
+            wanting,
+            self.threads,
+            self.pool.as_ref(),
+            &self.workspace,
+        )
+        .await
     }
 
     fn asks(&self, column: usize) -> Vec<&Ask> {
@@ -225,17 +229,35 @@ impl Run {
         calls.map(|call| call.selected().ask()).collect()
     }
 
-    async fn solve_values(&self, column: usize, values: Values) -> Result<ValueSolution> {
+    /// The same over a column of values without keys.
+    async fn solve_values(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
+        let reading = columns[column].iter().map(Kept::reading_bytes);
+        let wanting = Wanting {
+            n: columns[column].iter().map(Kept::len).sum(),
+            width: Width::W128,
+            distinct: false,
+            each: reading.max().unwrap_or(0) + ValueSelection::THREAD_BYTES,
+            free: ValueSelection::LANE_BYTES,
+        };
+        let (mut columns, plan) = self.make_room(columns, wanting).await?;
+        let own = std::mem::take(&mut columns[column]);
+        let values = own.into_iter().filter_map(|kept| match kept {
+            Kept::Keys(_) => None,
+            Kept::Bytes(_, values) => Some(*values),
+        });
         let selection = ValueSelection {
-            values: Arc::new(values),
             backend: Arc::new(self.backend.clone()),
             strategy: self.strategy,
-            workers: Workers::new(self.threads),
+            workers: Workers::new(plan.threads),
             memory: self.memory.new_empty(),
+            workspace: Arc::clone(&self.workspace),
+            room: plan.room,
+            disk: self.backend.disk(),
         };
-        let solution = selection.solve(&self.asks(column)).await?;
+        let values = Values::merged(values.collect());
+        let solution = selection.solve(values, &self.asks(column)).await?;
         self.metrics.record_levels(&solution);
-        Ok(solution)
+        Ok((columns, Solved::Bytes(solution)))
     }
 
     fn assemble(&self, solutions: &[Solved], plain: &mut [Box<dyn Accumulator>]) -> Result<RecordBatch> {

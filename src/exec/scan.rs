@@ -2,7 +2,7 @@
 //! accumulators.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::compute::filter_record_batch;
@@ -19,8 +19,11 @@ use futures::StreamExt;
 
 use super::aggregate::{Aggregates, KeyColumn, PlainAggregate};
 use crate::kernel::values::Values;
-use crate::kernel::{Backend, Lane, Stop, may_fail};
+use crate::kernel::{Backend, CpuBackend, Lane, Stop, may_fail};
 use crate::key::ByteSpec;
+
+/// A scan gives way to others, and to being cancelled, after so much work.
+const YIELD: Duration = Duration::from_millis(10);
 
 /// What a task for each partition gives, in the order of partitions, so that merging is reproducible. The first error ends
 /// the others.
@@ -42,14 +45,17 @@ pub(super) enum Kept {
     /// As keys.
     Keys(Box<dyn Lane>),
     /// As bytes.
-    Bytes(ByteSpec, Values),
+    Bytes(ByteSpec, Box<Values>),
 }
 
 impl Kept {
-    fn open(column: &KeyColumn, backend: &dyn Backend, memory: MemoryReservation) -> Result<Self> {
+    fn open(column: &KeyColumn, backend: &CpuBackend, memory: MemoryReservation) -> Result<Self> {
         Ok(match &column.bytes {
             None => Kept::Keys(backend.open(&column.spec, memory)?),
-            Some(bytes) => Kept::Bytes(bytes.clone(), Values::reserving(memory)),
+            Some(bytes) => {
+                let values = Values::spilling(memory, backend.disk())?;
+                Kept::Bytes(bytes.clone(), Box::new(values))
+            }
         })
     }
 
@@ -73,6 +79,30 @@ impl Kept {
             Kept::Bytes(_, values) => values.held_bytes(),
         }
     }
+
+    /// What a thread needs to read values that are on disk: see [`Values::reading_bytes`].
+    pub(super) fn reading_bytes(&self) -> usize {
+        match self {
+            Kept::Keys(_) => 0,
+            Kept::Bytes(_, values) => values.reading_bytes(),
+        }
+    }
+
+    /// Gives back what only further values would need; how many bytes. Lanes do so when they are first asked.
+    pub(super) fn seal(&mut self) -> usize {
+        match self {
+            Kept::Keys(_) => 0,
+            Kept::Bytes(_, values) => values.seal(),
+        }
+    }
+
+    /// As [`Lane::spill`].
+    pub(super) fn spill(&mut self, bytes: usize, stop: &Stop) -> Result<usize> {
+        match self {
+            Kept::Keys(lane) => lane.spill(bytes, stop),
+            Kept::Bytes(_, values) => values.spill(bytes, stop),
+        }
+    }
 }
 
 /// What one partition leaves behind.
@@ -94,7 +124,7 @@ impl PartitionScan {
     /// `times`.
     pub(super) fn try_new(
         aggregates: &Aggregates,
-        backend: &dyn Backend,
+        backend: &CpuBackend,
         memory: &MemoryReservation,
         rows: Count,
         times: [Time; 2],
@@ -123,8 +153,14 @@ impl PartitionScan {
     /// # Errors
     /// The stream's, an expression's, or `ResourcesExhausted` when the pool refuses to grow.
     pub(super) async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
+        let mut since = Instant::now();
         while let Some(batch) = stream.next().await {
             self.push(&batch?)?;
+            // A stream that is always ready would not notice that the query is gone.
+            if since.elapsed() > YIELD {
+                tokio::task::yield_now().await;
+                since = Instant::now();
+            }
         }
         Ok(self)
     }
@@ -148,20 +184,17 @@ impl PartitionScan {
         let held = self.accumulators.iter().map(|accumulator| accumulator.size());
         let held = held.sum();
         match self.reservation.try_resize(held) {
-            // Accumulators cannot spill, but the lanes beside them can.
+            // Accumulators cannot spill, but what is kept beside them can.
             Err(_) if self.spill()? > 0 => self.reservation.try_resize(held),
             resized => resized,
         }
     }
 
-    /// Writes the keys of all lanes to disk, since more will be wanted soon; bytes given back.
+    /// Writes all that is kept to disk, since more will be wanted soon; bytes given back.
     fn spill(&mut self) -> Result<usize> {
         let stop = Stop::default();
-        let lanes = self.kept.iter_mut().map(|kept| match kept {
-            Kept::Keys(lane) => lane.spill(usize::MAX, &stop),
-            Kept::Bytes(..) => Ok(0),
-        });
-        lanes.sum()
+        let given = self.kept.iter_mut().map(|kept| kept.spill(usize::MAX, &stop));
+        given.sum()
     }
 }
 

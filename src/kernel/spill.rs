@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use datafusion::common::{DataFusionError, Result, resources_datafusion_err, resources_err};
 use datafusion::execution::disk_manager::DiskManager;
+use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::{SpillFile as TempFile, SpillWriter};
 
 use super::may_fail;
@@ -79,6 +80,31 @@ impl Spiller {
     /// Bytes written so far.
     pub(crate) fn spilled_bytes(&self) -> u64 {
         self.counts.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// What keys and values need to spill.
+#[derive(Debug, Clone)]
+pub(crate) struct Spilling {
+    pub(crate) spiller: Spiller,
+    pool: Arc<dyn MemoryPool>,
+    /// With more than this reserved in the pool, they ask for no more: others need memory too.
+    most: usize,
+}
+
+impl Spilling {
+    /// They take at most two thirds of a pool of `limit` bytes.
+    pub(crate) fn new(spiller: Spiller, pool: Arc<dyn MemoryPool>, limit: Option<usize>) -> Self {
+        Self {
+            spiller,
+            pool,
+            most: limit.map_or(usize::MAX, |limit| limit / 3 * 2),
+        }
+    }
+
+    /// Whether so many bytes more may be asked for.
+    pub(crate) fn allows(&self, bytes: usize) -> bool {
+        self.pool.reserved().saturating_add(bytes) <= self.most
     }
 }
 

@@ -1,19 +1,26 @@
 //! Byte strings of one column, in chunks of flat memory, and the selection of ranks among a few of them.
 //!
-//! ```text
-//! chunk   bytes  O s l o B o n n R o m e ...      at most 4 MiB, never moved
-//!         ends         4       8       12         one a value
-//! ```
 //! A value costs its bytes and four more. Copying them out of Arrow's buffers costs less than keeping those: a string
 //! view holds 16 bytes a value beside the text, and a page of text stays alive for its last view.
+//!
+//! Where memory is refused, the last chunk is written to a file and used again, over and over, as a lane does with
+//! keys: what fitted stays in memory. Written values have no places; they are read block by block.
+
+mod chunk;
 
 use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, BooleanArray};
-use datafusion::common::{Result, internal_err, resources_datafusion_err};
+use datafusion::common::{Result, internal_datafusion_err, resources_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
+pub(crate) use self::chunk::{BLOCK_BYTES, Blocks, Chunk};
+use super::Stop;
 use super::cpu::groups::segments::select_by;
+use super::cpu::reserve;
+use super::spill::{SpillFile, Spilling};
 use crate::key::{ByteSpec, PrefixKey, kept};
 
 /// Bytes of a full-grown chunk, unless one value is larger.
@@ -22,49 +29,17 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// Most values of a chunk.
 const CHUNK_VALUES: usize = 1 << 18;
 
-/// Where a value is.
+/// Bytes of a chunk that is asked for to write from when a full-grown one was refused.
+const STAGING_BYTES: usize = 256 << 10;
+
+/// Bytes and values of the chunk that values which can go to disk begin with.
+const SPARE: (usize, usize) = (64 << 10, 4 << 10);
+
+/// Where a value in memory is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct At {
     chunk: u32,
     row: u32,
-}
-
-/// A run of values.
-#[derive(Debug, Default)]
-struct Chunk {
-    bytes: Vec<u8>,
-    /// Where each value ends in `bytes`.
-    ends: Vec<u32>,
-    /// Length of the longest common prefix.
-    common: usize,
-    /// Length of the longest value.
-    longest: usize,
-}
-
-impl Chunk {
-    fn value(&self, row: usize) -> &[u8] {
-        let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.bytes[start as usize..self.ends[row] as usize]
-    }
-
-    fn push(&mut self, value: &[u8]) {
-        if self.ends.is_empty() {
-            self.common = value.len();
-        } else if !value.starts_with(&self.bytes[..self.common]) {
-            self.common = common_prefix(&self.bytes[..self.common], value);
-        }
-        self.longest = self.longest.max(value.len());
-        self.bytes.extend_from_slice(value);
-        self.ends.push(self.bytes.len() as u32);
-    }
-
-    fn has_room(&self, bytes: usize) -> bool {
-        self.bytes.capacity() - self.bytes.len() >= bytes && self.ends.len() < CHUNK_VALUES
-    }
-
-    fn held_bytes(&self) -> usize {
-        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
-    }
 }
 
 /// Length of the longest common prefix.
@@ -72,25 +47,109 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
+/// Longest prefix that is watched while values come: others are kept for each part of them.
+const WATCHED: usize = 256;
+
 /// What some values have in common.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// One of them.
-    pub(crate) first: At,
-    /// Length of their longest common prefix.
-    pub(crate) common: usize,
+    /// Their longest common prefix, or the first [`WATCHED`] bytes of it.
+    pub(crate) prefix: Vec<u8>,
     /// Length of the longest of them.
     pub(crate) longest: usize,
+}
+
+impl Bounds {
+    pub(crate) fn of(value: &[u8]) -> Self {
+        Self {
+            prefix: value.to_vec(),
+            longest: value.len(),
+        }
+    }
+
+    /// The same of a value that others are to follow.
+    fn watching(value: &[u8]) -> Self {
+        Self {
+            prefix: value[..value.len().min(WATCHED)].to_vec(),
+            longest: value.len(),
+        }
+    }
+
+    /// Whether the prefix may go on.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.prefix.len() == WATCHED && self.longest > WATCHED
+    }
+
+    /// With one more value, or the common prefix of others.
+    pub(crate) fn add(&mut self, value: &[u8]) {
+        if !value.starts_with(&self.prefix) {
+            self.prefix.truncate(common_prefix(&self.prefix, value));
+        }
+        self.longest = self.longest.max(value.len());
+    }
+
+    /// What the values of two sets have in common.
+    pub(crate) fn joined(mut self, other: Self) -> Self {
+        self.add(&other.prefix);
+        self.longest = self.longest.max(other.longest);
+        self
+    }
+}
+
+/// Sums over values.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) len: u64,
+    /// Of the values alone.
+    pub(crate) bytes: u64,
+    /// `None` without values.
+    pub(crate) bounds: Option<Bounds>,
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, value: &[u8]) {
+        match &mut self.bounds {
+            Some(bounds) => bounds.add(value),
+            none => *none = Some(Bounds::watching(value)),
+        }
+        self.len += 1;
+        self.bytes += value.len() as u64;
+    }
+
+    fn join(&mut self, other: Self) {
+        self.len += other.len;
+        self.bytes += other.bytes;
+        self.bounds = match (self.bounds.take(), other.bounds) {
+            (Some(a), Some(b)) => Some(a.joined(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.bounds.as_ref().map_or(0, |bounds| bounds.prefix.capacity())
+    }
+}
+
+/// Values of a file.
+#[derive(Debug)]
+struct Spilled {
+    /// Shared once nothing is added any more.
+    file: Arc<SpillFile>,
+    blocks: Blocks,
 }
 
 /// The values of a column that are not NULL, as byte strings.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
     chunks: Vec<Chunk>,
-    len: u64,
-    bytes: u64,
+    spilled: Vec<Spilled>,
+    totals: Totals,
     /// What is held is reserved here, if anywhere.
     reservation: Option<MemoryReservation>,
+    /// Where chunks go that there is no memory for.
+    spilling: Option<Spilling>,
+    /// What is written from when no other chunk was granted: there from the start.
+    spare: Option<Chunk>,
     /// Reservations of values that were merged into these.
     of_parts: Vec<MemoryReservation>,
 }
@@ -104,15 +163,86 @@ impl Values {
         }
     }
 
-    /// Values held.
-    pub(crate) fn len(&self) -> u64 {
-        self.len
+    /// The same; what is refused goes to disk, if there is one.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` where the pool has not even room to write from.
+    pub(crate) fn spilling(reservation: MemoryReservation, spilling: Option<Spilling>) -> Result<Self> {
+        let mut values = Self::reserving(reservation);
+        values.spilling = spilling;
+        if values.spilling.is_some() {
+            let (bytes, number) = SPARE;
+            let wanted = Chunk::memory(bytes, number);
+            values.reserve(wanted).map_err(|error| {
+                error.context(format!(
+                    "the memory limit is too small for exact quantiles: {wanted} bytes wanted for each partition and \
+                     column to begin with"
+                ))
+            })?;
+            values.spare = Some(Chunk::with_capacity(bytes, number)?);
+        }
+        Ok(values)
     }
 
-    /// Bytes held.
+    /// Values that lie in a file already.
+    pub(crate) fn written(
+        file: Arc<SpillFile>,
+        blocks: Blocks,
+        totals: Totals,
+        reservation: MemoryReservation,
+    ) -> Self {
+        reservation.grow(blocks.held_bytes() + totals.held_bytes());
+        Self {
+            spilled: vec![Spilled { file, blocks }],
+            totals,
+            reservation: Some(reservation),
+            ..Self::default()
+        }
+    }
+
+    /// No values; memory for so many of so many bytes together, which the caller accounts for.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` where there is no such memory.
+    pub(crate) fn with_capacity(bytes: usize, values: usize) -> Result<Self> {
+        Ok(Self {
+            chunks: vec![Chunk::with_capacity(bytes, values)?],
+            ..Self::default()
+        })
+    }
+
+    /// Values held, in memory or on disk.
+    pub(crate) fn len(&self) -> u64 {
+        self.totals.len
+    }
+
+    /// Bytes of all values, in memory or on disk.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.totals.bytes
+    }
+
+    /// Whether some values are in a file.
+    pub(crate) fn is_spilled(&self) -> bool {
+        !self.spilled.is_empty()
+    }
+
+    /// Memory that the largest block is read into; 0 where nothing is in a file.
+    pub(crate) fn largest_block(&self) -> usize {
+        let largest = self.spilled.iter().map(|spilled| spilled.blocks.largest());
+        largest.max().unwrap_or(0)
+    }
+
+    /// What a thread must have in memory to read these values, were they all in a file, with one value beside.
+    pub(crate) fn reading_bytes(&self) -> usize {
+        let longest = self.totals.bounds.as_ref().map_or(0, |bounds| bounds.longest);
+        BLOCK_BYTES.max(Chunk::memory(2 * longest, 1))
+    }
+
+    /// Bytes held in memory.
     pub(crate) fn held_bytes(&self) -> usize {
-        let chunks = self.chunks.iter().map(Chunk::held_bytes);
-        chunks.sum::<usize>() + self.chunks.capacity() * size_of::<Chunk>()
+        let chunks = self.chunks.iter().chain(&self.spare).map(Chunk::held_bytes);
+        let blocks = self.spilled.iter().map(|spilled| spilled.blocks.held_bytes());
+        chunks.sum::<usize>() + blocks.sum::<usize>() + self.totals.held_bytes()
     }
 
     /// Copies the values of `values` that are not NULL and, where there is a `mask`, whose row is true in it. Returns
@@ -126,15 +256,14 @@ impl Values {
         values: &dyn Array,
         mask: Option<&BooleanArray>,
     ) -> Result<usize> {
-        let before = self.len;
+        let before = self.len();
         let kept = kept(values, mask)?;
         let kept = kept.as_ref().map(BooleanArray::values);
         spec.each(values, kept, |value| self.push(value).map(drop))?;
-        self.reserve(0)?;
-        Ok((self.len - before) as usize)
+        Ok((self.len() - before) as usize)
     }
 
-    /// Copies one value; where it is.
+    /// Copies one value; where it is until the next one comes, or for good where nothing goes to disk.
     ///
     /// # Errors
     /// As [`Self::append`].
@@ -144,66 +273,219 @@ impl Values {
             .last()
             .is_some_and(|chunk| chunk.has_room(value.len()))
         {
-            self.grow(value.len())?;
+            self.make_room(value.len())?;
         }
         let number = self.chunks.len() as u32;
-        let Some(chunk) = self.chunks.last_mut() else {
-            return internal_err!("a value has no chunk");
-        };
+        let chunk = self.chunks.last_mut();
+        let chunk = chunk.ok_or_else(|| internal_datafusion_err!("a value has no chunk"))?;
         chunk.push(value);
-        self.len += 1;
-        self.bytes += value.len() as u64;
+        let row = chunk.len() as u32 - 1;
+        self.totals.add(value);
+        if let (1, Some(reservation)) = (self.totals.len, &self.reservation) {
+            reservation.grow(self.totals.held_bytes());
+        }
         Ok(At {
             chunk: number - 1,
-            row: chunk.ends.len() as u32 - 1,
+            row,
         })
     }
 
-    /// A new chunk: as large as all before, within bounds, so that small inputs stay small.
-    fn grow(&mut self, wanted: usize) -> Result<()> {
-        let likely = self.bytes as usize / (self.len as usize).max(1) * CHUNK_VALUES * 5 / 4;
-        let all = (self.bytes as usize).min(likely).clamp(64, CHUNK_BYTES);
-        let capacity = all.max(wanted);
-        if u32::try_from(capacity).is_err() {
+    /// Room for a value of `wanted` bytes behind the last one: in the last chunk, a new one, or the last one, written
+    /// out.
+    fn make_room(&mut self, wanted: usize) -> Result<()> {
+        let unused = |spare: &mut Chunk| self.chunks.is_empty() && spare.has_room(wanted);
+        if let Some(spare) = self.spare.take_if(unused) {
+            self.chunks.push(spare);
+            return Ok(());
+        }
+        if self.more_values(wanted)? {
+            return Ok(());
+        }
+        let largest = self.next_chunk(wanted)?;
+        let held = self.chunks.last().map_or(0, Chunk::held_bytes);
+        let smaller = STAGING_BYTES.max(wanted).min(largest);
+        for bytes in [largest, smaller] {
+            let values = self.likely_values(bytes);
+            let memory = Chunk::memory(bytes, values);
+            // What is as large already can be written out and used again.
+            let is_tried = bytes > smaller || self.spilling.is_none() || memory > held;
+            if is_tried && self.granted(memory)? {
+                self.chunks.push(Chunk::with_capacity(bytes, values)?);
+                return Ok(());
+            }
+        }
+        self.write_last(wanted)
+    }
+
+    /// More values in the last chunk, where it has bytes left for them.
+    fn more_values(&mut self, wanted: usize) -> Result<bool> {
+        let (number, room) = match self.chunks.last() {
+            Some(chunk) => (chunk.len(), chunk.has_room_for_bytes(wanted)),
+            None => return Ok(false),
+        };
+        let more = number.max(16).min(CHUNK_VALUES.saturating_sub(number));
+        if !room || more == 0 || !self.granted(Chunk::memory(0, more))? {
+            return Ok(false);
+        }
+        if let Some(chunk) = self.chunks.last_mut() {
+            chunk.more_values(more);
+        }
+        Ok(true)
+    }
+
+    /// Length of a value.
+    fn mean(&self) -> usize {
+        self.totals.bytes as usize / (self.totals.len as usize).max(1)
+    }
+
+    /// Bytes of the next chunk: as large as all before, within bounds, so that small inputs stay small.
+    fn next_chunk(&self, wanted: usize) -> Result<usize> {
+        let all = self.totals.bytes as usize;
+        let likely = self.mean() * CHUNK_VALUES * 5 / 4;
+        let least = self.spilling.as_ref().map_or(64, |_| STAGING_BYTES);
+        let bytes = all.min(likely).clamp(least, CHUNK_BYTES).max(wanted);
+        if u32::try_from(bytes).is_err() {
             return Err(resources_datafusion_err!(
                 "a quantile argument has a value of {wanted} bytes: at most {} are handled",
                 u32::MAX
             ));
         }
-        self.reserve(capacity)?;
-        let mut chunk = Chunk::default();
-        chunk.bytes.try_reserve_exact(capacity).map_err(|error| {
-            resources_datafusion_err!("quantiles cannot allocate {capacity} more bytes: {error}")
-        })?;
-        self.chunks.push(chunk);
+        Ok(bytes)
+    }
+
+    /// Values that so many bytes are likely to hold, and no more than there were.
+    fn likely_values(&self, bytes: usize) -> usize {
+        let values = bytes / self.mean().max(1);
+        let values = (values + values / 8).min(self.totals.len as usize);
+        values.clamp(16, CHUNK_VALUES)
+    }
+
+    /// Reserves for values. `false`: refused, but they can go to disk.
+    fn granted(&self, bytes: usize) -> Result<bool> {
+        match (&self.reservation, &self.spilling) {
+            (None, _) => Ok(true),
+            (Some(reservation), Some(spilling)) => {
+                Ok(spilling.allows(bytes) && reservation.try_grow(bytes).is_ok())
+            }
+            (Some(reservation), None) => match reserve(reservation, bytes) {
+                Ok(()) => Ok(true),
+                Err(error) => Err(error.context("spilling is off")),
+            },
+        }
+    }
+
+    fn reserve(&self, bytes: usize) -> Result<()> {
+        let reservation = self.reservation.as_ref();
+        reservation.map_or(Ok(()), |reservation| reservation.try_grow(bytes))
+    }
+
+    fn release(&self, bytes: usize) {
+        if let Some(reservation) = &self.reservation {
+            reservation.shrink(bytes);
+        }
+    }
+
+    /// Writes the last chunk out and empties it for a value of `wanted` bytes.
+    fn write_last(&mut self, wanted: usize) -> Result<()> {
+        if let Some(mut chunk) = self.chunks.pop() {
+            self.write(&chunk)?;
+            chunk.clear();
+            if chunk.has_room(wanted) {
+                self.chunks.push(chunk);
+                return Ok(());
+            }
+            self.put_by(chunk);
+        }
+        if let Some(spare) = self.spare.take_if(|spare| spare.has_room(wanted)) {
+            self.chunks.push(spare);
+            return Ok(());
+        }
+        // For one value larger than that everything makes way.
+        let memory = Chunk::memory(wanted, 16);
+        if self.reserve(memory).is_err() {
+            self.spill(usize::MAX, &Stop::default())?;
+            self.reserve(memory).map_err(|error| {
+                error.context(format!(
+                    "the memory limit is too small for exact quantiles: {memory} bytes wanted for one value"
+                ))
+            })?;
+        }
+        self.chunks.push(Chunk::with_capacity(wanted, 16)?);
         Ok(())
     }
 
-    /// Reserves what is held, and `more` bytes.
-    fn reserve(&self, more: usize) -> Result<()> {
-        let Some(reservation) = &self.reservation else {
-            return Ok(());
-        };
-        reservation
-            .try_resize(self.held_bytes() + more)
-            .map_err(|error| {
-                error.context(format!(
-                    "quantiles of values of variable width keep every value in memory until the answer is known, and do \
-                     not spill yet: {} bytes held, {} values",
-                    self.held_bytes(),
-                    self.len
-                ))
-            })
+    /// Keeps an empty chunk to begin again with, or gives it back.
+    fn put_by(&mut self, mut chunk: Chunk) {
+        let mut given = chunk.held_bytes();
+        if self.spare.is_none() && chunk.capacity() == SPARE.0 {
+            chunk.fewer_values(SPARE.1);
+            given -= chunk.held_bytes();
+            self.spare = Some(chunk);
+        }
+        self.release(given);
+    }
+
+    /// Adds a chunk to the file.
+    fn write(&mut self, chunk: &Chunk) -> Result<()> {
+        if self.spilled.is_empty() {
+            let spilling = self.spilling.as_ref();
+            let spilling = spilling.ok_or_else(|| internal_datafusion_err!("values cannot spill"))?;
+            self.spilled.push(Spilled {
+                file: Arc::new(spilling.spiller.create("values of exact quantiles")?),
+                blocks: Blocks::default(),
+            });
+        }
+        let own = self.spilled.last_mut();
+        let own = own.and_then(|own| Some((Arc::get_mut(&mut own.file)?, &mut own.blocks)));
+        let (file, blocks) =
+            own.ok_or_else(|| internal_datafusion_err!("values are added to others that are read"))?;
+        let before = blocks.held_bytes();
+        blocks.write(file, chunk)?;
+        if let Some(reservation) = &self.reservation {
+            reservation.grow(blocks.held_bytes() - before);
+        }
+        Ok(())
+    }
+
+    /// Writes out what is in memory until `wanted` bytes are given back, or all; how many were. More values can follow.
+    ///
+    /// # Errors
+    /// Those of writing; when `stop` is set.
+    pub(crate) fn spill(&mut self, wanted: usize, stop: &Stop) -> Result<usize> {
+        if self.spilling.is_none() {
+            return Ok(0);
+        }
+        let before = self.held_bytes();
+        let mut given = 0;
+        while given < wanted
+            && let Some(mut chunk) = self.chunks.pop()
+        {
+            stop.check()?;
+            self.write(&chunk)?;
+            chunk.clear();
+            self.put_by(chunk);
+            given = before.saturating_sub(self.held_bytes());
+        }
+        Ok(given)
+    }
+
+    /// Gives back what only further values would need; how many bytes.
+    pub(crate) fn seal(&mut self) -> usize {
+        let bytes = self.spare.take().map_or(0, |spare| spare.held_bytes());
+        self.release(bytes);
+        bytes
     }
 
     /// The values of all `parts`, one after the other. What they reserve stays reserved.
     pub(crate) fn merged(parts: Vec<Values>) -> Self {
         let mut merged = Self::default();
-        for part in parts {
-            merged.len += part.len;
-            merged.bytes += part.bytes;
+        for mut part in parts {
+            part.seal();
+            merged.totals.join(part.totals);
             merged.chunks.extend(part.chunks);
+            merged.spilled.extend(part.spilled);
             merged.of_parts.extend(part.reservation);
+            merged.of_parts.extend(part.of_parts);
         }
         merged
     }
@@ -213,79 +495,88 @@ impl Values {
         self.chunks[at.chunk as usize].value(at.row as usize)
     }
 
-    /// Number of chunks.
-    pub(crate) fn chunks(&self) -> u32 {
-        self.chunks.len() as u32
+    /// What can be read at a time: chunks, then blocks.
+    pub(crate) fn pieces(&self) -> Range<usize> {
+        let blocks = self.spilled.iter().map(|spilled| spilled.blocks.len());
+        0..self.chunks.len() + blocks.sum::<usize>()
     }
 
-    /// Values of a chunk.
-    pub(crate) fn chunk_len(&self, chunk: u32) -> usize {
-        self.chunks[chunk as usize].ends.len()
+    /// Where a piece is that is not in memory.
+    fn block(&self, piece: usize) -> Option<(&Spilled, usize)> {
+        let mut block = piece - self.chunks.len();
+        for spilled in &self.spilled {
+            if block < spilled.blocks.len() {
+                return Some((spilled, block));
+            }
+            block -= spilled.blocks.len();
+        }
+        None
     }
 
-    /// The places in a chunk, with their values, in order.
-    pub(crate) fn chunk(&self, number: u32) -> impl Iterator<Item = (At, &[u8])> {
-        let chunk = &self.chunks[number as usize];
-        let mut start = 0;
-        chunk.ends.iter().enumerate().map(move |(row, end)| {
-            let value = &chunk.bytes[start..*end as usize];
-            start = *end as usize;
-            let row = row as u32;
-            (At { chunk: number, row }, value)
-        })
+    /// Values of a piece.
+    pub(crate) fn piece_len(&self, piece: usize) -> usize {
+        match self.chunks.get(piece) {
+            Some(chunk) => chunk.len(),
+            None => {
+                let block = self.block(piece);
+                block.map_or(0, |(spilled, block)| spilled.blocks.values(block))
+            }
+        }
+    }
+
+    /// The values of a piece, in memory or read into `scratch`.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub(crate) fn piece<'a>(&'a self, piece: usize, scratch: &'a mut Chunk) -> Result<&'a Chunk> {
+        if let Some(chunk) = self.chunks.get(piece) {
+            return Ok(chunk);
+        }
+        let block = self.block(piece);
+        let (spilled, block) = block.ok_or_else(|| internal_datafusion_err!("no piece {piece} of values"))?;
+        spilled.blocks.read(&spilled.file, block, scratch)?;
+        Ok(scratch)
+    }
+
+    /// The places in a piece that is in memory, with their values, in order.
+    pub(crate) fn placed(&self, piece: usize) -> impl Iterator<Item = (At, &[u8])> {
+        let places = (0..).map(move |row| At {
+            chunk: piece as u32,
+            row,
+        });
+        places.zip(self.chunks[piece].values())
     }
 
     /// All places, in the order of appending.
     pub(crate) fn places(&self) -> impl Iterator<Item = At> {
-        (0..self.chunks())
-            .flat_map(|chunk| (0..self.chunk_len(chunk) as u32).map(move |row| At { chunk, row }))
+        let chunks = self.chunks.iter().enumerate();
+        chunks.flat_map(|(number, chunk)| {
+            let chunk_of = move |row| At {
+                chunk: number as u32,
+                row,
+            };
+            (0..chunk.len() as u32).map(chunk_of)
+        })
     }
 
-    /// What all values have in common; `None` without values.
-    pub(crate) fn bounds(&self) -> Option<Bounds> {
-        let of_chunk = |(number, chunk): (usize, &Chunk)| {
-            let first = At {
-                chunk: number as u32,
-                row: 0,
-            };
-            (!chunk.ends.is_empty()).then_some(Bounds {
-                first,
-                common: chunk.common,
-                longest: chunk.longest,
-            })
-        };
-        let all = self.chunks.iter().enumerate().filter_map(of_chunk);
-        all.reduce(|a, b| self.joined(a, b))
+    /// What all values have in common, as far as it was watched; `None` without values.
+    pub(crate) fn bounds(&self) -> Option<&Bounds> {
+        self.totals.bounds.as_ref()
     }
 
     /// What values at some places have in common, of which the first `known` bytes are equal; `None` for no places.
     pub(crate) fn bounds_of(&self, places: &[At], known: usize) -> Option<Bounds> {
-        let first = *places.first()?;
-        let start = self.value(first);
-        let mut bounds = Bounds {
-            first,
-            common: start.len(),
-            longest: start.len(),
-        };
+        let start = self.value(*places.first()?);
+        let (mut common, mut longest) = (start.len(), start.len());
         for at in &places[1..] {
             let value = self.value(*at);
-            if !value[known..].starts_with(&start[known..bounds.common]) {
-                bounds.common = known + common_prefix(&start[known..bounds.common], &value[known..]);
+            if !value[known..].starts_with(&start[known..common]) {
+                common = known + common_prefix(&start[known..common], &value[known..]);
             }
-            bounds.longest = bounds.longest.max(value.len());
+            longest = longest.max(value.len());
         }
-        Some(bounds)
-    }
-
-    /// What the values of two sets have in common.
-    pub(crate) fn joined(&self, a: Bounds, b: Bounds) -> Bounds {
-        let common = a.common.min(b.common);
-        let (first, second) = (self.value(a.first), self.value(b.first));
-        Bounds {
-            first: a.first,
-            common: common_prefix(&first[..common], &second[..common]),
-            longest: a.longest.max(b.longest),
-        }
+        let prefix = start[..common].to_vec();
+        Some(Bounds { prefix, longest })
     }
 
     /// The places of ranks (1-based, ascending, distinct, at most their number) among some places. `known`: how many
@@ -308,7 +599,8 @@ impl Values {
 
     /// The length of the common prefix, and the key of what follows in each value.
     fn keyed(&self, places: &[At], known: usize) -> (usize, Vec<(u64, At)>) {
-        let common = self.bounds_of(places, known).map_or(0, |bounds| bounds.common);
+        let bounds = self.bounds_of(places, known);
+        let common = bounds.map_or(0, |bounds| bounds.prefix.len());
         let key = |at: &At| (u64::of(&self.value(*at)[common..]), *at);
         (common, places.iter().map(key).collect())
     }
@@ -325,110 +617,4 @@ impl Values {
 }
 
 #[cfg(test)]
-mod tests {
-    use datafusion::arrow::array::StringArray;
-    use datafusion::arrow::datatypes::DataType;
-
-    use super::*;
-    use crate::key::Order;
-
-    fn spec() -> ByteSpec {
-        match Order::try_new(&DataType::Utf8).unwrap() {
-            Order::Bytes(spec) => spec,
-            Order::Keys(_) => unreachable!("strings have no keys"),
-        }
-    }
-
-    fn values_of(texts: &[&str]) -> Values {
-        let mut values = Values::default();
-        for text in texts {
-            values.push(text.as_bytes()).unwrap();
-        }
-        values
-    }
-
-    #[test]
-    fn values_come_back_in_order() {
-        let texts: Vec<String> = (0..5000_usize)
-            .map(|i| "x".repeat(i % 40) + &i.to_string())
-            .collect();
-        let mut values = Values::default();
-        let array = StringArray::from_iter_values(&texts);
-        let (head, tail) = (array.slice(0, 3), array.slice(3, 4997));
-        assert_eq!(values.append(&spec(), &head, None).unwrap(), 3);
-        assert_eq!(values.append(&spec(), &tail, None).unwrap(), 4997);
-        assert!(values.chunks() > 1);
-        let back: Vec<&[u8]> = values.places().map(|at| values.value(at)).collect();
-        let chunks = (0..values.chunks()).flat_map(|chunk| values.chunk(chunk).map(|(_, value)| value));
-        assert_eq!(back, chunks.collect::<Vec<_>>());
-        assert_eq!(back, texts.iter().map(String::as_bytes).collect::<Vec<_>>());
-        let used: usize = texts.iter().map(|text| text.len() + 4).sum();
-        assert!(
-            (used..4 * used).contains(&values.held_bytes()),
-            "{used} {}",
-            values.held_bytes()
-        );
-    }
-
-    #[test]
-    fn nulls_and_masked_rows_are_left_out() {
-        let array = StringArray::from(vec![Some("a"), None, Some("b"), Some("c"), Some("d")]);
-        let mask = BooleanArray::from(vec![Some(true), Some(true), Some(false), None, Some(true)]);
-        let mut values = Values::default();
-        assert_eq!(values.append(&spec(), &array, Some(&mask)).unwrap(), 2);
-        let back: Vec<&[u8]> = values.places().map(|at| values.value(at)).collect();
-        assert_eq!(back, [b"a", b"d"]);
-    }
-
-    #[test]
-    fn bounds_are_those_of_all_values() {
-        let texts = ["prefix-one", "prefix-", "prefix-two", "prefer", "prefix-one"];
-        let mut values = Values::merged(vec![
-            values_of(&texts[..2]),
-            Values::default(),
-            values_of(&texts[2..3]),
-            values_of(&texts[3..]),
-        ]);
-        let bounds = values.bounds().unwrap();
-        assert_eq!((bounds.common, bounds.longest), (4, 10));
-        let places: Vec<At> = values.places().collect();
-        let bounds = values.bounds_of(&places[..3], 3).unwrap();
-        assert_eq!((bounds.common, bounds.longest), (7, 10));
-        assert!(Values::default().bounds().is_none() && values.bounds_of(&[], 0).is_none());
-        values = values_of(&["same", "same"]);
-        assert_eq!(values.bounds().unwrap().common, 4);
-    }
-
-    #[test]
-    fn ranks_and_distinct_values_are_those_of_a_sort() {
-        let texts: Vec<String> = (0..2000_usize)
-            .map(|i| match i % 5 {
-                0 => format!("common prefix {}", i * 7919 % 613),
-                1 => "common prefix of all sorts of texts".to_owned() + &"\0".repeat(i % 11),
-                2 => "common prefix ".to_owned() + &"z".repeat(i % 17),
-                3 => "common prefix".to_owned(),
-                _ => format!("common prefix that goes on and on {i}"),
-            })
-            .collect();
-        let mut sorted: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let values = values_of(&sorted);
-        sorted.sort_unstable();
-        let places: Vec<At> = values.places().collect();
-        for ranks in [&[1][..], &[2000], &[1, 2, 3, 400, 401, 1000, 1999, 2000], &[]] {
-            let found = values.select(&places, 6, ranks);
-            let found: Vec<&[u8]> = found.into_iter().map(|at| values.value(at)).collect();
-            let expected: Vec<&[u8]> = ranks
-                .iter()
-                .map(|rank| sorted[*rank as usize - 1].as_bytes())
-                .collect();
-            assert_eq!(found, expected);
-        }
-        sorted.dedup();
-        let distinct = values.sorted_distinct(&places);
-        let distinct: Vec<&[u8]> = distinct.into_iter().map(|at| values.value(at)).collect();
-        assert_eq!(
-            distinct,
-            sorted.iter().map(|text| text.as_bytes()).collect::<Vec<_>>()
-        );
-    }
-}
+mod tests;

@@ -137,7 +137,7 @@ impl StrategyName {
             ))),
             StrategyName::SampleSelect => Box::new(sample_select::SampleSelect::new(Choice {
                 form: Form::Cells,
-                ..Choice::default()
+                sample: Choice::default().sample.min(room.sample),
             })),
             StrategyName::DistributedBms => Box::new(bms::DistributedBms::default()),
             StrategyName::Dibms => Box::new(bms::Dibms::default()),

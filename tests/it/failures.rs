@@ -28,7 +28,7 @@ struct Shape {
 }
 
 /// Every place that may fail. The ungrouped query has so many quantiles that every kind of round is asked for.
-const SHAPES: [Shape; 6] = [
+const SHAPES: [Shape; 7] = [
     Shape {
         strategy: "sample_select",
         sql: "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), count(*) FROM t",
@@ -87,6 +87,22 @@ const SHAPES: [Shape; 6] = [
         sql: "SELECT exact_quantiles(x, [0.1, 0.5]) FROM t",
         limit: 256 << 20,
         phases: &["sketch"],
+    },
+    Shape {
+        strategy: "sample_select",
+        sql: "SELECT exact_quantiles(concat('behind this: ', few, ' or more of ', x), [0.15, 0.55, 0.95]), count(*) FROM t",
+        limit: 8 << 20,
+        phases: &[
+            "scan",
+            "spill_write",
+            "spill_read",
+            "value_keys",
+            "sample",
+            "count",
+            "value_gather",
+            "value_compare",
+            "answer",
+        ],
     },
 ];
 
@@ -187,9 +203,11 @@ async fn fail_at_each_phase(shape: &Shape) {
     for phase in shape.phases {
         // At once, in all partitions; and in one of them, later.
         for (when, actions) in [("at once", "return"), ("later", "1*off->1*return")] {
-            // There is but one answer, and one giant.
-            let is_single = matches!(*phase, "answer" | "group_giant" | "group_gather")
-                || (*phase, shape.limit) == ("group_answer", SHAPES[1].limit);
+            // There is but one answer, one giant, and one level of values on one thread.
+            let is_single = matches!(
+                *phase,
+                "answer" | "group_giant" | "group_gather" | "value_keys" | "value_gather" | "value_compare"
+            ) || (*phase, shape.limit) == ("group_answer", SHAPES[1].limit);
             if is_single && when == "later" {
                 continue;
             }

@@ -12,6 +12,7 @@ mod failures;
 mod functions;
 mod grouped;
 mod memory;
+mod memory_values;
 mod names;
 mod patterns;
 mod planner;

@@ -55,7 +55,7 @@ pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn assert_nothing_left(ctx: &SessionContext, folder: &Path, what: &str) {
+pub(crate) fn assert_nothing_left(ctx: &SessionContext, folder: &Path, what: &str) {
     let runtime = ctx.runtime_env();
     assert_eq!(runtime.memory_pool.reserved(), 0, "{what}");
     assert_eq!(runtime.disk_manager.used_disk_space(), 0, "{what}");

@@ -211,7 +211,7 @@ fn plain(kind: Kind, values: &ArrayRef) -> ArrayRef {
 }
 
 /// Indices of the values that are not NULL, by Arrow's comparison: not by our bytes, nor by the row format.
-fn sorted(values: &ArrayRef, mut rows: Vec<u32>) -> Vec<u32> {
+pub(crate) fn sorted(values: &ArrayRef, mut rows: Vec<u32>) -> Vec<u32> {
     let options = SortOptions {
         descending: false,
         nulls_first: false,
@@ -285,7 +285,7 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 /// The one list in row `row` of the last column.
-fn list_at(batches: &[RecordBatch], row: usize) -> Option<ArrayRef> {
+pub(crate) fn list_at(batches: &[RecordBatch], row: usize) -> Option<ArrayRef> {
     let batch = &datafusion::arrow::compute::concat_batches(&batches[0].schema(), batches).unwrap();
     let list: &ListArray = batch.columns().last().unwrap().as_list();
     list.is_valid(row).then(|| list.value(row))
@@ -518,10 +518,7 @@ async fn any_memory_limit_is_exact_or_exhausted() {
         }
         all_is_given_back(&ctx).await;
     }
-    assert!(
-        answered.contains(&(32 << 20)) && !answered.contains(&(1 << 20)),
-        "{answered:?}"
-    );
+    assert!(answered.contains(&(2 << 20)), "{answered:?}");
 }
 
 #[tokio::test]

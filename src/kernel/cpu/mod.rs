@@ -34,11 +34,11 @@ use self::lists::Reserved;
 pub(crate) use self::pages::FreePages;
 use self::pages::Pages;
 pub(crate) use self::store::reserve;
-use self::store::{BLOCK, READ_BYTES, Spilling, Store};
+use self::store::{BLOCK, READ_BYTES, Store};
 use super::buckets::Cells;
 use super::memory::{Held, Workspace};
 use super::round::{Brackets, KeyVec, Reply, Request};
-use super::spill::Spiller;
+use super::spill::{Spiller, Spilling};
 use super::{Backend, Lane, Stop};
 use crate::key::{Key, KeySpec, Width, dense, words};
 
@@ -85,7 +85,12 @@ impl CpuBackend {
         }
     }
 
-    /// What lanes wrote to disk so far, in files and bytes.
+    /// How others than lanes can go to the same disk; `None` where nothing is refused or there is no disk.
+    pub(crate) fn disk(&self) -> Option<Spilling> {
+        self.spilling.clone()
+    }
+
+    /// What lanes, and others by [`Self::disk`], wrote to disk so far, in files and bytes.
     pub(crate) fn spilled(&self) -> (u64, u64) {
         self.spilling.as_ref().map_or((0, 0), |spilling| {
             (spilling.spiller.spilled_files(), spilling.spiller.spilled_bytes())

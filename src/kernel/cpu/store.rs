@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use datafusion::arrow::buffer::Buffer;
 use datafusion::common::{Result, internal_datafusion_err};
-use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
+use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::LaneMemory;
 use super::dispatch::{Kernel, dispatch};
 use super::pages::Pages;
 use crate::kernel::Stop;
-use crate::kernel::spill::{SpillFile, Spiller};
+use crate::kernel::spill::SpillFile;
 use crate::key::{Encoding, Key, words};
 
 /// Keys that a kernel handles between two looks at the stop flag, and the size of its scratch.
@@ -63,30 +63,6 @@ pub(super) const READ_BYTES: usize = 256 << 10;
 
 /// Keys further apart than this are read from a file one by one.
 const FAR_BYTES: u64 = 4096;
-
-/// What lanes need to spill.
-#[derive(Debug, Clone)]
-pub(super) struct Spilling {
-    pub(super) spiller: Spiller,
-    pool: Arc<dyn MemoryPool>,
-    /// With more than this reserved in the pool, keys ask for no more: others need memory too.
-    most: usize,
-}
-
-impl Spilling {
-    /// Keys take at most two thirds of a pool of `limit` bytes.
-    pub(super) fn new(spiller: Spiller, pool: Arc<dyn MemoryPool>, limit: Option<usize>) -> Self {
-        Self {
-            spiller,
-            pool,
-            most: limit.map_or(usize::MAX, |limit| limit / 3 * 2),
-        }
-    }
-
-    fn allows(&self, bytes: usize) -> bool {
-        self.pool.reserved().saturating_add(bytes) <= self.most
-    }
-}
 
 /// A run of keys.
 pub(super) enum Chunk<K> {

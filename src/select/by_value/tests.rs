@@ -1,6 +1,7 @@
 //! Against a sort.
 
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use futures::FutureExt;
 
 use super::*;
@@ -14,14 +15,17 @@ fn mixed(i: usize) -> usize {
     (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (i << 7)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
 }
 
-fn selection(values: Values, workers: Workers) -> ValueSelection {
+fn selection(workers: Workers) -> ValueSelection {
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+    let memory = MemoryConsumer::new("test").register(&pool);
     ValueSelection {
-        values: Arc::new(values),
         backend: Arc::new(CpuBackend::new(pool.as_ref())),
         strategy: StrategyName::Auto,
         workers,
-        memory: MemoryConsumer::new("test").register(&pool),
+        workspace: Workspace::new(memory.new_empty()),
+        memory,
+        room: Room::UNLIMITED,
+        disk: None,
     }
 }
 
@@ -42,8 +46,12 @@ fn check(name: &str, strings: &[Vec<u8>]) -> ValueSolution {
         parts[i % 2].push(string).unwrap();
     }
     let ask = asked();
-    let selection = selection(Values::merged(parts), Workers::blocking(3));
-    let solution = selection.solve(&[&ask]).now_or_never().unwrap().unwrap();
+    let selection = selection(Workers::blocking(3));
+    let solution = selection
+        .solve(Values::merged(parts), &[&ask])
+        .now_or_never()
+        .unwrap()
+        .unwrap();
     let mut sorted = strings.to_vec();
     sorted.sort_unstable();
     assert_eq!(solution.n, sorted.len() as u64);
@@ -129,8 +137,12 @@ fn few_values_are_compared() {
         let solution = check("few", &all[..n]);
         assert_eq!((solution.levels, solution.rounds.len()), (1, 0));
     }
-    let none = selection(Values::default(), Workers::new(2));
-    let none = none.solve(&[&asked()]).now_or_never().unwrap().unwrap();
+    let none = selection(Workers::new(2));
+    let none = none
+        .solve(Values::default(), &[&asked()])
+        .now_or_never()
+        .unwrap()
+        .unwrap();
     assert_eq!((none.n, none.levels), (0, 0));
     assert!(none.value_at(1).is_err());
 }
@@ -146,8 +158,8 @@ fn the_runtime_s_threads_find_the_same() {
         .worker_threads(2)
         .build()
         .unwrap();
-    let selection = selection(values, Workers::new(3));
-    let solution = runtime.block_on(selection.solve(&[&asked()])).unwrap();
+    let selection = selection(Workers::new(3));
+    let solution = runtime.block_on(selection.solve(values, &[&asked()])).unwrap();
     let mut sorted = all;
     sorted.sort_unstable();
     let median = solution.value_at(MANY as u64 / 2).unwrap();
@@ -161,14 +173,81 @@ fn without_memory_for_keys_the_error_says_so() {
     for value in &all {
         values.push(value).unwrap();
     }
-    let mut selection = selection(values, Workers::blocking(2));
+    let mut selection = selection(Workers::blocking(2));
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(100_000));
     selection.memory = MemoryConsumer::new("test").register(&pool);
-    let error = selection.solve(&[&asked()]).now_or_never().unwrap().unwrap_err();
+    let error = selection
+        .solve(values, &[&asked()])
+        .now_or_never()
+        .unwrap()
+        .unwrap_err();
     let root = error.find_root();
     assert!(
         matches!(root, datafusion::common::DataFusionError::ResourcesExhausted(_)),
         "{error}"
     );
     assert_eq!(pool.reserved(), 0);
+}
+
+#[test]
+fn values_on_disk_are_selected_in_little_memory() {
+    const LIMIT: usize = 3 << 20;
+    let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(LIMIT));
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::clone(&pool))
+        .build()
+        .unwrap();
+    type Text = fn(usize) -> String;
+    let of: [(&str, Text); 5] = [
+        ("prefix", |i| format!("a common prefix of 20{}", mixed(i))),
+        ("clusters", |i| {
+            format!("{}{}{}", mixed(i) % 3, "-".repeat(100), mixed(i))
+        }),
+        ("two levels of few", |i| {
+            format!("{:030}{:030}{i}", mixed(i) % 2, mixed(i) % 3)
+        }),
+        ("staircase", |i| "a".repeat(mixed(i) % 200)),
+        ("half equal", |i| match i % 2 {
+            0 => "half of the values are this one".to_owned(),
+            _ => format!("half {}", mixed(i)),
+        }),
+    ];
+    for (name, of) in of {
+        let memory = MemoryConsumer::new("test").register(&pool);
+        let workspace = Workspace::new(memory.new_empty());
+        let backend = CpuBackend::in_workspace(&runtime, Arc::clone(&workspace));
+        let mut sorted: Vec<String> = (0..MANY).map(of).collect();
+        let parts = sorted.chunks(MANY / 3).map(|texts| {
+            let mut part = Values::spilling(memory.new_empty(), backend.disk()).unwrap();
+            for text in texts {
+                part.push(text.as_bytes()).unwrap();
+            }
+            part.spill(usize::MAX, &Stop::default()).unwrap();
+            part
+        });
+        let values = Values::merged(parts.collect());
+        assert!(values.is_spilled(), "{name}");
+        let selection = ValueSelection {
+            disk: backend.disk(),
+            backend: Arc::new(backend),
+            strategy: StrategyName::Auto,
+            workers: Workers::blocking(2),
+            workspace,
+            memory,
+            room: Room::UNLIMITED,
+        };
+        let ask = asked();
+        let solution = selection.solve(values, &[&ask]).now_or_never().unwrap().unwrap();
+        sorted.sort_unstable();
+        for rank in ask.ranks(solution.n) {
+            let found = solution.value_at(rank).unwrap();
+            assert_eq!(found, sorted[rank as usize - 1].as_bytes(), "{name}, rank {rank}");
+        }
+        drop(selection);
+        assert_eq!(
+            (pool.reserved(), runtime.disk_manager.used_disk_space()),
+            (0, 0),
+            "{name}"
+        );
+    }
 }

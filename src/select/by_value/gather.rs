@@ -1,0 +1,320 @@
+//! The values behind keys that go on, as levels of their own: where they are in memory; or, where they are on disk or
+//! there is no memory for that, what follows the keys, in files.
+
+use std::sync::Arc;
+
+use datafusion::common::{Result, resources_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+
+use super::level::{Level, Reader, Share, Wanted, Which};
+use super::{Tie, ValueSelection};
+use crate::kernel::memory::Held;
+use crate::kernel::spill::SpillFile;
+use crate::kernel::values::{At, Blocks, Chunk, Totals, Values};
+use crate::kernel::{Stop, may_fail};
+use crate::key::PrefixKey;
+
+/// Places in one list of a level.
+const LIST: usize = 1 << 16;
+
+/// What a thread writes the values behind all keys from, best first.
+const DEALING_BYTES: [usize; 3] = [4 << 20, 1 << 20, super::DEALING_BYTES];
+
+/// What it writes those behind one key from, at least: blocks of this size.
+const PART_BYTES: usize = 8 << 10;
+
+impl ValueSelection {
+    /// One read of a level, or a few: the values behind each tied key. All of the level begin with `prefix`.
+    pub(super) async fn gather<K: PrefixKey>(
+        &self,
+        level: &Level,
+        prefix: &[u8],
+        ties: Vec<Tie>,
+    ) -> Result<Vec<Level>> {
+        may_fail!("value_gather");
+        let mut refused = None;
+        if !level.values.is_spilled() {
+            match self.reserve_places(&ties) {
+                Ok(reservations) => {
+                    return self.places::<K>(level, prefix.len(), ties, reservations).await;
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        match (&self.disk, refused) {
+            (None, Some(error)) => Err(error),
+            _ => self.deal::<K>(level, prefix, ties).await,
+        }
+    }
+
+    fn reserve_places(&self, ties: &[Tie]) -> Result<Vec<MemoryReservation>> {
+        let bytes = |tie: &Tie| tie.equal as usize * size_of::<At>();
+        if let Some(disk) = &self.disk
+            && !disk.allows(ties.iter().map(bytes).sum())
+        {
+            return resources_err!("no memory for the places of values");
+        }
+        let reservations = ties.iter().map(|tie| {
+            let reservation = self.memory.new_empty();
+            reservation.try_grow(bytes(tie))?;
+            Ok(reservation)
+        });
+        reservations.collect()
+    }
+
+    /// The places of the values in memory.
+    async fn places<K: PrefixKey>(
+        &self,
+        level: &Level,
+        common: usize,
+        ties: Vec<Tie>,
+        reservations: Vec<MemoryReservation>,
+    ) -> Result<Vec<Level>> {
+        let (values, finder, count) = (Arc::clone(&level.values), Finder::<K>::of(&ties), ties.len());
+        let find = move |share: Share, stop: &Stop| {
+            let mut found: Vec<Vec<Vec<At>>> = vec![Vec::new(); count];
+            each_place(&values, share, stop, |at, value| {
+                if let Some(tie) = finder.find(K::of(&value[common..])) {
+                    append(&mut found[tie], &[at]);
+                }
+            })?;
+            Ok(found)
+        };
+        let mut lists: Vec<Vec<Vec<At>>> = vec![Vec::new(); ties.len()];
+        for share in self.workers.map(self.shares(level), find).await? {
+            for (lists, found) in lists.iter_mut().zip(share) {
+                found.iter().for_each(|places| append(lists, places));
+            }
+        }
+        let parts = ties.into_iter().zip(lists).zip(reservations);
+        let levels = parts.map(|((tie, lists), reservation)| Level {
+            values: Arc::clone(&level.values),
+            before: level.before.clone(),
+            which: Which::Places(lists.into_iter().map(Arc::new).collect()),
+            known: common + K::BYTES,
+            _reservation: Some(reservation),
+            ..level.behind(tie)
+        });
+        Ok(levels.collect())
+    }
+
+    /// What follows the keys, dealt out to files. Each read takes as many keys as there is memory to write from.
+    async fn deal<K: PrefixKey>(&self, level: &Level, prefix: &[u8], ties: Vec<Tie>) -> Result<Vec<Level>> {
+        let (_held, bytes) = self.hold_to_deal(level.values.largest_block())?;
+        let mut levels = Vec::with_capacity(ties.len());
+        let mut ties = ties.into_iter().peekable();
+        while ties.peek().is_some() {
+            let some: Vec<Tie> = ties.by_ref().take(bytes / PART_BYTES).collect();
+            let dealt = self
+                .dealt::<K>(level, prefix.len(), &some, bytes / some.len())
+                .await?;
+            for (tie, values) in some.into_iter().zip(dealt) {
+                let key = &K::bytes(tie.key)[..K::BYTES];
+                levels.push(Level {
+                    before: level.answer(&[prefix, key].concat()),
+                    values: Arc::new(values),
+                    ..level.behind(tie)
+                });
+            }
+        }
+        Ok(levels)
+    }
+
+    /// Memory to read blocks into and to write from, and how much each thread writes from.
+    fn hold_to_deal(&self, block: usize) -> Result<(Held, usize)> {
+        let mut refused = None;
+        for bytes in DEALING_BYTES {
+            let all = (block + bytes) * self.workers.threads();
+            match self.workspace.hold(all, "sorting values out on disk") {
+                Ok(held) => return Ok((held, bytes)),
+                Err(error) => refused = Some(error),
+            }
+        }
+        match refused {
+            Some(error) => Err(error),
+            None => resources_err!("no memory to write values from"),
+        }
+    }
+
+    /// One read: what follows each key, from `bytes` of memory for each key and thread.
+    async fn dealt<K: PrefixKey>(
+        &self,
+        level: &Level,
+        common: usize,
+        ties: &[Tie],
+        bytes: usize,
+    ) -> Result<Vec<Values>> {
+        let values = Arc::clone(&level.values);
+        let (finder, count) = (Finder::<K>::of(ties), ties.len());
+        let disk = self.disk.clone();
+        let memory = self.memory.new_empty();
+        let find = move |share: Share, stop: &Stop| {
+            let Some(disk) = &disk else {
+                return resources_err!("values cannot be written to disk: spilling is off");
+            };
+            let file = disk.spiller.create("values behind prefixes of exact quantiles")?;
+            let mut dealer = Dealer::new(file, count, bytes)?;
+            Reader::new(Arc::clone(&values)).each(&share, stop, |value| {
+                match finder.find(K::of(&value[common..])) {
+                    Some(tie) => dealer.push(tie, &value[common + K::BYTES..]),
+                    None => Ok(()),
+                }
+            })?;
+            dealer.finish(|| memory.new_empty())
+        };
+        let mut parts: Vec<Vec<Values>> = Vec::new();
+        parts.resize_with(ties.len(), Vec::new);
+        for share in self.workers.map(self.shares(level), find).await? {
+            for (parts, part) in parts.iter_mut().zip(share) {
+                parts.push(part);
+            }
+        }
+        Ok(parts.into_iter().map(Values::merged).collect())
+    }
+
+    pub(super) fn shares(&self, level: &Level) -> Vec<Share> {
+        level.shares(self.workers.threads())
+    }
+}
+
+impl Level {
+    /// The level behind a tied key of this one; which values those are is still to be said.
+    fn behind(&self, tie: Tie) -> Level {
+        let below = tie.below;
+        let wanted = tie.wanted.into_iter().map(|wanted| Wanted {
+            rank: wanted.rank - below,
+            ..wanted
+        });
+        Level {
+            values: Arc::default(),
+            before: Vec::new(),
+            which: Which::All,
+            n: tie.equal,
+            known: 0,
+            depth: self.depth + 1,
+            wanted: wanted.collect(),
+            refused: false,
+            _reservation: None,
+        }
+    }
+}
+
+/// Calls `each` with the places and values of a share that is in memory.
+fn each_place(values: &Values, share: Share, stop: &Stop, mut each: impl FnMut(At, &[u8])) -> Result<()> {
+    match share {
+        Share::Pieces(pieces) => {
+            for piece in pieces {
+                stop.check()?;
+                values.placed(piece).for_each(|(at, value)| each(at, value));
+            }
+        }
+        Share::Places(lists) => {
+            for list in lists {
+                stop.check()?;
+                list.iter().for_each(|at| each(*at, values.value(*at)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Appends places to lists of bounded length.
+fn append(lists: &mut Vec<Vec<At>>, places: &[At]) {
+    match lists.last_mut() {
+        Some(last) if last.len() + places.len() <= LIST => last.extend_from_slice(places),
+        _ => lists.push(places.to_vec()),
+    }
+}
+
+/// Deals values out into blocks of a file that hold the values of one part each.
+struct Dealer {
+    file: SpillFile,
+    parts: Vec<Part>,
+}
+
+struct Part {
+    /// Not yet written.
+    chunk: Chunk,
+    blocks: Blocks,
+    totals: Totals,
+}
+
+impl Dealer {
+    /// So many parts, each written from so much memory.
+    fn new(file: SpillFile, parts: usize, bytes: usize) -> Result<Self> {
+        // A quarter for the ends: values of twelve bytes.
+        let ends = bytes / 4 / size_of::<u32>();
+        let part = || {
+            Ok(Part {
+                chunk: Chunk::with_capacity(bytes - Chunk::memory(0, ends), ends)?,
+                blocks: Blocks::default(),
+                totals: Totals::default(),
+            })
+        };
+        let parts = std::iter::repeat_with(part).take(parts);
+        Ok(Self {
+            file,
+            parts: parts.collect::<Result<_>>()?,
+        })
+    }
+
+    fn push(&mut self, part: usize, value: &[u8]) -> Result<()> {
+        let part = &mut self.parts[part];
+        part.totals.add(value);
+        if !part.chunk.has_room(value.len()) {
+            part.blocks.write(&mut self.file, &part.chunk)?;
+            part.chunk.clear();
+        }
+        match part.chunk.has_room(value.len()) {
+            true => part.chunk.push(value),
+            false => part.blocks.write_value(&mut self.file, value)?,
+        }
+        Ok(())
+    }
+
+    /// The values of each part, reserved in reservations of their own.
+    fn finish(mut self, memory: impl Fn() -> MemoryReservation) -> Result<Vec<Values>> {
+        for part in &mut self.parts {
+            part.blocks.write(&mut self.file, &part.chunk)?;
+            part.chunk = Chunk::default();
+        }
+        let file = Arc::new(self.file);
+        let parts = self.parts.into_iter();
+        let values = parts.map(|part| Values::written(Arc::clone(&file), part.blocks, part.totals, memory()));
+        Ok(values.collect())
+    }
+}
+
+/// Finds which of some keys a key is: a small table of bits says no for most.
+struct Finder<K> {
+    keys: Vec<K>,
+    bits: Box<[u64; 1 << 10]>,
+}
+
+impl<K: PrefixKey> Finder<K> {
+    /// The keys of `ties`, ascending.
+    fn of(ties: &[Tie]) -> Self {
+        let keys: Vec<K> = ties.iter().map(|tie| K::from_bits(tie.key)).collect();
+        let mut bits = Box::new([0; 1 << 10]);
+        for key in &keys {
+            let bit = Self::bit(*key);
+            bits[bit >> 6] |= 1 << (bit & 63);
+        }
+        Self { keys, bits }
+    }
+
+    /// Its bit: the upper 16 of a product that every bit of the key goes into.
+    fn bit(key: K) -> usize {
+        let bits = key.to_bits();
+        let mixed = (bits as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (bits >> 64) as u64;
+        (mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 48) as usize
+    }
+
+    fn find(&self, key: K) -> Option<usize> {
+        let bit = Self::bit(key);
+        if self.bits[bit >> 6] >> (bit & 63) & 1 == 0 {
+            return None;
+        }
+        self.keys.binary_search(&key).ok()
+    }
+}
