@@ -25,7 +25,8 @@
 //! - [`planner`]: turns calls into [`exec::QuantilesExec`] and, with groups, [`exec::GroupedQuantilesExec`];
 //!   [`register_all`] puts all into a session
 //! - [`exec`]: reads every partition once, keeps the keys, drives the rounds
-//! - [`select`]: quantiles as exact ranks, and the strategies that find the values of ranks
+//! - [`select`]: quantiles as exact ranks, and the strategies that find the values of ranks; [`select::baseline`]: their
+//!   rivals in the literature, to compare with
 //! - [`sketch`]: Greenwald-Khanna summaries: [`functions::gk`] makes percentiles of them, `gk_select` brackets
 //! - [`kernel`]: what one partition does in a round
 //! - [`key`]: types as unsigned integers, or byte strings, of the same order
@@ -42,6 +43,7 @@ pub mod key;
 pub mod planner;
 pub mod select;
 pub mod sketch;
+mod wire;
 
 pub use dataframe::DataFrameQuantilesExt;
 pub use functions::expr_fn;

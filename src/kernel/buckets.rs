@@ -143,36 +143,71 @@ impl CellTable {
             );
         }
         let (base, top) = (sample.get(part.start), sample.get(part.end - 1));
-        let bits = KeyBits::BITS - (top - base).leading_zeros();
-        let shift = bits.saturating_sub(Self::ENTRY_BITS);
-        let count = ((top - base) >> shift) as usize + 1;
+        let (shift, count) = Self::layout(base, top);
+        let mut below = part.start;
+        let splits = (0..count as KeyBits).map(|index| {
+            // The last entry ends at the greatest key, or beyond.
+            let above = match index + 1 == count as KeyBits {
+                true => part.end,
+                false => sample
+                    .lower_bound(base + ((index + 1) << shift))
+                    .clamp(part.start, part.end),
+            };
+            // The greatest power of two within the entry's share, but no cell narrower than a key.
+            let share = ((above - below) as u64 * cells as u64 / part.len() as u64).max(1);
+            below = above;
+            share.ilog2().min(shift)
+        });
+        Self::from_splits(base, top, &splits.collect::<Vec<_>>())
+    }
+
+    /// The table between two keys whose entries have `2^split` cells each.
+    ///
+    /// # Errors
+    /// An internal error for a split too many or too few, more than can be told apart, or more than [`MAX_CELLS`].
+    pub(crate) fn from_splits(base: KeyBits, top: KeyBits, splits: &[u32]) -> Result<Self> {
+        let (shift, count) = Self::layout(base, top.max(base));
+        let is_fine = |split: &u32| *split <= shift && *split < MAX_CELLS.ilog2() + 1;
+        let cells = || splits.iter().map(|split| 1_usize << split).sum::<usize>();
+        if base > top
+            || splits.len() != count
+            || !splits.iter().all(is_fine)
+            || cells() + 2 + 2 * Self::MOST_HEAVY > MAX_CELLS
+        {
+            return internal_err!("a table from {base} to {top} of {} entries", splits.len());
+        }
+        // Cell 0 is for keys below the base.
+        let mut next = 1_u32;
+        let entries = splits.iter().zip(0_u32..).map(|(split, index)| {
+            let add = next.wrapping_sub(index.wrapping_shl(*split));
+            next += 1 << split;
+            Entry {
+                add,
+                shift: shift - split,
+            }
+        });
         let mut table = Self {
             base,
             top,
             shift,
-            entries: Vec::with_capacity(count),
+            entries: entries.collect(),
             heavy: Vec::new(),
             cells: 0,
         };
-        // Cell 0 is for keys below the base.
-        let (mut next, mut below) = (1_u32, part.start);
-        for index in 0..count as KeyBits {
-            let above = match (index + 1) << shift {
-                end if end > top - base => part.end,
-                end => sample.lower_bound(base + end).clamp(part.start, part.end),
-            };
-            // The greatest power of two within the entry's share, but no cell narrower than a key.
-            let share = ((above - below) as u64 * cells as u64 / part.len() as u64).max(1);
-            let split = share.ilog2().min(shift);
-            table.entries.push(Entry {
-                add: next.wrapping_sub((index << split) as u32),
-                shift: shift - split,
-            });
-            next += 1 << split;
-            below = above;
-        }
         table.cells = table.light_cell(top) + 2;
         Ok(table)
+    }
+
+    /// Bits below an entry's number, and number of entries, of a table between two keys.
+    fn layout(base: KeyBits, top: KeyBits) -> (u32, usize) {
+        let bits = KeyBits::BITS - (top - base).leading_zeros();
+        let shift = bits.saturating_sub(Self::ENTRY_BITS);
+        (shift, ((top - base) >> shift) as usize + 1)
+    }
+
+    /// log2 of the cells of each entry.
+    pub(crate) fn splits(&self) -> impl ExactSizeIterator<Item = u32> {
+        self.entries.iter().map(|entry| self.shift - entry.shift)
     }
 
     /// The same table with cells of their own for heavy keys.
@@ -273,6 +308,16 @@ pub struct Piece {
     pub(crate) shift: u32,
     /// Cells for each 2^64 of the moved distance, rounded down.
     pub(crate) slope: u64,
+}
+
+impl Piece {
+    /// Both pivots.
+    pub(crate) fn bracket(&self) -> Bracket {
+        Bracket {
+            first: self.first,
+            last: self.last,
+        }
+    }
 }
 
 /// Linear projection inside disjoint pivot intervals: DIBMS's `slope * (key - left pivot)` (section II-A2, eq. 5),
@@ -467,6 +512,20 @@ mod tests {
                 assert_eq!(table.range(cell, Width::W64), Some(only));
             }
         }
+    }
+
+    #[test]
+    fn tables_reach_over_all_keys_of_the_widest() {
+        let keys: Vec<u128> = (0..5000_u128).map(|i| i * (u128::MAX / 4999)).collect();
+        let table = CellTable::from_sample(&KeyVec::W128(keys), 4096).unwrap();
+        assert!(
+            (2048..=4096 + 2048 + 2).contains(&table.cells),
+            "{} cells",
+            table.cells
+        );
+        check(&Cells::Table(table), Width::W128);
+        let ends = CellTable::from_sample(&KeyVec::W128(vec![0, u128::MAX]), 4096).unwrap();
+        check(&Cells::Table(ends), Width::W128);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! [`round`] holds what goes back and forth, [`buckets`] the cell functions that both sides must compute alike,
 //! [`cpu`] the lanes for the processor, `values` the byte strings whose prefixes are keys of lanes, [`naive`] the slow
 //! lane that everything else is tested against, and [`choose`] the one place where measured costs decide which rounds
-//! are asked. `spill` keeps what memory is refused for, `memory` what rounds work in.
+//! are asked. `spill` keeps what memory is refused for, `memory` what rounds work in, `wire` is the form in which [`round`]'s messages
+//! travel.
 
 pub mod buckets;
 pub mod choose;
@@ -13,6 +14,7 @@ pub mod naive;
 pub mod round;
 pub(crate) mod spill;
 pub(crate) mod values;
+pub(crate) mod wire;
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -311,6 +311,15 @@ impl Reply {
         }
     }
 
+    /// Whether a merged answer is about as long as each of the two.
+    pub(crate) fn is_summed(&self) -> bool {
+        match self {
+            Reply::Counts { kept, .. } => kept.is_empty(),
+            Reply::Sketch(_) => true,
+            Reply::Sample { .. } | Reply::Extracted(_) => false,
+        }
+    }
+
     /// Adds another lane's answer to the same request.
     ///
     /// # Errors

@@ -5,7 +5,8 @@
 //! intervals (a kernel density estimate), give each interval an equal share of the buckets, project linearly inside
 //! an interval, and count. `DistributedBMS` then collects the keys of the active buckets. `DIBMS` makes each active
 //! bucket a pivot interval, gives it buckets by its count, and counts again, until every rank is alone in its bucket
-//! or its bucket is one key wide; only keys that are alone in a bucket are fetched.
+//! or its bucket is one key wide; only keys that are alone in a bucket are fetched. Here it also ends when all active
+//! buckets together hold less than another count would send.
 //!
 //! Against the paper: bucket ends are integers, so no rounding moves a key across them; and a bucket whose first key
 //! equals its last ends the search exactly, where the paper iterates twice more without progress and then believes.
@@ -20,6 +21,8 @@ use crate::key::KeyBits;
 
 /// Buckets in all: the paper's B for a card with 32 KiB of counters.
 pub const BUCKETS: u32 = 8192;
+/// Buckets of [`Dibms`]: with twice as many it needs a count less, which costs more than the larger ones.
+const DIBMS_BUCKETS: u32 = 2 * BUCKETS;
 /// Keys sampled.
 pub const SAMPLES: u64 = 1024;
 /// Pivot intervals of the density estimate.
@@ -32,11 +35,14 @@ pub struct DistributedBms {
     pub buckets: u32,
 }
 
-/// Sample, then counts until resolved: what is sent depends on the number of ranks, not on the data's size.
+/// Sample, then counts until little is left: what is sent depends on the number of ranks, not on the data's size.
 #[derive(Debug, Clone)]
 pub struct Dibms {
     /// Buckets in all.
     pub buckets: u32,
+    /// As many candidates as this are collected: less than what another count sends. 0: counts until all ranks are
+    /// alone in their buckets, as in the paper.
+    pub collected: u64,
 }
 
 impl Default for DistributedBms {
@@ -47,7 +53,10 @@ impl Default for DistributedBms {
 
 impl Default for Dibms {
     fn default() -> Self {
-        Self { buckets: BUCKETS }
+        Self {
+            buckets: DIBMS_BUCKETS,
+            collected: DIBMS_BUCKETS.into(),
+        }
     }
 }
 
@@ -85,7 +94,8 @@ impl Strategy for Dibms {
 
     fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
         step(progress, asked, reply, self.buckets, |progress, buckets| {
-            if progress.active().iter().all(|active| active.inside == 1) {
+            let few = progress.candidates() <= self.collected && progress.fits();
+            if few || progress.active().iter().all(|active| active.inside == 1) {
                 return finish(progress);
             }
             narrower(progress, buckets)

@@ -91,6 +91,7 @@ pub(crate) async fn solve_distinct(
         rounds: search.rounds,
         ranks,
         keys,
+        places: None,
     })
 }
 

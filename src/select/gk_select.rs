@@ -59,6 +59,11 @@ impl GkSelect {
         })
     }
 
+    /// The error fraction of its sketches.
+    pub fn epsilon(&self) -> Epsilon {
+        self.eps
+    }
+
     /// With this error fraction.
     pub fn with(eps: Epsilon) -> Self {
         Self { eps }

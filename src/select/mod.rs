@@ -14,16 +14,20 @@
 //! | [`Dibms`](bms::Dibms) | sample, count, count ... until resolved, then single keys | DIBMS, section II-B |
 //! | [`GkSelect`](gk_select::GkSelect) | sketch, count and extract in one read | GK Select, sections IV and V |
 
+pub mod baseline;
 pub mod bms;
 pub(crate) mod by_value;
+mod cluster;
 pub(crate) mod distinct;
 pub mod gk_select;
+pub mod ledger;
 pub mod local;
 pub(crate) mod ordered;
 pub mod progress;
 pub mod quantile;
 pub mod sample_select;
 pub mod simulated;
+pub mod splitters;
 pub(crate) mod workers;
 
 use std::fmt::{self, Display};
@@ -37,6 +41,7 @@ use datafusion::common::{DataFusionError, Result, internal_datafusion_err, inter
 use crate::kernel::choose::Room;
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyBits, Width};
+pub use ledger::Ledger;
 pub use local::LocalShards;
 use progress::Progress;
 pub use quantile::{Ask, Method, Quantile, Quantiles};
@@ -204,6 +209,7 @@ pub struct Solution {
     pub rounds: Vec<RoundTrace>,
     ranks: Vec<u64>,
     keys: Vec<KeyBits>,
+    places: Option<Vec<(u64, u64)>>,
 }
 
 impl Solution {
@@ -212,9 +218,22 @@ impl Solution {
     /// # Errors
     /// An internal error for any other rank.
     pub fn key_at(&self, rank: u64) -> Result<KeyBits> {
-        let at = self.ranks.binary_search(&rank);
-        at.map(|at| self.keys[at])
-            .map_err(|_| internal_datafusion_err!("rank {rank} was not selected"))
+        Ok(self.keys[self.index_of(rank)?])
+    }
+
+    /// The least and the greatest rank that the key at a rank is known to have; the rank itself, but for approximate
+    /// answers.
+    ///
+    /// # Errors
+    /// As [`Self::key_at`].
+    pub fn place_at(&self, rank: u64) -> Result<(u64, u64)> {
+        let index = self.index_of(rank)?;
+        Ok(self.places.as_ref().map_or((rank, rank), |places| places[index]))
+    }
+
+    fn index_of(&self, rank: u64) -> Result<usize> {
+        let index = self.ranks.binary_search(&rank);
+        index.map_err(|_| internal_datafusion_err!("rank {rank} was not selected"))
     }
 }
 
@@ -261,7 +280,8 @@ pub async fn solve_ranks(
     loop {
         let (progress, request) = match step {
             Step::Ask(progress, request) => (progress, Arc::new(request)),
-            Step::Done(progress) => {
+            Step::Done(mut progress) => {
+                let places = progress.take_places();
                 let keys = progress.into_keys()?;
                 return Ok(Solution {
                     n,
@@ -269,6 +289,7 @@ pub async fn solve_ranks(
                     rounds,
                     ranks,
                     keys,
+                    places,
                 });
             }
         };

@@ -39,6 +39,8 @@ pub struct Progress {
     pub(crate) room: Room,
     /// Whether candidates were to be collected and did not fit.
     pub(crate) overflowed: bool,
+    /// Of answers that are near their ranks only, the least and the greatest rank that each has.
+    places: Option<Vec<(u64, u64)>>,
 }
 
 impl Progress {
@@ -72,6 +74,7 @@ impl Progress {
             rounds: 0,
             room: Room::UNLIMITED,
             overflowed: false,
+            places: None,
         })
     }
 
@@ -127,6 +130,18 @@ impl Progress {
     pub(crate) fn into_keys(self) -> Result<Vec<KeyBits>> {
         let keys: Option<Vec<KeyBits>> = self.keys.into_iter().collect();
         keys.ok_or_else(|| internal_datafusion_err!("a selection ended with ranks that were not found"))
+    }
+
+    /// The ranks that these keys have, if not the wanted ones.
+    pub(crate) fn take_places(&mut self) -> Option<Vec<(u64, u64)>> {
+        self.places.take()
+    }
+
+    /// Ends with keys near the ranks: each with the least and the greatest rank that it is known to have.
+    pub(crate) fn approximate(&mut self, found: Vec<(KeyBits, (u64, u64))>) {
+        self.active.clear();
+        self.keys = found.iter().map(|found| Some(found.0)).collect();
+        self.places = Some(found.into_iter().map(|found| found.1).collect());
     }
 
     /// The same brackets without the keys outside `range`: the caller knows that no value does.

@@ -1,54 +1,41 @@
-//! Shards that only count: each lane plays a machine, and a ledger keeps what would have crossed the network.
+//! Shards that play machines: every message is written to bytes and read again, and a ledger keeps what was sent.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::Result;
 
 use super::Shards;
+use super::cluster::{Cluster, Gather};
+use super::ledger::Ledger;
 use crate::kernel::round::{Reply, Request};
+use crate::kernel::wire::Order;
 use crate::kernel::{Lane, Stop};
 use crate::key::Width;
 
-/// What was sent, in values (keys, counts, bucket ends), to and from all shards but the host.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ledger {
-    /// Names of the rounds, in order.
-    pub rounds: Vec<&'static str>,
-    /// Values in requests.
-    pub requested: u64,
-    /// Values in replies.
-    pub replied: u64,
-}
-
-impl Ledger {
-    /// Values in all messages.
-    pub fn values(&self) -> u64 {
-        self.requested + self.replied
-    }
-}
-
-/// One lane a shard, answered one after the other. The first shard is the host, as in DIBMS (section II): what it
-/// sends to itself is not counted.
+/// One lane a shard. The first shard is the host, as in DIBMS (section II): what it sends to itself is not counted.
 pub struct SimulatedShards {
     width: Width,
     lanes: Vec<Box<dyn Lane>>,
-    ledger: Ledger,
+    cluster: Cluster,
 }
 
 impl SimulatedShards {
-    /// Each lane is a machine; the first one coordinates.
-    pub fn new(width: Width, lanes: Vec<Box<dyn Lane>>) -> Self {
-        Self {
+    /// Each lane is a machine, the first one coordinates; `threads` play them.
+    ///
+    /// # Errors
+    /// If there are no lanes or no threads.
+    pub fn try_new(width: Width, lanes: Vec<Box<dyn Lane>>, threads: usize) -> Result<Self> {
+        Ok(Self {
             width,
+            cluster: Cluster::try_new(lanes.len(), threads)?,
             lanes,
-            ledger: Ledger::default(),
-        }
+        })
     }
 
     /// What was sent so far.
     pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+        self.cluster.ledger()
     }
 }
 
@@ -63,23 +50,24 @@ impl Shards for SimulatedShards {
     }
 
     fn parallelism(&self) -> usize {
-        self.lanes.len().max(1)
+        self.lanes.len()
     }
 
     async fn round(&mut self, request: Arc<Request>) -> Result<Reply> {
-        self.ledger.rounds.push(request.name());
-        let (mut merged, stop): (Option<Reply>, _) = (None, Stop::default());
-        for (number, lane) in self.lanes.iter_mut().enumerate() {
-            let reply = lane.answer(&request, &stop)?;
-            if number > 0 {
-                self.ledger.requested += request.values(self.width);
-                self.ledger.replied += reply.values();
-            }
-            match &mut merged {
-                Some(merged) => merged.merge(reply)?,
-                None => merged = Some(reply),
-            }
-        }
-        merged.ok_or_else(|| exec_datafusion_err!("a round was asked of no shard"))
+        let (name, width, stop) = (request.name(), self.width, Stop::default());
+        let orders = self.cluster.broadcast(name, &Order { width, request })?;
+        let work = self.lanes.iter_mut().zip(orders);
+        let replies = self
+            .cluster
+            .local(name, work, |_, (lane, order)| lane.answer(&order.request, &stop))?;
+        // What stays of one size when it is merged goes up a tree; keys would travel once for each of its levels.
+        let gather = match replies.iter().all(Reply::is_summed) {
+            true => Gather::Tree,
+            false => Gather::Flat,
+        };
+        self.cluster.gather(name, gather, replies, |_, mut own, other| {
+            own.merge(other)?;
+            Ok(own)
+        })
     }
 }

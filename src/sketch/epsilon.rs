@@ -51,7 +51,7 @@ impl Epsilon {
     ///
     /// # Errors
     /// If it is not in lowest terms, above 1, or has terms above 10^18.
-    pub(super) fn from_fraction(numerator: u64, denominator: u64) -> Result<Self> {
+    pub(crate) fn from_fraction(numerator: u64, denominator: u64) -> Result<Self> {
         let proper = denominator > 0 && numerator <= denominator && denominator <= MOST;
         if !proper || gcd(numerator, denominator) != 1 {
             return exec_err!(

@@ -1,4 +1,4 @@
-//! The classical algorithm and Spark's (`gk_select.txt`, section IV-4): one summary, into which a head buffer is
+//! The classical algorithm and Spark's (GK Select, section IV-4): one summary, into which a head buffer is
 //! folded whenever it is full.
 //!
 //! A classical insert gives the new value `g = 1, delta = g + delta - 1` of its successor: just what a merge with

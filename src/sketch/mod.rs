@@ -1,5 +1,5 @@
 //! Greenwald and Khanna's quantile summary ("Space-efficient online computation of quantile summaries", SIGMOD 2001)
-//! over keys, with the three ways of filling it that `gk_select.txt` (section IV) compares.
+//! over keys, with the three ways of filling it that GK Select (section IV) compares.
 //!
 //! ```text
 //! keys ── Sketch: classical | Spark's | modified ── flush ── Summary ── merge ── value_at, rank, bracket

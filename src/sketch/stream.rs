@@ -7,7 +7,7 @@ use super::tree::Tree;
 use crate::key::Key;
 use datafusion::common::Result;
 
-/// How values enter a summary (`gk_select.txt`, section IV). The bound is the same for all.
+/// How values enter a summary (GK Select, section IV). The bound is the same for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Variant {
     /// Greenwald and Khanna's own: insert, compress every `1 / (2 eps)` values.

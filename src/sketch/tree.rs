@@ -1,4 +1,4 @@
-//! The modified algorithm (`gk_select.txt`, section IV-A3): a buffer that grows with the values seen, and summaries
+//! The modified algorithm (GK Select, section IV-A3): a buffer that grows with the values seen, and summaries
 //! merged in a tree, like with like.
 //!
 //! A tuple's rank is uncertain by the other side's gap after a merge, and no compress can take that back. With tuples

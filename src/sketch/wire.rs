@@ -9,13 +9,16 @@
 //! Numbers are LEB128, delta zigzag. A value of a small group takes its key's distance and a byte; a tuple of 64-bit
 //! floats about 9 bytes. The tag says what the keys mean; it is the caller's.
 
+use datafusion::common::{Result, exec_err};
+
 use super::epsilon::Epsilon;
 use super::gk::{Summary, Tuple};
 use crate::key::{Key, KeyBits};
-use datafusion::common::{Result, exec_err};
+use crate::wire::{Reader, put};
 
 const MAGIC: &[u8; 3] = b"GKS";
 const VERSION: u8 = 1;
+const WHAT: &str = "quantile sketch";
 pub(super) const CHECKSUM: usize = 4;
 
 /// Bytes of a tuple at least: a tuple count that the input cannot hold is refused before room is made for it.
@@ -60,7 +63,7 @@ impl<'a> Header<'a> {
         if stored != own {
             return exec_err!("a damaged quantile sketch: its checksum is {own:08x}, not {stored:08x}");
         }
-        let mut reader = Reader(body.get(MAGIC.len() + 1..).unwrap_or_default());
+        let mut reader = Reader::new(WHAT, body.get(MAGIC.len() + 1..).unwrap_or_default());
         let bits = reader.number("key width")?;
         let length = reader.number("tag length")?;
         let tag = reader.take(length, "tag")?;
@@ -75,11 +78,11 @@ impl<K: Key> Summary<K> {
         bytes.extend(MAGIC);
         bytes.push(VERSION);
         let (numerator, denominator) = self.eps.fraction();
-        put(&mut bytes, K::BITS.into());
-        put(&mut bytes, tag.len() as u128);
+        put(&mut bytes, K::BITS);
+        put(&mut bytes, tag.len() as u64);
         bytes.extend(tag);
         for number in [self.n, numerator, denominator, self.len() as u64] {
-            put(&mut bytes, number.into());
+            put(&mut bytes, number);
         }
         let mut before = 0;
         for (key, g, delta) in self.tuples() {
@@ -89,7 +92,7 @@ impl<K: Key> Summary<K> {
             );
             put(&mut bytes, u128::from(g) << 1 | u128::from(delta != 0));
             if delta != 0 {
-                put(&mut bytes, ((delta << 1) ^ (delta >> 63)) as u64 as u128);
+                put(&mut bytes, ((delta << 1) ^ (delta >> 63)) as u64);
             }
         }
         bytes.extend(checksum(&bytes).to_le_bytes());
@@ -114,8 +117,8 @@ impl<K: Key> Summary<K> {
         let n: i64 = reader.number("number of values")?;
         let eps = Epsilon::from_fraction(reader.number("error fraction")?, reader.number("error fraction")?)?;
         let len: usize = reader.number("number of tuples")?;
-        if len > reader.0.len() / LEAST_TUPLE || (len == 0) != (n == 0) {
-            return damaged(format!("{len} tuples for {n} values in {} bytes", reader.0.len()));
+        if len > reader.left() / LEAST_TUPLE || (len == 0) != (n == 0) {
+            return reader.damaged(format!("{len} tuples for {n} values in {} bytes", reader.left()));
         }
         let mut summary = Self::new(eps);
         summary.n = n as u64;
@@ -125,9 +128,8 @@ impl<K: Key> Summary<K> {
             summary.tuples.push(tuple);
         }
         match summary.tuples.last() {
-            Some(last) if last.upto != summary.n => damaged(format!("{} values of {n}", last.upto)),
-            _ if !reader.0.is_empty() => damaged(format!("{} bytes after the last tuple", reader.0.len())),
-            _ => Ok(summary),
+            Some(last) if last.upto != summary.n => reader.damaged(format!("{} values of {n}", last.upto)),
+            _ => reader.end().map(|()| summary),
         }
     }
 
@@ -141,13 +143,13 @@ impl<K: Key> Summary<K> {
         let before = self.tuples.last();
         let key = before.map_or(0, |tuple| tuple.key.to_bits()).checked_add(step);
         let Some(key) = key.filter(|key| *key <= K::MAX.to_bits() && (step > 0 || before.is_none())) else {
-            return damaged(format!("keys that do not ascend within {} bits", K::BITS));
+            return reader.damaged(format!("keys that do not ascend within {} bits", K::BITS));
         };
         let known = before.map_or(0, |tuple| tuple.upto);
         let least = before.map_or(0, |tuple| tuple.below.max(tuple.upto));
         let upto = u128::from(known) + (token >> 1);
         if upto <= known.into() || upto > self.n.into() {
-            return damaged(format!(
+            return reader.damaged(format!(
                 "a tuple that ends at value {upto} of {}, after {known}",
                 self.n
             ));
@@ -160,7 +162,7 @@ impl<K: Key> Summary<K> {
             most.min(i128::from(self.n) - 1)
         };
         if below < i128::from(least) || below > most {
-            return damaged(format!(
+            return reader.damaged(format!(
                 "{below} values below a tuple: allowed are {least} to {most}"
             ));
         }
@@ -172,10 +174,6 @@ impl<K: Key> Summary<K> {
     }
 }
 
-fn damaged<T>(what: String) -> Result<T> {
-    exec_err!("a damaged quantile sketch: {what}")
-}
-
 fn unzigzag(bits: u64) -> i64 {
     (bits >> 1) as i64 ^ -((bits & 1) as i64)
 }
@@ -185,45 +183,4 @@ pub(super) fn checksum(bytes: &[u8]) -> u32 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, step);
     (hash >> 32) as u32 ^ hash as u32
-}
-
-/// LEB128: seven bits a byte, the lowest first, the top bit set on all bytes but the last.
-fn put(bytes: &mut Vec<u8>, mut number: u128) {
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number as u8);
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, length: usize, what: &str) -> Result<&'a [u8]> {
-        let Some((taken, rest)) = self.0.split_at_checked(length) else {
-            return damaged(format!("{what} of {length} bytes, {} are left", self.0.len()));
-        };
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn number<T: TryFrom<u128>>(&mut self, what: &str) -> Result<T> {
-        let mut number = 0_u128;
-        for index in 0.. {
-            let Some((byte, rest)) = self.0.split_first() else {
-                return damaged(format!("it ends inside a {what}"));
-            };
-            self.0 = rest;
-            let (part, shift) = (u128::from(byte & 0x7f), 7 * index);
-            let fits = shift < u128::BITS && (part << shift) >> shift == part;
-            if !fits {
-                break;
-            }
-            number |= part << shift;
-            if byte & 0x80 == 0 {
-                return T::try_from(number).or_else(|_| damaged(format!("{what} {number} is out of range")));
-            }
-        }
-        damaged(format!("{what} of more than 128 bits"))
-    }
 }

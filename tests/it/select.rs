@@ -11,10 +11,11 @@ use datafusion_quantiles::kernel::choose::{Choice, Form};
 use datafusion_quantiles::kernel::naive::NaiveBackend;
 use datafusion_quantiles::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
 use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane, Stop};
-use datafusion_quantiles::key::{KeyBits, KeySpec};
+use datafusion_quantiles::key::{KeyBits, KeySpec, Width};
 use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
 use datafusion_quantiles::select::gk_select::GkSelect;
 use datafusion_quantiles::select::sample_select::SampleSelect;
+use datafusion_quantiles::select::splitters::NearestSplitter;
 use datafusion_quantiles::select::{LocalShards, SimulatedShards, Solution, Strategy, solve_ranks};
 use datafusion_quantiles::sketch::Epsilon;
 use proptest::prelude::*;
@@ -61,11 +62,22 @@ fn strategies() -> Vec<Box<dyn Strategy>> {
         Box::new(DistributedBms::default()),
         Box::new(DistributedBms { buckets: 64 }),
         Box::new(Dibms::default()),
-        Box::new(Dibms { buckets: 64 }),
+        Box::new(Dibms {
+            buckets: 64,
+            collected: 0,
+        }),
+        Box::new(Dibms {
+            buckets: 300,
+            collected: 9,
+        }),
         Box::new(GkSelect::with(eps(100.0))),
         Box::new(GkSelect::with(eps(3.0))),
         Box::new(GkSelect::try_new(1000, 3, 5, u64::MAX).unwrap()),
     ]
+}
+
+fn simulated(width: Width, lanes: Vec<Box<dyn Lane>>) -> SimulatedShards {
+    SimulatedShards::try_new(width, lanes, 1).unwrap()
 }
 
 fn run(
@@ -96,7 +108,7 @@ fn check(values: &ArrayRef, shards: usize, batch: usize, ranks: &[u64]) {
     let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
     for strategy in strategies() {
         let lanes = lanes(&CpuBackend::default(), values, shards, batch);
-        let mut simulated = SimulatedShards::new(spec.width(), lanes);
+        let mut simulated = simulated(spec.width(), lanes);
         let solution = run(&mut simulated, strategy.as_ref(), ranks);
         let found: Vec<KeyBits> = ranks.iter().map(|rank| solution.key_at(*rank).unwrap()).collect();
         assert_eq!(found, expected, "{} on {shards} shards", strategy.label());
@@ -166,7 +178,7 @@ fn all_equal_data_copies_nothing() {
         for strategy in strategies().into_iter().skip(1) {
             let lanes = lanes(&CpuBackend::default(), &values, 4, 8192);
             let width = KeySpec::try_new(values.data_type()).unwrap().width();
-            let mut simulated = SimulatedShards::new(width, lanes);
+            let mut simulated = simulated(width, lanes);
             let solution = run(&mut simulated, strategy.as_ref(), &[1, 50_000, 100_000]);
             let names: Vec<_> = solution.rounds.iter().map(|round| round.request).collect();
             let first = match strategy.label() {
@@ -198,11 +210,10 @@ fn gk_select_takes_two_rounds_and_copies_what_its_error_allows() {
             let width = KeySpec::try_new(values.data_type()).unwrap().width();
             for count in [1, 9, 99] {
                 let ranks = ranks_of(n as u64, count);
-                let mut simulated =
-                    SimulatedShards::new(width, lanes(&CpuBackend::default(), &values, shards, 8192));
+                let mut simulated = simulated(width, lanes(&CpuBackend::default(), &values, shards, 8192));
                 let solution = run(&mut simulated, &GkSelect::with(eps(accuracy)), &ranks);
                 let what = format!("{n} values, {shards} shards, {count} ranks, {pattern:?}");
-                assert_eq!(simulated.ledger().rounds, ["sketch", "count"], "{what}");
+                assert_eq!(simulated.ledger().rounds(), ["sketch", "count"], "{what}");
                 let copied = solution.rounds[1].values as f64 - (4 * ranks.len() + 1) as f64;
                 let most = 4.0 * n as f64 / accuracy * ranks.len() as f64;
                 assert!(copied <= most, "{what}: {copied} values copied, {most} at most");
@@ -216,7 +227,7 @@ fn gk_select_finds_more_ranks_than_a_count_tells_apart() {
     let n = 100_000;
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(n, 9)));
     let ranks: Vec<u64> = (1..=n as u64).step_by(3).collect();
-    let mut shards = SimulatedShards::new(
+    let mut shards = simulated(
         KeySpec::try_new(values.data_type()).unwrap().width(),
         lanes(&CpuBackend::default(), &values, 3, 8192),
     );
@@ -240,9 +251,9 @@ fn traces_are_those_of_the_named_methods() {
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(400_000, 7)));
     let trace = |strategy: &dyn Strategy, ranks: &[u64]| {
         let spec = KeySpec::try_new(values.data_type()).unwrap();
-        let mut shards = SimulatedShards::new(spec.width(), lanes(&CpuBackend::default(), &values, 4, 8192));
+        let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 4, 8192));
         run(&mut shards, strategy, ranks);
-        shards.ledger().rounds.clone()
+        shards.ledger().rounds()
     };
     let ranks = ranks_of(400_000, 99);
     let brackets = SampleSelect::new(Choice {
@@ -259,13 +270,96 @@ fn traces_are_those_of_the_named_methods() {
         trace(&DistributedBms::default(), &ranks),
         ["sample", "count", "extract"]
     );
-    let dibms = trace(&Dibms::default(), &ranks);
+    // Little is left after one count.
+    assert_eq!(trace(&Dibms::default(), &ranks), ["sample", "count", "extract"]);
+    let to_the_end = Dibms {
+        buckets: 8192,
+        collected: 0,
+    };
+    let dibms = trace(&to_the_end, &ranks);
     assert_eq!(dibms[..3], ["sample", "count", "count"]);
     assert_eq!(dibms.iter().filter(|name| **name == "sample").count(), 1);
     assert!(
         dibms.iter().filter(|name| **name == "extract").count() <= 1,
         "{dibms:?}"
     );
+}
+
+/// What is collected in the end is less than what a count sends, so ten times the data send about as much.
+#[test]
+fn dibms_sends_as_much_for_more_data() {
+    let sent = |n: usize, ranks: u64| {
+        let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(n, 4)));
+        let spec = KeySpec::try_new(values.data_type()).unwrap();
+        let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 4, 8192));
+        let n = n as u64;
+        let ranks: Vec<u64> = (1..=ranks).map(|i| i * n / (ranks + 1)).collect();
+        run(&mut shards, &Dibms::default(), &ranks);
+        shards.ledger().values() as f64
+    };
+    for ranks in [11, 101] {
+        let (few, many) = (sent(100_000, ranks), sent(1_000_000, ranks));
+        assert!(
+            (0.85..1.15).contains(&(many / few)),
+            "{ranks} ranks: {few}, {many}"
+        );
+    }
+}
+
+/// One sample and one count: keys of the data, and the ranks that they have.
+#[test]
+fn nearest_splitters_have_the_ranks_that_they_say() {
+    for pattern in patterns::ALL {
+        let values: ArrayRef = Arc::new(Int64Array::from(pattern.words(60_000, 6)));
+        let spec = KeySpec::try_new(values.data_type()).unwrap();
+        let mut sorted = spec.keys(&values).unwrap();
+        sorted.sort_unstable();
+        for buckets in [2, 64, 1024] {
+            let strategy = NearestSplitter::try_new(buckets).unwrap();
+            let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 3, 8192));
+            let ranks = ranks_of(60_000, 99);
+            let solution = run(&mut shards, &strategy, &ranks);
+            assert_eq!(shards.ledger().rounds(), ["sample", "count"]);
+            let mut worst = 0;
+            for rank in ranks {
+                let key = solution.key_at(rank).unwrap();
+                let (first, last) = solution.place_at(rank).unwrap();
+                let what = format!("{pattern:?}, {buckets} buckets, rank {rank}: {first}..={last}");
+                assert!(first <= last, "{what}");
+                // The first rank that the key has, and another that it has.
+                assert_eq!(
+                    sorted.partition_point(|other| *other < key) as u64 + 1,
+                    first,
+                    "{what}"
+                );
+                assert_eq!(sorted[last as usize - 1], key, "{what}");
+                worst = worst
+                    .max(first.saturating_sub(rank))
+                    .max(rank.saturating_sub(last));
+            }
+            // The outer ranks lie a bucket from the next splitter, whose size a sample of 32 a bucket tells roughly.
+            let most = 2 * 60_000 / u64::from(buckets);
+            assert!(worst <= most, "{pattern:?}, {buckets} buckets: off by {worst}");
+        }
+    }
+}
+
+#[test]
+fn few_values_are_ranked_exactly_whatever_the_buckets() {
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(60, 6)));
+    let spec = KeySpec::try_new(values.data_type()).unwrap();
+    let mut sorted = spec.keys(&values).unwrap();
+    sorted.sort_unstable();
+    let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 2, 7));
+    let ranks: Vec<u64> = (1..=60).collect();
+    let solution = run(&mut shards, &NearestSplitter::try_new(2).unwrap(), &ranks);
+    for rank in ranks {
+        assert_eq!(solution.key_at(rank).unwrap(), sorted[rank as usize - 1]);
+        assert_eq!(solution.place_at(rank).unwrap(), (rank, rank));
+    }
+    for buckets in [0, 1, NearestSplitter::MOST + 1] {
+        assert!(NearestSplitter::try_new(buckets).is_err(), "{buckets}");
+    }
 }
 
 /// Expected values sent, DIBMS Table 2: `q` nodes of which one is the host.
@@ -311,15 +405,22 @@ fn values_sent_are_within_a_tenth_of_the_expected_ones() {
                 "{name} m={m} q={q} B={b}: {sent} of {expected} expected"
             );
         };
-        let mut shards = SimulatedShards::new(spec.width(), even());
+        let mut shards = simulated(spec.width(), even());
         run(&mut shards, &DistributedBms { buckets: b }, &ranks);
         close(shards.ledger().values(), table_2(sizes, None), "distributed_bms");
 
-        let mut shards = SimulatedShards::new(spec.width(), even());
-        run(&mut shards, &Dibms { buckets: b }, &ranks);
+        let mut shards = simulated(spec.width(), even());
+        run(
+            &mut shards,
+            &Dibms {
+                buckets: b,
+                collected: 0,
+            },
+            &ranks,
+        );
         let iterations = shards
             .ledger()
-            .rounds
+            .rounds()
             .iter()
             .filter(|name| **name == "count")
             .count()
@@ -507,7 +608,7 @@ fn memory_is_asked_for_by_name_and_a_missing_oracle_is_no_loss() {
         .open(&spec, MemoryConsumer::new("tight").register(&tight))
         .unwrap();
     filled.append(&values, None).unwrap();
-    let mut shards = SimulatedShards::new(spec.width(), vec![filled]);
+    let mut shards = simulated(spec.width(), vec![filled]);
     let cells = SampleSelect::new(Choice {
         form: Form::Cells,
         sample: 1 << 12,
@@ -574,7 +675,7 @@ proptest! {
         sorted.sort_unstable();
         let ranks = ranks_of(len as u64, count);
         let strategy = &strategies()[strategy];
-        let mut shards = SimulatedShards::new(spec.width(), lanes(&CpuBackend::default(), &values, shards, batch));
+        let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, shards, batch));
         let solution = futures::executor::block_on(solve_ranks(&mut shards, strategy.as_ref(), ranks.clone()))
             .map_err(|error| TestCaseError::fail(error.to_string()))?;
         for rank in ranks {

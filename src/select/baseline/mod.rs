@@ -1,0 +1,193 @@
+//! Baselines for comparison: the methods that the strategies of this crate are measured against, over a simulated
+//! cluster whose messages are real bytes. Nothing else uses them.
+//!
+//! | rival | rounds | bytes, of `n` keys on `P` shards | source |
+//! | --- | --- | --- | --- |
+//! | [`Rival::Psrs`] | 3 | `n (P - 1) / P` keys, `P^2` samples | Shi and Schaeffer 1992; GK Select, section IV-1 |
+//! | [`Rival::AlFuraih`] | `O(log n)`, counts up a tree | 5 values a message | GK Select, section IV-2 |
+//! | [`Rival::Jeffers`] | `O(log n)`, counts to the host | 5 values a message | GK Select, section IV-3 |
+//! | [`Rival::GkSelectCount`] | 3: sketches, counts, candidates up a tree | a sketch and `eps n` keys a shard | GK Select, section V |
+//! | [`Rival::SortAndChoose`] | 1, a tree | `n/2 log2 P` keys | DIBMS, section II |
+//! | [`Rival::SortAndChooseFlat`] | 1 | `n (P - 1) / P` keys | the same, without the tree |
+//! | [`Rival::Quickselect`] | 1 | `n (P - 1) / P` keys | Hoare 1961 ("Find"), in one partition |
+//!
+//! A rival takes what helps it: local sorts are sample sorts, counts of several ranks share rounds, equal keys spread
+//! over all shards. What it may not take is a message that is not counted ([`Ledger`]).
+
+mod count_discard;
+mod gk_select_count;
+mod local_sort;
+mod partition;
+#[cfg(test)]
+mod patterns;
+mod psrs;
+mod quickselect;
+mod samplesort;
+mod sort_and_choose;
+
+#[cfg(test)]
+mod tests;
+
+use datafusion::common::{Result, exec_err};
+
+use super::cluster::{Cluster, Gather};
+use super::ledger::Ledger;
+use crate::kernel::round::KeyVec;
+use crate::key::{Key, KeyBits};
+use crate::sketch::Epsilon;
+pub use local_sort::{LocalSort, sort};
+
+/// The methods to compare with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Rival {
+    /// Parallel sorting by regular sampling, then the keys at the ranks.
+    Psrs,
+    /// Al-Furaih's select: a pivot a round, counts and candidate pivots reduced in a tree.
+    AlFuraih,
+    /// Jeffers's select: the same, collected by the host from every shard.
+    Jeffers,
+    /// GK Select as in its paper: a pivot from a sketch, a count, then the keys between the pivot and the rank.
+    GkSelectCount,
+    /// Each shard sorts, pairs merge up a tree, the host chooses.
+    SortAndChoose,
+    /// Each shard sorts, the host merges all of them and chooses.
+    SortAndChooseFlat,
+    /// The host collects all keys and selects.
+    Quickselect,
+}
+
+impl Rival {
+    /// All of them.
+    pub const ALL: [Rival; 7] = [
+        Rival::Psrs,
+        Rival::AlFuraih,
+        Rival::Jeffers,
+        Rival::GkSelectCount,
+        Rival::SortAndChoose,
+        Rival::SortAndChooseFlat,
+        Rival::Quickselect,
+    ];
+
+    /// The name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rival::Psrs => "psrs",
+            Rival::AlFuraih => "al_furaih",
+            Rival::Jeffers => "jeffers",
+            Rival::GkSelectCount => "gk_select_count",
+            Rival::SortAndChoose => "sort_and_choose",
+            Rival::SortAndChooseFlat => "sort_and_choose_flat",
+            Rival::Quickselect => "quickselect",
+        }
+    }
+}
+
+/// How a rival is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setup {
+    /// Threads that play the shards; at least 1.
+    pub threads: usize,
+    /// Seed of pivots.
+    pub seed: u64,
+    /// What sorts the keys of a shard.
+    pub sort: LocalSort,
+    /// Candidates that count-and-discard fetches instead of another round; 0: it ends as in the source, when every
+    /// rank was a pivot's. `None`: the square of the number of shards.
+    pub few: Option<u64>,
+    /// Error fraction of the sketches of GK Select. `None`: what [`GkSelect::try_new`] chooses.
+    pub eps: Option<Epsilon>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            seed: 1,
+            sort: LocalSort::InPlace,
+            few: None,
+            eps: None,
+        }
+    }
+}
+
+/// What a rival found, and what it sent.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The key of each rank.
+    pub keys: Vec<KeyBits>,
+    /// The messages and the work.
+    pub ledger: Ledger,
+}
+
+/// Finds the keys of ranks: 1-based, ascending, distinct, at most the number of keys on all shards. The first shard is
+/// the host, as in DIBMS (section II); it and the number of keys are known to all.
+///
+/// # Errors
+/// If there is no shard, shards differ in width, ranks are not as above, or no threads are given.
+pub fn solve(rival: Rival, shards: Vec<KeyVec>, ranks: &[u64], setup: &Setup) -> Result<Outcome> {
+    match shards.first() {
+        None => exec_err!("a baseline needs at least one shard"),
+        Some(KeyVec::W32(_)) => solve_keys::<u32>(rival, shards, ranks, setup),
+        Some(KeyVec::W64(_)) => solve_keys::<u64>(rival, shards, ranks, setup),
+        Some(KeyVec::W128(_)) => solve_keys::<u128>(rival, shards, ranks, setup),
+    }
+}
+
+fn solve_keys<K: Key + Lane>(
+    rival: Rival,
+    shards: Vec<KeyVec>,
+    ranks: &[u64],
+    setup: &Setup,
+) -> Result<Outcome> {
+    let shards: Vec<Vec<K>> = shards.into_iter().map(K::lane).collect::<Result<_>>()?;
+    let mut cluster = Cluster::try_new(shards.len(), setup.threads)?;
+    check(ranks, shards.iter().map(|keys| keys.len() as u64).sum())?;
+    let keys = match rival {
+        _ if ranks.is_empty() => vec![],
+        Rival::Psrs => psrs::psrs(&mut cluster, shards, ranks, setup.sort)?,
+        Rival::AlFuraih => count_discard::select(&mut cluster, shards, ranks, Gather::Tree, setup)?,
+        Rival::Jeffers => count_discard::select(&mut cluster, shards, ranks, Gather::Flat, setup)?,
+        Rival::GkSelectCount => gk_select_count::select(&mut cluster, shards, ranks, setup)?,
+        Rival::SortAndChoose => {
+            sort_and_choose::sort_and_choose(&mut cluster, shards, ranks, Gather::Tree, setup.sort)?
+        }
+        Rival::SortAndChooseFlat => {
+            sort_and_choose::sort_and_choose(&mut cluster, shards, ranks, Gather::Flat, setup.sort)?
+        }
+        Rival::Quickselect => quickselect::quickselect(&mut cluster, shards, ranks, setup.seed)?,
+    };
+    Ok(Outcome {
+        keys: keys.into_iter().map(Key::to_bits).collect(),
+        ledger: cluster.into_ledger(),
+    })
+}
+
+fn check(ranks: &[u64], population: u64) -> Result<()> {
+    let ascending = ranks.is_sorted_by(|left, right| left < right);
+    let inside = ranks.iter().all(|rank| (1..=population).contains(rank));
+    match ascending && inside {
+        true => Ok(()),
+        false => exec_err!("ranks must be ascending, distinct and between 1 and {population}: {ranks:?}"),
+    }
+}
+
+/// Keys of one width out of a [`KeyVec`].
+trait Lane: Sized {
+    fn lane(keys: KeyVec) -> Result<Vec<Self>>;
+}
+
+macro_rules! lane {
+    ($type:ty, $variant:ident) => {
+        impl Lane for $type {
+            fn lane(keys: KeyVec) -> Result<Vec<Self>> {
+                match keys {
+                    KeyVec::$variant(keys) => Ok(keys),
+                    _ => exec_err!("shards hold keys of different widths"),
+                }
+            }
+        }
+    };
+}
+lane!(u32, W32);
+lane!(u64, W64);
+lane!(u128, W128);
