@@ -8,6 +8,7 @@ use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
+use crate::functions::gk::{GkName, Sampled};
 use crate::functions::{EXACT_QUANTILES, Selected};
 use crate::key::{ByteSpec, KeySpec};
 use crate::select::quantile::{Ask, Quantile};
@@ -21,12 +22,14 @@ pub enum ExecAggregate {
     Plain(PlainAggregate),
 }
 
-/// A call of `exact_quantiles`.
+/// A call of `exact_quantiles`, or of one that is answered from a sample.
 #[derive(Debug, Clone)]
 pub struct QuantilesCall {
     argument: Arc<dyn PhysicalExpr>,
     filter: Option<Arc<dyn PhysicalExpr>>,
     selected: Selected,
+    /// How it is answered if not exactly.
+    sampled: Option<Sampled>,
 }
 
 impl QuantilesCall {
@@ -46,7 +49,19 @@ impl QuantilesCall {
             argument,
             filter,
             selected: Selected::try_new(data_type, ask, is_list, false)?,
+            sampled: None,
         })
+    }
+
+    /// The same by the nearest splitters of a sample, over a type with keys.
+    pub(crate) fn sampled(mut self, sampled: Sampled) -> Self {
+        self.sampled = Some(sampled);
+        self
+    }
+
+    /// Whether the ranks that the answers have are wanted too.
+    pub(super) fn wants_bounds(&self) -> bool {
+        self.sampled.is_some_and(|sampled| sampled.bounds)
     }
 
     /// The same over the distinct values only.
@@ -68,17 +83,21 @@ impl Display for QuantilesCall {
         } else {
             ""
         };
-        write!(f, "{EXACT_QUANTILES}({distinct}{}, ", self.argument)?;
+        let name: &dyn Display = match self.sampled {
+            None => &EXACT_QUANTILES,
+            Some(Sampled { bounds: false, .. }) => &GkName::ApproxPercentileSample,
+            Some(Sampled { bounds: true, .. }) => &GkName::ApproxPercentileSampleBounds,
+        };
+        write!(f, "{name}({distinct}{}, ", self.argument)?;
         match (self.selected.is_list(), ask.quantiles.as_slice()) {
             (false, [quantile]) => write!(f, "{quantile}")?,
             (_, quantiles) => write!(f, "{}", Abbreviated(quantiles))?,
         }
-        write!(
-            f,
-            ", {}{})",
-            ask.method,
-            if ask.descending { " desc" } else { "" }
-        )?;
+        match self.sampled {
+            None => write!(f, ", {}", ask.method)?,
+            Some(sampled) => write!(f, ", {} buckets", sampled.buckets)?,
+        }
+        write!(f, "{})", if ask.descending { " desc" } else { "" })?;
         fmt_filter(&self.filter, f)
     }
 }
@@ -139,6 +158,8 @@ pub(super) struct KeyColumn {
     pub(super) bytes: Option<ByteSpec>,
     /// Whether its calls are over distinct values.
     pub(super) distinct: bool,
+    /// Buckets, if its calls are answered from a sample.
+    pub(super) buckets: Option<u32>,
 }
 
 impl Display for KeyColumn {
@@ -195,11 +216,13 @@ impl Aggregates {
     /// Index of the column that `call` reads.
     fn column(&mut self, call: &QuantilesCall) -> usize {
         let (spec, distinct) = (call.selected.spec(), call.selected.is_distinct());
+        let buckets = call.sampled.map(|sampled| sampled.buckets);
         let same = |column: &KeyColumn| {
             column.argument.eq(&call.argument)
                 && column.filter.eq(&call.filter)
                 && column.spec == spec
                 && column.distinct == distinct
+                && column.buckets == buckets
         };
         self.columns.iter().position(same).unwrap_or_else(|| {
             self.columns.push(KeyColumn {
@@ -208,6 +231,7 @@ impl Aggregates {
                 spec: spec.clone(),
                 bytes: call.selected.bytes().cloned(),
                 distinct,
+                buckets,
             });
             self.columns.len() - 1
         })

@@ -18,7 +18,8 @@ use datafusion::physical_plan::metrics::{
 use super::aggregate::{Aggregates, KeyColumn, Output, QuantilesCall};
 use super::room::{Columns, Wanting, make_room};
 use super::scan::{Kept, PartitionScan, in_order};
-use crate::functions::Selected;
+use crate::functions::gk::bounds_rows;
+use crate::functions::{Selected, SelectedColumn};
 use crate::kernel::choose::Plan;
 use crate::kernel::memory::Workspace;
 use crate::kernel::values::Values;
@@ -26,6 +27,7 @@ use crate::kernel::{CpuBackend, Stop, may_fail};
 use crate::key::Width;
 use crate::select::by_value::{ValueSelection, ValueSolution};
 use crate::select::distinct::solve_distinct;
+use crate::select::splitters::nearest_splitters;
 use crate::select::workers::Workers;
 use crate::select::{Ask, LocalShards, Solution, StrategyName, solve};
 
@@ -186,7 +188,12 @@ impl Run {
 
     /// Rounds over a column of keys, for all the calls that share it. What was kept of the others comes back.
     async fn solve_keys(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
-        let KeyColumn { spec, distinct, .. } = &self.aggregates.columns[column];
+        let KeyColumn {
+            spec,
+            distinct,
+            buckets,
+            ..
+        } = &self.aggregates.columns[column];
         let (width, distinct) = (spec.width(), *distinct);
         let wanting = Wanting {
             n: columns[column].iter().map(Kept::len).sum(),
@@ -205,9 +212,10 @@ impl Run {
         let mut shards = LocalShards::new(width, lanes.collect(), plan.threads, Stop::default())
             .within(plan.room, Arc::clone(&self.workspace));
         let asks = self.asks(column);
-        let solution = match distinct {
-            true => solve_distinct(&mut shards, &Workers::new(plan.threads), &asks).await?,
-            false => solve(&mut shards, self.strategy, &asks).await?,
+        let solution = match *buckets {
+            _ if distinct => solve_distinct(&mut shards, &Workers::new(plan.threads), &asks).await?,
+            Some(buckets) => nearest_splitters(&mut shards, buckets, &asks).await?,
+            None => solve(&mut shards, self.strategy, &asks).await?,
         };
         self.metrics.record(&solution);
         Ok((columns, Solved::Keys(solution)))
@@ -282,6 +290,9 @@ fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValue> {
         (Selected::Keys(column), Solved::Keys(solution)) => {
             let key_at = |rank| solution.key_at(rank);
             let answers = column.ask().answers(column.spec(), solution.n, &key_at)?;
+            if call.wants_bounds() {
+                return with_bounds(column, answers, solution);
+            }
             column.row(answers, solution.n)
         }
         (Selected::Bytes(column), Solved::Bytes(solution)) => {
@@ -290,6 +301,20 @@ fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValue> {
         }
         _ => internal_err!("{call} was answered by another column"),
     }
+}
+
+/// The answers with the ranks that they have, in the order of the quantiles.
+fn with_bounds(column: &SelectedColumn, answers: ArrayRef, solution: &Solution) -> Result<ScalarValue> {
+    let (n, ask) = (solution.n, column.ask());
+    let places = ask.quantiles.iter().map(|quantile| match (n, ask.descending) {
+        (0, _) => Ok((0, 0)),
+        (_, false) => solution.place_at(quantile.rank(n)),
+        (_, true) => solution.place_at(n + 1 - quantile.rank(n)),
+    });
+    let places = places.collect::<Result<Vec<_>>>()?;
+    let counts = vec![n; places.len()];
+    let (least, most) = places.into_iter().unzip();
+    column.row(bounds_rows(answers, least, most, counts)?, n)
 }
 
 /// One accumulator for each aggregate, from those of all partitions.

@@ -158,12 +158,12 @@ impl<S: Typed> SelectedColumn<S> {
         })
     }
 
-    /// The answers of one group, as the value of its row.
+    /// The answers of one group, as the value of its row: NULL if it has no values.
     pub(crate) fn row(&self, answers: ArrayRef, n: u64) -> Result<ScalarValue> {
-        if n == 0 {
-            return ScalarValue::try_from(&self.result_type()?);
-        }
+        let one = answers.data_type();
         match self.is_list {
+            true if n == 0 => ScalarValue::try_from(&DataType::new_list(one.clone(), true)),
+            false if n == 0 => ScalarValue::try_from(one),
             true => Ok(SingleRowListArrayBuilder::new(answers)
                 .with_nullable(true)
                 .build_list_scalar()),

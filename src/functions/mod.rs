@@ -32,7 +32,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr};
 
 use crate::select::quantile::Method;
 
-pub(crate) use accumulator::Selected;
+pub(crate) use accumulator::{Selected, SelectedColumn};
 pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
 pub use exact_quantiles::ExactQuantiles;
 pub(crate) use exact_quantiles::ordered_type;

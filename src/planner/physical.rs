@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::catalog::Session;
-use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode};
@@ -17,8 +17,8 @@ use super::QuantilesNode;
 use super::rewrite::{aggregate_call, is_quantiles};
 use crate::config::QuantilesOptions;
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, QuantilesCall, QuantilesExec};
-use crate::functions::{ExactQuantiles, constant_quantiles};
-use crate::select::quantile::Ask;
+use crate::functions::{ExactQuantiles, GkFunction, constant_quantiles};
+use crate::select::quantile::{Ask, Method};
 
 /// Plans [`QuantilesNode`]s: for a query planner that is built from several extension planners.
 #[derive(Debug, Default)]
@@ -83,12 +83,15 @@ impl Lowering<'_> {
         let call = aggregate_call(expr)
             .ok_or_else(|| internal_datafusion_err!("a Quantiles node holds aggregates only, got {expr}"))?;
         let is_grouped = !self.node.group_expr().is_empty();
-        match ExactQuantiles::of(&call.func) {
-            Some(function) if is_quantiles(call, is_grouped, self.node.input().schema()) => {
-                self.quantiles(function, call).map(ExecAggregate::Quantiles)
-            }
-            _ => self.plain(expr).map(ExecAggregate::Plain),
+        if !is_quantiles(call, is_grouped, self.node.input().schema()) {
+            return self.plain(expr).map(ExecAggregate::Plain);
         }
+        let planned = match (ExactQuantiles::of(&call.func), GkFunction::of(&call.func)) {
+            (Some(function), _) => self.quantiles(function, call),
+            (None, Some(function)) => self.sampled(function, call),
+            (None, None) => internal_err!("{} selects no quantiles", call.func.name()),
+        };
+        planned.map(ExecAggregate::Quantiles)
     }
 
     fn quantiles(&self, function: &ExactQuantiles, call: &AggregateFunction) -> Result<QuantilesCall> {
@@ -105,15 +108,30 @@ impl Lowering<'_> {
             method: function.method(),
             descending: function.is_descending(),
         };
-        let filter = call.params.filter.as_ref().map(|filter| self.expr(filter));
-        let argument = self.expr(x)?;
-        let data_type = argument.data_type(&self.input.schema())?;
-        let planned =
-            QuantilesCall::try_new(argument, &data_type, filter.transpose()?, ask, quantiles.is_list)?;
+        let planned = self.call(x, call, ask, quantiles.is_list)?;
         Ok(match call.params.distinct {
             true => planned.distinct(),
             false => planned,
         })
+    }
+
+    fn sampled(&self, function: &GkFunction, call: &AggregateFunction) -> Result<QuantilesCall> {
+        let (Some((quantiles, sampled)), [x]) = (function.sampled(), call.params.args.as_slice()) else {
+            return internal_err!("{} is planned with its constants bound", call.func.name());
+        };
+        let ask = Ask {
+            quantiles: quantiles.list.clone(),
+            method: Method::Disc,
+            descending: function.is_descending(),
+        };
+        Ok(self.call(x, call, ask, quantiles.is_list)?.sampled(sampled))
+    }
+
+    fn call(&self, x: &Expr, call: &AggregateFunction, ask: Ask, is_list: bool) -> Result<QuantilesCall> {
+        let filter = call.params.filter.as_ref().map(|filter| self.expr(filter));
+        let argument = self.expr(x)?;
+        let data_type = argument.data_type(&self.input.schema())?;
+        QuantilesCall::try_new(argument, &data_type, filter.transpose()?, ask, is_list)
     }
 
     fn plain(&self, expr: &Expr) -> Result<PlainAggregate> {

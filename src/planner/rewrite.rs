@@ -8,7 +8,7 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, Extension, LogicalPlan};
 
 use super::QuantilesNode;
-use crate::functions::ExactQuantiles;
+use crate::functions::{ExactQuantiles, GkFunction};
 use crate::key::KeySpec;
 
 /// Replaces each aggregation that [`QuantilesNode`] can stand in for, in subqueries too.
@@ -68,7 +68,12 @@ pub(super) fn is_quantiles(call: &AggregateFunction, is_grouped: bool, input: &D
         let x = call.params.args.first().map(|x| x.get_type(input));
         matches!(x, Some(Ok(data_type)) if KeySpec::supports(&data_type))
     };
-    ExactQuantiles::of(&call.func).is_some() && ((!is_grouped && !call.params.distinct) || has_keys())
+    let is_plain = !is_grouped && !call.params.distinct;
+    match GkFunction::of(&call.func) {
+        // Those from a sample are rounds over all values; sketches are better off as accumulators.
+        Some(function) => function.sampled().is_some() && is_plain && has_keys(),
+        None => ExactQuantiles::of(&call.func).is_some() && (is_plain || has_keys()),
+    }
 }
 
 fn has_subquery(expr: &Expr) -> bool {

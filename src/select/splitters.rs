@@ -13,7 +13,7 @@ use datafusion::common::{Result, internal_err};
 
 use super::progress::Progress;
 use super::sample_select::{after, extract_or_narrow};
-use super::{Step, Strategy};
+use super::{Ask, Shards, Solution, Step, Strategy, solve_ranks, wanted_ranks};
 use crate::kernel::buckets::{Cells, Edges, MAX_CELLS};
 use crate::kernel::round::{Brackets, KeyVec, Reply, Request};
 use crate::key::{KeyBits, Width};
@@ -88,6 +88,19 @@ impl Strategy for NearestSplitter {
             (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
         }
     }
+}
+
+/// The nearest splitters, of so many buckets, to the order statistics that all of `asks` need.
+///
+/// # Errors
+/// Those of the shards; an internal error for a number of buckets that is not allowed.
+pub(crate) async fn nearest_splitters(
+    shards: &mut dyn Shards,
+    buckets: u32,
+    asks: &[&Ask],
+) -> Result<Solution> {
+    let ranks = wanted_ranks(asks, shards.population());
+    solve_ranks(shards, &NearestSplitter::try_new(buckets)?, ranks).await
 }
 
 /// Order statistics of a sorted sample at equal distances, so many that they make at most `buckets`.

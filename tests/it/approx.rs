@@ -230,6 +230,60 @@ async fn check_stored(ctx: &datafusion::prelude::SessionContext, case: &Case, va
     }
 }
 
+/// A sample's nearest splitters: values of the column, with the ranks that they are said to have; exact for few values.
+async fn check_sample(case: &Case, buckets: u64) {
+    let values = values(&case.data_type, case.pattern, case.len, case.seed, case.nulls);
+    let ctx = session(case.partitions);
+    register(
+        &ctx,
+        "t",
+        &batch(vec![("x", Arc::clone(&values))]),
+        case.partitions,
+        case.batch,
+    );
+    let desc = if case.descending { "DESC" } else { "ASC" };
+    let call = |name: &str| format!("{name}({QUANTILES:?}, {buckets}) WITHIN GROUP (ORDER BY x {desc})");
+    let names = ["approx_percentile_sample", "approx_percentile_sample_bounds"];
+    let sql = format!("SELECT {}, {} FROM t", call(names[0]), call(names[1]));
+    let found = query(&ctx, &sql)
+        .await
+        .unwrap_or_else(|error| panic!("{sql}: {error}"));
+    let (a, b) = (
+        found[0].column(0).as_list::<i32>(),
+        found[0].column(1).as_list::<i32>(),
+    );
+    let sorted = sorted_keys(&values, 0..case.len);
+    assert_eq!(
+        [a.is_null(0), b.is_null(0)],
+        [sorted.is_empty(); 2],
+        "{sql} {case:?}"
+    );
+    if sorted.is_empty() {
+        return;
+    }
+    let (a, b) = (a.value(0), b.value(0));
+    let bounds = b.as_struct();
+    assert_eq!(&a, bounds.column(0), "{sql} {case:?}");
+    let keys = KeySpec::try_new(a.data_type()).unwrap().keys(&a).unwrap();
+    let ranks = |at: usize| bounds.column(at).as_primitive::<UInt64Type>();
+    let n = sorted.len() as u64;
+    for (at, (q, key)) in QUANTILES.iter().zip(keys).enumerate() {
+        let rank = Quantile::try_from_f64(*q).unwrap().rank(n);
+        let wanted = if case.descending { n + 1 - rank } else { rank };
+        let (least, most) = (ranks(1).value(at), ranks(2).value(at));
+        let what = format!("{sql}: quantile {q} has ranks {least}..={most}, {case:?}");
+        assert!(least <= most && ranks(3).value(at) == n, "{what}");
+        assert_eq!(
+            [sorted[least as usize - 1], sorted[most as usize - 1]],
+            [key; 2],
+            "{what}"
+        );
+        if n <= 32 * buckets {
+            assert_eq!(key, sorted[wanted as usize - 1], "{what}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: crate::select::cases(), failure_persistence: None, ..ProptestConfig::default()
@@ -239,6 +293,12 @@ proptest! {
     fn answers_are_within_their_bounds(case in case()) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
         runtime.block_on(check(&case));
+    }
+
+    #[test]
+    fn splitters_of_a_sample_have_the_ranks_that_they_say(case in case()) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        runtime.block_on(check_sample(&case, case.accuracy.max(2)));
     }
 }
 
@@ -266,6 +326,23 @@ async fn what_runs_is_what_the_plan_says() {
             "QuantilesExec",
         ),
         ("SELECT approx_percentile_gk(s, 0.5) FROM t", "QuantilesExec"),
+        (
+            "SELECT approx_percentile_sample(x, 0.5, 64), sum(x) FROM t",
+            "QuantilesExec: strategy=auto, columns=[x@0], calls=[approx_percentile_sample(x@0, 0.5, 64 buckets)], \
+             plain=[sum(t.x)]",
+        ),
+        (
+            "SELECT approx_percentile_sample_bounds(x, 0.5) FILTER (WHERE g > 2) FROM t",
+            "calls=[approx_percentile_sample_bounds(x@0, 0.5, 1024 buckets) FILTER",
+        ),
+        (
+            "SELECT g, approx_percentile_sample(x, 0.5) FROM t GROUP BY g",
+            "calls=[exact_quantiles(x@0, 0.5, disc)]",
+        ),
+        (
+            "SELECT approx_percentile_sample(s, 0.5) FROM t",
+            "calls=[exact_quantiles(s@0, 0.5, disc)]",
+        ),
         (
             "SELECT g, approx_percentile_gk_bounds(x, 0.5) FROM t GROUP BY g",
             "AggregateExec: mode=Final",
@@ -328,6 +405,43 @@ async fn bad_arguments_are_named() {
         (
             "approx_percentile_gk(x)",
             "approx_percentile_gk takes 2 or 3 arguments, got 1",
+        ),
+        (
+            "approx_percentile_sample(x, 0.5, 1)",
+            "approx_percentile_sample: the number of buckets is 1: allowed is a whole number from 2 to 16384",
+        ),
+        (
+            "approx_percentile_sample(x, 0.5, 2.5)",
+            "the number of buckets is 2.5: allowed is a whole number from 2 to 16384",
+        ),
+        (
+            "approx_percentile_sample_bounds(x, 0.5, 16385)",
+            "approx_percentile_sample_bounds: the number of buckets is 16385",
+        ),
+        (
+            "approx_percentile_sample(x, 0.5, x)",
+            "approx_percentile_sample: the number of buckets must be constant",
+        ),
+        (
+            "approx_percentile_sample(x)",
+            "approx_percentile_sample takes 2 or 3 arguments, got 1: the values, a constant quantile or list of quantiles \
+             from 0 to 1, and optionally the number of buckets, a whole number from 2 to 16384",
+        ),
+        (
+            "approx_percentile_sample_bounds(s, 0.5)",
+            "approx_percentile_sample_bounds takes values of fixed width",
+        ),
+        (
+            "approx_percentile_sample_bounds(DISTINCT x, 0.5)",
+            "approx_percentile_sample_bounds takes no DISTINCT",
+        ),
+        (
+            "x, approx_percentile_sample_bounds(x, 0.5) FROM t GROUP BY x --",
+            "approx_percentile_sample_bounds works without GROUP BY and OVER only",
+        ),
+        (
+            "approx_percentile_sample_bounds(x, 0.5) OVER ()",
+            "approx_percentile_sample_bounds works without GROUP BY and OVER only",
         ),
         ("gk_sketch(x, 0)", "gk_sketch: accuracy is 0"),
         ("gk_sketch(s)", "gk_sketch takes values of fixed width"),

@@ -44,6 +44,19 @@ fn bounds_fields(value: DataType) -> Fields {
     ])
 }
 
+/// Structs of [`bounds_type`].
+pub(crate) fn bounds_rows(
+    values: ArrayRef,
+    least: Vec<u64>,
+    most: Vec<u64>,
+    counts: Vec<u64>,
+) -> Result<ArrayRef> {
+    let ranks = |ranks: Vec<u64>| Arc::new(UInt64Array::from(ranks)) as ArrayRef;
+    let fields = bounds_fields(values.data_type().clone());
+    let columns = vec![values, ranks(least), ranks(most), ranks(counts)];
+    Ok(Arc::new(StructArray::try_new(fields, columns, None)?))
+}
+
 impl GkColumn {
     pub(super) fn new(selected: SelectedColumn, eps: Epsilon, output: Output) -> Self {
         Self {
@@ -125,12 +138,7 @@ impl GkColumn {
         }
         let values = self.selected.spec().to_array(&keys)?;
         let answers: ArrayRef = match self.output {
-            Output::Bounds => {
-                let ranks = |ranks: Vec<u64>| Arc::new(UInt64Array::from(ranks)) as ArrayRef;
-                let fields = bounds_fields(values.data_type().clone());
-                let columns = vec![values, ranks(least), ranks(most), ranks(counts)];
-                Arc::new(StructArray::try_new(fields, columns, None)?)
-            }
+            Output::Bounds => bounds_rows(values, least, most, counts)?,
             _ => values,
         };
         self.selected.group_rows(answers, &lengths)

@@ -1,14 +1,16 @@
-//! Approximate percentiles with a proved bound, and Greenwald-Khanna sketches as values.
+//! Approximate percentiles, with a proved bound or with exact ranks, and Greenwald-Khanna sketches as values.
 //!
 //! ```sql
 //! SELECT approx_percentile_gk(fare, 0.99, 10000) FROM trips                -- rank error <= n / 10000
 //! SELECT approx_percentile_gk_bounds(fare, 0.99, 100) FROM trips           -- and which ranks it may have
 //! CREATE TABLE daily AS SELECT day, gk_sketch(fare, 1000) AS s FROM trips GROUP BY day
 //! SELECT gk_quantile(gk_merge(s), 0.5) FROM daily                          -- monthly, from daily sketches
+//! SELECT approx_percentile_sample_bounds(fare, 0.99, 1024) FROM trips      -- near, and which rank it has
 //! ```
 //! Ungrouped calls run as accumulators over [`crate::sketch`]: memory for `O(1 / eps)` keys, states of one binary value.
 //! Where the exact operators are the faster way, or the only one, the planner takes them: with `GROUP BY`, `DISTINCT`
-//! and `OVER` the answer is exact, which is within any bound. So it is for types without keys of fixed width.
+//! and `OVER` the answer is exact, which is within any bound. So it is for types without keys of fixed width. Percentiles
+//! from a sample are rounds of [`QuantilesExec`](crate::exec::QuantilesExec); as accumulators they are exact too.
 
 mod accumulator;
 mod column;
@@ -28,6 +30,7 @@ use datafusion::logical_expr::{
 };
 
 use self::accumulator::GkAccumulator;
+pub(crate) use self::column::bounds_rows;
 use self::column::{GkColumn, Output, bounds_type};
 use self::groups::GkGroupsAccumulator;
 use self::merge::MergeAccumulator;
@@ -40,15 +43,22 @@ use super::groups::QuantilesGroupsAccumulator;
 use super::rows::{SlidingValuesAccumulator, ValuesAccumulator, ValuesGroupsAccumulator};
 use crate::key::{KeySpec, Order};
 use crate::select::quantile::{Ask, Method, Quantiles};
+use crate::select::splitters::NearestSplitter;
 use crate::sketch::Epsilon;
 
 /// Accuracy of calls that name none.
 const DEFAULT_ACCURACY: f64 = 10_000.0;
 
+/// Buckets of calls that name none.
+const DEFAULT_BUCKETS: u32 = 1024;
+
+/// What a number of buckets may be.
+const BUCKETS: &str = "a whole number from 2 to 16384";
+
 /// Metadata of a column of sketches: the type of their values.
 pub(crate) const VALUES: &str = "quantiles.values";
 
-/// A function over sketches, by the name that a user writes.
+/// An approximate function, by the name that a user writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GkName {
     /// `approx_percentile_gk(x, q [, accuracy])`.
@@ -57,6 +67,10 @@ pub enum GkName {
     PercentileApprox,
     /// `approx_percentile_gk_bounds(x, q [, accuracy])`: the value, the ranks that it may have, the number of values.
     ApproxPercentileGkBounds,
+    /// `approx_percentile_sample(x, q [, buckets])`: the splitter nearest to the rank.
+    ApproxPercentileSample,
+    /// `approx_percentile_sample_bounds(x, q [, buckets])`: the splitter, the ranks that it has, the number of values.
+    ApproxPercentileSampleBounds,
     /// `gk_sketch(x [, accuracy])`: the sketch itself.
     GkSketch,
     /// `gk_merge(sketch)`: one sketch from many.
@@ -65,10 +79,12 @@ pub enum GkName {
 
 impl GkName {
     /// All names.
-    pub const ALL: [GkName; 5] = [
+    pub const ALL: [GkName; 7] = [
         GkName::ApproxPercentileGk,
         GkName::PercentileApprox,
         GkName::ApproxPercentileGkBounds,
+        GkName::ApproxPercentileSample,
+        GkName::ApproxPercentileSampleBounds,
         GkName::GkSketch,
         GkName::GkMerge,
     ];
@@ -79,6 +95,8 @@ impl GkName {
             GkName::ApproxPercentileGk => "approx_percentile_gk",
             GkName::PercentileApprox => "percentile_approx",
             GkName::ApproxPercentileGkBounds => "approx_percentile_gk_bounds",
+            GkName::ApproxPercentileSample => "approx_percentile_sample",
+            GkName::ApproxPercentileSampleBounds => "approx_percentile_sample_bounds",
             GkName::GkSketch => "gk_sketch",
             GkName::GkMerge => "gk_merge",
         }
@@ -91,11 +109,22 @@ impl GkName {
 
     /// Whether the answer is a value alone, for which the exact one will do.
     pub(crate) fn answers_values(self) -> bool {
-        matches!(self, GkName::ApproxPercentileGk | GkName::PercentileApprox)
+        matches!(
+            self,
+            GkName::ApproxPercentileGk | GkName::PercentileApprox | GkName::ApproxPercentileSample
+        )
     }
 
-    /// Where the accuracy stands among the arguments, if it is given.
-    pub(crate) fn accuracy_place(self) -> Option<usize> {
+    /// Whether the answer is a splitter of a sample.
+    pub(crate) fn samples(self) -> bool {
+        matches!(
+            self,
+            GkName::ApproxPercentileSample | GkName::ApproxPercentileSampleBounds
+        )
+    }
+
+    /// Where the accuracy, or the number of buckets, stands among the arguments, if it is given.
+    pub(crate) fn precision_place(self) -> Option<usize> {
         match self {
             GkName::GkMerge => None,
             GkName::GkSketch => Some(1),
@@ -108,13 +137,16 @@ impl GkName {
     /// # Errors
     /// A planning error that says what is allowed.
     pub(crate) fn check_count(self, count: usize) -> Result<()> {
-        let accuracy = "and optionally the accuracy, an error fraction in (0, 1) or its reciprocal";
+        let precision = match self.samples() {
+            true => format!("and optionally the number of buckets, {BUCKETS}"),
+            false => "and optionally the accuracy, an error fraction in (0, 1) or its reciprocal".to_owned(),
+        };
         let (allowed, what) = match self {
             GkName::GkMerge => (1..=1, "sketches".to_owned()),
-            GkName::GkSketch => (1..=2, format!("the values, {accuracy}")),
+            GkName::GkSketch => (1..=2, format!("the values, {precision}")),
             _ => (
                 2..=3,
-                format!("the values, a constant quantile or list of quantiles from 0 to 1, {accuracy}"),
+                format!("the values, a constant quantile or list of quantiles from 0 to 1, {precision}"),
             ),
         };
         match allowed.contains(&count) {
@@ -137,7 +169,7 @@ impl Display for GkName {
     }
 }
 
-/// An aggregate function over Greenwald-Khanna sketches, counted from one end.
+/// An approximate aggregate function, counted from one end.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct GkFunction {
     name: String,
@@ -152,7 +184,59 @@ pub struct GkFunction {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Constants {
     quantiles: Quantiles,
-    eps: Epsilon,
+    precision: Precision,
+}
+
+/// How near an answer is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Precision {
+    Accuracy(Epsilon),
+    Buckets(u32),
+}
+
+impl Precision {
+    /// Of a call that says nothing.
+    fn default_of(called: GkName) -> Result<Self> {
+        match called.samples() {
+            true => Ok(Precision::Buckets(DEFAULT_BUCKETS)),
+            false => Epsilon::try_new(DEFAULT_ACCURACY).map(Precision::Accuracy),
+        }
+    }
+
+    /// What the third argument says.
+    ///
+    /// # Errors
+    /// A planning error that names the value.
+    fn try_new(called: GkName, value: &ScalarValue) -> Result<Self> {
+        let number = match value.data_type().is_numeric() {
+            true => value.cast_to(&DataType::Float64)?,
+            false => ScalarValue::Null,
+        };
+        let ScalarValue::Float64(Some(number)) = number else {
+            return plan_err!("{}", not_constant(called, value));
+        };
+        if called.samples() {
+            let is_allowed =
+                number.fract() == 0.0 && (2.0..=f64::from(NearestSplitter::MOST)).contains(&number);
+            return match is_allowed {
+                true => Ok(Precision::Buckets(number as u32)),
+                false => plan_err!("{called}: the number of buckets is {value}: allowed is {BUCKETS}"),
+            };
+        }
+        let eps = Epsilon::try_new(number).map_err(|error| match error {
+            DataFusionError::Plan(message) => DataFusionError::Plan(format!("{called}: {message}")),
+            other => other,
+        });
+        eps.map(Precision::Accuracy)
+    }
+}
+
+/// A call that is answered by the nearest splitters of a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sampled {
+    pub(crate) buckets: u32,
+    /// Whether the ranks that they have are wanted too.
+    pub(crate) bounds: bool,
 }
 
 /// How a call is answered where it runs as an accumulator.
@@ -250,17 +334,34 @@ impl GkFunction {
                 QuantileArgument::Unbound => return Ok(None),
             },
         };
-        let eps = match self.called.accuracy_place().and_then(|place| args.get(place)) {
-            None => Epsilon::try_new(DEFAULT_ACCURACY)?,
+        let precision = match self.called.precision_place().and_then(|place| args.get(place)) {
+            None => Precision::default_of(self.called)?,
             Some(expr) => match constant(expr)? {
-                Some(value) => accuracy(self.called, &value)?,
+                Some(value) => Precision::try_new(self.called, &value)?,
                 None => return Ok(None),
             },
         };
         Ok(Some(Self {
-            bound: Some(Constants { quantiles, eps }),
+            bound: Some(Constants { quantiles, precision }),
             ..Self::new(self.called, self.descending)
         }))
+    }
+
+    /// The quantiles of a bound call that is answered from a sample, and its buckets.
+    pub(crate) fn sampled(&self) -> Option<(&Quantiles, Sampled)> {
+        match &self.bound {
+            Some(Constants {
+                quantiles,
+                precision: Precision::Buckets(buckets),
+            }) => Some((
+                quantiles,
+                Sampled {
+                    buckets: *buckets,
+                    bounds: !self.called.answers_values(),
+                },
+            )),
+            _ => None,
+        }
     }
 
     fn check_count(&self, count: usize) -> Result<()> {
@@ -276,12 +377,12 @@ impl GkFunction {
         }
         let given = self
             .called
-            .accuracy_place()
+            .precision_place()
             .and_then(|place| args.exprs.get(place));
-        let eps = match given {
-            None => Epsilon::try_new(DEFAULT_ACCURACY)?,
+        let precision = match given {
+            None => Precision::default_of(self.called)?,
             Some(expr) => match evaluated(expr)? {
-                Some(value) => accuracy(self.called, &value)?,
+                Some(value) => Precision::try_new(self.called, &value)?,
                 None => return plan_err!("{}", not_constant(self.called, expr)),
             },
         };
@@ -289,12 +390,12 @@ impl GkFunction {
             true => evaluated_quantiles(self.called, &args.exprs[1])?,
             false => Quantiles::default(),
         };
-        Ok(Constants { quantiles, eps })
+        Ok(Constants { quantiles, precision })
     }
 
     fn way(&self, args: &AccumulatorArgs) -> Result<Way> {
         self.check_count(args.exprs.len())?;
-        let Constants { quantiles, eps } = self.constants(args)?;
+        let Constants { quantiles, precision } = self.constants(args)?;
         // An ordering is left only where no `QuantilesExprPlanner` has turned it into the function's name.
         let reversed = args
             .order_bys
@@ -307,22 +408,27 @@ impl GkFunction {
         };
         let data_type = args.expr_fields[0].data_type();
         let selected = Selected::try_new(data_type, ask, quantiles.is_list, args.is_distinct)?;
-        if self.called.answers_values() && (args.is_distinct || selected.bytes().is_some()) {
-            return Ok(Way::Exact(selected));
-        }
-        if args.is_distinct {
-            return plan_err!("{} takes no DISTINCT", self.called);
-        }
-        match selected {
-            Selected::Keys(column) => Ok(Way::Sketch(GkColumn::new(column, eps, self.output()))),
-            Selected::Bytes(_) => plan_err!("{}", no_keys(self.called, data_type)),
+        let sketched = match precision {
+            Precision::Accuracy(eps) if !args.is_distinct => Some(eps),
+            _ => None,
+        };
+        match (selected, sketched) {
+            (Selected::Keys(column), Some(eps)) => Ok(Way::Sketch(GkColumn::new(column, eps, self.output()))),
+            (selected, _) if self.called.answers_values() => Ok(Way::Exact(selected)),
+            (Selected::Bytes(_), _) => plan_err!("{}", no_keys(self.called, data_type)),
+            _ if args.is_distinct => plan_err!("{} takes no DISTINCT", self.called),
+            _ => plan_err!(
+                "{} works without GROUP BY and OVER only, beside aggregates that want no order, with this crate's planner",
+                self.called
+            ),
         }
     }
 
     fn output(&self) -> Output {
         match self.called {
             GkName::ApproxPercentileGk | GkName::PercentileApprox => Output::Values,
-            GkName::ApproxPercentileGkBounds => Output::Bounds,
+            GkName::ApproxPercentileSample => Output::Values,
+            GkName::ApproxPercentileGkBounds | GkName::ApproxPercentileSampleBounds => Output::Bounds,
             GkName::GkSketch | GkName::GkMerge => Output::Sketch,
         }
     }
@@ -335,28 +441,13 @@ fn no_keys(called: GkName, data_type: &DataType) -> String {
 }
 
 fn not_constant(called: GkName, shown: &dyn Display) -> String {
-    format!(
-        "{called}: accuracy must be a constant number, an error fraction in (0, 1) or its reciprocal from 1 on, got \
-         {shown}"
-    )
-}
-
-/// The error fraction that an accuracy argument means.
-///
-/// # Errors
-/// A planning error that names the value.
-fn accuracy(called: GkName, value: &ScalarValue) -> Result<Epsilon> {
-    let number = match value.data_type().is_numeric() {
-        true => value.cast_to(&DataType::Float64)?,
-        false => ScalarValue::Null,
-    };
-    let ScalarValue::Float64(Some(number)) = number else {
-        return plan_err!("{}", not_constant(called, value));
-    };
-    Epsilon::try_new(number).map_err(|error| match error {
-        DataFusionError::Plan(message) => DataFusionError::Plan(format!("{called}: {message}")),
-        other => other,
-    })
+    match called.samples() {
+        true => format!("{called}: the number of buckets must be constant, {BUCKETS}, got {shown}"),
+        false => format!(
+            "{called}: accuracy must be a constant number, an error fraction in (0, 1) or its reciprocal from 1 on, got \
+             {shown}"
+        ),
+    }
 }
 
 /// Checks the constants of a logical call, as far as they are known yet.
@@ -368,9 +459,9 @@ pub(crate) fn check_arguments(called: GkName, args: &[Expr]) -> Result<()> {
     if called.asks() {
         QuantileArgument::try_new(called, &args[1])?;
     }
-    if let Some(expr) = called.accuracy_place().and_then(|place| args.get(place)) {
+    if let Some(expr) = called.precision_place().and_then(|place| args.get(place)) {
         match constant(expr)? {
-            Some(value) => accuracy(called, &value).map(drop)?,
+            Some(value) => Precision::try_new(called, &value).map(drop)?,
             None if matches!(expr, Expr::Placeholder(_)) => {}
             None => return plan_err!("{}", not_constant(called, expr)),
         }
@@ -439,7 +530,8 @@ impl AggregateUDFImpl for GkFunction {
 
     fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
         let x = ordered_type(args.input_fields[0].data_type());
-        let is_exact = self.called.answers_values() && (args.is_distinct || !KeySpec::supports(&x));
+        let is_exact = self.called.answers_values()
+            && (args.is_distinct || self.called.samples() || !KeySpec::supports(&x));
         let (name, data_type) = match is_exact {
             true => ("values", state_type(&x)),
             false => ("sketch", DataType::Binary),
