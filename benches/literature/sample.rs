@@ -125,8 +125,8 @@ fn errors(arguments: &Arguments) -> Result<()> {
         "buckets",
         "mean error, share of n",
         "largest",
-        "bound of one half of a bucket",
-        "time of the exact answer",
+        "half a bucket",
+        "time / exact",
     ];
     let n = 1_u64 << arguments.sample_log;
     let title = format!(

@@ -33,6 +33,7 @@ pub(crate) fn tables(arguments: &Arguments) -> Result<()> {
     let title = format!("Every method, {} threads, random u64", arguments.threads);
     let mut table = Table::try_new(&arguments.output, "shards", &title, &COLUMNS)?;
     let (mut times, mut rounds, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut medians = Vec::new();
     let sizes = (4..)
         .map(|power| 10_u64.pow(power))
         .take_while(|n| *n as f64 <= arguments.rows);
@@ -46,15 +47,15 @@ pub(crate) fn tables(arguments: &Arguments) -> Result<()> {
                 };
                 for (method, run) in &runs {
                     row(&mut table, [n, shards, count], *method, run, &psrs.1)?;
-                    if shards == SHARDS[4] {
-                        let name = method.name();
-                        let ledger = &run.ledger;
-                        if count == 1 {
-                            add_point(&mut times, name, (n as f64, run.time.as_secs_f64()));
-                            add_point(&mut rounds, name, (n as f64, ledger.rounds().len() as f64));
-                            add_point(&mut bytes, name, (n as f64, ledger.bytes() as f64));
-                        }
+                    if (shards, count) == (SHARDS[4], 1) {
+                        let (name, ledger) = (method.name(), &run.ledger);
+                        add_point(&mut times, name, (n as f64, run.time.as_secs_f64()));
+                        add_point(&mut rounds, name, (n as f64, ledger.rounds().len() as f64));
+                        add_point(&mut bytes, name, (n as f64, ledger.bytes() as f64));
                     }
+                }
+                if (shards, count) == (SHARDS[4], 1) {
+                    medians.push((n, runs));
                 }
             }
         }
@@ -62,7 +63,83 @@ pub(crate) fn tables(arguments: &Arguments) -> Result<()> {
     let draw = |name, title, y, lines: &[Line]| plot(&arguments.output, name, title, ["values", y], lines);
     draw("time", "Median, 120 shards in one process", "seconds", &times)?;
     draw("rounds", "Median, 120 shards", "rounds", &rounds)?;
-    draw("bytes", "Median, 120 shards", "bytes in all messages", &bytes)
+    draw("bytes", "Median, 120 shards", "bytes in all messages", &bytes)?;
+    figure_2(arguments, &medians)?;
+    table_v(arguments, &medians)
+}
+
+/// All methods over some number of values.
+type Medians = [(u64, Vec<(Method, Run)>)];
+
+/// GK Select's Figure 2: its text gives times on 30 cores, and 10.5 times the full sort's speed at 1e9 values.
+fn figure_2(arguments: &Arguments, medians: &Medians) -> Result<()> {
+    let columns = [
+        "values",
+        "gk_select, s",
+        "psrs, s",
+        "psrs / gk_select",
+        "the paper, 30 cores: gk_select",
+    ];
+    let title = "GK Select, Figure 2: median, 120 shards in one process";
+    let mut table = Table::try_new(&arguments.output, "figure_2", title, &columns)?;
+    for (n, runs) in medians {
+        let seconds = |method| time_of(runs, method).unwrap_or(f64::NAN);
+        let (own, psrs) = (seconds(Method::GkSelect), seconds(Method::Rival(Rival::Psrs)));
+        let paper = match *n {
+            ..=10_000_000 => "below 1 s",
+            100_000_000 => "1 - 1.3 s",
+            _ => "7 - 9 s; 10.5 times as fast as the sort",
+        };
+        table.row(&[
+            n,
+            &format!("{own:.4}"),
+            &format!("{psrs:.4}"),
+            &format!("{:.2}", psrs / own),
+            &paper,
+        ])?;
+    }
+    Ok(())
+}
+
+fn time_of(runs: &[(Method, Run)], method: Method) -> Option<f64> {
+    let run = runs.iter().find(|run| run.0 == method);
+    run.map(|(_, run)| run.time.as_secs_f64())
+}
+
+/// GK Select's Table V, as counted. P shards, eps the error fraction of sketches.
+fn table_v(arguments: &Arguments, medians: &Medians) -> Result<()> {
+    let columns = [
+        "method",
+        "rounds, least to greatest n",
+        "the paper: actions",
+        "bytes at the greatest n",
+        "the paper: network volume",
+    ];
+    let title = "GK Select, Table V: median, 120 shards";
+    let mut table = Table::try_new(&arguments.output, "table_v", title, &columns)?;
+    let Some((_, last)) = medians.last() else {
+        return Ok(());
+    };
+    for (index, (method, run)) in last.iter().enumerate() {
+        let rounds: Vec<String> = medians
+            .iter()
+            .map(|(_, runs)| runs[index].1.ledger.rounds().len().to_string())
+            .collect();
+        let (actions, volume) = match method {
+            Method::GkSelect | Method::Rival(Rival::GkSelectCount) => ("3", "P/eps log(eps n/P) + eps n P"),
+            Method::Rival(Rival::Psrs) => ("2", "n"),
+            Method::Rival(Rival::AlFuraih | Rival::Jeffers) => ("log n", "P log n"),
+            _ => ("", ""),
+        };
+        table.row(&[
+            &method.name(),
+            &rounds.join(" "),
+            &actions,
+            &run.ledger.bytes(),
+            &volume,
+        ])?;
+    }
+    Ok(())
 }
 
 /// Every method, each the fastest of some runs; an error if their keys differ.
