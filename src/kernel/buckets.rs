@@ -198,8 +198,21 @@ impl CellTable {
         Ok(table)
     }
 
+    /// The ends of the least table around two keys whose cells are dyadic intervals: both are multiples of an entry.
+    pub(crate) fn aligned(least: KeyBits, greatest: KeyBits) -> (KeyBits, KeyBits) {
+        let (mut shift, _) = Self::layout(least, greatest);
+        loop {
+            let inside = (1 << shift) - 1;
+            let (base, top) = (least & !inside, greatest | inside);
+            if Self::layout(base, top).0 <= shift {
+                return (base, top);
+            }
+            shift += 1;
+        }
+    }
+
     /// Bits below an entry's number, and number of entries, of a table between two keys.
-    fn layout(base: KeyBits, top: KeyBits) -> (u32, usize) {
+    pub(crate) fn layout(base: KeyBits, top: KeyBits) -> (u32, usize) {
         let bits = KeyBits::BITS - (top - base).leading_zeros();
         let shift = bits.saturating_sub(Self::ENTRY_BITS);
         (shift, ((top - base) >> shift) as usize + 1)

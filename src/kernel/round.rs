@@ -4,7 +4,7 @@
 //! all. [`Request::values`] and [`Reply::values`] count what would cross a network, in the unit of the papers: one
 //! value (a key, a count, a bucket number).
 
-use datafusion::common::{Result, internal_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use super::buckets::Cells;
 use crate::key::{Key, KeyBits, Width};
@@ -346,10 +346,11 @@ impl Reply {
                     kept: others,
                 },
             ) if counts.len() == more.len() => {
-                counts
-                    .iter_mut()
-                    .zip(more)
-                    .for_each(|(count, more)| *count += more);
+                for (count, more) in counts.iter_mut().zip(more) {
+                    let sum = count.checked_add(more);
+                    *count =
+                        sum.ok_or_else(|| internal_datafusion_err!("more than 2^64 - 1 keys in a cell"))?;
+                }
                 append_each(kept, others)?;
             }
             (Reply::Sketch(own), Reply::Sketch(other)) => {

@@ -284,7 +284,13 @@ fn cells(input: &mut Reader<'_>, width: Width) -> Result<Cells> {
             let splits = input.list("entries", |input| input.byte("entry"))?;
             let splits: Vec<u32> = splits.into_iter().map(u32::from).collect();
             let table = CellTable::from_splits(base, top, &splits)?;
-            Cells::Table(table.with_heavy(input.ascending("heavy keys")?)?)
+            let heavy: Vec<KeyBits> = input.ascending("heavy keys")?;
+            match heavy.last() {
+                Some(last) if *last > width.max_key() => {
+                    return input.damaged(format!("a heavy key of more than {} bits", 8 * width.bytes()));
+                }
+                _ => Cells::Table(table.with_heavy(heavy)?),
+            }
         }
         LINEAR => {
             let mut next = Some(0);

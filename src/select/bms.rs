@@ -149,6 +149,10 @@ fn first_count(
         return internal_err!("a sample without extremes");
     };
     keys.sort();
+    let inside = keys.lower_bound(least) == 0 && keys.upper_bound(greatest) == keys.len();
+    if keys.is_empty() || !inside {
+        return internal_err!("a sample of {} keys that lies beyond its extremes", keys.len());
+    }
     let inner = (1..INTERVALS).map(|i| keys.get(i * keys.len() / INTERVALS));
     // A pivot that repeats would make an empty interval.
     let mut lefts: Vec<KeyBits> = [least].into_iter().chain(inner).collect();

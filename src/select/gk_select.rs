@@ -5,6 +5,9 @@
 //! sketch    merged summary: rank 5 lies between lo and hi, whatever the data
 //! count     ... lo ) (lo) ( lo .. hi ) (hi) ( hi ...      all counted; only ( lo .. hi ) is copied
 //! ```
+//! The summary of a lane comes from counts of dyadic intervals (`crate::sketch::dyadic`), which costs less than half of a
+//! sketch that fills, a third of its bytes, and leaves brackets half as wide once shards are merged.
+//!
 //! The paper counts below one pivot and then fetches the candidates that it is off by, in a third action. Brackets that the
 //! summary proves take the place of both, for all ranks at once: between open ends lie less than `4 eps n` values a rank
 //! (see [`crate::sketch`]), and values equal to an end are only counted, so all-equal data copies nothing.
@@ -23,13 +26,13 @@ use crate::kernel::round::{Bracket, Brackets, Reply, Request};
 use crate::sketch::{AnySummary, Epsilon};
 
 /// Bytes of a tuple in a message, about.
-const TUPLE_BYTES: f64 = 10.0;
-/// Tuples of a shard's sketch for each `1 / eps`, about.
-const TUPLES: f64 = 0.9;
-/// Values between the ends of a bracket, in `eps n`: what sketches of random data leave. The proof is for 4.
-const BETWEEN: f64 = 1.5;
+const TUPLE_BYTES: f64 = 6.0;
+/// Tuples of a shard's summary for each `1 / eps`, about: from 0.5 to 1, by where dyadic intervals end.
+const TUPLES: f64 = 0.75;
+/// Values between the ends of a bracket, in `eps n`: what summaries of random data leave. The proof is for 4.
+const BETWEEN: f64 = 1.6;
 /// Below this a sketch takes several times as long: its cells are too many for a table.
-const LEAST: f64 = 5e-5;
+const LEAST: f64 = 4e-5;
 /// Above this it takes no less time.
 const MOST: f64 = 1e-2;
 
@@ -43,8 +46,8 @@ impl GkSelect {
     /// With the error fraction that moves the fewest bytes for `ranks` ranks among `n` values on `shards` shards, within
     /// what costs little time; where `keys` values are all that can be collected at once, no more than that.
     ///
-    /// Sketches cost `10 * 0.9 / eps` bytes a shard, candidates `1.5 eps n` keys a rank, of 8 bytes or so:
-    /// `eps = sqrt(9 shards / (12 ranks n))`. Both parts then grow with `sqrt(n)`, and their share of the data falls.
+    /// Summaries cost `6 * 0.75 / eps` bytes a shard, candidates `1.6 eps n` keys a rank, of 8 bytes or so:
+    /// `eps = sqrt(4.5 shards / (13 ranks n))`. Both parts then grow with `sqrt(n)`, and their share of the data falls.
     ///
     /// # Errors
     /// None for numbers that can occur.
@@ -118,7 +121,7 @@ fn around_ranks(progress: &Progress, summary: &AnySummary) -> Result<Request> {
             cuts.extend(after(end, progress.width()));
         }
         // Neighbouring ranks often share theirs.
-        if hi > lo + 1 && inside.last().is_none_or(|last| last.last < hi - 1) {
+        if hi - lo > 1 && inside.last().is_none_or(|last| last.last < hi - 1) {
             inside.push(Bracket {
                 first: lo + 1,
                 last: hi - 1,

@@ -170,6 +170,9 @@ impl Progress {
         keep: &[u32],
         mut kept: Vec<KeyVec>,
     ) -> Result<()> {
+        if counts.len() != cells.len() {
+            return internal_err!("{} counts of {} cells", counts.len(), cells.len());
+        }
         let keep = if kept.is_empty() { &[] } else { keep };
         for active in std::mem::take(&mut self.active) {
             let (first, last) = cells.span(&active.bracket)?;

@@ -78,7 +78,10 @@ impl Strategy for SampleSelect {
                     _ if keys.is_empty() => return extract_or_narrow(progress),
                     Form::Brackets if first => around_ranks(&progress, &keys)?,
                     _ if first => first_cells(&progress, &keys)?,
-                    _ => deeper_cells(&progress, &keys)?,
+                    _ => match deeper_cells(&progress, &keys)? {
+                        Some(request) => request,
+                        None => return narrower(progress, BUCKETS),
+                    },
                 };
                 progress.sample = Some(keys);
                 Ok(Step::Ask(progress, request))
@@ -323,29 +326,25 @@ fn table_is_coarse(progress: &Progress, sample: &KeyVec, table: &Cells) -> bool 
     held > sample.len() / 16 + 4 * progress.ranks().len() * sample.len() / table.len()
 }
 
-/// Search-tree splitters inside every active bracket, by a sample of what is in them.
-fn deeper_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
-    let active: Vec<Bracket> = progress.active().iter().map(|active| active.bracket).collect();
-    let splitters = SPLITTERS
-        .max(4 * active.len())
-        .min((MAX_CELLS - 2 * active.len().min(MAX_CELLS / 4)) / 2 - 1);
-    let cells = Cells::Edges(Edges::try_new(splitters_within(
-        progress, sample, splitters, &active,
-    ))?);
-    Ok(Request::Count {
-        cells,
+/// Search-tree splitters inside every active bracket, by a sample of what is in them; `None` if the brackets' ends leave
+/// no room for them.
+fn deeper_cells(progress: &Progress, sample: &KeyVec) -> Result<Option<Request>> {
+    let brackets = progress.active().iter().map(|active| active.bracket);
+    let ends = brackets.flat_map(|bracket| [Some(bracket.first), after(bracket.last, progress.width())]);
+    let mut edges: Vec<KeyBits> = ends.flatten().collect();
+    edges.dedup();
+    // Each may need two edges.
+    let room = (MAX_CELLS - 1).saturating_sub(edges.len()) / 2;
+    if room < progress.active().len() {
+        return Ok(None);
+    }
+    let count = SPLITTERS.max(4 * progress.active().len()).min(room);
+    edges.extend(splitters(sample, count, progress.width()));
+    Ok(Some(Request::Count {
+        cells: Cells::Edges(Edges::try_new(edges)?),
         within: progress.brackets()?,
         keep: Vec::new(),
-    })
-}
-
-fn splitters_within(progress: &Progress, sample: &KeyVec, count: usize, active: &[Bracket]) -> Vec<KeyBits> {
-    let mut edges = splitters(sample, count, progress.width());
-    for bracket in active {
-        edges.push(bracket.first);
-        edges.extend(after(bracket.last, progress.width()));
-    }
-    edges
+    }))
 }
 
 /// Equally spaced order statistics of the sample; one that repeats gets an equality bucket.
@@ -390,6 +389,11 @@ fn set_heavy_apart(progress: &Progress) -> Result<Option<Request>> {
         cuts.extend(after(active.bracket.last));
         cuts.extend(heavy.iter().flat_map(|key| [Some(*key), after(*key)]).flatten());
         inside.push(active.bracket);
+    }
+    cuts.sort_unstable();
+    cuts.dedup();
+    if cuts.len() >= MAX_CELLS {
+        return Ok(None);
     }
     // Keep only what is little: a bracket with heavy values may be large without them too.
     let light = progress.candidates() <= enough(progress);

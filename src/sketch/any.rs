@@ -6,6 +6,8 @@ use datafusion::arrow::array::Array;
 use datafusion::arrow::buffer::Buffer;
 use datafusion::common::{Result, exec_err, internal_err};
 
+use super::dyadic::Interval;
+use super::tree::FAST_KEYS;
 use super::{Epsilon, Header, Sketch, Summary, Variant};
 use crate::key::{Encoding, Key, KeyBits, KeySpec, Width, dense, words};
 
@@ -109,8 +111,9 @@ impl AnySketch {
             let quotient = multiple.saturating_mul(denominator).checked_div(numerator);
             quotient.unwrap_or(u64::MAX).min(n) as usize
         };
-        // A buffer, as much again to part it in, then cells or levels.
-        2 * width.bytes() * tuples(32).min(1 << 20) + 24 * tuples(8) + 4096
+        // A buffer, which is never small, as much again to part it in, then cells or levels.
+        let buffered = tuples(32).max(FAST_KEYS).min(n as usize).min(1 << 20);
+        2 * width.bytes() * buffered + (16 + width.bytes()).next_multiple_of(16) * tuples(8) + 4096
     }
 
     /// Takes the values of a summary of the same width.
@@ -162,6 +165,23 @@ fn extend<K: Key>(sketch: &mut Sketch<K>, encoding: Encoding, raw: &Buffer) -> R
 }
 
 impl AnySummary {
+    /// From intervals that hold all values: see [`super::dyadic`].
+    ///
+    /// # Errors
+    /// An internal error if they are too coarse, or do not lie as they should.
+    pub(crate) fn from_intervals(
+        width: Width,
+        eps: Epsilon,
+        ends: (KeyBits, KeyBits),
+        intervals: &[Interval],
+    ) -> Result<Self> {
+        Ok(Self(match width {
+            Width::W32 => Known::W32(Summary::from_intervals(eps, ends, intervals)?),
+            Width::W64 => Known::W64(Summary::from_intervals(eps, ends, intervals)?),
+            Width::W128 => Known::W128(Summary::from_intervals(eps, ends, intervals)?),
+        }))
+    }
+
     /// Number of values.
     pub fn n(&self) -> u64 {
         on_width!(Known, &self.0, summary => summary.n())

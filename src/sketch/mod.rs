@@ -17,12 +17,16 @@
 //! | other keys | radix partition until a part fits the error: 1 to 3 scatters a key | `parts` |
 //! | merge, compress | linear in the tuples | `merge`, `Summary::compress` |
 //!
+//! `dyadic` makes summaries of counts instead, for `gk_select`: shorter, and narrower once merged, but their keys are no
+//! values.
+//!
 //! It loses where `eps` is so small that tuples are about as many as keys: then sorting the keys is the cheaper way.
 
 mod any;
 mod build;
 mod cells;
 mod cuts;
+pub(crate) mod dyadic;
 mod epsilon;
 mod fold;
 mod gk;

@@ -21,7 +21,7 @@ const LARGEST: u64 = 32;
 
 /// Bounds of a buffer, whatever `eps`; smaller in tests, so that few keys reach every path.
 const LEAST_KEYS: usize = if cfg!(test) { 1 << 6 } else { 1 << 10 };
-const FAST_KEYS: usize = if cfg!(test) { 1 << 10 } else { 1 << 16 };
+pub(super) const FAST_KEYS: usize = if cfg!(test) { 1 << 10 } else { 1 << 16 };
 const MOST_KEYS: usize = 1 << 20;
 
 /// Keys that cells count between two looks at how many they hand back.

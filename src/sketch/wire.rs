@@ -1,8 +1,9 @@
 //! The form in which summaries travel and are stored.
 //!
 //! ```text
-//! "GKS" | version | bits of a key | tag: length, bytes | n | eps: numerator, denominator | tuples
+//! "GKS" | version | bits of a key | tag: length, bytes | n | eps: numerator, denominator | tuples | form of keys
 //! tuple: key - key before | 2 g + (delta != 0) | delta, if not 0
+//! form 1: the zero bits at the end of that distance, then the distance without them: for keys that end intervals
 //! checksum of all before: FNV-1a, 64 bits folded to 4 bytes, little endian
 //! ```
 //!
@@ -17,7 +18,7 @@ use crate::key::{Key, KeyBits};
 use crate::wire::{Reader, put};
 
 const MAGIC: &[u8; 3] = b"GKS";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const WHAT: &str = "quantile sketch";
 pub(super) const CHECKSUM: usize = 4;
 
@@ -84,12 +85,16 @@ impl<K: Key> Summary<K> {
         for number in [self.n, numerator, denominator, self.len() as u64] {
             put(&mut bytes, number);
         }
+        let shifted = self.shortens_when_shifted();
+        bytes.push(u8::from(shifted));
         let mut before = 0;
         for (key, g, delta) in self.tuples() {
-            put(
-                &mut bytes,
-                key.to_bits() - std::mem::replace(&mut before, key.to_bits()),
-            );
+            let step = key.to_bits() - std::mem::replace(&mut before, key.to_bits());
+            let zeros = if shifted { zeros(step) } else { 0 };
+            if shifted {
+                bytes.push(zeros as u8);
+            }
+            put(&mut bytes, step >> zeros);
             put(&mut bytes, u128::from(g) << 1 | u128::from(delta != 0));
             if delta != 0 {
                 put(&mut bytes, ((delta << 1) ^ (delta >> 63)) as u64);
@@ -97,6 +102,17 @@ impl<K: Key> Summary<K> {
         }
         bytes.extend(checksum(&bytes).to_le_bytes());
         bytes
+    }
+
+    /// Whether distances of keys take fewer bytes without the zero bits at their end, with the number of these.
+    fn shortens_when_shifted(&self) -> bool {
+        let bytes = |number: KeyBits| i64::from((KeyBits::BITS - number.leading_zeros()).div_ceil(7).max(1));
+        let mut before = 0;
+        let saved = self.tuples.iter().map(|tuple| {
+            let step = tuple.key.to_bits() - std::mem::replace(&mut before, tuple.key.to_bits());
+            bytes(step) - bytes(step >> zeros(step)) - 1
+        });
+        saved.sum::<i64>() > 0
     }
 
     /// A summary from its stored form. Whatever the bytes, what comes back meets the invariant.
@@ -120,11 +136,12 @@ impl<K: Key> Summary<K> {
         if len > reader.left() / LEAST_TUPLE || (len == 0) != (n == 0) {
             return reader.damaged(format!("{len} tuples for {n} values in {} bytes", reader.left()));
         }
+        let shifted = reader.flag("form of keys")?;
         let mut summary = Self::new(eps);
         summary.n = n as u64;
         summary.tuples.reserve_exact(len);
         for _ in 0..len {
-            let tuple = summary.next(&mut reader)?;
+            let tuple = summary.next(&mut reader, shifted)?;
             summary.tuples.push(tuple);
         }
         match summary.tuples.last() {
@@ -134,8 +151,16 @@ impl<K: Key> Summary<K> {
     }
 
     /// The next tuple, checked against the one before.
-    fn next(&self, reader: &mut Reader<'_>) -> Result<Tuple<K>> {
-        let (step, token): (KeyBits, KeyBits) = (reader.number("key")?, reader.number("g")?);
+    fn next(&self, reader: &mut Reader<'_>, shifted: bool) -> Result<Tuple<K>> {
+        let zeros = if shifted { reader.byte("key")? } else { 0 };
+        let short: KeyBits = reader.number("key")?;
+        let step = short
+            .checked_shl(zeros.into())
+            .filter(|step| step >> zeros == short);
+        let Some(step) = step else {
+            return reader.damaged(format!("a key of more than {} bits", KeyBits::BITS));
+        };
+        let token: KeyBits = reader.number("g")?;
         let delta = match token & 1 {
             0 => 0,
             _ => unzigzag(reader.number("delta")?),
@@ -171,6 +196,14 @@ impl<K: Key> Summary<K> {
             upto: upto as u64,
             below: below as u64,
         })
+    }
+}
+
+/// Zero bits at the end.
+fn zeros(number: KeyBits) -> u32 {
+    match number {
+        0 => 0,
+        number => number.trailing_zeros(),
     }
 }
 

@@ -204,6 +204,7 @@ fn gk_select_takes_two_rounds_and_copies_what_its_error_allows() {
         (5000, 1, 40.0),
         (60_000, 16, 300.0),
         (60_000, 5, 4.0),
+        (300_000, 2, 1000.0),
     ] {
         for pattern in patterns::ALL {
             let values: ArrayRef = Arc::new(Int64Array::from(pattern.words(n, 3)));

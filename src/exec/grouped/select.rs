@@ -61,7 +61,7 @@ impl<P: 'static> Selection<P> {
             .await?
         };
         let mut totals = vec![0_u64; counters];
-        for counts in counted {
+        for counts in counted.into_iter().flatten() {
             for (total, count) in totals.iter_mut().zip(counts) {
                 *total += u64::from(count);
             }
@@ -75,6 +75,12 @@ impl<P: 'static> Selection<P> {
             })
             .await?
         };
+        // Brought together by wanted pair.
+        let keys: usize = extracted.iter().map(|(_, keys)| keys.len()).sum();
+        reserve(
+            &self.memory,
+            keys * size_of::<K>() + wanted.pairs() * 2 * size_of::<usize>(),
+        )?;
         wanted.answers(&extracted, &mut plans)
     }
 

@@ -20,6 +20,7 @@ mod lists;
 mod pages;
 mod rounds;
 mod sample;
+mod sketch;
 mod store;
 
 use std::sync::Arc;
@@ -131,6 +132,8 @@ const FEW_EDGES: usize = 8;
 /// A key type that a lane can hold: ties [`KeyVec`] to it.
 pub(crate) trait LaneKey: Key {
     fn vec(keys: Vec<Self>) -> KeyVec;
+    /// `None` for keys of another width.
+    fn keys(keys: KeyVec) -> Option<Vec<Self>>;
 }
 
 macro_rules! lane_key {
@@ -138,6 +141,13 @@ macro_rules! lane_key {
         impl LaneKey for $type {
             fn vec(keys: Vec<Self>) -> KeyVec {
                 KeyVec::$variant(keys)
+            }
+
+            fn keys(keys: KeyVec) -> Option<Vec<Self>> {
+                match keys {
+                    KeyVec::$variant(keys) => Some(keys),
+                    _ => None,
+                }
             }
         }
     };

@@ -96,20 +96,23 @@ impl FreePages {
 pub(super) struct Pages<T> {
     /// `None` only while it is dropped.
     map: Option<MmapMut>,
+    /// What was asked for: pages that waited may be more, which nobody has reserved.
+    bytes: usize,
     free: Option<Arc<FreePages>>,
     _words: PhantomData<T>,
 }
 
 impl<T: bytemuck::Pod> Pages<T> {
     pub(super) fn new(capacity: usize, free: Option<&Arc<FreePages>>) -> Result<Self> {
-        let bytes = (capacity * size_of::<T>()).max(1);
+        let bytes = capacity * size_of::<T>();
         let free = free.filter(|_| bytes >= LARGE);
         let map = match free.and_then(|free| free.take(bytes)) {
             Some(map) => map,
-            None => fresh(bytes)?,
+            None => fresh(bytes.max(1))?,
         };
         Ok(Self {
             map: Some(map),
+            bytes,
             free: free.cloned(),
             _words: PhantomData,
         })
@@ -117,18 +120,13 @@ impl<T: bytemuck::Pod> Pages<T> {
 
     pub(super) fn words(&self) -> &[T] {
         let bytes = self.map.as_deref().unwrap_or_default();
-        bytemuck::cast_slice(&bytes[..whole::<T>(bytes.len())])
+        bytemuck::cast_slice(bytes.get(..self.bytes).unwrap_or_default())
     }
 
     pub(super) fn words_mut(&mut self) -> &mut [T] {
         let bytes = self.map.as_deref_mut().unwrap_or_default();
-        let whole = whole::<T>(bytes.len());
-        bytemuck::cast_slice_mut(&mut bytes[..whole])
+        bytemuck::cast_slice_mut(bytes.get_mut(..self.bytes).unwrap_or_default())
     }
-}
-
-fn whole<T>(bytes: usize) -> usize {
-    bytes / size_of::<T>() * size_of::<T>()
 }
 
 fn fresh(bytes: usize) -> Result<MmapMut> {
@@ -169,6 +167,10 @@ mod tests {
         let again = Pages::<u16>::new(LARGE / size_of::<u16>(), Some(&free)).unwrap();
         assert_eq!(again.words().as_ptr().cast(), at);
         drop(again);
+        // A little less than what waits: no more words than were asked for.
+        let less = Pages::<u64>::new(words - words / 8, Some(&free)).unwrap();
+        assert_eq!(less.words().len(), words - words / 8);
+        drop(less);
         let start = Instant::now();
         while free.lock().touched.is_some() {
             assert!(start.elapsed() < 20 * WAIT, "nobody swept");

@@ -14,7 +14,6 @@ use crate::kernel::buckets::{Cells, Edges};
 use crate::kernel::may_fail;
 use crate::kernel::round::{Bracket, Brackets, Reply};
 use crate::key::{Key, Width};
-use crate::sketch::{AnySketch, Epsilon, Variant};
 
 impl<K: LaneKey> CpuLane<K> {
     pub(super) fn count(
@@ -206,18 +205,6 @@ impl<K: LaneKey> CpuLane<K> {
             kept.add(|lists| slots.sort_out(block, numbers, lists));
         }
         Ok(self.counted(counts, kept))
-    }
-
-    pub(super) fn sketch(&mut self, eps: Epsilon, stop: &Stop) -> Result<Reply> {
-        may_fail!("sketch");
-        let bytes = AnySketch::most_bytes(self.spec.width(), eps, self.store.len());
-        let Ok(_held) = self.workspace().hold(bytes, "a quantile sketch") else {
-            return Ok(Reply::Sketch(None));
-        };
-        let mut sketch = AnySketch::new(self.spec.width(), eps, Variant::Modified);
-        self.store
-            .each_block(stop, |block, _| sketch.extend_slice(block))?;
-        Ok(Reply::Sketch(Some(sketch.partial()?)))
     }
 
     pub(super) fn extract(&mut self, wanted: &Brackets, stop: &Stop) -> Result<Reply> {

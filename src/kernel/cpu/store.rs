@@ -234,13 +234,17 @@ impl<K: Key> Store<K> {
 
     /// Writes the last chunk out and empties it, or begins with the spare one.
     fn write_last(&mut self) -> Result<()> {
-        let pages = match self.chunks.pop() {
+        // What others keep too may have come after it.
+        let own = self
+            .chunks
+            .iter()
+            .rposition(|chunk| matches!(chunk, Chunk::Own { .. }));
+        let pages = match own.map(|own| self.chunks.remove(own)) {
             Some(Chunk::Own { pages, len }) => {
                 self.write(&pages.words()[..len])?;
                 pages
             }
-            other => {
-                self.chunks.extend(other);
+            _ => {
                 let spare = self.spare.take();
                 spare
                     .ok_or_else(|| internal_datafusion_err!("a lane that spills has nothing to write from"))?

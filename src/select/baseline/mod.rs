@@ -32,6 +32,7 @@ use datafusion::common::{Result, exec_err};
 
 use super::cluster::{Cluster, Gather};
 use super::ledger::Ledger;
+use crate::kernel::cpu::LaneKey;
 use crate::kernel::round::KeyVec;
 use crate::key::{Key, KeyBits};
 use crate::sketch::Epsilon;
@@ -133,13 +134,16 @@ pub fn solve(rival: Rival, shards: Vec<KeyVec>, ranks: &[u64], setup: &Setup) ->
     }
 }
 
-fn solve_keys<K: Key + Lane>(
+fn solve_keys<K: LaneKey>(
     rival: Rival,
     shards: Vec<KeyVec>,
     ranks: &[u64],
     setup: &Setup,
 ) -> Result<Outcome> {
-    let shards: Vec<Vec<K>> = shards.into_iter().map(K::lane).collect::<Result<_>>()?;
+    let shards: Option<Vec<Vec<K>>> = shards.into_iter().map(K::keys).collect();
+    let Some(shards) = shards else {
+        return exec_err!("shards hold keys of different widths");
+    };
     let mut cluster = Cluster::try_new(shards.len(), setup.threads)?;
     check(ranks, shards.iter().map(|keys| keys.len() as u64).sum())?;
     let keys = match rival {
@@ -170,24 +174,3 @@ fn check(ranks: &[u64], population: u64) -> Result<()> {
         false => exec_err!("ranks must be ascending, distinct and between 1 and {population}: {ranks:?}"),
     }
 }
-
-/// Keys of one width out of a [`KeyVec`].
-trait Lane: Sized {
-    fn lane(keys: KeyVec) -> Result<Vec<Self>>;
-}
-
-macro_rules! lane {
-    ($type:ty, $variant:ident) => {
-        impl Lane for $type {
-            fn lane(keys: KeyVec) -> Result<Vec<Self>> {
-                match keys {
-                    KeyVec::$variant(keys) => Ok(keys),
-                    _ => exec_err!("shards hold keys of different widths"),
-                }
-            }
-        }
-    };
-}
-lane!(u32, W32);
-lane!(u64, W64);
-lane!(u128, W128);

@@ -39,8 +39,8 @@ fn errors_say_what_is_wrong() {
     );
     assert_eq!(error(b"GKS"), "a quantile sketch that ends after 3 bytes");
     assert_eq!(
-        error(b"GKS\x02...."),
-        "a quantile sketch of version 2: this program reads 1"
+        error(b"GKS\x03...."),
+        "a quantile sketch of version 3: this program reads 2"
     );
     assert_eq!(
         message(Summary::<u32>::read(&good, b"f64").unwrap_err()),
@@ -114,7 +114,7 @@ fn works(summary: &Summary<u64>) {
 #[test]
 fn huge_counts_are_errors_not_allocations() {
     // n, eps 1/2, and far more tuples than bytes.
-    let mut bytes = b"GKS\x01\x40\x03f64".to_vec();
+    let mut bytes = b"GKS\x02\x40\x03f64".to_vec();
     bytes.extend([
         0xff, 0xff, 0xff, 0xff, 0x7f, 1, 2, 0xff, 0xff, 0xff, 0xff, 0x7f, 9, 9, 9, 9,
     ]);
@@ -127,10 +127,10 @@ fn huge_counts_are_errors_not_allocations() {
 #[test]
 fn counts_beyond_2_to_63_are_errors() {
     let n = i64::MAX as u64;
-    let mut bytes = b"GKS\x01\x40\x03f64".to_vec();
-    // n = 2^63 - 1, eps 1/2, one tuple: key 5, g = n, delta = 1 - n.
+    let mut bytes = b"GKS\x02\x40\x03f64".to_vec();
+    // n = 2^63 - 1, eps 1/2, one tuple, keys as they are: key 5, g = n, delta = 1 - n.
     bytes.extend([0xff; 8]);
-    bytes.extend([0x7f, 1, 2, 1, 5]);
+    bytes.extend([0x7f, 1, 2, 1, 0, 5]);
     bytes.extend([0xff; 9]);
     bytes.extend([1]);
     bytes.extend([0xfb]);

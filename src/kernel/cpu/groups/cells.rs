@@ -223,6 +223,9 @@ impl<K: LaneKey> Numbered<K> for Piece {
     }
 }
 
+/// Most rows that a set of counters can count.
+const MOST_COUNTED: u64 = u32::MAX as u64;
+
 /// The cell function that all groups share.
 pub(crate) struct Grid {
     cells: Cells,
@@ -284,16 +287,28 @@ impl Grid {
         self.width * self.groups
     }
 
-    /// Counts the (group, cell) pairs of some pieces; at most 2^32 rows.
+    /// Counts the (group, cell) pairs of some pieces, in one or more sets of counters, which add up: one for each 2^32
+    /// rows.
     ///
     /// # Errors
     /// When `stop` is set.
-    pub(crate) fn count<K: LaneKey>(&self, pieces: &[impl Numbered<K>], stop: &Stop) -> Result<Vec<u32>> {
+    pub(crate) fn count<K: LaneKey>(
+        &self,
+        pieces: &[impl Numbered<K>],
+        stop: &Stop,
+    ) -> Result<Vec<Vec<u32>>> {
         with_classifier!(&self.cells, K, classify => {
+            let mut full = Vec::new();
             let mut counts = vec![0_u32; self.counters()];
+            let mut counted = 0;
             let mut numbers = [0; BLOCK];
             for piece in pieces {
                 piece.blocks(stop, |ids, keys| {
+                    counted += keys.len() as u64;
+                    if counted > MOST_COUNTED {
+                        full.push(std::mem::replace(&mut counts, vec![0; self.counters()]));
+                        counted = keys.len() as u64;
+                    }
                     let numbers = &mut numbers[..keys.len()];
                     number(keys, &classify, numbers);
                     for (id, cell) in ids.iter().zip(numbers) {
@@ -302,7 +317,8 @@ impl Grid {
                     Ok(())
                 })?;
             }
-            Ok(counts)
+            full.push(counts);
+            Ok(full)
         })
     }
 
@@ -447,6 +463,11 @@ impl Wanted {
                 .push((self.numbers[slot], rank - below, self.keys.len()));
             self.keys.push(0);
         }
+    }
+
+    /// Number of wanted pairs.
+    pub(crate) fn pairs(&self) -> usize {
+        self.count
     }
 
     #[inline(always)]

@@ -1,0 +1,268 @@
+//! Summaries whose keys are ends of dyadic intervals: short to write, and the same on every shard.
+//!
+//! An interval is dyadic if it holds all keys that agree in some of their upper bits (Shrivastava, Buragohain, Agrawal and
+//! Suri: "Medians and Beyond", 2004, where the same tree of intervals is the sketch). A shard's keys are divided into the
+//! largest dyadic intervals that hold at most `most` of them, or one key only:
+//!
+//! ```text
+//! keys of 4 bits, most = 2      0 0 1 | 2 3 | 5 6 | 9 13        ->     [0] [1] [2 3] [4..7] [8..15]
+//! ```
+//! The count up to each end is exact. Shards whose keys are spread alike choose the same ends but for the last few bits, so
+//! that counts add without the uncertainty that keys of their own would have: a bracket around a rank is then about one
+//! interval wide where it is two with sketches that keep values (see `Summary`, whose invariant holds for any shards).
+
+use datafusion::common::{Result, internal_err};
+
+use super::epsilon::Epsilon;
+use super::gk::{Summary, Tuple};
+use crate::key::{Key, KeyBits};
+
+/// A dyadic interval: the `2^bits` keys from `first` on, a multiple of that, and how many values lie inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Interval {
+    pub(crate) first: KeyBits,
+    pub(crate) bits: u32,
+    pub(crate) count: u64,
+}
+
+impl Interval {
+    pub(crate) fn last(&self) -> KeyBits {
+        self.first | mask(self.bits)
+    }
+}
+
+fn mask(bits: u32) -> KeyBits {
+    match bits {
+        0 => 0,
+        bits => KeyBits::MAX >> (KeyBits::BITS - bits),
+    }
+}
+
+/// The smallest dyadic interval that holds all keys from `least` to `greatest`.
+pub(crate) fn around(least: KeyBits, greatest: KeyBits) -> (KeyBits, u32) {
+    let bits = KeyBits::BITS - (least ^ greatest).leading_zeros();
+    (least & !mask(bits), bits)
+}
+
+/// Intervals that are joined with their siblings while both together hold few values.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    most: u64,
+    intervals: Vec<Interval>,
+}
+
+impl Joined {
+    /// Joins while an interval then holds at most `most` values.
+    pub(crate) fn new(most: u64) -> Self {
+        Self {
+            most,
+            intervals: Vec::new(),
+        }
+    }
+
+    /// Adds the interval that follows on the last one.
+    pub(crate) fn push(&mut self, mut next: Interval) {
+        while let Some(last) = self.intervals.last() {
+            let are_siblings = last.bits == next.bits
+                && next.bits < KeyBits::BITS
+                && last.first ^ next.first == 1 << next.bits;
+            if !are_siblings || last.count + next.count > self.most {
+                break;
+            }
+            next = Interval {
+                first: last.first,
+                bits: next.bits + 1,
+                count: last.count + next.count,
+            };
+            self.intervals.pop();
+        }
+        self.intervals.push(next);
+    }
+
+    /// Adds an interval of which all values are known, ascending: divided as long as it holds too many.
+    pub(crate) fn divide<K: Key>(&mut self, first: KeyBits, bits: u32, sorted: &[K]) {
+        // The parts that are still to come, the next one last.
+        let mut open = vec![(first, bits, sorted)];
+        while let Some((first, bits, sorted)) = open.pop() {
+            if bits == 0 || sorted.len() as u64 <= self.most {
+                self.push(Interval {
+                    first,
+                    bits,
+                    count: sorted.len() as u64,
+                });
+                continue;
+            }
+            let middle = first | 1 << (bits - 1);
+            let (lower, upper) = sorted.split_at(sorted.partition_point(|key| key.to_bits() < middle));
+            open.push((middle, bits - 1, upper));
+            open.push((first, bits - 1, lower));
+        }
+    }
+
+    pub(crate) fn finish(self) -> Vec<Interval> {
+        self.intervals
+    }
+}
+
+impl<K: Key> Summary<K> {
+    /// From intervals that hold all values, ascending, and the least and the greatest value.
+    ///
+    /// # Errors
+    /// An internal error if the intervals are too coarse for the error fraction, or do not lie so.
+    pub(super) fn from_intervals(
+        eps: Epsilon,
+        (least, greatest): (KeyBits, KeyBits),
+        intervals: &[Interval],
+    ) -> Result<Self> {
+        let mut summary = Self::new(eps);
+        let n = intervals.iter().map(|interval| interval.count).sum();
+        summary.n = n;
+        // The ends are values: whoever merges counts on that.
+        let end = |key, upto, below| Tuple {
+            key: K::from_bits(key),
+            upto,
+            below,
+        };
+        summary.tuples.push(end(least, 1, 0));
+        let mut upto = 0;
+        for interval in intervals.iter().filter(|interval| interval.count > 0) {
+            let before = upto;
+            upto += interval.count;
+            let last = interval.last().min(greatest);
+            // One key alone has all the ranks; an end that is no value may have all values of its interval below it.
+            let below = match interval.bits {
+                0 => before,
+                _ => upto.min(n - 1),
+            };
+            match summary.tuples.last_mut() {
+                Some(tuple) if tuple.key.to_bits() == last => *tuple = end(last, upto, before.min(below)),
+                // The least value alone, which has its tuple.
+                Some(tuple) if tuple.upto == upto => {}
+                _ => summary.tuples.push(end(last, upto, below)),
+            }
+        }
+        match summary.is_sound(least, greatest) {
+            true => Ok(summary),
+            false => internal_err!(
+                "{} intervals of {n} keys from {least} to {greatest} are no summary",
+                intervals.len()
+            ),
+        }
+    }
+
+    /// Whether keys ascend between the ends, ranks ascend, and no gap is wider than the invariant allows.
+    fn is_sound(&self, least: KeyBits, greatest: KeyBits) -> bool {
+        let most = self.eps.budget(self.n).max(1);
+        let pairs = self.tuples.windows(2);
+        let ends = (self.tuples.first(), self.tuples.last());
+        let are_ends = matches!(ends, (Some(first), Some(last))
+            if first.key.to_bits() == least && last.key.to_bits() == greatest && last.upto == self.n);
+        are_ends
+            && pairs.into_iter().all(|pair| {
+                pair[0].key < pair[1].key
+                    && pair[0].upto < pair[1].upto
+                    && pair[0].below <= pair[1].below
+                    && pair[1].below < pair[0].upto + most
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn divided(keys: &[u64], most: u64) -> Vec<Interval> {
+        let (first, bits) = around(keys[0].into(), keys[keys.len() - 1].into());
+        let mut joined = Joined::new(most);
+        joined.divide(first, bits, keys);
+        joined.finish()
+    }
+
+    #[test]
+    fn intervals_are_the_largest_that_hold_few() {
+        let found = divided(&[0, 0, 1, 2, 3, 5, 6, 9, 13], 2);
+        let interval = |first, bits, count| Interval { first, bits, count };
+        let expected = [
+            interval(0, 0, 2),
+            interval(1, 0, 1),
+            interval(2, 1, 2),
+            interval(4, 2, 2),
+            interval(8, 3, 2),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(divided(&[7; 100], 2), [interval(7, 0, 100)]);
+        let ends = divided(&[0, u64::MAX], 1);
+        assert_eq!(ends, [interval(0, 63, 1), interval(1 << 63, 63, 1)]);
+        let mut joined = Joined::new(5);
+        joined.divide(0, 128, &[0, u128::MAX]);
+        assert_eq!(joined.finish(), [interval(0, 128, 2)]);
+    }
+
+    /// However the leaves were cut, the same intervals come out.
+    #[test]
+    fn finer_leaves_join_to_the_same_intervals() {
+        let mut keys: Vec<u64> = (0..500_u64).map(|i| (i * i * 7919) % 4096).collect();
+        keys.sort_unstable();
+        let whole = {
+            let mut joined = Joined::new(20);
+            joined.divide(0, 12, &keys);
+            joined.finish()
+        };
+        for bits in 0..12 {
+            let mut joined = Joined::new(20);
+            for first in (0..4096_u64).step_by(1 << bits) {
+                let inside = |bound| keys.partition_point(|key| *key < bound);
+                joined.divide(
+                    first.into(),
+                    bits,
+                    &keys[inside(first)..inside(first + (1 << bits))],
+                );
+            }
+            assert_eq!(joined.finish(), whole, "{bits} bits");
+        }
+    }
+
+    #[test]
+    fn counts_of_a_summary_are_those_of_the_keys() {
+        let eps = Epsilon::try_new(20.0).unwrap();
+        for (name, mut keys) in [
+            (
+                "random",
+                (0..3000_u64)
+                    .map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+                    .collect::<Vec<_>>(),
+            ),
+            ("few", (0..3000).map(|i| i % 7).collect()),
+            ("equal", vec![u64::MAX; 3000]),
+            (
+                "ends",
+                (0..3000).map(|i| if i % 3 == 0 { 0 } else { u64::MAX }).collect(),
+            ),
+            ("close", (0..3000).map(|i| (1 << 63) + i % 900).collect()),
+        ] {
+            keys.sort_unstable();
+            let most = eps.budget(3000) - 1;
+            let ends = (keys[0].into(), keys[2999].into());
+            let summary = Summary::<u64>::from_intervals(eps, ends, &divided(&keys, most)).unwrap();
+            for tuple in &summary.tuples {
+                let upto = keys.partition_point(|key| *key <= tuple.key) as u64;
+                let below = keys.partition_point(|key| *key < tuple.key) as u64;
+                assert!(
+                    tuple.upto <= upto && below <= tuple.below,
+                    "{name}: {tuple:?}, {upto}, {below}"
+                );
+            }
+            assert!(summary.widest() <= eps.budget(3000), "{name}");
+        }
+    }
+
+    #[test]
+    fn intervals_that_are_too_coarse_are_refused() {
+        let eps = Epsilon::try_new(20.0).unwrap();
+        let interval = |first, bits, count| Interval { first, bits, count };
+        let refused =
+            |ends, intervals: &[Interval]| Summary::<u64>::from_intervals(eps, ends, intervals).is_err();
+        assert!(refused((0, 15), &[interval(0, 3, 50), interval(8, 3, 50)]));
+        assert!(refused((0, 15), &[]));
+    }
+}
