@@ -2,6 +2,7 @@
 //!
 //! | table | what it shows | beside |
 //! | --- | --- | --- |
+//! | `sorts` | what a local sort of the rivals costs | `sort_unstable` |
 //! | `shards` | time, rounds and bytes of every method over numbers of values and shards | GK Select, Figure 2 and Table V |
 //! | `dibms` | values sent, by counted messages | DIBMS, Table 3 |
 //! | `sample` | throughput over sizes and distinct values; error of the approximate form over buckets | SampleSelect, Figures 8 and 10 |
@@ -16,6 +17,7 @@ mod model;
 mod output;
 mod sample;
 mod shards;
+mod sorts;
 
 use std::path::PathBuf;
 
@@ -24,6 +26,7 @@ use datafusion::common::Result;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Table {
+    Sorts,
     Shards,
     Dibms,
     Sample,
@@ -33,9 +36,21 @@ enum Table {
 #[derive(Debug, Parser)]
 #[command(about = "The literature's tables over this crate")]
 struct Arguments {
-    /// Most values of the tables over sizes; they begin with 1e4, in steps of 10
+    /// Most values of the tables over sizes, in steps of 10
     #[arg(long, default_value_t = 1e7)]
     rows: f64,
+    /// Least values of the table over shards
+    #[arg(long, default_value_t = 1e4)]
+    from: f64,
+    /// Numbers of shards
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64, 120, 128])]
+    shards: Vec<u64>,
+    /// Methods of the table over shards; all if not given. psrs is always among them
+    #[arg(long, value_delimiter = ',')]
+    methods: Vec<String>,
+    /// Keys of 32 bits in that table, for half the memory
+    #[arg(long)]
+    narrow: bool,
     /// log2 of the values of DIBMS's table
     #[arg(long, value_delimiter = ',', default_values_t = [26, 28])]
     dibms_log: Vec<u32>,
@@ -63,6 +78,9 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     std::fs::create_dir_all(&arguments.output)?;
     let wants = |table| arguments.tables.is_empty() || arguments.tables.contains(&table);
+    if wants(Table::Sorts) {
+        sorts::table(&arguments)?;
+    }
     if wants(Table::Shards) {
         shards::tables(&arguments)?;
     }

@@ -34,18 +34,6 @@ const EXCHANGED: u64 = 512;
 const FEW: u64 = 100_000;
 const KEY_BYTES: f64 = 8.0;
 
-const METHODS: [Method; 9] = [
-    Method::GkSelect,
-    Method::DistributedBms,
-    Method::Dibms,
-    Method::Rival(Rival::GkSelectCount),
-    Method::Rival(Rival::Psrs),
-    Method::Rival(Rival::AlFuraih),
-    Method::Rival(Rival::Jeffers),
-    Method::Rival(Rival::SortAndChoose),
-    Method::Rival(Rival::Quickselect),
-];
-
 /// Prices of a network.
 struct Network {
     name: &'static str,
@@ -123,7 +111,7 @@ pub(crate) fn table(arguments: &Arguments) -> Result<()> {
         machines: 7.5,
     };
     let mut lines = Vec::new();
-    let on_keys = METHODS.map(|method| on_keys(method).map(|seconds| (method, seconds)));
+    let on_keys = Method::ALL.map(|method| on_keys(method).map(|seconds| (method, seconds)));
     let on_keys = on_keys.into_iter().collect::<Result<Vec<_>>>()?;
     for (n, count) in [(1_000_000_000, 1), (1_000_000_000, 99), (100_000_000_000, 1)] {
         for cluster in [
@@ -132,7 +120,7 @@ pub(crate) fn table(arguments: &Arguments) -> Result<()> {
             &Cluster::of(1000),
             &Cluster::of(10_000),
         ] {
-            let sent = METHODS.map(|method| sent(method, cluster, n, count));
+            let sent = Method::ALL.map(|method| sent(method, cluster, n, count));
             let sent = sent.into_iter().collect::<Result<Vec<_>>>()?;
             for network in &NETWORKS {
                 let seconds = |index: usize| {
@@ -142,13 +130,13 @@ pub(crate) fn table(arguments: &Arguments) -> Result<()> {
                         + network.barrier * sent.rounds
                         + network.gap * sent.critical
                 };
-                let psrs = METHODS
+                let psrs = Method::ALL
                     .iter()
                     .position(|method| *method == Method::Rival(Rival::Psrs));
                 let Some(psrs) = psrs.map(seconds) else {
                     return exec_err!("no psrs to compare with");
                 };
-                for (index, method) in METHODS.iter().enumerate() {
+                for (index, method) in Method::ALL.iter().enumerate() {
                     table.row(&[
                         &network.name,
                         &cluster.shards,
@@ -214,7 +202,7 @@ fn sent(method: Method, cluster: &Cluster, n: u64, count: u64) -> Result<Sent> {
 /// How the work on messages grows.
 fn grows(method: Method, more: f64) -> f64 {
     match method {
-        Method::Rival(Rival::SortAndChoose | Rival::Quickselect) => more,
+        Method::Rival(Rival::SortAndChoose | Rival::SortAndChooseFlat | Rival::Quickselect) => more,
         _ => 1.0,
     }
 }
@@ -232,7 +220,9 @@ fn scaled(method: Method, ledger: &Ledger, more: f64, each: f64) -> Sent {
     for transfer in &ledger.transfers {
         let (times, factor) = match (method, transfer.name) {
             (Method::Rival(Rival::Psrs), "exchange") => (1.0, more),
-            (Method::Rival(Rival::SortAndChoose | Rival::Quickselect), _) => (1.0, more),
+            (Method::Rival(Rival::SortAndChoose | Rival::SortAndChooseFlat | Rival::Quickselect), _) => {
+                (1.0, more)
+            }
             (Method::GkSelect, "count") | (Method::DistributedBms, "extract") if transfer.is_round() => {
                 (1.0, more)
             }

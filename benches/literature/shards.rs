@@ -9,7 +9,8 @@ use super::Arguments;
 use super::methods::{Input, Method, Run, ranks};
 use super::output::{Line, Table, add_point, plot};
 
-const SHARDS: [u64; 5] = [1, 4, 16, 64, 120];
+/// Shards of the plots and of the paper's tables.
+const PLOTTED: u64 = 120;
 const RANKS: [u64; 2] = [1, 99];
 
 const COLUMNS: [&str; 14] = [
@@ -30,16 +31,19 @@ const COLUMNS: [&str; 14] = [
 ];
 
 pub(crate) fn tables(arguments: &Arguments) -> Result<()> {
-    let title = format!("Every method, {} threads, random u64", arguments.threads);
+    let bits = if arguments.narrow { 32 } else { 64 };
+    let title = format!(
+        "Every method, {} threads, random keys of {bits} bits",
+        arguments.threads
+    );
     let mut table = Table::try_new(&arguments.output, "shards", &title, &COLUMNS)?;
     let (mut times, mut rounds, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
     let mut medians = Vec::new();
-    let sizes = (4..)
-        .map(|power| 10_u64.pow(power))
-        .take_while(|n| *n as f64 <= arguments.rows);
+    let sizes = (0..19).map(|power| 10_u64.pow(power));
+    let sizes = sizes.filter(|n| (arguments.from..=arguments.rows).contains(&(*n as f64)));
     for n in sizes {
-        for shards in SHARDS {
-            let input = Input::random(n, shards, false);
+        for shards in arguments.shards.iter().copied() {
+            let input = Input::random(n, shards, arguments.narrow);
             for count in RANKS {
                 let runs = runs(&input, &ranks(n, count), arguments)?;
                 let Some(psrs) = runs.iter().find(|run| run.0 == Method::Rival(Rival::Psrs)) else {
@@ -47,14 +51,14 @@ pub(crate) fn tables(arguments: &Arguments) -> Result<()> {
                 };
                 for (method, run) in &runs {
                     row(&mut table, [n, shards, count], *method, run, &psrs.1)?;
-                    if (shards, count) == (SHARDS[4], 1) {
+                    if (shards, count) == (PLOTTED, 1) {
                         let (name, ledger) = (method.name(), &run.ledger);
                         add_point(&mut times, name, (n as f64, run.time.as_secs_f64()));
                         add_point(&mut rounds, name, (n as f64, ledger.rounds().len() as f64));
                         add_point(&mut bytes, name, (n as f64, ledger.bytes() as f64));
                     }
                 }
-                if (shards, count) == (SHARDS[4], 1) {
+                if (shards, count) == (PLOTTED, 1) {
                     medians.push((n, runs));
                 }
             }
@@ -142,6 +146,25 @@ fn table_v(arguments: &Arguments, medians: &Medians) -> Result<()> {
     Ok(())
 }
 
+/// The methods to compare.
+fn methods(arguments: &Arguments) -> Result<Vec<Method>> {
+    let known = |name: &String| match Method::ALL.into_iter().find(|method| method.name() == name) {
+        Some(method) => Ok(method),
+        None => {
+            let allowed = Method::ALL.map(Method::name).join(", ");
+            exec_err!("no method '{name}': allowed are {allowed}")
+        }
+    };
+    let mut methods = match arguments.methods.is_empty() {
+        true => Method::ALL.to_vec(),
+        false => arguments.methods.iter().map(known).collect::<Result<_>>()?,
+    };
+    if !methods.contains(&Method::Rival(Rival::Psrs)) {
+        methods.push(Method::Rival(Rival::Psrs));
+    }
+    Ok(methods)
+}
+
 /// Every method, each the fastest of some runs; an error if their keys differ.
 fn runs(input: &Input, ranks: &[u64], arguments: &Arguments) -> Result<Vec<(Method, Run)>> {
     let repeat = match input.len() {
@@ -150,7 +173,7 @@ fn runs(input: &Input, ranks: &[u64], arguments: &Arguments) -> Result<Vec<(Meth
     };
     let mut fastest: Vec<(Method, Run)> = Vec::new();
     for round in 0..repeat {
-        for (index, method) in Method::ALL.into_iter().enumerate() {
+        for (index, method) in methods(arguments)?.into_iter().enumerate() {
             let setup = Setup {
                 threads: arguments.threads,
                 ..Setup::default()

@@ -17,7 +17,7 @@ use std::ops::Range;
 use datafusion::common::Result;
 
 use super::samplesort::Random;
-use super::{Setup, partition};
+use super::{KeyLists, Setup, partition};
 use crate::key::Key;
 use crate::select::cluster::{Cluster, Gather};
 use crate::wire::{Message, Reader, put, put_key, put_keys};
@@ -44,7 +44,9 @@ pub(super) fn select<K: Key>(
         let orders = cluster.broadcast("order", &order)?;
         if order.pivots.is_empty() {
             let rest = cluster.local("rest", &mut piles, |shard, pile| Ok(pile.rest(&orders[shard])))?;
-            let rest = cluster.gather("rest", gather, rest, |_, lower, upper| Ok(lower.join(upper)))?;
+            let rest = cluster.gather("rest", gather, rest, |_, lower, upper| {
+                Ok(lower.join(upper, |keys, _| keys))
+            })?;
             cluster.host("select", || host.finish(rest));
             break;
         }
@@ -151,7 +153,7 @@ impl<'a, K: Key> Host<'a, K> {
     }
 
     /// Selects in what was left of every open interval.
-    fn finish(&mut self, mut rest: Rest<K>) {
+    fn finish(&mut self, mut rest: KeyLists<K>) {
         for (interval, keys) in self.open.iter().zip(&mut rest.0) {
             let ranks = self.ranks[interval.ranks.clone()].iter();
             let at: Vec<usize> = ranks.map(|rank| (rank - interval.skipped - 1) as usize).collect();
@@ -206,9 +208,9 @@ impl<K: Key> Pile<K> {
         Tally(counts)
     }
 
-    fn rest(&mut self, order: &Order<K>) -> Rest<K> {
+    fn rest(&mut self, order: &Order<K>) -> KeyLists<K> {
         let kept = self.kept(order).into_iter();
-        Rest(kept.map(|range| self.keys[range].to_vec()).collect())
+        KeyLists(kept.map(|range| self.keys[range].to_vec()).collect())
     }
 }
 
@@ -325,33 +327,5 @@ impl<K: Key> Message for Tally<K> {
         let candidates = |side: &Side<K>| u64::from(side.candidate.is_some());
         let values = |count: &Count<K>| 3 + candidates(&count.below) + candidates(&count.above);
         self.0.iter().map(values).sum()
-    }
-}
-
-/// The keys that are left, of each interval.
-struct Rest<K>(Vec<Vec<K>>);
-
-impl<K: Key> Rest<K> {
-    fn join(mut self, other: Self) -> Self {
-        self.0
-            .iter_mut()
-            .zip(other.0)
-            .for_each(|(own, more)| own.extend(more));
-        self
-    }
-}
-
-impl<K: Key> Message for Rest<K> {
-    fn write(&self, out: &mut Vec<u8>) {
-        put(out, self.0.len() as u64);
-        self.0.iter().for_each(|keys| put_keys(out, keys));
-    }
-
-    fn read(input: &mut Reader<'_>) -> Result<Self> {
-        input.list("lists of keys", |input| input.keys()).map(Rest)
-    }
-
-    fn values(&self) -> u64 {
-        self.0.iter().map(|keys| keys.len() as u64).sum()
     }
 }

@@ -9,12 +9,12 @@
 
 use datafusion::common::{Result, exec_datafusion_err, internal_err};
 
-use super::{Setup, partition};
+use super::{KeyLists, Setup, partition};
 use crate::key::{Key, Width};
 use crate::select::cluster::{Cluster, Gather};
 use crate::select::gk_select::GkSelect;
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
-use crate::wire::{Message, Reader, put, put_key, put_keys, put_numbers};
+use crate::wire::{Message, Reader, put, put_key, put_numbers};
 
 /// The keys of the ranks (1-based, ascending, distinct, at most the number of keys).
 ///
@@ -45,7 +45,7 @@ pub(super) fn select<K: Key>(
         Ok(part.candidates(&orders[shard].0))
     })?;
     let candidates = cluster.gather("candidates", Gather::Tree, candidates, |_, own, other| {
-        Ok(own.join(other, &near))
+        Ok(own.join(other, |keys, index| near[index].cut(keys)))
     })?;
     let farthest = |(near, keys): (&Near<K>, &Vec<K>)| match (near.keys, near.is_above) {
         (0, _) => Some(near.pivot),
@@ -108,7 +108,7 @@ impl<K: Key> Part<K> {
         Self { keys, counts }
     }
 
-    fn candidates(&self, near: &[Near<K>]) -> Candidates<K> {
+    fn candidates(&self, near: &[Near<K>]) -> KeyLists<K> {
         let counts = &self.counts;
         let ends: Vec<u64> = counts
             .below
@@ -135,7 +135,7 @@ impl<K: Key> Part<K> {
             };
             near.cut(self.keys[start as usize..end as usize].to_vec())
         };
-        Candidates(near.iter().enumerate().map(nearest).collect())
+        KeyLists(near.iter().enumerate().map(nearest).collect())
     }
 }
 
@@ -267,34 +267,5 @@ impl<K: Key> Message for Distances<K> {
 
     fn values(&self) -> u64 {
         2 * self.0.len() as u64
-    }
-}
-
-/// Of each pivot, the nearest keys on the side of the rank.
-struct Candidates<K>(Vec<Vec<K>>);
-
-impl<K: Key> Candidates<K> {
-    fn join(self, other: Self, near: &[Near<K>]) -> Self {
-        let pairs = self.0.into_iter().zip(other.0).zip(near);
-        let join = |((mut own, other), near): ((Vec<K>, Vec<K>), &Near<K>)| {
-            own.extend(other);
-            near.cut(own)
-        };
-        Candidates(pairs.map(join).collect())
-    }
-}
-
-impl<K: Key> Message for Candidates<K> {
-    fn write(&self, out: &mut Vec<u8>) {
-        put(out, self.0.len() as u64);
-        self.0.iter().for_each(|keys| put_keys(out, keys));
-    }
-
-    fn read(input: &mut Reader<'_>) -> Result<Self> {
-        input.list("lists of keys", |input| input.keys()).map(Candidates)
-    }
-
-    fn values(&self) -> u64 {
-        self.0.iter().map(|keys| keys.len() as u64).sum()
     }
 }

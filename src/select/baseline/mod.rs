@@ -36,6 +36,7 @@ use crate::kernel::cpu::LaneKey;
 use crate::kernel::round::KeyVec;
 use crate::key::{Key, KeyBits};
 use crate::sketch::Epsilon;
+use crate::wire::{Message, Reader, put, put_keys};
 pub use local_sort::{LocalSort, sort};
 
 /// The methods to compare with.
@@ -172,5 +173,35 @@ fn check(ranks: &[u64], population: u64) -> Result<()> {
     match ascending && inside {
         true => Ok(()),
         false => exec_err!("ranks must be ascending, distinct and between 1 and {population}: {ranks:?}"),
+    }
+}
+
+/// Keys of each rank, or interval of ranks, as they travel.
+struct KeyLists<K>(Vec<Vec<K>>);
+
+impl<K: Key> KeyLists<K> {
+    /// Both sides' keys, `cut` to what is still wanted of each list.
+    fn join(self, other: Self, cut: impl Fn(Vec<K>, usize) -> Vec<K>) -> Self {
+        let pairs = self.0.into_iter().zip(other.0).enumerate();
+        let joined = pairs.map(|(index, (mut own, other))| {
+            own.extend(other);
+            cut(own, index)
+        });
+        KeyLists(joined.collect())
+    }
+}
+
+impl<K: Key> Message for KeyLists<K> {
+    fn write(&self, out: &mut Vec<u8>) {
+        put(out, self.0.len() as u64);
+        self.0.iter().for_each(|keys| put_keys(out, keys));
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self> {
+        input.list("lists of keys", |input| input.keys()).map(KeyLists)
+    }
+
+    fn values(&self) -> u64 {
+        self.0.iter().map(|keys| keys.len() as u64).sum()
     }
 }
