@@ -33,6 +33,11 @@ pub const OPTIONS: &[OptionInfo] = &[
         default: "auto",
         doc: "How QuantilesExec selects: auto, sample_select, distributed_bms, dibms or gk_select. All give the same answer.",
     },
+    OptionInfo {
+        name: "quantiles.topk",
+        default: "true",
+        doc: "Whether topk_by with GROUP BY, and ROW_NUMBER or RANK up to a constant, run as GroupedTopKExec. The answer is the same.",
+    },
 ];
 
 /// Options of this crate in a session's configuration.
@@ -45,13 +50,25 @@ pub const OPTIONS: &[OptionInfo] = &[
 /// assert_eq!(QuantilesOptions::of(ctx.state().config_options()).strategy.to_string(), "auto");
 /// # Ok::<(), datafusion::error::DataFusionError>(())
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantilesOptions {
     /// `quantiles.replace_builtins`: whether DataFusion's `median` and `percentile_cont` run through this crate, with
     /// their own answers and types.
     pub replace_builtins: bool,
     /// `quantiles.strategy`: how [`QuantilesExec`](crate::exec::QuantilesExec) selects.
     pub strategy: StrategyName,
+    /// `quantiles.topk`: whether the best rows of groups are found by [`GroupedTopKExec`](crate::exec::GroupedTopKExec).
+    pub topk: bool,
+}
+
+impl Default for QuantilesOptions {
+    fn default() -> Self {
+        Self {
+            replace_builtins: false,
+            strategy: StrategyName::default(),
+            topk: true,
+        }
+    }
 }
 
 impl QuantilesOptions {
@@ -65,6 +82,7 @@ impl QuantilesOptions {
         match name {
             "quantiles.replace_builtins" => Some(self.replace_builtins.to_string()),
             "quantiles.strategy" => Some(self.strategy.to_string()),
+            "quantiles.topk" => Some(self.topk.to_string()),
             _ => None,
         }
     }
@@ -91,6 +109,7 @@ impl ExtensionOptions for QuantilesOptions {
         match key {
             "replace_builtins" => self.replace_builtins = boolean(Self::PREFIX, key, value)?,
             "strategy" => self.strategy = value.parse()?,
+            "topk" => self.topk = boolean(Self::PREFIX, key, value)?,
             _ => {
                 let names: Vec<_> = OPTIONS.iter().map(|option| option.name).collect();
                 return config_err!(

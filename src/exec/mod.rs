@@ -17,7 +17,10 @@ mod quantiles;
 mod room;
 mod run;
 mod scan;
+mod topk;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;
 pub use quantiles::QuantilesExec;
+pub use topk::GroupedTopKExec;
+pub(crate) use topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};

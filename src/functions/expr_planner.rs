@@ -10,7 +10,7 @@ use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawAggregate
 use datafusion::logical_expr::{AggregateUDF, Expr, WindowFunctionDefinition};
 
 use super::gk::{GkFunction, check_arguments};
-use super::{ExactQuantiles, FunctionName, QuantileArgument, constant, variant};
+use super::{ExactQuantiles, FunctionName, QuantileArgument, TopKBy, constant, topk, variant};
 use crate::select::quantile::Method;
 
 /// Plans `exact_quantiles(x, q [, method])` and its other names, with `WITHIN GROUP` and with `OVER`.
@@ -24,7 +24,9 @@ pub struct QuantilesExprPlanner;
 impl ExprPlanner for QuantilesExprPlanner {
     fn plan_aggregate(&self, raw: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
         let descending = raw.order_by.first().map(|order| !order.asc);
-        let (planned, args) = if let Some(function) = ExactQuantiles::of(&raw.func) {
+        let (planned, args) = if let Some(function) = TopKBy::of(&raw.func) {
+            topk::plan_call(function, &raw.args, &raw.order_by)?
+        } else if let Some(function) = ExactQuantiles::of(&raw.func) {
             plan_call(function, &raw.args, descending, raw.null_treatment)?
         } else if let Some(function) = GkFunction::of(&raw.func) {
             let planned = plan_sketch(function, &raw.args, descending, raw.null_treatment)?;
@@ -53,10 +55,13 @@ impl ExprPlanner for QuantilesExprPlanner {
         if let Some(function) = GkFunction::of(udaf) {
             plan_sketch(function, &raw.args, None, raw.null_treatment)?;
         }
-        let Some(function) = ExactQuantiles::of(udaf) else {
+        let (planned, args) = if let Some(function) = ExactQuantiles::of(udaf) {
+            plan_call(function, &raw.args, None, raw.null_treatment)?
+        } else if let Some(function) = TopKBy::of(udaf) {
+            topk::plan_call(function, &raw.args, &[])?
+        } else {
             return Ok(PlannerResult::Original(raw));
         };
-        let (planned, args) = plan_call(function, &raw.args, None, raw.null_treatment)?;
         let written = WindowFunction {
             fun: raw.func_def,
             params: WindowFunctionParams {

@@ -24,6 +24,7 @@ mod moving;
 mod names;
 mod percentile_cont;
 mod rows;
+pub mod topk;
 
 use std::sync::{Arc, LazyLock};
 
@@ -41,6 +42,7 @@ pub use gk::{GkFunction, GkName};
 pub(crate) use moving::MovingQuantiles;
 pub use names::FunctionName;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};
+pub use topk::{TopKBy, TopKName};
 
 /// Name of the function that a user writes.
 pub const EXACT_QUANTILES: &str = "exact_quantiles";

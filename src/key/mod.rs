@@ -14,6 +14,7 @@
 mod bytes;
 mod fixed;
 mod single;
+mod sort;
 
 use std::fmt::Debug;
 
@@ -26,6 +27,7 @@ use datafusion::common::{Result, plan_err};
 pub(crate) use bytes::{ByteSpec, PrefixKey};
 use fixed::Bits;
 pub(crate) use fixed::Encoding;
+pub(crate) use sort::{OrderBy, RowOrder, SortColumn, SortKeys};
 
 /// A key outside a lane: the key's bits, zero-extended to 128.
 pub type KeyBits = u128;

@@ -7,7 +7,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr, LogicalPlan, WindowFunctionDe
 use datafusion::optimizer::AnalyzerRule;
 
 use crate::functions::gk::{GkFunction, check_arguments};
-use crate::functions::{ExactQuantiles, QuantileArgument};
+use crate::functions::{ExactQuantiles, QuantileArgument, TopKBy, topk};
 
 /// Checks the constants of every call in a plan: a quantile that is not a number in [0, 1] is a planning error that
 /// names it, also where no row would ever reach the call. Leaves the plan as it is.
@@ -54,6 +54,9 @@ fn check_call(expr: &Expr) -> Result<()> {
     };
     if let Some(function) = GkFunction::of(function).filter(|function| !function.is_bound()) {
         return check_arguments(function.called(), args);
+    }
+    if let Some(function) = TopKBy::of(function).filter(|function| !function.is_bound()) {
+        return topk::check_arguments(function.called(), args);
     }
     match (ExactQuantiles::of(function), args.get(1)) {
         (Some(function), Some(quantiles)) => {

@@ -22,6 +22,7 @@ mod query_planner;
 mod register;
 mod rewrite;
 mod swap;
+mod topk;
 mod windows;
 
 pub use check::CheckQuantiles;
@@ -29,3 +30,4 @@ pub use node::QuantilesNode;
 pub use physical::QuantilesExtensionPlanner;
 pub use query_planner::QuantilesPlanner;
 pub use register::{SessionStateBuilderExt, register_all};
+pub use topk::TopKNode;

@@ -13,14 +13,15 @@ use datafusion::physical_expr::aggregate::LoweredAggregateBuilder;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
-use super::QuantilesNode;
 use super::rewrite::{aggregate_call, is_quantiles};
+use super::topk::topk_exec;
+use super::{QuantilesNode, TopKNode};
 use crate::config::QuantilesOptions;
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, QuantilesCall, QuantilesExec};
 use crate::functions::{ExactQuantiles, GkFunction, constant_quantiles};
 use crate::select::quantile::{Ask, Method};
 
-/// Plans [`QuantilesNode`]s: for a query planner that is built from several extension planners.
+/// Plans [`QuantilesNode`]s and [`TopKNode`]s: for a query planner that is built from several extension planners.
 #[derive(Debug, Default)]
 pub struct QuantilesExtensionPlanner;
 
@@ -35,7 +36,13 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         session: &dyn Session,
         planning: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-        let (Some(node), [input]) = (node.as_any().downcast_ref::<QuantilesNode>(), physical_inputs) else {
+        let [input] = physical_inputs else {
+            return Ok(None);
+        };
+        if let Some(node) = node.as_any().downcast_ref::<TopKNode>() {
+            return topk_exec(node, Arc::clone(input), session, planning).map(Some);
+        }
+        let Some(node) = node.as_any().downcast_ref::<QuantilesNode>() else {
             return Ok(None);
         };
         quantiles_exec(node, Arc::clone(input), session, planning).map(Some)

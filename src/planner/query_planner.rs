@@ -18,6 +18,7 @@ use super::builtins::replace_builtins;
 use super::check::check_calls;
 use super::foreign::plan_with_inner;
 use super::rewrite::rewrite;
+use super::topk::{bind_rows, rewrite_topk};
 use super::windows::bind_quantiles;
 use crate::config::QuantilesOptions;
 
@@ -97,17 +98,22 @@ impl QueryPlanner for QuantilesPlanner {
         let rewritten = replaced
             .transform_data(answer_exactly)?
             .transform_data(rewrite)?
-            .transform_data(bind_quantiles)?;
+            .transform_data(bind_quantiles)?
+            .transform_data(bind_rows)?;
         match &self.rest {
             Rest::Inner(inner) if !rewritten.transformed => {
                 inner.create_physical_plan(logical_plan, session).await
             }
             Rest::Inner(inner) => plan_with_inner(rewritten.data, inner, session).await,
             Rest::Default(others) => {
+                let plan = match QuantilesOptions::of(session.config_options()).topk {
+                    true => rewrite_topk(rewritten.data)?.data,
+                    false => rewritten.data,
+                };
                 let mut planners: Vec<SharedExtensionPlanner> = vec![Arc::new(QuantilesExtensionPlanner)];
                 planners.extend(others.iter().cloned());
                 DefaultPhysicalPlanner::with_extension_planners(planners)
-                    .create_physical_plan(&rewritten.data, session)
+                    .create_physical_plan(&plan, session)
                     .await
             }
         }

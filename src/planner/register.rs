@@ -12,6 +12,7 @@ use datafusion::prelude::SessionContext;
 use super::{CheckQuantiles, QuantilesPlanner};
 use crate::config::QuantilesOptions;
 use crate::functions::gk::{gk_aggregates, gk_scalars};
+use crate::functions::topk::topk_aggregates;
 use crate::functions::{EXACT_QUANTILES, ExactQuantiles, QuantilesExprPlanner, all_aggregates, unaliased};
 
 /// Puts this crate into an existing session: functions, `quantiles.*` options, query planner.
@@ -53,7 +54,10 @@ fn register_functions(state: &mut SessionState) -> Result<()> {
         .values()
         .filter_map(|f| unaliased(f))
         .collect();
-    let ours = all_aggregates().iter().chain(gk_aggregates());
+    let ours = all_aggregates()
+        .iter()
+        .chain(gk_aggregates())
+        .chain(topk_aggregates());
     for function in originals.iter().chain(ours) {
         state.register_udaf(Arc::clone(function))?;
     }
@@ -135,7 +139,11 @@ impl SessionStateBuilderExt for SessionStateBuilder {
                     *function = unaliased;
                 }
             });
-            functions.extend(all_aggregates().iter().chain(gk_aggregates()).cloned());
+            let ours = all_aggregates()
+                .iter()
+                .chain(gk_aggregates())
+                .chain(topk_aggregates());
+            functions.extend(ours.cloned());
             let scalars = self.scalar_functions().get_or_insert_default();
             scalars.extend(gk_scalars().iter().cloned());
             let planners = self.expr_planners().get_or_insert_default();

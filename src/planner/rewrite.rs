@@ -76,7 +76,7 @@ pub(super) fn is_quantiles(call: &AggregateFunction, is_grouped: bool, input: &D
     }
 }
 
-fn has_subquery(expr: &Expr) -> bool {
+pub(super) fn has_subquery(expr: &Expr) -> bool {
     let found = expr.exists(|part| {
         Ok(matches!(
             part,

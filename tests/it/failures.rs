@@ -28,7 +28,7 @@ struct Shape {
 }
 
 /// Every place that may fail. The ungrouped query has so many quantiles that every kind of round is asked for.
-const SHAPES: [Shape; 7] = [
+const SHAPES: [Shape; 9] = [
     Shape {
         strategy: "sample_select",
         sql: "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), count(*) FROM t",
@@ -102,6 +102,26 @@ const SHAPES: [Shape; 7] = [
             "value_gather",
             "value_compare",
             "answer",
+        ],
+    },
+    Shape {
+        strategy: "sample_select",
+        sql: "SELECT few, topk_by(x, many, 3) FROM t GROUP BY few",
+        limit: 256 << 20,
+        phases: &["topk_scan", "topk_answer"],
+    },
+    Shape {
+        strategy: "sample_select",
+        sql: "SELECT many, topk_by(x, few, 3) FROM t GROUP BY many",
+        limit: 24 << 20,
+        phases: &[
+            "topk_scan",
+            "topk_scatter",
+            "topk_compact",
+            "spill_write",
+            "spill_read",
+            "topk_part",
+            "topk_answer",
         ],
     },
 ];

@@ -177,7 +177,7 @@ fn table(case: &Case) -> RecordBatch {
     batch(columns)
 }
 
-fn limited(megabytes: usize, partitions: usize) -> SessionContext {
+pub(crate) fn limited(megabytes: usize, partitions: usize) -> SessionContext {
     within(Arc::new(GreedyMemoryPool::new(megabytes << 20)), partitions)
 }
 
@@ -189,7 +189,7 @@ fn within(pool: Arc<dyn MemoryPool>, partitions: usize) -> SessionContext {
     ctx
 }
 
-async fn sorted_rows(ctx: &SessionContext, sql: &str) -> Vec<String> {
+pub(crate) async fn sorted_rows(ctx: &SessionContext, sql: &str) -> Vec<String> {
     sorted(rows(ctx, sql).await)
 }
 
@@ -199,7 +199,7 @@ fn sorted(mut rows: Vec<String>) -> Vec<String> {
 }
 
 /// The rows are the same; else the first that are not are told.
-fn assert_same(found: &[String], expected: &[String], what: &str) {
+pub(crate) fn assert_same(found: &[String], expected: &[String], what: &str) {
     if found != expected {
         let wrong: Vec<_> = found
             .iter()

@@ -23,5 +23,7 @@ mod select;
 mod select_edges;
 mod slt;
 mod support;
+mod topk;
+mod topk_rows;
 mod types;
 mod windows;

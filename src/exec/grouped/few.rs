@@ -33,7 +33,7 @@ impl<W: Word> FewGroups<W> {
         if scans.iter().any(|scan| matches!(scan.phase, Phase::Many(_))) {
             return Ok(None);
         }
-        let mut grouping = Grouping::try_new(plan)?;
+        let mut grouping = Grouping::try_new(plan.packing.as_ref(), plan.group_schema())?;
         let (mut maps, mut ids) = (Vec::with_capacity(scans.len()), Vec::new());
         for scan in scans {
             ids.clear();

@@ -10,15 +10,14 @@ use datafusion::logical_expr::EmitTo;
 use datafusion::physical_plan::aggregates::group_values::{GroupValues, new_group_values};
 use datafusion::physical_plan::aggregates::order::GroupOrdering;
 
-use super::GroupPlan;
 use super::packing::Packing;
 use crate::kernel::cpu::groups::words::{GroupTable, NULL_PART, Word, part_of};
 
 /// The seed of hashes that choose parts: the same in all scans.
-const SEED: u64 = 0x1337;
+pub(in crate::exec) const SEED: u64 = 0x1337;
 
 /// How the groups of a scan are told apart.
-pub(super) enum Grouping<W> {
+pub(in crate::exec) enum Grouping<W> {
     /// By words that the group columns are packed into.
     Packed {
         packing: Packing,
@@ -36,16 +35,17 @@ pub(super) enum Grouping<W> {
 }
 
 impl<W: Word> Grouping<W> {
-    pub(super) fn try_new(plan: &GroupPlan) -> Result<Self> {
-        Ok(match &plan.packing {
+    /// For group columns that are packed, or of this schema.
+    pub(in crate::exec) fn try_new(packing: Option<&Packing>, schema: SchemaRef) -> Result<Self> {
+        Ok(match packing {
             Some(packing) => Grouping::Packed {
                 packing: packing.clone(),
                 table: GroupTable::for_rows(),
                 null: None,
             },
             None => Grouping::Interned {
-                values: group_values(plan.group_schema())?,
-                schema: plan.group_schema(),
+                values: group_values(Arc::clone(&schema))?,
+                schema,
                 parts: Vec::new(),
                 hashes: Vec::new(),
             },
@@ -58,7 +58,7 @@ impl<W: Word> Grouping<W> {
     }
 
     /// Groups that have a number.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::exec) fn len(&self) -> usize {
         match self {
             Grouping::Packed { table, .. } => table.len(),
             Grouping::Interned { parts, .. } => parts.len(),
@@ -66,7 +66,7 @@ impl<W: Word> Grouping<W> {
     }
 
     /// Bytes held.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::exec) fn bytes(&self) -> usize {
         match self {
             Grouping::Packed { table, .. } => table.bytes(),
             Grouping::Interned {
@@ -79,7 +79,7 @@ impl<W: Word> Grouping<W> {
     }
 
     /// The number of each row's group.
-    pub(super) fn number(&mut self, columns: &[ArrayRef], ids: &mut Vec<usize>) -> Result<()> {
+    pub(in crate::exec) fn number(&mut self, columns: &[ArrayRef], ids: &mut Vec<usize>) -> Result<()> {
         match self {
             Grouping::Packed { packing, table, null } => {
                 let (words, nulls) = packing.words::<W>(columns)?;
@@ -129,15 +129,7 @@ impl<W: Word> Grouping<W> {
     ) -> Result<()> {
         match self {
             Grouping::Packed { packing, .. } => {
-                let (packed, nulls) = packing.words::<W>(columns)?;
-                into.extend(packed.iter().map(|word| part_of(word.hash_word())));
-                for row in nulls
-                    .iter()
-                    .flat_map(|nulls| (0..nulls.len()).filter(|row| nulls.is_null(*row)))
-                {
-                    into[row] = NULL_PART;
-                }
-                *words = packed;
+                *words = packing.place(columns, into)?;
             }
             Grouping::Interned { parts, .. } => {
                 words.extend(ids.iter().map(|id| W::from_bits(*id as u128)));
@@ -178,7 +170,7 @@ impl<W: Word> Grouping<W> {
     }
 
     /// The values of the numbered groups, which keep their numbers.
-    pub(super) fn values(&mut self) -> Result<Vec<ArrayRef>> {
+    pub(in crate::exec) fn values(&mut self) -> Result<Vec<ArrayRef>> {
         match self {
             Grouping::Packed { packing, table, null } => {
                 packing.columns(table.words(), null.map(|null| null as usize))
@@ -195,6 +187,6 @@ impl<W: Word> Grouping<W> {
 }
 
 /// An empty table of DataFusion's for the group columns.
-pub(super) fn group_values(schema: SchemaRef) -> Result<Box<dyn GroupValues>> {
+pub(in crate::exec) fn group_values(schema: SchemaRef) -> Result<Box<dyn GroupValues>> {
     new_group_values(schema, &GroupOrdering::None)
 }

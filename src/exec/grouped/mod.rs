@@ -37,7 +37,11 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 
-use self::packing::Packing;
+pub(super) use self::groups::{Grouping, SEED, group_values};
+pub(super) use self::packing::Packing;
+pub(super) use self::run::share;
+pub(super) use self::scan::FEW_GROUPS;
+pub(super) use self::select::blocking;
 use super::aggregate::{Aggregates, ExecAggregate};
 use super::quantiles::comma_separated;
 

@@ -11,11 +11,12 @@ use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, internal_err};
 
 use crate::kernel::cpu::groups::runs::with_key;
+use crate::kernel::cpu::groups::words::{NULL_PART, Word, part_of};
 use crate::key::{Key, KeyBits, KeySpec, Width, words};
 
 /// How group columns become words.
 #[derive(Debug, Clone)]
-pub(super) struct Packing {
+pub(in crate::exec) struct Packing {
     fields: Vec<Field>,
     width: Width,
 }
@@ -48,7 +49,7 @@ fn bits_of(data_type: &DataType) -> Option<u32> {
 
 impl Packing {
     /// For group columns like `fields`; `None` if their words would not fit in 128 bits.
-    pub(super) fn try_new(columns: &[FieldRef]) -> Option<Self> {
+    pub(in crate::exec) fn try_new(columns: &[FieldRef]) -> Option<Self> {
         let single = columns.len() == 1;
         let (mut fields, mut shift) = (Vec::with_capacity(columns.len()), 0);
         for column in columns {
@@ -72,7 +73,7 @@ impl Packing {
     }
 
     /// Width of the words.
-    pub(super) fn width(&self) -> Width {
+    pub(in crate::exec) fn width(&self) -> Width {
         self.width
     }
 
@@ -97,11 +98,31 @@ impl Packing {
         Ok((packed, nulls.filter(|nulls| nulls.null_count() > 0)))
     }
 
+    /// The words of a batch's rows, and appends the part of each: that of its word's hash, or of NULL.
+    ///
+    /// # Errors
+    /// As for [`Self::words`].
+    pub(in crate::exec) fn place<W: Word>(
+        &self,
+        columns: &[ArrayRef],
+        parts: &mut Vec<u16>,
+    ) -> Result<Vec<W>> {
+        let (words, nulls) = self.words::<W>(columns)?;
+        let from = parts.len();
+        parts.extend(words.iter().map(|word| part_of(word.hash_word())));
+        for (row, is_valid) in nulls.iter().flat_map(NullBuffer::iter).enumerate() {
+            if !is_valid {
+                parts[from + row] = NULL_PART;
+            }
+        }
+        Ok(words)
+    }
+
     /// The group columns of words; `null` is the place of the group without a word.
     ///
     /// # Errors
     /// Internal errors only.
-    pub(super) fn columns<W: Key>(&self, words: &[W], null: Option<usize>) -> Result<Vec<ArrayRef>> {
+    pub(in crate::exec) fn columns<W: Key>(&self, words: &[W], null: Option<usize>) -> Result<Vec<ArrayRef>> {
         let fields = self.fields.iter().map(|field| field.array(words, null));
         fields.collect()
     }

@@ -71,7 +71,7 @@ pub(super) fn stream(
 }
 
 /// What each of `scans` scans may hold of a pool: together half of it. The rest is for what is in flight.
-fn share(pool: &dyn MemoryPool, scans: usize) -> usize {
+pub(in crate::exec) fn share(pool: &dyn MemoryPool, scans: usize) -> usize {
     match pool.memory_limit() {
         MemoryLimit::Finite(limit) => limit / 2 / scans.max(1),
         MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,

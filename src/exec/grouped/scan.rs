@@ -35,7 +35,7 @@ use crate::kernel::spill::{SpillFile, Spiller};
 use crate::key::{self, KeySpec, Width};
 
 /// More groups than this, and rows are partitioned.
-pub(super) const FEW_GROUPS: usize = 4096;
+pub(in crate::exec) const FEW_GROUPS: usize = 4096;
 
 /// Bytes that a scan keeps for going over to partitions, on disk if there is no memory.
 const FLOOR: usize = 1 << 18;
@@ -157,7 +157,7 @@ impl<W: Word> GroupScan<W> {
         let floor = memory.new_empty();
         reserve(&floor, FLOOR)?;
         Ok(Self {
-            grouping: Grouping::try_new(&shared.plan)?,
+            grouping: Grouping::try_new(shared.plan.packing.as_ref(), shared.plan.group_schema())?,
             phase: Phase::Few(few.collect()),
             plain: PlainGroups::try_new(&shared.plan.aggregates.plain)?,
             states: None,

@@ -153,7 +153,7 @@ impl<P: 'static> Selection<P> {
 }
 
 /// Runs `work` where it may block.
-pub(super) async fn blocking<T: Send + 'static>(
+pub(in crate::exec) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let joined = SpawnedTask::spawn_blocking(work).join().await;

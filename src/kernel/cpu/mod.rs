@@ -22,6 +22,7 @@ mod rounds;
 pub(crate) mod sample;
 mod sketch;
 mod store;
+pub(crate) mod top;
 
 use std::sync::Arc;
 

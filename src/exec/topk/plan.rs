@@ -1,0 +1,379 @@
+//! What the operator computes: which rows, in what order, and what becomes of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, BooleanArray, UInt64Array, new_empty_array};
+use datafusion::arrow::compute::filter_record_batch;
+use datafusion::arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::{Result, internal_err};
+use datafusion::physical_expr::PhysicalExpr;
+
+use super::super::grouped::Packing;
+use super::super::quantiles::comma_separated;
+use super::super::scan::{mask, values};
+use crate::functions::topk::{Call, lists};
+use crate::kernel::cpu::top::{Ties, Wanted};
+use crate::key::{OrderBy, RowOrder, SortColumn, SortKeys, kept};
+
+/// One expression to order by.
+#[derive(Debug, Clone)]
+pub(crate) struct SortBy {
+    pub(crate) expr: Arc<dyn PhysicalExpr>,
+    pub(crate) column: SortColumn,
+}
+
+/// How the rows of a group are numbered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Numbering {
+    /// From 1 on, one after the other.
+    RowNumber,
+    /// As many as stand before, and one more.
+    Rank,
+}
+
+impl fmt::Display for Numbering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Numbering::RowNumber => "row_number()",
+            Numbering::Rank => "rank()",
+        })
+    }
+}
+
+/// Where an output column comes from.
+#[derive(Debug, Clone)]
+pub(crate) enum OutputColumn {
+    /// A group expression.
+    Group(usize),
+    /// An expression over the row.
+    Row(Arc<dyn PhysicalExpr>),
+    /// The row's number in its group.
+    Number,
+}
+
+/// What is made of the best rows.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    /// One row a group: the group, and the list of the values of its rows that have a key and pass the filter.
+    Lists {
+        call: Call,
+        value: Arc<dyn PhysicalExpr>,
+        filter: Option<Arc<dyn PhysicalExpr>>,
+    },
+    /// The rows.
+    Rows {
+        k: usize,
+        numbering: Numbering,
+        output: Vec<OutputColumn>,
+    },
+}
+
+/// What to compute.
+#[derive(Debug, Clone)]
+pub(crate) struct TopKSpec {
+    pub(crate) group: Vec<Arc<dyn PhysicalExpr>>,
+    pub(crate) order: Vec<SortBy>,
+    pub(crate) answer: Answer,
+}
+
+/// The same, made ready.
+#[derive(Debug)]
+pub(super) struct TopKPlan {
+    spec: TopKSpec,
+    /// Group columns.
+    pub(super) fields: Vec<FieldRef>,
+    pub(super) packing: Option<Packing>,
+    pub(super) keys: SortKeys,
+    /// What rows carry: group columns where they are not packed, then what is wanted of rows.
+    carried: Vec<Arc<dyn PhysicalExpr>>,
+    pub(super) carried_types: Vec<DataType>,
+    pub(super) schema: SchemaRef,
+}
+
+/// A batch, ready to be grouped.
+pub(super) struct Prepared {
+    /// Group columns of all rows.
+    pub(super) groups: Vec<ArrayRef>,
+    /// Which rows count; `None`: all.
+    pub(super) kept: Option<BooleanArray>,
+    /// Key columns of the rows that count.
+    pub(super) order: Vec<ArrayRef>,
+    /// What the rows that count carry, but for group columns.
+    pub(super) carried: Vec<ArrayRef>,
+}
+
+impl TopKPlan {
+    pub(super) fn try_new(spec: TopKSpec, input: &SchemaRef, schema: SchemaRef) -> Result<Self> {
+        let columns = match &spec.answer {
+            Answer::Lists { .. } => spec.group.len() + 1,
+            Answer::Rows { output, .. } => output.len(),
+        };
+        if spec.group.is_empty() || spec.order.is_empty() || schema.fields().len() != columns {
+            return internal_err!(
+                "{columns} columns of the best rows for {} names",
+                schema.fields().len()
+            );
+        }
+        let field = |expr: &Arc<dyn PhysicalExpr>| expr.return_field(input);
+        let fields = spec.group.iter().map(field).collect::<Result<Vec<_>>>()?;
+        let packing = Packing::try_new(&fields);
+        let by: Vec<SortColumn> = spec.order.iter().map(|by| by.column.clone()).collect();
+        let keys = SortKeys::try_new(&by)?;
+        let mut carried = match packing {
+            Some(_) => Vec::new(),
+            None => spec.group.clone(),
+        };
+        match &spec.answer {
+            Answer::Lists { value, .. } => carried.push(Arc::clone(value)),
+            Answer::Rows { output, .. } => carried.extend(output.iter().filter_map(|column| match column {
+                OutputColumn::Row(expr) => Some(Arc::clone(expr)),
+                OutputColumn::Group(_) | OutputColumn::Number => None,
+            })),
+        }
+        if !keys.is_exact() {
+            carried.extend(spec.order.iter().map(|by| Arc::clone(&by.expr)));
+        }
+        let types = carried.iter().map(|expr| expr.data_type(input));
+        Ok(Self {
+            carried_types: types.collect::<Result<_>>()?,
+            spec,
+            fields,
+            packing,
+            keys,
+            carried,
+            schema,
+        })
+    }
+
+    pub(super) fn group_schema(&self) -> SchemaRef {
+        Arc::new(Schema::new(self.fields.clone()))
+    }
+
+    /// Columns that rows carry only so that groups are told apart.
+    pub(super) fn carried_groups(&self) -> usize {
+        match self.packing {
+            Some(_) => 0,
+            None => self.spec.group.len(),
+        }
+    }
+
+    /// Whether groups without a row that counts have an answer too.
+    pub(super) fn answers_every_group(&self) -> bool {
+        matches!(self.spec.answer, Answer::Lists { .. })
+    }
+
+    /// What is kept of each group.
+    pub(super) fn wanted(&self) -> Result<Wanted> {
+        let first = self.carried.len()
+            - if self.keys.is_exact() {
+                0
+            } else {
+                self.spec.order.len()
+            };
+        let by_key = |(index, by): (usize, &SortBy)| {
+            OrderBy::rows(first + index, by.column.data_type.clone(), by.column.options)
+        };
+        let mut order: Vec<_> = match self.keys.is_exact() {
+            true => Vec::new(),
+            false => self.spec.order.iter().enumerate().map(by_key).collect(),
+        };
+        let (k, ties) = match &self.spec.answer {
+            Answer::Lists { call, .. } => {
+                let value = self.carried_groups();
+                order.push(OrderBy::values(value, self.carried_types[value].clone()));
+                (call.rows(), Ties::By(RowOrder::try_new(order)?))
+            }
+            Answer::Rows { k, numbering, .. } => {
+                let ties = match (numbering, order.is_empty()) {
+                    (Numbering::RowNumber, true) => Ties::Any,
+                    (Numbering::RowNumber, false) => Ties::By(RowOrder::try_new(order)?),
+                    (Numbering::Rank, true) => Ties::All,
+                    (Numbering::Rank, false) => {
+                        return internal_err!("RANK over keys that do not tell rows apart");
+                    }
+                };
+                (*k, ties)
+            }
+        };
+        Ok(Wanted {
+            k,
+            ties,
+            distinct: false,
+        })
+    }
+
+    /// Evaluates what is wanted of a batch.
+    ///
+    /// # Errors
+    /// Those of expressions.
+    pub(super) fn prepare(&self, batch: &RecordBatch) -> Result<Prepared> {
+        let evaluated = |exprs: &[Arc<dyn PhysicalExpr>], batch: &RecordBatch| {
+            exprs
+                .iter()
+                .map(|expr| values(expr, batch))
+                .collect::<Result<Vec<_>>>()
+        };
+        let groups = evaluated(&self.spec.group, batch)?;
+        let by: Vec<_> = self.spec.order.iter().map(|by| Arc::clone(&by.expr)).collect();
+        let rest = &self.carried[self.carried_groups()..];
+        let Answer::Lists { filter, call, .. } = &self.spec.answer else {
+            return Ok(Prepared {
+                groups,
+                kept: None,
+                order: evaluated(&by, batch)?,
+                carried: evaluated(rest, batch)?,
+            });
+        };
+        // An expression must not see rows that the filter drops: `1 / x` with FILTER (WHERE x <> 0).
+        let passed = filter.as_ref().map(|filter| mask(filter, batch)).transpose()?;
+        let filtered = passed
+            .as_ref()
+            .map(|passed| filter_record_batch(batch, passed))
+            .transpose()?;
+        let batch = filtered.as_ref().unwrap_or(batch);
+        let (mut order, mut carried) = (evaluated(&by, batch)?, evaluated(rest, batch)?);
+        let mut counts = kept(order[0].as_ref(), None)?;
+        if call.skips_null_values() {
+            counts = kept(carried[0].as_ref(), counts.as_ref())?.or(counts);
+        }
+        if let Some(counts) = &counts {
+            for column in order.iter_mut().chain(&mut carried) {
+                *column = datafusion::arrow::compute::filter(column, counts)?;
+            }
+        }
+        Ok(Prepared {
+            groups,
+            kept: within(passed, counts),
+            order,
+            carried,
+        })
+    }
+
+    /// Columns of no row.
+    pub(super) fn no_rows(&self) -> Vec<ArrayRef> {
+        self.carried_types.iter().map(new_empty_array).collect()
+    }
+
+    /// One output batch of lists: the columns of the groups, what their rows carry, and how many each has.
+    ///
+    /// # Errors
+    /// Arrow's, where arrays become too large.
+    pub(super) fn lists(
+        &self,
+        groups: Vec<ArrayRef>,
+        rows: &[ArrayRef],
+        lengths: &[usize],
+    ) -> Result<RecordBatch> {
+        let Answer::Lists { call, .. } = &self.spec.answer else {
+            return internal_err!("rows are not lists");
+        };
+        let values = &rows[self.carried_groups()];
+        let answers = match call.k {
+            Some(_) => lists(values, lengths)?,
+            None => crate::functions::topk::firsts(values, lengths)?,
+        };
+        let columns = groups.into_iter().chain([answers]).collect();
+        Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
+    }
+
+    /// How rows are numbered, and what their columns are, if the answer is rows.
+    pub(super) fn rows(&self) -> Option<(Numbering, &[OutputColumn])> {
+        match &self.spec.answer {
+            Answer::Lists { .. } => None,
+            Answer::Rows {
+                numbering, output, ..
+            } => Some((*numbering, output)),
+        }
+    }
+
+    /// One output batch of rows; `groups`: the group columns, a value for each row.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(super) fn row_batch(
+        &self,
+        groups: &[ArrayRef],
+        rows: &[ArrayRef],
+        numbers: Vec<u64>,
+    ) -> Result<RecordBatch> {
+        let Some((_, output)) = self.rows() else {
+            return internal_err!("lists are not rows");
+        };
+        let numbers: ArrayRef = Arc::new(UInt64Array::from(numbers));
+        let mut next = rows[self.carried_groups()..].iter();
+        let column = |column: &OutputColumn| match column {
+            OutputColumn::Group(index) => groups.get(*index).cloned(),
+            OutputColumn::Number => Some(Arc::clone(&numbers)),
+            OutputColumn::Row(_) => next.next().cloned(),
+        };
+        let columns: Option<Vec<ArrayRef>> = output.iter().map(column).collect();
+        match columns {
+            Some(columns) => Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?),
+            None => internal_err!(
+                "{} columns carried for {} of the output",
+                rows.len(),
+                output.len()
+            ),
+        }
+    }
+
+    /// Every expression over the input.
+    pub(super) fn expressions(&self) -> impl Iterator<Item = &Arc<dyn PhysicalExpr>> {
+        let by = self.spec.order.iter().map(|by| &by.expr);
+        let filter = match &self.spec.answer {
+            Answer::Lists { filter, .. } => filter.as_ref(),
+            Answer::Rows { .. } => None,
+        };
+        self.spec
+            .group
+            .iter()
+            .chain(by)
+            .chain(&self.carried)
+            .chain(filter)
+    }
+}
+
+/// Rows of the first mask that the second one, over these rows, keeps.
+fn within(passed: Option<BooleanArray>, counts: Option<BooleanArray>) -> Option<BooleanArray> {
+    let Some(passed) = passed else { return counts };
+    let Some(counts) = counts else { return Some(passed) };
+    let mut counts = counts.values().iter();
+    let both = passed
+        .iter()
+        .map(|passed| passed == Some(true) && counts.next() == Some(true));
+    Some(BooleanArray::from(both.collect::<Vec<_>>()))
+}
+
+impl fmt::Display for TopKPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = self.spec.order.iter().map(|by| {
+            let direction = if by.column.options.descending { " DESC" } else { "" };
+            let nulls = match (by.column.nullable, by.column.options.nulls_first) {
+                (false, _) => "",
+                (true, true) => " NULLS FIRST",
+                (true, false) => " NULLS LAST",
+            };
+            format!("{}{direction}{nulls}", by.expr)
+        });
+        let (groups, by) = (comma_separated(self.spec.group.iter()), comma_separated(by));
+        match &self.spec.answer {
+            Answer::Lists { call, value, filter } => {
+                write!(
+                    f,
+                    "{}({value}), k={}, gby=[{groups}], by=[{by}]",
+                    call.called,
+                    call.rows()
+                )?;
+                match filter {
+                    Some(filter) => write!(f, ", filter=[{filter}]"),
+                    None => Ok(()),
+                }
+            }
+            Answer::Rows { k, numbering, .. } => {
+                write!(f, "{numbering} <= {k}, gby=[{groups}], by=[{by}]")
+            }
+        }
+    }
+}

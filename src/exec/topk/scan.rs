@@ -1,0 +1,421 @@
+//! One input partition, read once.
+//!
+//! While groups are few, a sieve holds their best rows ([`Phase::Few`]). Once any partition has met too many groups, rows
+//! wait in order of their group's part ([`Phase::Many`]); past the pool's limit they go to disk.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, UInt32Array};
+use datafusion::arrow::buffer::Buffer;
+use datafusion::arrow::compute::{filter, not, take};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::hash_utils::{RandomState, create_hashes};
+use datafusion::common::{Result, resources_datafusion_err};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::logical_expr::ColumnarValue;
+use datafusion::physical_plan::metrics::{Count, Time};
+use futures::StreamExt;
+
+use super::super::grouped::{FEW_GROUPS, Grouping, SEED};
+use super::plan::TopKPlan;
+use super::runs::{TopRun, spec_of};
+use super::select::{AnySieve, keys};
+use crate::kernel::cpu::FreePages;
+use crate::kernel::cpu::groups::runs::{RUN_ROWS, Staged, StagedColumn, StagedValues, run_bytes};
+use crate::kernel::cpu::groups::words::{Word, part_of};
+use crate::kernel::cpu::top::bytes;
+use crate::kernel::may_fail;
+use crate::kernel::spill::{SpillFile, Spiller};
+use crate::key::KeySpec;
+
+/// A scan gives way to others, and to being cancelled, after so much work.
+const YIELD: Duration = Duration::from_millis(10);
+/// Rows that go over to partitions at a time.
+const MOVED_ROWS: usize = 1 << 12;
+
+/// What the scans of one execution share.
+pub(super) struct Shared {
+    pub(super) plan: Arc<TopKPlan>,
+    /// Whether any scan has met too many groups.
+    pub(super) many: AtomicBool,
+    pub(super) free: Option<Arc<FreePages>>,
+    pub(super) spiller: Spiller,
+    /// Bytes that the rows of one scan may hold, so that it leaves the others theirs.
+    pub(super) share: usize,
+    pub(super) rows: Count,
+    pub(super) rejected: Count,
+    pub(super) times: [Time; 2],
+}
+
+/// Reserves `bytes`.
+///
+/// # Errors
+/// `ResourcesExhausted` that says what they were for.
+pub(super) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<()> {
+    reservation.try_grow(bytes).map_err(|error| {
+        error.context(format!(
+            "the best rows of groups: {bytes} more bytes wanted, {} bytes held",
+            reservation.size()
+        ))
+    })
+}
+
+/// Rows with keys, or rows that only tell that their group is there.
+pub(super) struct Stage<W> {
+    specs: Vec<KeySpec>,
+    staged: Vec<Staged<W>>,
+    staged_rows: usize,
+    pub(super) runs: Vec<TopRun>,
+}
+
+impl<W: Word> Stage<W> {
+    pub(super) fn new(specs: Vec<KeySpec>) -> Self {
+        Self {
+            specs,
+            staged: Vec::new(),
+            staged_rows: 0,
+            runs: Vec::new(),
+        }
+    }
+
+    /// Adds rows to those that wait.
+    pub(super) fn add(&mut self, batch: Staged<W>) {
+        self.staged_rows += batch.words.len();
+        self.staged.push(batch);
+    }
+
+    /// Whether so many wait that they make a run.
+    pub(super) fn is_full(&self) -> bool {
+        self.staged_rows >= RUN_ROWS
+    }
+
+    /// Makes a run of what is staged; its bytes.
+    pub(super) fn flush(&mut self, free: Option<&Arc<FreePages>>) -> Result<usize> {
+        if self.staged_rows == 0 {
+            return Ok(0);
+        }
+        may_fail!("topk_scatter");
+        let specs: Vec<&KeySpec> = self.specs.iter().collect();
+        let run = TopRun::new(&self.staged, &specs, free)?;
+        self.staged.clear();
+        self.staged_rows = 0;
+        let bytes = run.bytes();
+        self.runs.push(run);
+        Ok(bytes)
+    }
+
+    fn spill(&mut self, file: &mut SpillFile) -> Result<()> {
+        let specs: Vec<&KeySpec> = self.specs.iter().collect();
+        self.runs
+            .iter_mut()
+            .try_for_each(|run| run.spill::<W>(&specs, file))
+    }
+}
+
+/// Rows in order of part.
+pub(super) struct Many<W> {
+    pub(super) rows: Stage<W>,
+    /// Rows that do not count, of groups that are wanted all the same.
+    pub(super) absent: Stage<W>,
+    pub(super) file: Option<SpillFile>,
+    /// For what is staged, and as much again for the run that it becomes.
+    staging: MemoryReservation,
+    /// For runs in memory.
+    pub(super) held: MemoryReservation,
+}
+
+impl<W: Word> Many<W> {
+    fn try_new(plan: &TopKPlan, memory: &MemoryReservation) -> Result<Self> {
+        Ok(Self {
+            rows: Stage::new(vec![spec_of(plan.keys.width())?]),
+            absent: Stage::new(Vec::new()),
+            file: None,
+            staging: memory.new_empty(),
+            held: memory.new_empty(),
+        })
+    }
+
+    fn stage(&mut self, batch: Staged<W>, shared: &Shared) -> Result<()> {
+        let is_absent = batch.columns.is_empty();
+        let stage = if is_absent { &self.absent } else { &self.rows };
+        let specs: Vec<&KeySpec> = stage.specs.iter().collect();
+        let carried = batch.others.iter().map(|column| match column {
+            ColumnarValue::Array(column) => bytes(column),
+            ColumnarValue::Scalar(_) => 0,
+        });
+        let rows = batch.words.len();
+        let wanted = 2 * (run_bytes(&batch, &specs) + 2 * rows + carried.sum::<usize>());
+        if self.held.size() + self.staging.size() + wanted > shared.share {
+            self.make_room(shared)?;
+        }
+        if self.staging.try_grow(wanted).is_err() {
+            self.flush(shared)?;
+            if self.staging.try_grow(wanted).is_err() {
+                self.make_room(shared)?;
+                reserve(&self.staging, wanted)?;
+            }
+        }
+        let stage = if is_absent {
+            &mut self.absent
+        } else {
+            &mut self.rows
+        };
+        stage.add(batch);
+        if stage.is_full() {
+            self.flush(shared)?;
+        }
+        Ok(())
+    }
+
+    /// Makes runs of what is staged.
+    fn flush(&mut self, shared: &Shared) -> Result<()> {
+        let free = shared.free.as_ref();
+        let bytes = self.rows.flush(free)? + self.absent.flush(free)?;
+        // The runs' share of the reservation goes with them.
+        self.staging.free();
+        reserve(&self.held, bytes)
+    }
+
+    /// Drops rows that are not among the best of their group, or if that would not drop most, moves all to disk, if there is
+    /// one.
+    pub(super) fn make_room(&mut self, shared: &Shared) -> Result<()> {
+        self.flush(shared)?;
+        if self.compact(shared)? {
+            return Ok(());
+        }
+        let mut runs = self.rows.runs.iter().chain(&self.absent.runs);
+        if !shared.spiller.is_enabled() || !runs.any(TopRun::is_in_memory) {
+            return Ok(());
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(shared.spiller.create("the best rows of groups")?),
+        };
+        self.rows.spill(file)?;
+        self.absent.spill(file)?;
+        let runs = self.rows.runs.iter().chain(&self.absent.runs);
+        self.held.try_resize(runs.map(TopRun::bytes).sum())
+    }
+}
+
+/// How rows are kept.
+pub(super) enum Phase<W> {
+    Few(AnySieve),
+    Many(Box<Many<W>>),
+}
+
+/// The scan of one partition.
+pub(super) struct TopKScan<W> {
+    shared: Arc<Shared>,
+    pub(super) grouping: Grouping<W>,
+    pub(super) phase: Phase<W>,
+    /// For groups and their best rows while groups are few.
+    memory: MemoryReservation,
+    ids: Vec<usize>,
+}
+
+impl<W: Word> TopKScan<W> {
+    pub(super) fn try_new(shared: Arc<Shared>, memory: &MemoryReservation) -> Result<Self> {
+        let plan = &shared.plan;
+        Ok(Self {
+            grouping: Grouping::try_new(plan.packing.as_ref(), plan.group_schema())?,
+            phase: Phase::Few(AnySieve::new(plan)?),
+            memory: memory.new_empty(),
+            ids: Vec::new(),
+            shared,
+        })
+    }
+
+    /// Reads the whole partition.
+    ///
+    /// # Errors
+    /// The stream's, an expression's, or `ResourcesExhausted` where neither memory nor disk is left.
+    pub(super) async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
+        let mut since = Instant::now();
+        while let Some(batch) = stream.next().await {
+            let batch = batch?;
+            let start = Instant::now();
+            let pushed = self.push(&batch);
+            self.shared.times.iter().for_each(|time| time.add_elapsed(start));
+            pushed?;
+            // A stream that is always ready would not notice that the query is gone.
+            if since.elapsed() > YIELD {
+                tokio::task::yield_now().await;
+                since = Instant::now();
+            }
+        }
+        if let Phase::Many(many) = &mut self.phase {
+            many.flush(&self.shared)?;
+        }
+        Ok(self)
+    }
+
+    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        may_fail!("topk_scan");
+        self.shared.rows.add(batch.num_rows());
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        let plan = Arc::clone(&self.shared.plan);
+        let prepared = plan.prepare(batch)?;
+        if matches!(self.phase, Phase::Few(_)) {
+            self.grouping.number(&prepared.groups, &mut self.ids)?;
+            if self.grouping.len() > FEW_GROUPS {
+                self.shared.many.store(true, Ordering::Relaxed);
+            }
+        }
+        // The groups of this batch are numbered, and none of its rows is held yet.
+        if self.shared.many.load(Ordering::Relaxed) {
+            self.leave_few()?;
+        }
+        let keys = keys(&plan, &prepared.order)?;
+        let kept = prepared.kept.as_ref();
+        let groups: Vec<ArrayRef> = match kept {
+            None => prepared.groups.clone(),
+            Some(kept) => filtered(&prepared.groups, kept)?,
+        };
+        let carried: Vec<ArrayRef> = groups[..plan.carried_groups()]
+            .iter()
+            .chain(&prepared.carried)
+            .cloned()
+            .collect();
+        let Phase::Few(sieve) = &mut self.phase else {
+            self.push_many(&groups, Some(keys), carried)?;
+            return self.push_absent(&prepared.groups, kept);
+        };
+        let ids: Vec<u32> = match kept {
+            None => self.ids.iter().map(|id| *id as u32).collect(),
+            Some(kept) => kept
+                .values()
+                .set_indices()
+                .map(|row| self.ids[row] as u32)
+                .collect(),
+        };
+        sieve.push(self.grouping.len(), &ids, &keys, &carried)?;
+        // What is held, and a copy while it is cut.
+        let held = self.grouping.bytes() + 2 * sieve.held_bytes();
+        if held > self.shared.share || self.memory.try_resize(held).is_err() {
+            self.shared.many.store(true, Ordering::Relaxed);
+            self.leave_few()?;
+        }
+        Ok(())
+    }
+
+    /// Partitions rows; without keys, they only tell that their groups are there.
+    fn push_many(&mut self, groups: &[ArrayRef], keys: Option<Buffer>, carried: Vec<ArrayRef>) -> Result<()> {
+        let rows = groups.first().map_or(0, |column| column.len());
+        let Phase::Many(many) = &mut self.phase else {
+            return Ok(());
+        };
+        if rows == 0 {
+            return Ok(());
+        }
+        let (words, parts) = placed(&self.shared.plan, groups)?;
+        let column = |keys| StagedColumn {
+            rows: None,
+            values: StagedValues::Keys(keys),
+        };
+        let staged = Staged {
+            words,
+            parts,
+            columns: keys.map(column).into_iter().collect(),
+            others: carried.into_iter().map(ColumnarValue::Array).collect(),
+        };
+        many.stage(staged, &self.shared)
+    }
+
+    /// Groups of rows that do not count, where they have an answer all the same.
+    fn push_absent(&mut self, groups: &[ArrayRef], kept: Option<&BooleanArray>) -> Result<()> {
+        let (Some(kept), true) = (kept, self.shared.plan.answers_every_group()) else {
+            return Ok(());
+        };
+        let absent = filtered(groups, &not(kept)?)?;
+        let carried = absent[..self.shared.plan.carried_groups()].to_vec();
+        self.push_many(&absent, None, carried)
+    }
+
+    /// From a sieve to partitions.
+    fn leave_few(&mut self) -> Result<()> {
+        let plan = Arc::clone(&self.shared.plan);
+        let many = Phase::Many(Box::new(Many::try_new(&plan, &self.memory)?));
+        let mut sieve = match std::mem::replace(&mut self.phase, many) {
+            Phase::Few(sieve) => sieve,
+            many => {
+                self.phase = many;
+                return Ok(());
+            }
+        };
+        let best = sieve.take(self.grouping.len(), &plan)?;
+        self.shared.rejected.add(sieve.rejected() as usize);
+        drop(sieve);
+        let groups = if self.grouping.len() > 0 {
+            self.grouping.values()?
+        } else {
+            Vec::new()
+        };
+        let held: usize = groups.iter().chain(&best.rows).map(bytes).sum();
+        self.memory
+            .shrink(self.memory.size().saturating_sub(held + best.keys.len()));
+        let ids = UInt32Array::from(repeated(&best.lengths));
+        let key_bytes = plan.keys.width().bytes();
+        for from in (0..ids.len()).step_by(MOVED_ROWS) {
+            let rows = MOVED_ROWS.min(ids.len() - from);
+            let own = ids.slice(from, rows);
+            let groups = groups.iter().map(|column| Ok(take(column.as_ref(), &own, None)?));
+            let groups = groups.collect::<Result<Vec<_>>>()?;
+            let keys = Buffer::from_slice_ref(&best.keys[from * key_bytes..(from + rows) * key_bytes]);
+            let carried = best.rows.iter().map(|column| column.slice(from, rows)).collect();
+            self.push_many(&groups, Some(keys), carried)?;
+        }
+        if plan.answers_every_group() && !groups.is_empty() {
+            let carried = groups[..plan.carried_groups()].to_vec();
+            self.push_many(&groups, None, carried)?;
+        }
+        self.grouping = Grouping::try_new(plan.packing.as_ref(), plan.group_schema())?;
+        self.memory.free();
+        Ok(())
+    }
+
+    /// Goes over to partitions if it has not yet.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    pub(super) fn into_many(mut self) -> Result<Self> {
+        self.leave_few()?;
+        if let Phase::Many(many) = &mut self.phase {
+            many.flush(&self.shared)?;
+        }
+        Ok(self)
+    }
+}
+
+/// The number of each row's group, from the number of rows that each group has.
+pub(super) fn repeated(lengths: &[usize]) -> Vec<u32> {
+    let mut ids = Vec::with_capacity(lengths.iter().sum());
+    for (group, length) in lengths.iter().enumerate() {
+        ids.resize(ids.len() + length, group as u32);
+    }
+    ids
+}
+
+fn filtered(columns: &[ArrayRef], kept: &BooleanArray) -> Result<Vec<ArrayRef>> {
+    columns.iter().map(|column| Ok(filter(column, kept)?)).collect()
+}
+
+/// Word and part of each row's group. Groups that have no words are told apart by what their rows carry.
+fn placed<W: Word>(plan: &TopKPlan, groups: &[ArrayRef]) -> Result<(Vec<W>, Vec<u16>)> {
+    let mut parts = Vec::new();
+    if let Some(packing) = &plan.packing {
+        let words = packing.place(groups, &mut parts)?;
+        return Ok((words, parts));
+    }
+    let rows = groups.first().map_or(0, |column| column.len());
+    let mut hashes = vec![0; rows];
+    create_hashes(groups, &RandomState::with_seed(SEED), &mut hashes)
+        .map_err(|error| resources_datafusion_err!("cannot hash the groups: {error}"))?;
+    parts.extend(hashes.iter().map(|hash| part_of(hash.hash_word())));
+    Ok((vec![W::default(); rows], parts))
+}

@@ -1,0 +1,230 @@
+//! What is asked of a pair of columns, and how the rows that stay become the answer.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, ListArray, UInt64Array, new_empty_array};
+use datafusion::arrow::buffer::{NullBuffer, OffsetBuffer};
+use datafusion::arrow::compute::{SortOptions, filter, take};
+use datafusion::arrow::datatypes::{DataType, Field};
+use datafusion::arrow::row::{RowConverter, SortField};
+use datafusion::common::{Result, plan_err, resources_err};
+
+use super::TopKName;
+use crate::functions::ordered_type;
+use crate::kernel::cpu::top::{Rows, Sieve, Ties, Wanted};
+use crate::key::{Key, Order, OrderBy, RowOrder, SortColumn, SortKeys, Width, kept};
+
+/// A call, apart from its columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Call {
+    pub(crate) called: TopKName,
+    /// Whether the least keys are the best.
+    pub(crate) ascending: bool,
+    /// Rows of a list; `None`: one value.
+    pub(crate) k: Option<usize>,
+}
+
+impl Call {
+    /// Rows of a group.
+    pub(crate) fn rows(&self) -> usize {
+        self.k.unwrap_or(1)
+    }
+
+    /// Whether rows without a value are skipped.
+    pub(crate) fn skips_null_values(&self) -> bool {
+        self.called != TopKName::TopkBy
+    }
+
+    /// How keys are ordered, if there are no NULLs among them.
+    pub(crate) fn key_column(&self, data_type: &DataType) -> SortColumn {
+        SortColumn {
+            data_type: data_type.clone(),
+            nullable: false,
+            options: self.key_options(),
+            total_order: false,
+        }
+    }
+
+    fn key_options(&self) -> SortOptions {
+        // NULLs inside of keys are the greatest.
+        SortOptions {
+            descending: !self.ascending,
+            nulls_first: !self.ascending,
+        }
+    }
+}
+
+/// # Errors
+/// A planning error that names the type of keys without an order, or of values that cannot break ties.
+pub(super) fn check_types(called: TopKName, value: &DataType, key: &DataType) -> Result<()> {
+    let (value, key) = (ordered_type(value), ordered_type(key));
+    if Order::try_new(&key).is_err() {
+        return plan_err!(
+            "{called}: keys of type {key} have no order: allowed are integers, floating-point numbers, decimals, \
+             Boolean, Date, Time, Timestamp, Duration, Interval(YearMonth), strings, binary, lists (List, LargeList, \
+             FixedSizeList) and structs of these, and dictionaries of these"
+        );
+    }
+    if !RowConverter::supports_fields(&[SortField::new(value.clone())]) {
+        return plan_err!(
+            "{called}: values of type {value} are not supported, as they have no order among equal keys"
+        );
+    }
+    Ok(())
+}
+
+/// A call over columns of some types.
+#[derive(Debug)]
+pub(super) struct TopKColumn {
+    call: Call,
+    value: DataType,
+    key: DataType,
+    is_distinct: bool,
+    keys: SortKeys,
+}
+
+impl TopKColumn {
+    /// # Errors
+    /// As for [`check_types`].
+    pub(super) fn try_new(call: Call, value: &DataType, key: &DataType, is_distinct: bool) -> Result<Self> {
+        check_types(call.called, value, key)?;
+        Ok(Self {
+            keys: SortKeys::try_new(&[call.key_column(key)])?,
+            call,
+            value: value.clone(),
+            key: key.clone(),
+            is_distinct,
+        })
+    }
+
+    pub(super) fn width(&self) -> Width {
+        self.keys.width()
+    }
+
+    pub(super) fn call(&self) -> &Call {
+        &self.call
+    }
+
+    pub(super) fn is_distinct(&self) -> bool {
+        self.is_distinct
+    }
+
+    /// An empty sieve of rows that have a value and a key.
+    pub(super) fn sieve<K: Key>(&self) -> Result<Sieve<K>> {
+        let wanted = Wanted {
+            k: self.call.rows(),
+            ties: Ties::By(self.order()?),
+            distinct: self.is_distinct,
+        };
+        Ok(Sieve::new(wanted, vec![self.value.clone(), self.key.clone()]))
+    }
+
+    /// The order of rows with equal keys, of which the first column is the value and the second one the key.
+    pub(super) fn order(&self) -> Result<RowOrder> {
+        let value = OrderBy::values(0, self.value.clone());
+        match self.keys.is_exact() {
+            true => RowOrder::try_new(vec![value]),
+            false => {
+                let key = OrderBy::rows(1, self.key.clone(), self.call.key_options());
+                RowOrder::try_new(vec![key, value])
+            }
+        }
+    }
+
+    /// Which rows count; `None`: all.
+    pub(super) fn kept(
+        &self,
+        columns: &[ArrayRef],
+        passed: Option<&BooleanArray>,
+    ) -> Result<Option<BooleanArray>> {
+        let with_key = kept(columns[1].as_ref(), passed)?;
+        if !self.call.skips_null_values() {
+            return Ok(with_key);
+        }
+        // `kept` says `None` where there is nothing to drop: of rows, or beyond what is dropped already.
+        let both = kept(columns[0].as_ref(), with_key.as_ref())?;
+        Ok(both.or(with_key))
+    }
+
+    /// Value and key of the rows that count.
+    pub(super) fn dense(&self, columns: &[ArrayRef], kept: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
+        let columns = columns.iter().take(2);
+        match kept {
+            None => Ok(columns.cloned().collect()),
+            Some(kept) => columns.map(|column| Ok(filter(column, kept)?)).collect(),
+        }
+    }
+
+    /// The keys of rows that all have one.
+    pub(super) fn keys<K: Key>(&self, columns: &[ArrayRef]) -> Result<Vec<K>> {
+        self.keys.keys(&columns[1..2])
+    }
+
+    /// Adds rows that count, of value and key.
+    pub(super) fn push<K: Key>(
+        &self,
+        sieve: &mut Sieve<K>,
+        groups: usize,
+        ids: &[u32],
+        dense: &[ArrayRef],
+    ) -> Result<()> {
+        let keys = self.keys(dense)?;
+        sieve.push(
+            groups,
+            Rows {
+                groups: ids,
+                keys: &keys,
+                payload: dense,
+            },
+        )
+    }
+
+    /// Value and key of no row.
+    pub(super) fn no_rows(&self) -> Vec<ArrayRef> {
+        vec![new_empty_array(&self.value), new_empty_array(&self.key)]
+    }
+
+    /// The answers of groups that have so many of `values` each.
+    pub(super) fn answers(&self, values: &ArrayRef, lengths: &[usize]) -> Result<ArrayRef> {
+        match self.call.k {
+            Some(_) => lists(values, lengths),
+            None => firsts(values, lengths),
+        }
+    }
+}
+
+/// The first value of each group, NULL where it has none: groups have the next `lengths[group]` of `values`.
+///
+/// # Errors
+/// Arrow's, where an array becomes too large.
+pub(crate) fn firsts(values: &ArrayRef, lengths: &[usize]) -> Result<ArrayRef> {
+    let mut next = 0;
+    let rows = lengths.iter().map(|length| {
+        next += *length as u64;
+        (*length > 0).then(|| next - *length as u64)
+    });
+    Ok(take(values.as_ref(), &UInt64Array::from_iter(rows), None)?)
+}
+
+/// A list for each group, NULL where it would be empty: the next `lengths[group]` of `values`.
+///
+/// # Errors
+/// `ResourcesExhausted` where an array of lists cannot hold as many values.
+pub(crate) fn lists(values: &ArrayRef, lengths: &[usize]) -> Result<ArrayRef> {
+    if i32::try_from(values.len()).is_err() {
+        return resources_err!(
+            "lists of {} values in all: an array holds {} at most",
+            values.len(),
+            i32::MAX
+        );
+    }
+    let item = Arc::new(Field::new_list_field(values.data_type().clone(), true));
+    let offsets = OffsetBuffer::from_lengths(lengths.iter().copied());
+    let nulls = NullBuffer::from_iter(lengths.iter().map(|length| *length > 0));
+    Ok(Arc::new(ListArray::try_new(
+        item,
+        offsets,
+        Arc::clone(values),
+        Some(nulls),
+    )?))
+}

@@ -1,0 +1,340 @@
+//! The best `k` rows of each group from batches, with whatever belongs to the rows.
+//!
+//! ```text
+//! batch -- key below its group's floor? --yes--> dropped, nothing is copied
+//!              | no
+//!           held rows --too many--> cut: `k` of each group stay, floors rise
+//! ```
+//! Rows are held in flat memory, in any order, up to twice as many as the last cut left and [`LEAST`] more, so that the
+//! cost of cuts is linear in the rows that reach a floor. Loses to radix partitions where groups are so many that floors
+//! and cuts miss the cache at every row.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, UInt32Array, new_empty_array};
+use datafusion::arrow::compute::{concat, take};
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::{Result, internal_err, resources_err};
+
+use super::segments::{GroupedRows, SegmentBest};
+use super::slots::Segments;
+use super::ties::{Chosen, Ties};
+use crate::key::{Key, RowOrder};
+
+/// Rows that are held before a cut is worth it.
+const LEAST: usize = 1 << 16;
+
+/// What is kept of each group.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// So many rows.
+    pub(crate) k: usize,
+    /// Which of those with equal keys.
+    pub(crate) ties: Ties,
+    /// Whether rows that are equal by key and by the order of ties count once.
+    pub(crate) distinct: bool,
+}
+
+/// A batch: slices and columns of one length.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rows<'a, K> {
+    /// The number of each row's group.
+    pub(crate) groups: &'a [u32],
+    /// Its key, larger ones are better.
+    pub(crate) keys: &'a [K],
+    /// What belongs to it.
+    pub(crate) payload: &'a [ArrayRef],
+}
+
+/// The best rows, group by group.
+#[derive(Debug)]
+pub(crate) struct Best<K> {
+    /// Where each group starts, and where the last ends.
+    pub(crate) offsets: Vec<usize>,
+    /// Keys, best first in each group.
+    pub(crate) keys: Vec<K>,
+    /// What belongs to the rows, in the same order.
+    pub(crate) payload: Vec<ArrayRef>,
+}
+
+impl<K> Best<K> {
+    /// Number of rows of each group.
+    pub(crate) fn lengths(&self) -> Vec<usize> {
+        self.offsets.windows(2).map(|ends| ends[1] - ends[0]).collect()
+    }
+}
+
+/// Rows of many groups, of which the best are wanted.
+#[derive(Debug)]
+pub(crate) struct Sieve<K> {
+    wanted: Wanted,
+    types: Vec<DataType>,
+    groups: usize,
+    /// The key that a row must reach, by group; those that are not there are open.
+    floors: Vec<K>,
+    ids: Vec<u32>,
+    keys: Vec<K>,
+    /// Chunks of each column.
+    payload: Vec<Vec<ArrayRef>>,
+    payload_bytes: usize,
+    /// Rows at which they are cut.
+    full: usize,
+    /// Whether nothing came since the last cut.
+    is_cut: bool,
+    rejected: u64,
+    segments: SegmentBest<K, u32>,
+    found: Segments<K, u32>,
+    places: Vec<u32>,
+}
+
+impl<K: Key> Sieve<K> {
+    /// No rows yet; each will have a value of each of `types`.
+    pub(crate) fn new(wanted: Wanted, types: Vec<DataType>) -> Self {
+        Self {
+            wanted,
+            payload: vec![Vec::new(); types.len()],
+            types,
+            groups: 0,
+            floors: Vec::new(),
+            ids: Vec::new(),
+            keys: Vec::new(),
+            payload_bytes: 0,
+            full: LEAST,
+            is_cut: true,
+            rejected: 0,
+            segments: SegmentBest::default(),
+            found: Segments::default(),
+            places: Vec::new(),
+        }
+    }
+
+    /// Rows that a floor kept out.
+    pub(crate) fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
+    /// Bytes held.
+    pub(crate) fn held_bytes(&self) -> usize {
+        (self.ids.capacity() + self.places.capacity()) * size_of::<u32>()
+            + (self.keys.capacity() + self.floors.capacity()) * size_of::<K>()
+            + self.payload_bytes
+            + self.segments.held_bytes()
+            + self.found.held_bytes()
+    }
+
+    /// Adds rows; from now on there are at least `groups` groups.
+    ///
+    /// # Errors
+    /// If the slices and columns differ in length, or a group's number is not below the number of groups; those of a cut.
+    pub(crate) fn push(&mut self, groups: usize, rows: Rows<'_, K>) -> Result<()> {
+        self.groups = self.groups.max(groups);
+        let len = rows.groups.len();
+        if rows.keys.len() != len
+            || rows.payload.len() != self.payload.len()
+            || rows.payload.iter().any(|column| column.len() != len)
+        {
+            return internal_err!("{len} groups for {} keys and their columns", rows.keys.len());
+        }
+        let reach = self.reach(&rows);
+        match reach {
+            None => self.add(rows)?,
+            Some(reach) => {
+                self.rejected += (len - reach.len()) as u64;
+                let (groups, keys): (Vec<u32>, Vec<K>) = reach
+                    .iter()
+                    .map(|row| (rows.groups[*row as usize], rows.keys[*row as usize]))
+                    .unzip();
+                let payload = taken(rows.payload, UInt32Array::from(reach))?;
+                self.add(Rows {
+                    groups: &groups,
+                    keys: &keys,
+                    payload: &payload,
+                })?;
+            }
+        }
+        if self.ids.len() >= self.full {
+            self.cut()?;
+        }
+        Ok(())
+    }
+
+    /// The rows that reach the floor of their group; `None`: all.
+    fn reach(&self, rows: &Rows<'_, K>) -> Option<Vec<u32>> {
+        if self.floors.is_empty() {
+            return None;
+        }
+        let mut reach = vec![0; rows.keys.len()];
+        let mut count = 0;
+        for (row, (group, key)) in rows.groups.iter().zip(rows.keys).enumerate() {
+            let floor = self.floors.get(*group as usize).copied().unwrap_or_default();
+            // Without a branch: it may go either way at every row.
+            reach[count] = row as u32;
+            count += usize::from(*key >= floor);
+        }
+        reach.truncate(count);
+        (count < rows.keys.len()).then_some(reach)
+    }
+
+    fn add(&mut self, rows: Rows<'_, K>) -> Result<()> {
+        if rows.groups.is_empty() {
+            return Ok(());
+        }
+        if u32::try_from(self.ids.len() + rows.groups.len()).is_err() {
+            return resources_err!("more than {} of the best rows at a time", u32::MAX);
+        }
+        self.is_cut = false;
+        self.ids.extend_from_slice(rows.groups);
+        self.keys.extend_from_slice(rows.keys);
+        for (chunks, column) in self.payload.iter_mut().zip(rows.payload) {
+            self.payload_bytes += bytes(column);
+            chunks.push(Arc::clone(column));
+        }
+        Ok(())
+    }
+
+    /// Keeps the best of each group only, which are in order then.
+    ///
+    /// # Errors
+    /// Those of Arrow's kernels; `ResourcesExhausted` when the system gives no memory.
+    pub(crate) fn cut(&mut self) -> Result<()> {
+        if self.is_cut {
+            return Ok(());
+        }
+        let columns = self.joined()?;
+        let chosen = self.choose(&columns)?;
+        let rows = UInt32Array::from(chosen.rows);
+        self.keys = rows.values().iter().map(|row| self.keys[*row as usize]).collect();
+        self.ids.clear();
+        self.floors.resize(self.groups, K::default());
+        for (group, ends) in chosen.offsets.windows(2).enumerate() {
+            let len = ends[1] - ends[0];
+            self.ids.resize(ends[0] + len, group as u32);
+            if len >= self.wanted.k {
+                self.floors[group] = self.wanted.ties.floor(self.keys[ends[0] + self.wanted.k - 1]);
+            }
+        }
+        let columns = taken(&columns, rows)?;
+        self.payload_bytes = columns.iter().map(bytes).sum();
+        self.payload = columns.into_iter().map(|column| vec![column]).collect();
+        self.full = self.ids.len().saturating_mul(2).saturating_add(LEAST);
+        self.is_cut = true;
+        Ok(())
+    }
+
+    /// Each column as one array.
+    fn joined(&self) -> Result<Vec<ArrayRef>> {
+        let joined = |(chunks, data_type): (&Vec<ArrayRef>, &DataType)| match chunks.as_slice() {
+            [] => Ok(new_empty_array(data_type)),
+            [one] => Ok(Arc::clone(one)),
+            many => {
+                let many: Vec<&dyn Array> = many.iter().map(AsRef::as_ref).collect();
+                Ok(concat(&many)?)
+            }
+        };
+        self.payload.iter().zip(&self.types).map(joined).collect()
+    }
+
+    fn choose(&mut self, columns: &[ArrayRef]) -> Result<Chosen> {
+        let wanted = &self.wanted;
+        let rows = Rows {
+            groups: &self.ids,
+            keys: &self.keys,
+            payload: columns,
+        };
+        if wanted.distinct {
+            return wanted.ties.choose_distinct(self.groups, rows, wanted.k);
+        }
+        let from = self.places.len().min(self.ids.len());
+        self.places.truncate(from);
+        self.places.extend(from as u32..self.ids.len() as u32);
+        self.found.clear();
+        let piece = GroupedRows {
+            groups: &self.ids,
+            keys: &self.keys,
+            rows: &self.places,
+        };
+        let k = wanted.ties.rows_to_find(wanted.k);
+        self.segments.best(self.groups, &[piece], k, &mut self.found)?;
+        wanted.ties.choose(&mut self.found, rows, wanted.k)
+    }
+
+    /// Takes out the best rows of the first `groups` groups; the others move down.
+    ///
+    /// # Errors
+    /// As for [`Self::cut`].
+    pub(crate) fn take_first(&mut self, groups: usize) -> Result<Best<K>> {
+        self.cut()?;
+        let groups = groups.min(self.groups);
+        let end = self.ids.partition_point(|id| (*id as usize) < groups);
+        let mut offsets = vec![0; groups + 1];
+        for id in &self.ids[..end] {
+            offsets[*id as usize + 1] += 1;
+        }
+        for group in 0..groups {
+            offsets[group + 1] += offsets[group];
+        }
+        let columns = self.joined()?;
+        let len = self.ids.len();
+        let best = Best {
+            offsets,
+            keys: self.keys[..end].to_vec(),
+            payload: columns.iter().map(|column| column.slice(0, end)).collect(),
+        };
+        self.groups -= groups;
+        self.floors.drain(..groups.min(self.floors.len()));
+        self.keys.drain(..end);
+        self.ids.drain(..end);
+        self.ids.iter_mut().for_each(|id| *id -= groups as u32);
+        let rest = columns.iter().map(|column| column.slice(end, len - end));
+        self.payload = match len - end {
+            0 => vec![Vec::new(); columns.len()],
+            _ => rest.map(|column| vec![column]).collect(),
+        };
+        self.payload_bytes = self.payload.iter().flatten().map(bytes).sum();
+        self.full = self.ids.len().saturating_mul(2).saturating_add(LEAST);
+        Ok(best)
+    }
+
+    /// The best rows of all groups, which stay.
+    ///
+    /// # Errors
+    /// As for [`Self::cut`].
+    pub(crate) fn best(&mut self) -> Result<Best<K>> {
+        self.cut()?;
+        let offsets = (0..=self.groups).map(|group| self.ids.partition_point(|id| (*id as usize) < group));
+        Ok(Best {
+            offsets: offsets.collect(),
+            keys: self.keys.clone(),
+            payload: self.joined()?,
+        })
+    }
+}
+
+/// Rows of each column, without what other rows keep alive.
+pub(super) fn taken(columns: &[ArrayRef], rows: UInt32Array) -> Result<Vec<ArrayRef>> {
+    let taken = columns.iter().map(|column| {
+        let column = take(column.as_ref(), &rows, None)?;
+        Ok(match column.data_type() {
+            DataType::Utf8View => Arc::new(column.as_string_view().gc()) as ArrayRef,
+            DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
+            _ => column,
+        })
+    });
+    taken.collect()
+}
+
+/// The rows that a slice of an array is, in bytes.
+pub(crate) fn bytes(column: &ArrayRef) -> usize {
+    let own = column.to_data().get_slice_memory_size();
+    own.unwrap_or_else(|_| column.get_array_memory_size())
+}
+
+/// Columns of `payload` that an order looks at, of some rows.
+pub(super) fn compared(order: &RowOrder, payload: &[ArrayRef], rows: &[u32]) -> Result<Vec<ArrayRef>> {
+    let rows = UInt32Array::from(rows.to_vec());
+    let column = |column: usize| match payload.get(column) {
+        Some(values) => Ok(take(values.as_ref(), &rows, None)?),
+        None => internal_err!("no column {column} to order by"),
+    };
+    order.columns().map(column).collect()
+}

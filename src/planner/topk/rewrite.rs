@@ -1,0 +1,259 @@
+//! Which plans become a [`TopKNode`].
+//!
+//! Each stands for the same rows as what it replaces. Where rows tie, `ROW_NUMBER` and `first_value` leave open which come
+//! first, and `RANK` does not: it is replaced only where keys tell all rows apart that its order does. Partitions by
+//! floating point or nested values stay: windows and groups differ in what they call equal there.
+
+use std::sync::Arc;
+
+use datafusion::arrow::row::{RowConverter, SortField};
+use datafusion::common::tree_node::Transformed;
+use datafusion::common::{Column, DFSchema, Result, ScalarValue};
+use datafusion::functions_aggregate::first_last::FirstValue;
+use datafusion::functions_window::rank::Rank;
+use datafusion::functions_window::row_number::RowNumber;
+use datafusion::logical_expr::expr::{Sort, WindowFunction};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction};
+use datafusion::logical_expr::{
+    Aggregate, BinaryExpr, Expr, ExprSchemable, Extension, Filter, LogicalPlan, Operator, Window,
+    WindowFunctionDefinition,
+};
+
+use super::TopKNode;
+use super::node::Made;
+use super::physical::{has_one_form, sort_column};
+use crate::exec::Numbering;
+use crate::functions::TopKBy;
+use crate::key::SortKeys;
+use crate::planner::rewrite::{aggregate_call, has_subquery};
+
+/// Replaces what [`TopKNode`] can stand in for, in subqueries too.
+pub(in crate::planner) fn rewrite_topk(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    plan.transform_up_with_subqueries(|node| {
+        let replaced = match &node {
+            LogicalPlan::Aggregate(aggregate) => match call(aggregate) {
+                Some(made) => Some(made),
+                None => first_values(aggregate)?,
+            }
+            .map(|made| {
+                let node = TopKNode {
+                    input: aggregate.input.as_ref().clone(),
+                    group: aggregate.group_expr.clone(),
+                    made,
+                    schema: Arc::clone(&aggregate.schema),
+                };
+                extension(node)
+            }),
+            LogicalPlan::Filter(filter) => numbered(filter)?,
+            _ => None,
+        };
+        Ok(match replaced {
+            Some(replaced) => Transformed::yes(replaced),
+            None => Transformed::no(node),
+        })
+    })
+}
+
+fn extension(node: TopKNode) -> LogicalPlan {
+    LogicalPlan::Extension(Extension { node: Arc::new(node) })
+}
+
+fn is_grouped(aggregate: &Aggregate) -> bool {
+    let groups = &aggregate.group_expr;
+    !groups.is_empty()
+        && !groups.iter().any(|group| matches!(group, Expr::GroupingSet(_)))
+        && !groups.iter().chain(&aggregate.aggr_expr).any(has_subquery)
+}
+
+/// `topk_by`, alone in an aggregation by groups.
+fn call(aggregate: &Aggregate) -> Option<Made> {
+    let [expr] = aggregate.aggr_expr.as_slice() else {
+        return None;
+    };
+    let params = &aggregate_call(expr)?.params;
+    let function = TopKBy::of(&aggregate_call(expr)?.func)?;
+    let is_ours = is_grouped(aggregate) && !params.distinct && params.order_by.is_empty();
+    (is_ours && function.k_of(&params.args).is_ok()).then(|| Made::Call(expr.clone()))
+}
+
+/// `first_value(..)` of several columns in one order, which is what `DISTINCT ON` becomes.
+fn first_values(aggregate: &Aggregate) -> Result<Option<Made>> {
+    let mut order: Option<&Vec<Sort>> = None;
+    let mut columns = Vec::with_capacity(aggregate.aggr_expr.len());
+    for expr in &aggregate.aggr_expr {
+        let Some(call) = aggregate_call(expr) else {
+            return Ok(None);
+        };
+        let params = &call.params;
+        let [value] = params.args.as_slice() else {
+            return Ok(None);
+        };
+        let is_first = call.func.inner().is::<FirstValue>()
+            && !params.distinct
+            && params.filter.is_none()
+            && params.null_treatment.is_none()
+            && order.is_none_or(|order| *order == params.order_by);
+        if !is_first {
+            return Ok(None);
+        }
+        order = Some(&params.order_by);
+        columns.push(value.clone());
+    }
+    let Some(order) = order else { return Ok(None) };
+    // What rows agree in does not order them.
+    let mut by = Vec::with_capacity(order.len());
+    for order in order {
+        let is_group = aggregate.group_expr.contains(&order.expr);
+        if !is_group || !has_one_form(&order.expr.get_type(aggregate.input.schema())?) {
+            by.push(order.clone());
+        }
+    }
+    let order = by;
+    if !is_grouped(aggregate) || order.is_empty() || columns.iter().any(Expr::is_volatile) {
+        return Ok(None);
+    }
+    if !is_sortable(&order, Numbering::RowNumber, aggregate.input.schema())? {
+        return Ok(None);
+    }
+    Ok(Some(Made::Rows {
+        k: 1,
+        numbering: Numbering::RowNumber,
+        order,
+        columns,
+        with_groups: true,
+        with_number: false,
+    }))
+}
+
+/// A filter on the row number or rank that a window right below it gives.
+fn numbered(filter: &Filter) -> Result<Option<LogicalPlan>> {
+    let LogicalPlan::Window(window) = filter.input.as_ref() else {
+        return Ok(None);
+    };
+    let [expr] = window.window_expr.as_slice() else {
+        return Ok(None);
+    };
+    let Some((function, numbering)) = numbering(expr) else {
+        return Ok(None);
+    };
+    let (mut most, mut rest) = (None, Vec::new());
+    for part in split_conjunction(&filter.predicate) {
+        match bound(part, window) {
+            Some((k, is_all)) => {
+                most = Some(most.unwrap_or(k).min(k));
+                if !is_all {
+                    rest.push(part.clone());
+                }
+            }
+            None => rest.push(part.clone()),
+        }
+    }
+    let Some(k) = most.filter(|k| *k > 0).and_then(|k| usize::try_from(k).ok()) else {
+        return Ok(None);
+    };
+    let (group, order) = (&function.params.partition_by, &function.params.order_by);
+    let input = window.input.schema();
+    if !are_groups(group, input)? || !is_sortable(order, numbering, input)? {
+        return Ok(None);
+    }
+    let columns = input
+        .iter()
+        .map(|(qualifier, field)| Expr::Column(Column::from((qualifier, field))));
+    let node = TopKNode {
+        made: Made::Rows {
+            k,
+            numbering,
+            order: order.clone(),
+            columns: columns.collect(),
+            with_groups: false,
+            with_number: true,
+        },
+        input: window.input.as_ref().clone(),
+        group: group.clone(),
+        schema: Arc::clone(&window.schema),
+    };
+    let node = extension(node);
+    Ok(Some(match conjunction(rest) {
+        Some(rest) => LogicalPlan::Filter(Filter::try_new(rest, Arc::new(node))?),
+        None => node,
+    }))
+}
+
+/// The call, if it is `row_number()` or `rank()`.
+fn numbering(expr: &Expr) -> Option<(&WindowFunction, Numbering)> {
+    let window = match expr {
+        Expr::Alias(alias) => return numbering(&alias.expr),
+        Expr::WindowFunction(window) => window,
+        _ => return None,
+    };
+    let WindowFunctionDefinition::WindowUDF(function) = &window.fun else {
+        return None;
+    };
+    let numbering = match function.name() {
+        "row_number" if function.inner().is::<RowNumber>() => Numbering::RowNumber,
+        "rank" if function.inner().is::<Rank>() => Numbering::Rank,
+        _ => return None,
+    };
+    let params = &window.params;
+    let is_plain = params.args.is_empty()
+        && params.filter.is_none()
+        && params.null_treatment.is_none()
+        && !params.distinct;
+    is_plain.then_some((window, numbering))
+}
+
+/// The number up to which rows pass, and whether all up to it do.
+fn bound(predicate: &Expr, window: &Window) -> Option<(u64, bool)> {
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = predicate else {
+        return None;
+    };
+    let (column, op, literal) = match (left.as_ref(), right.as_ref()) {
+        (Expr::Column(column), Expr::Literal(literal, _)) => (column, *op, literal),
+        (Expr::Literal(literal, _), Expr::Column(column)) => (column, op.swap()?, literal),
+        _ => return None,
+    };
+    let is_number = window.schema.maybe_index_of_column(column) == Some(window.schema.fields().len() - 1);
+    let number = match literal {
+        ScalarValue::UInt64(Some(number)) => *number,
+        ScalarValue::Int64(Some(number)) => u64::try_from(*number).ok()?,
+        _ => return None,
+    };
+    match op {
+        _ if !is_number => None,
+        Operator::LtEq => Some((number, true)),
+        Operator::Lt => Some((number.checked_sub(1)?, true)),
+        Operator::Eq => Some((number, number == 1)),
+        _ => None,
+    }
+}
+
+/// Whether rows of a partition are those of a group.
+fn are_groups(partition: &[Expr], schema: &DFSchema) -> Result<bool> {
+    for expr in partition {
+        if !has_one_form(&expr.get_type(schema)?) || expr.is_volatile() || has_subquery(expr) {
+            return Ok(false);
+        }
+    }
+    Ok(!partition.is_empty())
+}
+
+/// Whether the operator orders rows as `ORDER BY` does.
+fn is_sortable(order: &[Sort], numbering: Numbering, schema: &DFSchema) -> Result<bool> {
+    let mut columns = Vec::with_capacity(order.len());
+    for by in order {
+        let column = sort_column(by, schema)?;
+        let field = SortField::new(column.data_type.clone());
+        if column.data_type.is_null()
+            || by.expr.is_volatile()
+            || has_subquery(&by.expr)
+            || !RowConverter::supports_fields(&[field])
+        {
+            return Ok(false);
+        }
+        columns.push(column);
+    }
+    if columns.is_empty() {
+        return Ok(false);
+    }
+    Ok(numbering == Numbering::RowNumber || SortKeys::try_new(&columns)?.is_exact())
+}
