@@ -218,7 +218,8 @@ impl Case {
         let tie = if is_distinct { "" } else { ", id" };
         let mut inner = format!(
             "SELECT *, {number}() OVER (PARTITION BY {names}, counts \
-             ORDER BY by_x {direction}, by_v ASC NULLS LAST{tie}) AS rn FROM ({source})"
+             ORDER BY by_x {direction}, by_v ASC NULLS LAST{tie} ROWS UNBOUNDED PRECEDING) AS rn \
+             FROM ({source})"
         );
         if is_distinct {
             inner = format!(

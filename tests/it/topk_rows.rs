@@ -131,15 +131,17 @@ async fn check(case: &Case) {
         (true, _) => "*".to_owned(),
         // Which of the tied rows passes another condition is open.
         (false, 4) => return,
-        (false, _) => format!(
-            "{}, {}",
-            case.partition.0,
-            case.order
-                .0
-                .replace(" DESC", "")
-                .replace(" NULLS FIRST", "")
-                .replace(" NULLS LAST", "")
-        ),
+        (false, _) => {
+            let exprs = format!("{}, {}", case.partition.0, case.order.0);
+            let plain = ["DESC", "NULLS FIRST", "NULLS LAST"]
+                .iter()
+                .fold(exprs, |exprs, word| exprs.replace(&format!(" {word}"), ""));
+            let named = plain
+                .split(", ")
+                .enumerate()
+                .map(|(i, expr)| format!("{expr} AS c{i}"));
+            named.collect::<Vec<_>>().join(", ")
+        }
     };
     let columns = columns.replace('*', "id, g, name, i, x, few, s, n, t, flag, d");
     let sql = case.sql(&columns);

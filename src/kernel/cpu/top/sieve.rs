@@ -21,8 +21,8 @@ use super::slots::Segments;
 use super::ties::{Chosen, Ties};
 use crate::key::{Key, RowOrder};
 
-/// Rows that are held before a cut is worth it.
-const LEAST: usize = 1 << 16;
+/// Rows that are held before a cut is worth it. Tests cut more often.
+const LEAST: usize = if cfg!(test) { 64 } else { 1 << 16 };
 
 /// What is kept of each group.
 #[derive(Debug)]

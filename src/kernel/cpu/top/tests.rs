@@ -1,11 +1,16 @@
 //! The kernel against the oracle.
 
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array};
+use datafusion::arrow::datatypes::{DataType, Int64Type};
 use proptest::prelude::*;
 
 use super::naive::{PATTERNS, best_of_groups, keys, mix, rows, sizes};
 use super::segments::{GroupedRows, SegmentBest};
 use super::slots::Segments;
-use crate::key::Key;
+use super::{Rows, Sieve, Ties, Wanted};
+use crate::key::{Key, OrderBy, RowOrder};
 
 /// Keys of a width from those of 64 bits, in the same order.
 fn of_width<K: Key>(keys: &[u64]) -> Vec<K> {
@@ -109,7 +114,123 @@ fn check_grouped<K: Key>(grouped: &Grouped) {
     }
 }
 
+/// Which ties are kept.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kept {
+    Any,
+    All,
+    ByValue,
+    Distinct,
+}
+
+/// Rows of a group as a sort has them: key, and NULL values last.
+type Sorted = Vec<(u64, (bool, i64))>;
+
+impl Kept {
+    fn wanted(self, k: usize) -> Wanted {
+        Wanted {
+            k,
+            ties: match self {
+                Kept::Any => Ties::Any,
+                Kept::All => Ties::All,
+                Kept::ByValue | Kept::Distinct => {
+                    Ties::By(RowOrder::try_new(vec![OrderBy::values(0, DataType::Int64)]).unwrap())
+                }
+            },
+            distinct: self == Kept::Distinct,
+        }
+    }
+
+    fn best(self, mut rows: Sorted, k: usize) -> Sorted {
+        rows.sort_by_key(|(key, value)| (std::cmp::Reverse(*key), *value));
+        if self == Kept::Distinct {
+            rows.dedup();
+        }
+        let len = match rows.get(k.saturating_sub(1)) {
+            Some((last, _)) if self == Kept::All => rows.iter().filter(|(key, _)| key >= last).count(),
+            _ => rows.len().min(k),
+        };
+        rows.truncate(len);
+        rows
+    }
+}
+
+fn check_sieve(grouped: &Grouped, kept: Kept) {
+    let groups = grouped.groups.min(200);
+    let of: Vec<u32> = grouped
+        .groups_of_rows()
+        .iter()
+        .map(|group| group % groups as u32)
+        .collect();
+    let keys = keys(grouped.pattern, grouped.n, grouped.seed);
+    let value = |i: usize| {
+        let value = mix(i as u64 ^ grouped.seed) % 9;
+        (value > 0).then_some(value as i64)
+    };
+    let values: ArrayRef = Arc::new(Int64Array::from_iter((0..grouped.n).map(value)));
+    let mut sieve = Sieve::<u64>::new(kept.wanted(grouped.k), vec![DataType::Int64]);
+    for from in (0..grouped.n).step_by(grouped.batch) {
+        let range = from..grouped.n.min(from + grouped.batch);
+        let rows = Rows {
+            groups: &of[range.clone()],
+            keys: &keys[range.clone()],
+            payload: &[values.slice(from, range.len())],
+        };
+        sieve.push(groups, rows).unwrap();
+        if from % 7 == 0 {
+            sieve.cut().unwrap();
+        }
+    }
+    let mut expected = vec![Sorted::new(); groups];
+    for i in 0..grouped.n {
+        let value = value(i);
+        expected[of[i] as usize].push((keys[i], (value.is_none(), value.unwrap_or(0))));
+    }
+    let none = Rows {
+        groups: &[],
+        keys: &[],
+        payload: &[values.slice(0, 0)],
+    };
+    sieve.push(groups, none).unwrap();
+    let mut expected = expected.into_iter().map(|rows| kept.best(rows, grouped.k));
+    // In two parts: the second one moves down.
+    for part in [groups / 2, groups - groups / 2] {
+        let best = sieve.take_first(part).unwrap();
+        assert_eq!(best.offsets.len(), part + 1);
+        let values = best.payload[0].as_primitive::<Int64Type>();
+        for ends in best.offsets.windows(2) {
+            let value = |at| {
+                (
+                    values.is_null(at),
+                    if values.is_null(at) { 0 } else { values.value(at) },
+                )
+            };
+            let mut found: Sorted = (ends[0]..ends[1]).map(|at| (best.keys[at], value(at))).collect();
+            let mut expected = expected.next().unwrap();
+            match kept {
+                Kept::ByValue | Kept::Distinct => {}
+                Kept::All => {
+                    assert!(found.is_sorted_by(|a, b| a.0 >= b.0));
+                    found.sort_by_key(|(key, value)| (std::cmp::Reverse(*key), *value));
+                }
+                // Which of those that tie come first is open.
+                Kept::Any => found
+                    .iter_mut()
+                    .chain(&mut expected)
+                    .for_each(|row| row.1 = (false, 0)),
+            }
+            assert_eq!(found, expected);
+        }
+    }
+    assert_eq!(sieve.best().unwrap().offsets, [0]);
+}
+
 proptest! {
+    #[test]
+    fn sieves_equal_a_sort(grouped in grouped(), kept in 0..4_usize) {
+        check_sieve(&grouped, [Kept::Any, Kept::All, Kept::ByValue, Kept::Distinct][kept]);
+    }
+
     #[test]
     fn groups_equal_a_sort(grouped in grouped(), width in 0..3) {
         match width {
