@@ -282,19 +282,26 @@ impl<W: Word> TopKScan<W> {
             .chain(&prepared.carried)
             .cloned()
             .collect();
+        if matches!(self.phase, Phase::Few(_)) {
+            return self.push_few(kept, &keys, &carried);
+        }
+        self.push_many(&groups, Some(keys), carried)?;
+        self.push_absent(&prepared.groups, kept)
+    }
+
+    /// Adds rows by the numbers of their groups.
+    fn push_few(&mut self, kept: Option<&BooleanArray>, keys: &Buffer, carried: &[ArrayRef]) -> Result<()> {
         let Phase::Few(sieve) = &mut self.phase else {
-            self.push_many(&groups, Some(keys), carried)?;
-            return self.push_absent(&prepared.groups, kept);
+            return Ok(());
         };
         let ids: Vec<u32> = match kept {
             None => self.ids.iter().map(|id| *id as u32).collect(),
-            Some(kept) => kept
-                .values()
-                .set_indices()
-                .map(|row| self.ids[row] as u32)
-                .collect(),
+            Some(kept) => {
+                let rows = kept.values().set_indices();
+                rows.map(|row| self.ids[row] as u32).collect()
+            }
         };
-        sieve.push(self.grouping.len(), &ids, &keys, &carried)?;
+        sieve.push(self.grouping.len(), &ids, keys, carried)?;
         // What is held, and a copy while it is cut.
         let held = self.grouping.bytes() + 2 * sieve.held_bytes();
         if held > self.shared.share || self.memory.try_resize(held).is_err() {

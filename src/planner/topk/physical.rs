@@ -9,6 +9,7 @@ use datafusion::common::{DFSchema, Result, internal_datafusion_err, internal_err
 use datafusion::logical_expr::expr::Sort;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, ExprSchemable};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 
@@ -51,71 +52,100 @@ pub(in crate::planner) fn topk_exec(
     session: &dyn Session,
     planning: &PhysicalPlanningContext,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let schema = node.input.schema();
-    let planner = DefaultPhysicalPlanner::default();
-    let lowered = |expr: &Expr| planner.create_physical_expr(expr, schema, session, planning);
-    let group = node.group.iter().map(lowered).collect::<Result<Vec<_>>>()?;
+    let lowering = Lowering {
+        node,
+        session,
+        planning,
+    };
+    let group = node.group.iter().map(|group| lowering.expr(group));
+    let group = group.collect::<Result<Vec<_>>>()?;
     let (order, answer) = match &node.made {
-        Made::Call(call) => {
-            let call = aggregate_call(call);
-            let call = call.ok_or_else(|| internal_datafusion_err!("a TopK node without its call"))?;
-            let function = TopKBy::of(&call.func);
-            let (Some(function), [value, key, ..]) = (function, call.params.args.as_slice()) else {
-                return internal_err!("{} ranks no rows", call.func.name());
-            };
-            let asked = Call {
-                called: function.called(),
-                ascending: function.is_ascending(),
-                k: function.k_of(&call.params.args)?,
-            };
-            let by = SortBy {
-                column: asked.key_column(&key.get_type(schema)?),
-                expr: lowered(key)?,
-            };
-            let filter = call.params.filter.as_deref().map(lowered).transpose()?;
-            let value = lowered(value)?;
-            (
-                vec![by],
-                Answer::Lists {
-                    call: asked,
-                    value,
-                    filter,
-                },
-            )
-        }
-        Made::Rows {
+        Made::Call(call) => lowering.call(call)?,
+        Made::Rows { .. } => lowering.rows()?,
+    };
+    let spec = TopKSpec { group, order, answer };
+    let schema = Arc::clone(node.schema.inner());
+    Ok(Arc::new(GroupedTopKExec::try_new(input, spec, schema)?))
+}
+
+/// Logical expressions to physical ones, over the input of a node.
+struct Lowering<'a> {
+    node: &'a TopKNode,
+    session: &'a dyn Session,
+    planning: &'a PhysicalPlanningContext,
+}
+
+impl Lowering<'_> {
+    fn schema(&self) -> &DFSchema {
+        self.node.input.schema()
+    }
+
+    fn expr(&self, expr: &Expr) -> Result<Arc<dyn PhysicalExpr>> {
+        let planner = DefaultPhysicalPlanner::default();
+        planner.create_physical_expr(expr, self.schema(), self.session, self.planning)
+    }
+
+    fn call(&self, call: &Expr) -> Result<(Vec<SortBy>, Answer)> {
+        let call = aggregate_call(call);
+        let call = call.ok_or_else(|| internal_datafusion_err!("a TopK node without its call"))?;
+        let args = call.params.args.as_slice();
+        let (Some(function), [value, key, ..]) = (TopKBy::of(&call.func), args) else {
+            return internal_err!("{} ranks no rows", call.func.name());
+        };
+        let asked = Call {
+            called: function.called(),
+            ascending: function.is_ascending(),
+            k: function.k_of(args)?,
+        };
+        let by = SortBy {
+            column: asked.key_column(&key.get_type(self.schema())?),
+            expr: self.expr(key)?,
+        };
+        let filter = call.params.filter.as_deref().map(|filter| self.expr(filter));
+        let answer = Answer::Lists {
+            call: asked,
+            value: self.expr(value)?,
+            filter: filter.transpose()?,
+        };
+        Ok((vec![by], answer))
+    }
+
+    fn rows(&self) -> Result<(Vec<SortBy>, Answer)> {
+        let Made::Rows {
             k,
             numbering,
             order,
             columns,
             with_groups,
             with_number,
-        } => {
-            let by = order.iter().map(|by| {
-                let (expr, column) = (lowered(&by.expr)?, sort_column(by, schema)?);
-                Ok(SortBy { expr, column })
-            });
-            let mut output = Vec::new();
-            if *with_groups {
-                output.extend((0..group.len()).map(OutputColumn::Group));
-            }
-            for column in columns {
-                let group = node.group.iter().position(|group| group == column);
-                let is_exact = has_one_form(&column.get_type(schema)?);
-                output.push(match group.filter(|_| is_exact) {
-                    Some(index) => OutputColumn::Group(index),
-                    None => OutputColumn::Row(lowered(column)?),
-                });
-            }
-            output.extend(with_number.then_some(OutputColumn::Number));
-            let (k, numbering) = (*k, *numbering);
-            (by.collect::<Result<_>>()?, Answer::Rows { k, numbering, output })
+        } = &self.node.made
+        else {
+            return internal_err!("a TopK node without rows");
+        };
+        let by = order.iter().map(|by| {
+            Ok(SortBy {
+                expr: self.expr(&by.expr)?,
+                column: sort_column(by, self.schema())?,
+            })
+        });
+        let mut output = Vec::new();
+        if *with_groups {
+            output.extend((0..self.node.group.len()).map(OutputColumn::Group));
         }
-    };
-    let spec = TopKSpec { group, order, answer };
-    Ok(Arc::new(GroupedTopKExec::try_new(
-        input,
-        spec,
-        Arc::clone(node.schema.inner()),
-    )?))
+        for column in columns {
+            let group = self.node.group.iter().position(|group| group == column);
+            let is_exact = has_one_form(&column.get_type(self.schema())?);
+            output.push(match group.filter(|_| is_exact) {
+                Some(index) => OutputColumn::Group(index),
+                None => OutputColumn::Row(self.expr(column)?),
+            });
+        }
+        output.extend(with_number.then_some(OutputColumn::Number));
+        let answer = Answer::Rows {
+            k: *k,
+            numbering: *numbering,
+            output,
+        };
+        Ok((by.collect::<Result<_>>()?, answer))
+    }
 }

@@ -15,7 +15,7 @@ use datafusion::functions_window::row_number::RowNumber;
 use datafusion::logical_expr::expr::{Sort, WindowFunction};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{
-    Aggregate, BinaryExpr, Expr, ExprSchemable, Extension, Filter, LogicalPlan, Operator, Window,
+    Aggregate, BinaryExpr, Expr, ExprSchemable, Extension, Filter, LogicalPlan, Operator, Projection, Window,
     WindowFunctionDefinition,
 };
 
@@ -100,15 +100,7 @@ fn first_values(aggregate: &Aggregate) -> Result<Option<Made>> {
         columns.push(value.clone());
     }
     let Some(order) = order else { return Ok(None) };
-    // What rows agree in does not order them.
-    let mut by = Vec::with_capacity(order.len());
-    for order in order {
-        let is_group = aggregate.group_expr.contains(&order.expr);
-        if !is_group || !has_one_form(&order.expr.get_type(aggregate.input.schema())?) {
-            by.push(order.clone());
-        }
-    }
-    let order = by;
+    let order = order_in_groups(order, aggregate)?;
     if !is_grouped(aggregate) || order.is_empty() || columns.iter().any(Expr::is_volatile) {
         return Ok(None);
     }
@@ -125,10 +117,32 @@ fn first_values(aggregate: &Aggregate) -> Result<Option<Made>> {
     }))
 }
 
-/// A filter on the row number or rank that a window right below it gives.
+/// What rows agree in does not order them.
+fn order_in_groups(order: &[Sort], aggregate: &Aggregate) -> Result<Vec<Sort>> {
+    let mut by = Vec::with_capacity(order.len());
+    for order in order {
+        let is_group = aggregate.group_expr.contains(&order.expr);
+        if !is_group || !has_one_form(&order.expr.get_type(aggregate.input.schema())?) {
+            by.push(order.clone());
+        }
+    }
+    Ok(by)
+}
+
+/// A filter on the row number or rank that a window below it gives, right below or under a choice of its columns.
 fn numbered(filter: &Filter) -> Result<Option<LogicalPlan>> {
-    let LogicalPlan::Window(window) = filter.input.as_ref() else {
-        return Ok(None);
+    let (window, chosen) = match filter.input.as_ref() {
+        LogicalPlan::Window(window) => (window, None),
+        LogicalPlan::Projection(projection) => match projection.input.as_ref() {
+            // What columns are called is the same above and below.
+            LogicalPlan::Window(window)
+                if projection.expr.iter().all(|expr| matches!(expr, Expr::Column(_))) =>
+            {
+                (window, Some(projection))
+            }
+            _ => return Ok(None),
+        },
+        _ => return Ok(None),
     };
     let [expr] = window.window_expr.as_slice() else {
         return Ok(None);
@@ -136,18 +150,7 @@ fn numbered(filter: &Filter) -> Result<Option<LogicalPlan>> {
     let Some((function, numbering)) = numbering(expr) else {
         return Ok(None);
     };
-    let (mut most, mut rest) = (None, Vec::new());
-    for part in split_conjunction(&filter.predicate) {
-        match bound(part, window) {
-            Some((k, is_all)) => {
-                most = Some(most.unwrap_or(k).min(k));
-                if !is_all {
-                    rest.push(part.clone());
-                }
-            }
-            None => rest.push(part.clone()),
-        }
-    }
+    let (most, rest) = split(&filter.predicate, window);
     let Some(k) = most.filter(|k| *k > 0).and_then(|k| usize::try_from(k).ok()) else {
         return Ok(None);
     };
@@ -172,11 +175,30 @@ fn numbered(filter: &Filter) -> Result<Option<LogicalPlan>> {
         group: group.clone(),
         schema: Arc::clone(&window.schema),
     };
-    let node = extension(node);
-    Ok(Some(match conjunction(rest) {
-        Some(rest) => LogicalPlan::Filter(Filter::try_new(rest, Arc::new(node))?),
-        None => node,
-    }))
+    let mut plan = extension(node);
+    if let Some(rest) = conjunction(rest) {
+        plan = LogicalPlan::Filter(Filter::try_new(rest, Arc::new(plan))?);
+    }
+    if let Some(chosen) = chosen {
+        let (expr, schema) = (chosen.expr.clone(), Arc::clone(&chosen.schema));
+        plan = LogicalPlan::Projection(Projection::try_new_with_schema(expr, Arc::new(plan), schema)?);
+    }
+    Ok(Some(plan))
+}
+
+/// The number up to which rows pass all parts of a filter, and the parts that are more than that.
+fn split(predicate: &Expr, window: &Window) -> (Option<u64>, Vec<Expr>) {
+    let (mut most, mut rest) = (None, Vec::new());
+    for part in split_conjunction(predicate) {
+        let bound = bound(part, window);
+        if let Some((k, _)) = bound {
+            most = Some(most.unwrap_or(k).min(k));
+        }
+        if bound.is_none_or(|(_, is_all)| !is_all) {
+            rest.push(part.clone());
+        }
+    }
+    (most, rest)
 }
 
 /// The call, if it is `row_number()` or `rank()`.

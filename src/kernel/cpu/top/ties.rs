@@ -81,22 +81,18 @@ impl Ties {
             let start = chosen.rows.len();
             let sure = last.sure(found, group, range, k);
             chosen.rows.extend_from_slice(&found.rows[sure.clone()]);
-            if matches!(self, Ties::By(_)) {
+            let tied = last.of(group);
+            if matches!(self, Ties::All) {
+                chosen.rows.extend(tied.iter().map(|(_, row)| row));
+            } else {
                 for run in runs(&found.keys[sure.clone()]) {
-                    let set = sets.set(next)?;
-                    chosen.rows[start + run.start..start + run.end].copy_from_slice(set);
+                    chosen.rows[start + run.start..start + run.end].copy_from_slice(sets.set(next)?);
                     next += 1;
                 }
-            }
-            let tied = last.of(group);
-            if !tied.is_empty() {
-                if matches!(self, Ties::By(_)) {
+                if !tied.is_empty() {
                     let wanted = k - sure.len();
-                    let set = sets.set(next)?;
-                    chosen.rows.extend(set.iter().take(wanted));
+                    chosen.rows.extend(sets.set(next)?.iter().take(wanted));
                     next += 1;
-                } else {
-                    chosen.rows.extend(tied.iter().map(|(_, row)| row));
                 }
             }
             chosen.offsets.push(chosen.rows.len());
