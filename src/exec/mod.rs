@@ -17,6 +17,7 @@ mod quantiles;
 mod room;
 mod run;
 mod scan;
+pub mod staged;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;

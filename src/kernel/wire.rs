@@ -169,11 +169,11 @@ impl Message for Reply {
     }
 }
 
-fn put_width(out: &mut Vec<u8>, width: Width) {
+pub(crate) fn put_width(out: &mut Vec<u8>, width: Width) {
     out.push(width.bytes() as u8);
 }
 
-fn width(input: &mut Reader<'_>) -> Result<Width> {
+pub(crate) fn width(input: &mut Reader<'_>) -> Result<Width> {
     match input.byte("width of keys")? {
         4 => Ok(Width::W32),
         8 => Ok(Width::W64),
@@ -182,7 +182,7 @@ fn width(input: &mut Reader<'_>) -> Result<Width> {
     }
 }
 
-fn put_key_vec(out: &mut Vec<u8>, keys: &KeyVec) {
+pub(crate) fn put_key_vec(out: &mut Vec<u8>, keys: &KeyVec) {
     match keys {
         KeyVec::W32(keys) => put_keys_of(out, Width::W32, keys),
         KeyVec::W64(keys) => put_keys_of(out, Width::W64, keys),
@@ -195,7 +195,7 @@ fn put_keys_of<K: Key>(out: &mut Vec<u8>, width: Width, keys: &[K]) {
     put_keys(out, keys);
 }
 
-fn key_vec(input: &mut Reader<'_>) -> Result<KeyVec> {
+pub(crate) fn key_vec(input: &mut Reader<'_>) -> Result<KeyVec> {
     Ok(match width(input)? {
         Width::W32 => KeyVec::W32(input.keys()?),
         Width::W64 => KeyVec::W64(input.keys()?),
@@ -217,7 +217,7 @@ fn put_brackets(out: &mut Vec<u8>, brackets: &Brackets) {
     }
 }
 
-fn put_bracket(out: &mut Vec<u8>, bracket: &Bracket, next: &mut KeyBits) {
+pub(crate) fn put_bracket(out: &mut Vec<u8>, bracket: &Bracket, next: &mut KeyBits) {
     put(out, bracket.first - *next);
     put(out, bracket.last - bracket.first);
     *next = bracket.last.wrapping_add(1);
@@ -229,7 +229,7 @@ fn brackets(input: &mut Reader<'_>, width: Width) -> Result<Brackets> {
 }
 
 /// `next` is the least key that may come; `None` after the greatest.
-fn bracket(input: &mut Reader<'_>, width: Width, next: &mut Option<KeyBits>) -> Result<Bracket> {
+pub(crate) fn bracket(input: &mut Reader<'_>, width: Width, next: &mut Option<KeyBits>) -> Result<Bracket> {
     let (gap, span): (KeyBits, KeyBits) = (input.number("bracket")?, input.number("bracket")?);
     let first = next.and_then(|next| next.checked_add(gap));
     let last = first.and_then(|first| first.checked_add(span));

@@ -14,6 +14,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::QuantilesNode;
+use super::staged::StagedNode;
 use super::rewrite::{aggregate_call, is_quantiles};
 use crate::config::QuantilesOptions;
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, QuantilesCall, QuantilesExec};
@@ -35,6 +36,9 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         session: &dyn Session,
         planning: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        if let Some(staged) = node.as_any().downcast_ref::<StagedNode>() {
+            return staged.exec(physical_inputs).map(Some);
+        }
         let (Some(node), [input]) = (node.as_any().downcast_ref::<QuantilesNode>(), physical_inputs) else {
             return Ok(None);
         };

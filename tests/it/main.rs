@@ -21,6 +21,7 @@ mod property;
 mod readme;
 mod select;
 mod slt;
+mod staged;
 mod support;
 mod types;
 mod windows;

@@ -1,0 +1,123 @@
+//! Ungrouped quantiles as stages, for engines whose plans are fixed before they run: a constant number of them, for any data.
+//!
+//! ```text
+//! RefineExec: answers            1    keys of the brackets -> the row of answers
+//!   RoundExec: count             P    input again, and the state: counts around its brackets, copies what lies inside
+//!     input | RefineExec: state  1    merged summaries -> brackets, in one row
+//!               RoundExec: sketch P   input: a summary of each column
+//! ```
+//! These are the rounds of `gk_select`, unrolled: [`crate::select::Strategy`] steps in a `RefineExec`, lanes answer in a
+//! `RoundExec`. The input is read twice: every scan says how many values it saw and the sum of their mixed keys, and where
+//! scans differ the query fails. Between stages travel rows of a few KiB, of the messages of [`crate::kernel::round`].
+
+mod refine;
+mod round;
+mod rows;
+mod state;
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::AsArray;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{Result, exec_err};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use futures::TryStreamExt;
+
+pub use refine::RefineExec;
+pub use round::RoundExec;
+
+use crate::functions::SelectedColumn;
+use crate::kernel::round::Request;
+use crate::key::KeySpec;
+use crate::select::Ask;
+use crate::select::gk_select::GkSelect;
+
+/// The key columns of a staged plan, and what is asked of them.
+#[derive(Debug, Clone)]
+pub(crate) struct StagedColumns {
+    /// Keys of each column of the input.
+    specs: Vec<KeySpec>,
+    /// The calls, in the order of the output: a column each.
+    calls: Vec<(usize, SelectedColumn)>,
+    strategy: GkSelect,
+}
+
+impl StagedColumns {
+    /// `calls` over columns of these keys; the error fraction suits about `n` values in `partitions` partitions.
+    ///
+    /// # Errors
+    /// None for numbers that can occur.
+    pub(crate) fn try_new(
+        specs: Vec<KeySpec>,
+        calls: Vec<(usize, SelectedColumn)>,
+        n: u64,
+        partitions: usize,
+    ) -> Result<Self> {
+        let ranks = calls.iter().map(|(_, call)| call.ask().quantiles.len()).sum();
+        Ok(Self {
+            strategy: GkSelect::try_new(n, partitions, ranks, u64::MAX)?,
+            specs,
+            calls,
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.specs.len()
+    }
+
+    fn specs(&self) -> impl Iterator<Item = &KeySpec> {
+        self.specs.iter()
+    }
+
+    /// What is asked of a column.
+    fn asks(&self, column: usize) -> Vec<&Ask> {
+        let own = self.calls.iter().filter(|(other, _)| *other == column);
+        own.map(|(_, call)| call.ask()).collect()
+    }
+
+    fn first_request(&self) -> Request {
+        Request::Sketch {
+            eps: self.strategy.epsilon(),
+        }
+    }
+
+    fn first_requests(&self) -> Vec<Option<Arc<Request>>> {
+        let request = Arc::new(self.first_request());
+        vec![Some(request); self.len()]
+    }
+}
+
+/// The plan: `first` and `again` are the same input, planned twice, with a column of values for each key column.
+pub(crate) fn stages(
+    first: Arc<dyn ExecutionPlan>,
+    again: Arc<dyn ExecutionPlan>,
+    columns: StagedColumns,
+    schema: SchemaRef,
+) -> Arc<dyn ExecutionPlan> {
+    let columns = Arc::new(columns);
+    let sketched = Arc::new(RoundExec::new(first, None, Arc::clone(&columns)));
+    let state = Arc::new(RefineExec::to_state(gathered(sketched), Arc::clone(&columns)));
+    // A fetch keeps what is below in a stage of its own, which runs once.
+    let state = Arc::new(CoalescePartitionsExec::new(state).with_fetch(Some(1)));
+    let counted = Arc::new(RoundExec::new(again, Some(state), Arc::clone(&columns)));
+    Arc::new(RefineExec::to_answers(gathered(counted), columns, schema))
+}
+
+fn gathered(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    match plan.output_partitioning().partition_count() {
+        1 => plan,
+        _ => Arc::new(CoalescePartitionsExec::new(plan)),
+    }
+}
+
+/// The single row of a plan that gives a state.
+async fn single_state(plan: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>) -> Result<Vec<u8>> {
+    let batches: Vec<_> = plan.execute(0, Arc::clone(context))?.try_collect().await?;
+    let mut rows = batches.iter().filter(|batch| batch.num_rows() > 0);
+    match (rows.next(), rows.next()) {
+        (Some(batch), None) if batch.num_rows() == 1 => Ok(batch.column(4).as_binary::<i32>().value(0).to_vec()),
+        _ => exec_err!("a stage gave no single state: it was lost, or read twice"),
+    }
+}
