@@ -96,7 +96,7 @@ pub struct Setup {
     /// Candidates that count-and-discard fetches instead of another round; 0: it ends as in the source, when every
     /// rank was a pivot's. `None`: the square of the number of shards.
     pub few: Option<u64>,
-    /// Error fraction of the sketches of GK Select. `None`: what [`GkSelect::try_new`] chooses.
+    /// Error fraction of the sketches of GK Select. `None`: what [`gk_select`](super::gk_select::GkSelect::try_new) chooses.
     pub eps: Option<Epsilon>,
 }
 
