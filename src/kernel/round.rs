@@ -233,15 +233,6 @@ impl KeyVec {
         on_keys!(self, keys => select(keys, ranks))
     }
 
-    /// Width of the keys.
-    pub(crate) fn width(&self) -> Width {
-        match self {
-            KeyVec::W32(_) => Width::W32,
-            KeyVec::W64(_) => Width::W64,
-            KeyVec::W128(_) => Width::W128,
-        }
-    }
-
     /// The same keys in pieces of at most `length`.
     pub(crate) fn pieces(&self, length: usize) -> impl Iterator<Item = KeyVec> {
         let piece = move |start: usize| {

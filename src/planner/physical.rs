@@ -14,8 +14,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::QuantilesNode;
-use super::staged::StagedNode;
 use super::rewrite::{aggregate_call, is_quantiles};
+use super::staged::StagedNode;
 use crate::config::QuantilesOptions;
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, QuantilesCall, QuantilesExec};
 use crate::functions::{ExactQuantiles, GkFunction, constant_quantiles};

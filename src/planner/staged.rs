@@ -6,8 +6,10 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchemaRef, Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{
-    Aggregate, Expr, ExprSchemable, Extension, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNodeCore, when,
+    Aggregate, Expr, ExprSchemable, Extension, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNodeCore,
+    when,
 };
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::QuantilesNode;
@@ -68,17 +70,25 @@ impl StagedNode {
                 return Ok(None);
             };
             ranks += constant_quantiles_of(expr)?.1.list.len();
-            let index = columns.iter().position(|other| *other == column).unwrap_or_else(|| {
-                columns.push(column);
-                columns.len() - 1
-            });
+            let index = columns
+                .iter()
+                .position(|other| *other == column)
+                .unwrap_or_else(|| {
+                    columns.push(column);
+                    columns.len() - 1
+                });
             calls.push((index, expr.clone()));
         }
         if ranks > MOST_RANKS {
             return Ok(None);
         }
-        let named = columns.into_iter().zip(0..).map(|(column, index)| column.alias(format!("q{index}")));
-        let input = LogicalPlanBuilder::from(node.input().clone()).project(named.collect::<Vec<_>>())?.build()?;
+        let named = columns
+            .into_iter()
+            .zip(0..)
+            .map(|(column, index)| column.alias(format!("q{index}")));
+        let input = LogicalPlanBuilder::from(node.input().clone())
+            .project(named.collect::<Vec<_>>())?
+            .build()?;
         Ok(Some(Self {
             inputs: vec![input.clone(), input],
             calls,
@@ -95,7 +105,10 @@ impl StagedNode {
             return internal_err!("stages of {} inputs", inputs.len());
         };
         let types = first.schema();
-        let specs = types.fields().iter().map(|field| KeySpec::try_new(field.data_type()));
+        let specs = types
+            .fields()
+            .iter()
+            .map(|field| KeySpec::try_new(field.data_type()));
         let mut specs = specs.collect::<Result<Vec<_>>>()?;
         let mut calls = Vec::with_capacity(self.calls.len());
         for (column, expr) in &self.calls {
@@ -114,7 +127,9 @@ impl StagedNode {
                 Selected::Bytes(_) => return internal_err!("stages over values of type {data_type}"),
             }
         }
-        let rows = first.partition_statistics(None)?.num_rows;
+        let rows = StatisticsContext::new()
+            .compute(first.as_ref(), &StatisticsArgs::new())?
+            .num_rows;
         let rows = rows.get_value().copied().unwrap_or(UNKNOWN);
         let partitions = first.output_partitioning().partition_count();
         let columns = StagedColumns::try_new(specs, calls, rows as u64, partitions)?;
@@ -127,7 +142,8 @@ impl StagedNode {
 fn constant_quantiles_of(expr: &Expr) -> Result<(&ExactQuantiles, crate::select::quantile::Quantiles)> {
     let call = aggregate_call(expr);
     let found = call.and_then(|call| Some((ExactQuantiles::of(&call.func)?, call.params.args.get(1)?)));
-    let (function, quantiles) = found.ok_or_else(|| internal_datafusion_err!("{expr} asks for no quantiles"))?;
+    let (function, quantiles) =
+        found.ok_or_else(|| internal_datafusion_err!("{expr} asks for no quantiles"))?;
     Ok((function, constant_quantiles(function.called(), quantiles)?))
 }
 

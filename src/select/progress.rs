@@ -151,7 +151,11 @@ impl Progress {
     /// # Errors
     /// An internal error for another rank, or one that is not found.
     pub(crate) fn key_at(&self, rank: u64) -> Result<KeyBits> {
-        let key = self.ranks.binary_search(&rank).ok().and_then(|index| self.keys[index]);
+        let key = self
+            .ranks
+            .binary_search(&rank)
+            .ok()
+            .and_then(|index| self.keys[index]);
         key.ok_or_else(|| internal_datafusion_err!("rank {rank} was not selected"))
     }
 

@@ -24,17 +24,30 @@ fn register_rows(ctx: &SessionContext, rows: usize, partitions: usize) {
     let words = Pattern::Clusters.words(rows, 3);
     let floats = Pattern::Random.floats(rows, 5);
     let few = Pattern::FewDistinct.words(rows, 7);
-    let nulls = |i: usize| i % 7 > 0;
-    let x = words.iter().enumerate().map(|(i, word)| nulls(i).then_some(*word));
-    let f = floats.iter().enumerate().map(|(i, value)| nulls(i).then_some(*value));
+    let nulls = |i: usize| !i.is_multiple_of(7);
+    let x = words
+        .iter()
+        .enumerate()
+        .map(|(i, word)| nulls(i).then_some(*word));
+    let f = floats
+        .iter()
+        .enumerate()
+        .map(|(i, value)| nulls(i).then_some(*value));
     let d = words.iter().map(|word| i128::from(*word) * 3);
-    let decimals = Decimal128Array::from_iter_values(d).with_precision_and_scale(38, 2).unwrap();
+    let decimals = Decimal128Array::from_iter_values(d)
+        .with_precision_and_scale(38, 2)
+        .unwrap();
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("x", Arc::new(x.collect::<Int64Array>())),
         ("f", Arc::new(f.collect::<Float64Array>())),
         ("d", Arc::new(decimals)),
         ("few", Arc::new(Int64Array::from(few))),
-        ("day", Arc::new(Date32Array::from_iter_values(words.iter().map(|word| (word % 9000) as i32)))),
+        (
+            "day",
+            Arc::new(Date32Array::from_iter_values(
+                words.iter().map(|word| (word % 9000) as i32),
+            )),
+        ),
         ("id", Arc::new(Int64Array::from_iter_values(0..rows as i64))),
     ];
     register(ctx, "t", &batch(columns), partitions, 1000);
@@ -69,13 +82,31 @@ async fn stages_answer_as_the_operator_does() {
         let (one, staged) = (session(partitions), staged_session(partitions));
         register_rows(&one, rows, partitions);
         register_rows(&staged, rows, partitions);
-        for (sql, is_staged) in STAGED.iter().map(|sql| (sql, true)).chain(NOT_STAGED.iter().map(|sql| (sql, false))) {
+        for (sql, is_staged) in STAGED
+            .iter()
+            .map(|sql| (sql, true))
+            .chain(NOT_STAGED.iter().map(|sql| (sql, false)))
+        {
             let expected = texts(&query(&one, sql).await.unwrap());
-            let found = query(&staged, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
-            assert_eq!(texts(&found), expected, "{sql} of {rows} rows in {partitions} partitions");
+            let found = query(&staged, sql)
+                .await
+                .unwrap_or_else(|error| panic!("{sql}: {error}"));
+            assert_eq!(
+                texts(&found),
+                expected,
+                "{sql} of {rows} rows in {partitions} partitions"
+            );
             let plan = physical_plan(&staged, sql).await;
-            assert_eq!(plan.matches("RoundExec").count(), if is_staged { 2 } else { 0 }, "{sql}\n{plan}");
-            assert_eq!(plan.matches("RefineExec").count(), if is_staged { 2 } else { 0 }, "{sql}\n{plan}");
+            assert_eq!(
+                plan.matches("RoundExec").count(),
+                if is_staged { 2 } else { 0 },
+                "{sql}\n{plan}"
+            );
+            assert_eq!(
+                plan.matches("RefineExec").count(),
+                if is_staged { 2 } else { 0 },
+                "{sql}\n{plan}"
+            );
             assert!(!plan.contains("QuantilesExec"), "{sql}\n{plan}");
         }
     }

@@ -117,7 +117,9 @@ async fn single_state(plan: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>)
     let batches: Vec<_> = plan.execute(0, Arc::clone(context))?.try_collect().await?;
     let mut rows = batches.iter().filter(|batch| batch.num_rows() > 0);
     match (rows.next(), rows.next()) {
-        (Some(batch), None) if batch.num_rows() == 1 => Ok(batch.column(4).as_binary::<i32>().value(0).to_vec()),
+        (Some(batch), None) if batch.num_rows() == 1 => {
+            Ok(batch.column(4).as_binary::<i32>().value(0).to_vec())
+        }
         _ => exec_err!("a stage gave no single state: it was lost, or read twice"),
     }
 }

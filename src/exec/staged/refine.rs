@@ -6,15 +6,15 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, InputDistributionRequirements, Partitioning,
-    PlanProperties, ReplaceChildrenOptions,
+    DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
+    InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
 };
 use futures::TryStreamExt;
 
@@ -95,7 +95,12 @@ fn step(columns: &StagedColumns, mut merged: Merged) -> Result<State> {
             },
         }
     };
-    columns.specs().enumerate().map(column).collect::<Result<_>>().map(State)
+    columns
+        .specs()
+        .enumerate()
+        .map(column)
+        .collect::<Result<_>>()
+        .map(State)
 }
 
 /// The row of answers.
@@ -118,8 +123,16 @@ fn answers(columns: &StagedColumns, state: &State, schema: &SchemaRef) -> Result
 
 impl DisplayAs for RefineExec {
     fn fmt_as(&self, _format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let gives = if self.answers.is_some() { "answers" } else { "state" };
-        write!(f, "RefineExec: {gives}, strategy=gk_select, columns={}", self.columns.len())
+        let gives = if self.answers.is_some() {
+            "answers"
+        } else {
+            "state"
+        };
+        write!(
+            f,
+            "RefineExec: {gives}, strategy=gk_select, columns={}",
+            self.columns.len()
+        )
     }
 }
 
@@ -188,7 +201,7 @@ impl ExecutionPlan for RefineExec {
                     rows.finish()?
                 }
             };
-            Ok(futures::stream::iter(batches.into_iter().map(Ok)))
+            Ok::<_, DataFusionError>(futures::stream::iter(batches.into_iter().map(Ok)))
         };
         let stream = futures::stream::once(batches).try_flatten();
         Ok(Box::pin(RecordBatchStreamAdapter::new(

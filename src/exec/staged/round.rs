@@ -69,7 +69,9 @@ impl RoundExec {
     fn with_inputs(&self, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let mut children = children.into_iter();
         match (children.next(), children.next(), children.next(), &self.state) {
-            (Some(input), None, None, None) => Ok(Arc::new(Self::new(input, None, Arc::clone(&self.columns)))),
+            (Some(input), None, None, None) => {
+                Ok(Arc::new(Self::new(input, None, Arc::clone(&self.columns))))
+            }
             (Some(input), Some(state), None, Some(_)) => {
                 Ok(Arc::new(Self::new(input, Some(state), Arc::clone(&self.columns))))
             }
@@ -82,7 +84,10 @@ impl RoundExec {
         let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
         let workspace = Workspace::new(memory.new_empty());
         let backend = CpuBackend::in_workspace(&context.runtime_env(), workspace);
-        let lanes = self.columns.specs().map(|spec| backend.open(spec, memory.new_empty()));
+        let lanes = self
+            .columns
+            .specs()
+            .map(|spec| backend.open(spec, memory.new_empty()));
         Ok(Work {
             lanes: lanes.collect::<Result<_>>()?,
             seen: vec![Seen::default(); self.columns.len()],
@@ -109,7 +114,11 @@ impl Work {
         while let Some(batch) = stream.try_next().await? {
             self.rows.add(batch.num_rows());
             if batch.num_columns() != self.lanes.len() {
-                return internal_err!("{} columns of values for {} lanes", batch.num_columns(), self.lanes.len());
+                return internal_err!(
+                    "{} columns of values for {} lanes",
+                    batch.num_columns(),
+                    self.lanes.len()
+                );
             }
             for (index, spec) in self.columns.specs().enumerate() {
                 let values: &ArrayRef = batch.column(index);
@@ -123,7 +132,12 @@ impl Work {
     }
 
     /// Answers, by what `requests` ask of each lane; those without have nothing to say.
-    fn answer(mut self, requests: &[Option<Arc<Request>>], state: Option<&[u8]>, stop: &Stop) -> Result<Rows> {
+    fn answer(
+        mut self,
+        requests: &[Option<Arc<Request>>],
+        state: Option<&[u8]>,
+        stop: &Stop,
+    ) -> Result<Rows> {
         let mut rows = Rows::default();
         for (index, (lane, request)) in self.lanes.iter_mut().zip(requests).enumerate() {
             let Some(request) = request else { continue };
@@ -230,10 +244,13 @@ impl ExecutionPlan for RoundExec {
                 let state = own.as_ref().map(|state| state.as_slice());
                 work.answer(&requests, state, &stop)?.finish()
             });
-            let batches = answered.join().await.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
+            let batches = answered
+                .join()
+                .await
+                .map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
             drop(held);
             bytes.add(batches.iter().map(|batch| batch.get_array_memory_size()).sum());
-            Ok(futures::stream::iter(batches.into_iter().map(Ok)))
+            Ok::<_, DataFusionError>(futures::stream::iter(batches.into_iter().map(Ok)))
         };
         let stream = futures::stream::once(batches).try_flatten();
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema(), stream)))

@@ -258,7 +258,9 @@ impl Part {
         if let Reply::Counts { kept, .. } | Reply::Extracted(kept) = &mut reply {
             let mut keys = self.keys;
             keys.resize(count, None);
-            let keys = keys.into_iter().map(|keys| keys.unwrap_or_else(|| KeyVec::new(width)));
+            let keys = keys
+                .into_iter()
+                .map(|keys| keys.unwrap_or_else(|| KeyVec::new(width)));
             *kept = keys.collect();
         }
         Ok((self.seen, reply))

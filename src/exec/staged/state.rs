@@ -92,7 +92,11 @@ impl ColumnState {
             }
             Step::Done(progress) => (progress, None),
         };
-        Ok(Self { seen, progress, order })
+        Ok(Self {
+            seen,
+            progress,
+            order,
+        })
     }
 }
 
