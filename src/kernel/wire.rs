@@ -128,10 +128,7 @@ impl Message for Reply {
             }
             Reply::Sketch(summary) => {
                 out.push(SKETCH);
-                let bytes = summary.as_ref().map(|summary| summary.write(&[]));
-                let bytes = bytes.unwrap_or_default();
-                put(out, bytes.len() as u64);
-                out.extend(bytes);
+                put_summary(out, summary.as_ref());
             }
             Reply::Extracted(kept) => {
                 out.push(EXTRACT);
@@ -153,12 +150,7 @@ impl Message for Reply {
                 counts: input.numbers("counts")?,
                 kept: input.list("lists of keys", key_vec)?,
             },
-            SKETCH => {
-                let length = input.number("length of a sketch")?;
-                let bytes = input.take(length, "sketch")?;
-                let summary = (!bytes.is_empty()).then(|| AnySummary::read(bytes, &[]));
-                Reply::Sketch(summary.transpose()?)
-            }
+            SKETCH => Reply::Sketch(summary(input)?),
             EXTRACT => Reply::Extracted(input.list("lists of keys", key_vec)?),
             kind => return input.damaged(format!("reply of kind {kind}")),
         })
@@ -167,6 +159,21 @@ impl Message for Reply {
     fn values(&self) -> u64 {
         Reply::values(self)
     }
+}
+
+/// A summary with its length before it; none is of length 0.
+pub(crate) fn put_summary(out: &mut Vec<u8>, summary: Option<&AnySummary>) {
+    let bytes = summary.map(|summary| summary.write(&[])).unwrap_or_default();
+    put(out, bytes.len() as u64);
+    out.extend(bytes);
+}
+
+pub(crate) fn summary(input: &mut Reader<'_>) -> Result<Option<AnySummary>> {
+    let length = input.number("length of a sketch")?;
+    let bytes = input.take(length, "sketch")?;
+    (!bytes.is_empty())
+        .then(|| AnySummary::read(bytes, &[]))
+        .transpose()
 }
 
 pub(crate) fn put_width(out: &mut Vec<u8>, width: Width) {

@@ -20,6 +20,7 @@ mod property;
 #[cfg(feature = "cli")]
 mod readme;
 mod select;
+mod select_edges;
 mod slt;
 mod staged;
 mod support;

@@ -236,15 +236,20 @@ async fn explain_analyze_says_what_was_spilled() {
     }
 }
 
-#[tokio::test]
-async fn without_a_disk_the_error_says_so() {
+/// A megabyte of memory, and no disk.
+pub(crate) fn session_without_disk() -> SessionContext {
     let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_limit(1_000_000, 1.0)
         .with_disk_manager_builder(disk)
         .build_arc()
         .unwrap();
-    let ctx = session_on(runtime, 2);
+    session_on(runtime, 2)
+}
+
+#[tokio::test]
+async fn without_a_disk_the_error_says_so() {
+    let ctx = session_without_disk();
     register(
         &ctx,
         "t",

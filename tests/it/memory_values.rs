@@ -9,12 +9,10 @@ use datafusion::arrow::array::{
 use datafusion::arrow::compute::take;
 use datafusion::arrow::datatypes::{DataType, Field, Int64Type, i256};
 use datafusion::common::DataFusionError;
-use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, MemoryPool};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use tempfile::TempDir;
 
-use crate::memory::{assert_nothing_left, runtime, session_on};
+use crate::memory::{assert_nothing_left, runtime, session_on, session_without_disk};
 use crate::support::*;
 use crate::types::{list_at, sorted};
 
@@ -199,13 +197,7 @@ async fn explain_analyze_says_what_was_spilled() {
 
 #[tokio::test]
 async fn without_a_disk_the_error_says_so() {
-    let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
-    let runtime = RuntimeEnvBuilder::new()
-        .with_memory_limit(1_000_000, 1.0)
-        .with_disk_manager_builder(disk)
-        .build_arc()
-        .unwrap();
-    let ctx = session_on(runtime, 2);
+    let ctx = session_without_disk();
     let case = Case::texts("random texts", 100_000, |r| format!("{r}{r}"));
     register(&ctx, "t", &batch(vec![("x", case.values)]), 2, 8192);
     let error = query(&ctx, "SELECT exact_quantiles(x, 0.5) FROM t")

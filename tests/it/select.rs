@@ -15,7 +15,6 @@ use datafusion_quantiles::key::{KeyBits, KeySpec, Width};
 use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
 use datafusion_quantiles::select::gk_select::GkSelect;
 use datafusion_quantiles::select::sample_select::SampleSelect;
-use datafusion_quantiles::select::splitters::NearestSplitter;
 use datafusion_quantiles::select::{LocalShards, SimulatedShards, Solution, Strategy, solve_ranks};
 use datafusion_quantiles::sketch::Epsilon;
 use proptest::prelude::*;
@@ -36,7 +35,12 @@ fn lane(backend: &dyn Backend, spec: &KeySpec, values: &[ArrayRef]) -> Box<dyn L
 }
 
 /// Splits an array into `shards` lanes of unequal size, fed in batches of `batch` rows.
-fn lanes(backend: &dyn Backend, values: &ArrayRef, shards: usize, batch: usize) -> Vec<Box<dyn Lane>> {
+pub(crate) fn lanes(
+    backend: &dyn Backend,
+    values: &ArrayRef,
+    shards: usize,
+    batch: usize,
+) -> Vec<Box<dyn Lane>> {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let cut = |shard: usize| values.len() * shard * (shard + 1) / (shards * (shards + 1));
     (0..shards)
@@ -76,11 +80,11 @@ fn strategies() -> Vec<Box<dyn Strategy>> {
     ]
 }
 
-fn simulated(width: Width, lanes: Vec<Box<dyn Lane>>) -> SimulatedShards {
+pub(crate) fn simulated(width: Width, lanes: Vec<Box<dyn Lane>>) -> SimulatedShards {
     SimulatedShards::try_new(width, lanes, 1).unwrap()
 }
 
-fn run(
+pub(crate) fn run(
     shards: &mut dyn datafusion_quantiles::select::Shards,
     strategy: &dyn Strategy,
     ranks: &[u64],
@@ -90,7 +94,7 @@ fn run(
 }
 
 /// Ranks at the ends, at even steps and in a close pair.
-fn ranks_of(n: u64, count: u64) -> Vec<u64> {
+pub(crate) fn ranks_of(n: u64, count: u64) -> Vec<u64> {
     let mut ranks: Vec<u64> = (0..count)
         .map(|i| 1 + (n - 1) * i / count.max(2).saturating_sub(1).max(1))
         .collect();
@@ -101,7 +105,7 @@ fn ranks_of(n: u64, count: u64) -> Vec<u64> {
     ranks
 }
 
-fn check(values: &ArrayRef, shards: usize, batch: usize, ranks: &[u64]) {
+pub(crate) fn check(values: &ArrayRef, shards: usize, batch: usize, ranks: &[u64]) {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let mut sorted = spec.keys(values).unwrap();
     sorted.sort_unstable();
@@ -284,83 +288,6 @@ fn traces_are_those_of_the_named_methods() {
         dibms.iter().filter(|name| **name == "extract").count() <= 1,
         "{dibms:?}"
     );
-}
-
-/// What is collected in the end is less than what a count sends, so ten times the data send about as much.
-#[test]
-fn dibms_sends_as_much_for_more_data() {
-    let sent = |n: usize, ranks: u64| {
-        let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(n, 4)));
-        let spec = KeySpec::try_new(values.data_type()).unwrap();
-        let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 4, 8192));
-        let n = n as u64;
-        let ranks: Vec<u64> = (1..=ranks).map(|i| i * n / (ranks + 1)).collect();
-        run(&mut shards, &Dibms::default(), &ranks);
-        shards.ledger().values() as f64
-    };
-    for ranks in [11, 101] {
-        let (few, many) = (sent(100_000, ranks), sent(1_000_000, ranks));
-        assert!(
-            (0.85..1.15).contains(&(many / few)),
-            "{ranks} ranks: {few}, {many}"
-        );
-    }
-}
-
-/// One sample and one count: keys of the data, and the ranks that they have.
-#[test]
-fn nearest_splitters_have_the_ranks_that_they_say() {
-    for pattern in patterns::ALL {
-        let values: ArrayRef = Arc::new(Int64Array::from(pattern.words(60_000, 6)));
-        let spec = KeySpec::try_new(values.data_type()).unwrap();
-        let mut sorted = spec.keys(&values).unwrap();
-        sorted.sort_unstable();
-        for buckets in [2, 64, 1024] {
-            let strategy = NearestSplitter::try_new(buckets).unwrap();
-            let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 3, 8192));
-            let ranks = ranks_of(60_000, 99);
-            let solution = run(&mut shards, &strategy, &ranks);
-            assert_eq!(shards.ledger().rounds(), ["sample", "count"]);
-            let mut worst = 0;
-            for rank in ranks {
-                let key = solution.key_at(rank).unwrap();
-                let (first, last) = solution.place_at(rank).unwrap();
-                let what = format!("{pattern:?}, {buckets} buckets, rank {rank}: {first}..={last}");
-                assert!(first <= last, "{what}");
-                // The first rank that the key has, and another that it has.
-                assert_eq!(
-                    sorted.partition_point(|other| *other < key) as u64 + 1,
-                    first,
-                    "{what}"
-                );
-                assert_eq!(sorted[last as usize - 1], key, "{what}");
-                worst = worst
-                    .max(first.saturating_sub(rank))
-                    .max(rank.saturating_sub(last));
-            }
-            // The outer ranks lie a bucket from the next splitter, whose size a sample of 32 a bucket tells roughly.
-            let most = 2 * 60_000 / u64::from(buckets);
-            assert!(worst <= most, "{pattern:?}, {buckets} buckets: off by {worst}");
-        }
-    }
-}
-
-#[test]
-fn few_values_are_ranked_exactly_whatever_the_buckets() {
-    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(60, 6)));
-    let spec = KeySpec::try_new(values.data_type()).unwrap();
-    let mut sorted = spec.keys(&values).unwrap();
-    sorted.sort_unstable();
-    let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 2, 7));
-    let ranks: Vec<u64> = (1..=60).collect();
-    let solution = run(&mut shards, &NearestSplitter::try_new(2).unwrap(), &ranks);
-    for rank in ranks {
-        assert_eq!(solution.key_at(rank).unwrap(), sorted[rank as usize - 1]);
-        assert_eq!(solution.place_at(rank).unwrap(), (rank, rank));
-    }
-    for buckets in [0, 1, NearestSplitter::MOST + 1] {
-        assert!(NearestSplitter::try_new(buckets).is_err(), "{buckets}");
-    }
 }
 
 /// Expected values sent, DIBMS Table 2: `q` nodes of which one is the host.

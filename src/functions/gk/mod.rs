@@ -326,7 +326,7 @@ impl GkFunction {
     /// # Errors
     /// A planning error that names a bad value.
     pub(crate) fn bound_to(&self, args: &[Expr]) -> Result<Option<Self>> {
-        check_arguments(self.called, args)?;
+        self.called.check_count(args.len())?;
         let quantiles = match self.called.asks() {
             false => Quantiles::default(),
             true => match QuantileArgument::try_new(self.called, &args[1])? {

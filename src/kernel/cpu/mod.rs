@@ -19,7 +19,7 @@ pub(crate) mod groups;
 mod lists;
 mod pages;
 mod rounds;
-mod sample;
+pub(crate) mod sample;
 mod sketch;
 mod store;
 

@@ -10,6 +10,7 @@
 use datafusion::common::{Result, exec_datafusion_err, internal_err};
 
 use super::{KeyLists, Setup, partition};
+use crate::kernel::wire::{put_summary, summary};
 use crate::key::{Key, Width};
 use crate::select::cluster::{Cluster, Gather};
 use crate::select::gk_select::GkSelect;
@@ -190,14 +191,14 @@ struct Sketched(AnySummary);
 
 impl Message for Sketched {
     fn write(&self, out: &mut Vec<u8>) {
-        let bytes = self.0.write(&[]);
-        put(out, bytes.len() as u64);
-        out.extend(bytes);
+        put_summary(out, Some(&self.0));
     }
 
     fn read(input: &mut Reader<'_>) -> Result<Self> {
-        let length = input.number("length of a sketch")?;
-        AnySummary::read(input.take(length, "sketch")?, &[]).map(Sketched)
+        match summary(input)? {
+            Some(summary) => Ok(Sketched(summary)),
+            None => input.damaged("no sketch"),
+        }
     }
 
     fn values(&self) -> u64 {

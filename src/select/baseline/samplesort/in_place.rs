@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::scatter::{NEAR_BYTES, OutOfPlace};
 use super::tree::{Classifier, MAX_BUCKETS};
-use super::{Random, SMALL, classifier, patience, sort_ordered, sort_small};
+use super::{Random, SMALL, classifier, sort_by, sort_small};
 use crate::key::Key;
 
 /// Bytes of a block: long enough to be copied at the speed of memory; 256 of them fit in the second cache.
@@ -70,11 +70,7 @@ impl<K: Key> InPlace<K> {
 
     /// Sorts ascending.
     pub(crate) fn sort(&mut self, keys: &mut [K]) {
-        if keys.len() <= SMALL {
-            sort_small(keys);
-        } else if !sort_ordered(keys) {
-            self.sort_unordered(keys, patience(keys.len()));
-        }
+        sort_by(keys, |keys, levels| self.sort_unordered(keys, levels));
     }
 
     /// Sorts keys that are thought to be in no order.

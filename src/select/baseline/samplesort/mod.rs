@@ -25,6 +25,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
+use crate::kernel::cpu::sample::{GOLDEN, finalised};
 use crate::key::Key;
 use tree::Classifier;
 
@@ -50,16 +51,23 @@ impl Random {
     }
 
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
+        self.0 = self.0.wrapping_add(GOLDEN);
+        finalised(self.0)
     }
 
     /// A number below `end`, which is not 0.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+}
+
+/// Few keys by the small sort, ordered ones by a read, others by `unordered`, which gets the levels that it may take.
+fn sort_by<K: Key>(keys: &mut [K], unordered: impl FnOnce(&mut [K], u32)) {
+    if keys.len() <= SMALL {
+        sort_small(keys);
+    } else if !sort_ordered(keys) {
+        let levels = patience(keys.len());
+        unordered(keys, levels);
     }
 }
 

@@ -2,7 +2,7 @@
 //! Levels go to and fro between two arrays.
 
 use super::tree::{Classifier, MAX_BUCKETS};
-use super::{Random, SMALL, classifier, patience, sort_ordered, sort_small};
+use super::{Random, SMALL, classifier, sort_by, sort_small};
 use crate::key::Key;
 
 /// Parts of at most so many bytes are sorted beside memory that stays in the second cache, then moved as a whole.
@@ -31,11 +31,7 @@ impl<K: Key> OutOfPlace<K> {
 
     /// Sorts ascending.
     pub(crate) fn sort(&mut self, keys: &mut [K]) {
-        if keys.len() <= SMALL {
-            sort_small(keys);
-        } else if !sort_ordered(keys) {
-            self.sort_unordered(keys, patience(keys.len()));
-        }
+        sort_by(keys, |keys, levels| self.sort_unordered(keys, levels));
     }
 
     /// Sorts keys that are thought to be in no order.
