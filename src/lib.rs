@@ -33,6 +33,8 @@
 //! - [`config`]: the options `quantiles.*`
 //! - [`dataframe`], [`compute`]: use without SQL, and without a session
 
+#[cfg(feature = "ballista")]
+pub mod ballista;
 pub mod compute;
 pub mod config;
 pub mod dataframe;

@@ -73,6 +73,12 @@ impl ExactQuantiles {
         }
     }
 
+    /// Quantiles that are not an argument.
+    #[cfg(feature = "ballista")]
+    pub(super) fn bound(&self) -> Option<&Quantiles> {
+        self.bound.as_ref()
+    }
+
     /// The name that users write.
     pub fn called(&self) -> FunctionName {
         self.called

@@ -20,10 +20,14 @@ mod expr_planner;
 mod frame;
 pub mod gk;
 mod groups;
+#[cfg(feature = "ballista")]
+mod guarded;
 mod moving;
 mod names;
 mod percentile_cont;
 mod rows;
+#[cfg(feature = "ballista")]
+pub(crate) mod wire;
 
 use std::sync::{Arc, LazyLock};
 

@@ -55,10 +55,7 @@ impl Message for Order {
             }
             Request::Sketch { eps } => {
                 out.push(SKETCH);
-                let (numerator, denominator) = eps.fraction();
-                [numerator, denominator]
-                    .into_iter()
-                    .for_each(|number| put(out, number));
+                put_epsilon(out, *eps);
             }
             Request::Extract { brackets } => {
                 out.push(EXTRACT);
@@ -88,12 +85,7 @@ impl Message for Order {
                     _ => Request::Count { cells, within, keep },
                 }
             }
-            SKETCH => Request::Sketch {
-                eps: Epsilon::from_fraction(
-                    input.number("error fraction")?,
-                    input.number("error fraction")?,
-                )?,
-            },
+            SKETCH => Request::Sketch { eps: epsilon(input)? },
             EXTRACT => Request::Extract {
                 brackets: brackets(input, width)?,
             },
@@ -174,6 +166,16 @@ pub(crate) fn summary(input: &mut Reader<'_>) -> Result<Option<AnySummary>> {
     (!bytes.is_empty())
         .then(|| AnySummary::read(bytes, &[]))
         .transpose()
+}
+
+pub(crate) fn put_epsilon(out: &mut Vec<u8>, eps: Epsilon) {
+    let (numerator, denominator) = eps.fraction();
+    put(out, numerator);
+    put(out, denominator);
+}
+
+pub(crate) fn epsilon(input: &mut Reader<'_>) -> Result<Epsilon> {
+    Epsilon::from_fraction(input.number("error fraction")?, input.number("error fraction")?)
 }
 
 pub(crate) fn put_width(out: &mut Vec<u8>, width: Width) {

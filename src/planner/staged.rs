@@ -14,8 +14,8 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::QuantilesNode;
 use super::rewrite::aggregate_call;
-use crate::exec::staged::{StagedColumns, stages};
-use crate::functions::{ExactQuantiles, Selected, constant_quantiles};
+use crate::exec::staged::{StagedCall, StagedColumns, stages};
+use crate::functions::{ExactQuantiles, constant_quantiles};
 use crate::key::KeySpec;
 use crate::select::quantile::Ask;
 
@@ -104,38 +104,34 @@ impl StagedNode {
         let [first, again] = inputs else {
             return internal_err!("stages of {} inputs", inputs.len());
         };
-        let types = first.schema();
-        let specs = types
-            .fields()
-            .iter()
-            .map(|field| KeySpec::try_new(field.data_type()));
-        let mut specs = specs.collect::<Result<Vec<_>>>()?;
-        let mut calls = Vec::with_capacity(self.calls.len());
-        for (column, expr) in &self.calls {
-            let (function, quantiles) = constant_quantiles_of(expr)?;
-            let ask = Ask {
-                quantiles: quantiles.list,
-                method: function.method(),
-                descending: function.is_descending(),
-            };
-            let data_type = types.field(*column).data_type();
-            match Selected::try_new(data_type, ask, quantiles.is_list, false)? {
-                Selected::Keys(call) => {
-                    specs[*column] = call.spec().clone();
-                    calls.push((*column, call));
-                }
-                Selected::Bytes(_) => return internal_err!("stages over values of type {data_type}"),
-            }
-        }
+        let fields = first.schema();
+        let types = fields.fields().iter().map(|field| field.data_type().clone());
+        let calls = self.calls.iter().map(|(column, expr)| staged_call(*column, expr));
+        let calls = calls.collect::<Result<Vec<_>>>()?;
         let rows = StatisticsContext::new()
             .compute(first.as_ref(), &StatisticsArgs::new())?
             .num_rows;
         let rows = rows.get_value().copied().unwrap_or(UNKNOWN);
         let partitions = first.output_partitioning().partition_count();
-        let columns = StagedColumns::try_new(specs, calls, rows as u64, partitions)?;
+        let strategy = StagedColumns::strategy_for(&calls, rows as u64, partitions)?;
+        let columns = StagedColumns::try_new(types.collect(), calls, strategy)?;
         let schema = Arc::clone(self.schema.inner());
         Ok(stages(Arc::clone(first), Arc::clone(again), columns, schema))
     }
+}
+
+/// A call over a column of the input.
+fn staged_call(column: usize, expr: &Expr) -> Result<StagedCall> {
+    let (function, quantiles) = constant_quantiles_of(expr)?;
+    Ok(StagedCall {
+        column,
+        ask: Ask {
+            quantiles: quantiles.list,
+            method: function.method(),
+            descending: function.is_descending(),
+        },
+        is_list: quantiles.is_list,
+    })
 }
 
 /// The function of a call, and its quantiles.

@@ -8,7 +8,8 @@ use datafusion::common::{Result, internal_err, resources_err};
 
 use super::many::{PartGroups, Parts, words_of};
 use super::output;
-use super::select::{Selection, StopOnDrop, blocking};
+use super::select::{Selection, blocking};
+use crate::kernel::StopOnDrop;
 use crate::kernel::cpu::LaneKey;
 use crate::kernel::cpu::groups::cells::{BLOCK, Numbered};
 use crate::kernel::cpu::groups::runs::with_key;

@@ -14,12 +14,14 @@ mod refine;
 mod round;
 mod rows;
 mod state;
+#[cfg(feature = "ballista")]
+pub(crate) mod wire;
 
 use std::sync::Arc;
 
 use datafusion::arrow::array::AsArray;
-use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{Result, exec_err};
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -28,39 +30,73 @@ use futures::TryStreamExt;
 pub use refine::RefineExec;
 pub use round::RoundExec;
 
-use crate::functions::SelectedColumn;
+use crate::functions::{Selected, SelectedColumn};
 use crate::kernel::round::Request;
 use crate::key::KeySpec;
 use crate::select::Ask;
 use crate::select::gk_select::GkSelect;
 
-/// The key columns of a staged plan, and what is asked of them.
+/// What a staged plan computes: its key columns, the calls over them, and how they are answered.
 #[derive(Debug, Clone)]
 pub(crate) struct StagedColumns {
-    /// Keys of each column of the input.
-    specs: Vec<KeySpec>,
     /// The calls, in the order of the output: a column each.
-    calls: Vec<(usize, SelectedColumn)>,
+    calls: Vec<StagedCall>,
+    /// Of each column of the input.
+    types: Vec<DataType>,
+    /// The same, as keys.
+    specs: Vec<KeySpec>,
+    /// Of each call.
+    selected: Vec<SelectedColumn>,
     strategy: GkSelect,
 }
 
+/// One call over a column of the input.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct StagedCall {
+    /// The column's number.
+    pub(crate) column: usize,
+    pub(crate) ask: Ask,
+    /// Whether the answer is a list.
+    pub(crate) is_list: bool,
+}
+
 impl StagedColumns {
-    /// `calls` over columns of these keys; the error fraction suits about `n` values in `partitions` partitions.
+    /// `calls` over columns of these types, at least one over each.
+    ///
+    /// # Errors
+    /// A planning error for types without keys of fixed width; an internal error for columns without calls.
+    pub(crate) fn try_new(types: Vec<DataType>, calls: Vec<StagedCall>, strategy: GkSelect) -> Result<Self> {
+        let mut specs = vec![None; types.len()];
+        let mut selected = Vec::with_capacity(calls.len());
+        for call in &calls {
+            let Some(data_type) = types.get(call.column) else {
+                return internal_err!("a call over column {} of {}", call.column, types.len());
+            };
+            match Selected::try_new(data_type, call.ask.clone(), call.is_list, false)? {
+                Selected::Keys(column) => {
+                    specs[call.column] = Some(column.spec().clone());
+                    selected.push(column);
+                }
+                Selected::Bytes(_) => return internal_err!("stages over values of type {data_type}"),
+            }
+        }
+        let specs: Option<Vec<_>> = specs.into_iter().collect();
+        Ok(Self {
+            specs: specs.ok_or_else(|| internal_datafusion_err!("a column of stages without calls"))?,
+            calls,
+            types,
+            selected,
+            strategy,
+        })
+    }
+
+    /// The strategy for so many values in so many partitions.
     ///
     /// # Errors
     /// None for numbers that can occur.
-    pub(crate) fn try_new(
-        specs: Vec<KeySpec>,
-        calls: Vec<(usize, SelectedColumn)>,
-        n: u64,
-        partitions: usize,
-    ) -> Result<Self> {
-        let ranks = calls.iter().map(|(_, call)| call.ask().quantiles.len()).sum();
-        Ok(Self {
-            strategy: GkSelect::try_new(n, partitions, ranks, u64::MAX)?,
-            specs,
-            calls,
-        })
+    pub(crate) fn strategy_for(calls: &[StagedCall], n: u64, partitions: usize) -> Result<GkSelect> {
+        let ranks = calls.iter().map(|call| call.ask.quantiles.len()).sum();
+        GkSelect::try_new(n, partitions, ranks, u64::MAX)
     }
 
     fn len(&self) -> usize {
@@ -73,8 +109,8 @@ impl StagedColumns {
 
     /// What is asked of a column.
     fn asks(&self, column: usize) -> Vec<&Ask> {
-        let own = self.calls.iter().filter(|(other, _)| *other == column);
-        own.map(|(_, call)| call.ask()).collect()
+        let own = self.calls.iter().filter(|call| call.column == column);
+        own.map(|call| &call.ask).collect()
     }
 
     fn first_request(&self) -> Request {

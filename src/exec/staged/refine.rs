@@ -26,9 +26,9 @@ use super::state::{ColumnState, State};
 #[derive(Debug)]
 pub struct RefineExec {
     input: Arc<dyn ExecutionPlan>,
-    columns: Arc<StagedColumns>,
+    pub(super) columns: Arc<StagedColumns>,
     /// Of the answers; `None`: the output is a state.
-    answers: Option<SchemaRef>,
+    pub(super) answers: Option<SchemaRef>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -105,17 +105,17 @@ fn step(columns: &StagedColumns, mut merged: Merged) -> Result<State> {
 
 /// The row of answers.
 fn answers(columns: &StagedColumns, state: &State, schema: &SchemaRef) -> Result<RecordBatch> {
-    let row = columns.calls.iter().map(|(column, call)| {
-        let state = state.0.get(*column);
-        let state = state.ok_or_else(|| internal_datafusion_err!("a call over column {column}"))?;
+    let row = columns.calls.iter().zip(&columns.selected).map(|(call, selected)| {
+        let state = state.0.get(call.column);
+        let state = state.ok_or_else(|| internal_datafusion_err!("a call over column {}", call.column))?;
         if state.order.is_some() {
             return exec_err!(
                 "candidates of exact quantiles did not fit in memory: give executors more, or use fewer quantiles"
             );
         }
         let key_at = |rank| state.progress.key_at(rank);
-        let found = call.ask().answers(call.spec(), state.seen.n, &key_at)?;
-        call.row(found, state.seen.n)?.to_array()
+        let found = call.ask.answers(selected.spec(), state.seen.n, &key_at)?;
+        selected.row(found, state.seen.n)?.to_array()
     });
     let row = row.collect::<Result<Vec<_>>>()?;
     Ok(RecordBatch::try_new(Arc::clone(schema), row)?)

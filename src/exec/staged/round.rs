@@ -25,7 +25,7 @@ use super::state::State;
 use super::{StagedColumns, single_state};
 use crate::kernel::memory::Workspace;
 use crate::kernel::round::Request;
-use crate::kernel::{Backend, CpuBackend, Lane, Stop};
+use crate::kernel::{Backend, CpuBackend, Lane, Stop, StopOnDrop, may_fail};
 
 /// One round over every partition of `input`, whose columns are the values of the key columns.
 ///
@@ -35,8 +35,8 @@ use crate::kernel::{Backend, CpuBackend, Lane, Stop};
 pub struct RoundExec {
     input: Arc<dyn ExecutionPlan>,
     /// The state, in a single row of a single partition; none in the first round.
-    state: Option<Arc<dyn ExecutionPlan>>,
-    columns: Arc<StagedColumns>,
+    pub(super) state: Option<Arc<dyn ExecutionPlan>>,
+    pub(super) columns: Arc<StagedColumns>,
     /// The state's bytes, fetched once for all partitions that this node runs.
     fetched: Arc<OnceCell<Arc<Vec<u8>>>>,
     properties: Arc<PlanProperties>,
@@ -258,14 +258,5 @@ impl ExecutionPlan for RoundExec {
 
     fn metrics(&self) -> Option<MetricsSet> {
         Some(self.metrics.clone_inner())
-    }
-}
-
-/// Ends the work when nobody waits for it any more.
-struct StopOnDrop(Stop);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.stop();
     }
 }

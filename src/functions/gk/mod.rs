@@ -17,6 +17,8 @@ mod column;
 mod groups;
 mod merge;
 mod stored;
+#[cfg(feature = "ballista")]
+mod wire;
 
 use std::fmt::{self, Display};
 use std::sync::{Arc, LazyLock};
