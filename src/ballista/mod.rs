@@ -40,7 +40,7 @@ use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::protobuf::LogicalPlanNode;
 
-pub use client::{connect, connect_with_config};
+pub use client::{cancel, connect, connect_with_config, explained, is_worth_another_try};
 pub use codec::QuantilesCodec;
 pub use stores::EnvironmentStores;
 
@@ -62,17 +62,21 @@ pub fn session_config() -> SessionConfig {
 pub fn scheduler_session(config: SessionConfig) -> Result<SessionState> {
     let plain = default_session_builder(config)?;
     Ok(SessionStateBuilder::new_from_existing(plain)
-        .with_runtime_env(runtime()?)
+        .with_runtime_env(runtime(None)?)
         .with_query_planner(Arc::new(QuantilesPlanner::staged()))
         .with_quantiles()
         .build())
 }
 
-/// Memory and disk as DataFusion's defaults, stores by the environment: see [`EnvironmentStores`].
-fn runtime() -> Result<Arc<RuntimeEnv>> {
-    RuntimeEnvBuilder::new()
-        .with_object_store_registry(Arc::new(EnvironmentStores::default()))
-        .build_arc()
+/// Memory as DataFusion's default, stores by the environment: see [`EnvironmentStores`]; spills to `folder`.
+fn runtime(folder: Option<&str>) -> Result<Arc<RuntimeEnv>> {
+    let stores = Arc::new(EnvironmentStores::default());
+    let builder = RuntimeEnvBuilder::new().with_object_store_registry(stores);
+    match folder {
+        Some(folder) => builder.with_temp_file_path(folder),
+        None => builder,
+    }
+    .build_arc()
 }
 
 /// The same scheduler with this crate in it. Hooks of its own for sessions, configurations and physical codecs are replaced.
@@ -92,7 +96,8 @@ pub fn executor_hooks(mut config: ExecutorProcessConfig) -> Result<ExecutorProce
     let state = scheduler_session(session_config())?;
     config.override_function_registry = Some(Arc::new(BallistaFunctionRegistry::from(&state)));
     config.override_config_producer = Some(Arc::new(session_config));
-    config.override_runtime_producer = Some(Arc::new(|_: &SessionConfig| runtime()));
+    let folder = config.work_dir.clone();
+    config.override_runtime_producer = Some(Arc::new(move |_: &SessionConfig| runtime(folder.as_deref())));
     config.override_physical_codec = Some(Arc::new(QuantilesCodec::default()));
     Ok(config)
 }

@@ -25,6 +25,9 @@ use datafusion::logical_expr::{
 /// States that one source numbers: past them it is another source.
 const ROWS: u32 = 20;
 
+/// How the error starts for a state that is merged twice.
+pub(crate) const DELIVERED_TWICE: &str = "a partial state was delivered twice";
+
 /// An aggregate function with numbered states.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Guarded {
@@ -37,10 +40,12 @@ impl Guarded {
     }
 
     /// This type behind a function.
+    #[cfg(feature = "ballista")]
     pub(crate) fn of(function: &AggregateUDF) -> Option<&Self> {
         function.inner().downcast_ref()
     }
 
+    #[cfg(feature = "ballista")]
     pub(crate) fn inner(&self) -> &AggregateUDF {
         &self.inner
     }
@@ -91,7 +96,7 @@ impl Merged {
             }
             if bits[word] & bit != 0 {
                 return exec_err!(
-                    "a partial state was delivered twice, so the answer would be wrong: a machine was lost while others \
+                    "{DELIVERED_TWICE}, so the answer would be wrong: a machine was lost while others \
                      read its output. Run the query again"
                 );
             }
@@ -293,7 +298,7 @@ mod tests {
         for batch in &batches[..3] {
             let again = batch.slice(batch.len() - 1, 1);
             let error = merged.add(&again).unwrap_err().strip_backtrace();
-            assert!(error.contains("a partial state was delivered twice"), "{error}");
+            assert!(error.contains(DELIVERED_TWICE), "{error}");
         }
         assert!(merged.size() > 0);
     }

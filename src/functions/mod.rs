@@ -20,7 +20,6 @@ mod expr_planner;
 mod frame;
 pub mod gk;
 mod groups;
-#[cfg(feature = "ballista")]
 mod guarded;
 mod moving;
 mod names;
@@ -42,6 +41,9 @@ pub use exact_quantiles::ExactQuantiles;
 pub(crate) use exact_quantiles::ordered_type;
 pub use expr_planner::QuantilesExprPlanner;
 pub use gk::{GkFunction, GkName};
+#[cfg(feature = "ballista")]
+pub(crate) use guarded::DELIVERED_TWICE;
+pub(crate) use guarded::Guarded;
 pub(crate) use moving::MovingQuantiles;
 pub use names::FunctionName;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};

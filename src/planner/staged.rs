@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchemaRef, Result, internal_datafusion_err, internal_err};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{
-    Aggregate, Expr, ExprSchemable, Extension, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNodeCore,
-    when,
+    Aggregate, AggregateUDF, Expr, ExprSchemable, Extension, LogicalPlan, LogicalPlanBuilder, Projection,
+    UserDefinedLogicalNodeCore, when,
 };
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -15,7 +15,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use super::QuantilesNode;
 use super::rewrite::aggregate_call;
 use crate::exec::staged::{StagedCall, StagedColumns, stages};
-use crate::functions::{ExactQuantiles, constant_quantiles};
+use crate::functions::{ExactQuantiles, GkFunction, Guarded, constant_quantiles};
 use crate::key::KeySpec;
 use crate::select::quantile::Ask;
 
@@ -25,7 +25,7 @@ const UNKNOWN: usize = 100_000_000;
 /// Most ranks: what a count can set apart.
 const MOST_RANKS: usize = 8000;
 
-/// An aggregation of exact quantiles alone, in stages that read the input twice.
+/// Calls of exact quantiles over columns of one input, in stages that read it twice.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct StagedNode {
     /// The same plan, once for each round: a column for each argument.
@@ -35,67 +35,223 @@ pub(super) struct StagedNode {
     schema: DFSchemaRef,
 }
 
-/// Puts each aggregation that stages can stand in for into stages, and makes the others ordinary aggregations again.
+/// Puts the calls that stages can answer into stages, and makes the rest ordinary aggregations again, with guarded states.
 pub(super) fn into_stages(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| {
-        let LogicalPlan::Extension(Extension { node: extension }) = &node else {
-            return Ok(Transformed::no(node));
+        let node = match node {
+            LogicalPlan::Aggregate(aggregate) => return guarded(aggregate),
+            LogicalPlan::Extension(extension) => extension,
+            other => return Ok(Transformed::no(other)),
         };
-        let Some(quantiles) = extension.as_any().downcast_ref::<QuantilesNode>() else {
-            return Ok(Transformed::no(node));
-        };
-        Ok(Transformed::yes(match StagedNode::of(quantiles)? {
-            Some(staged) => LogicalPlan::Extension(Extension {
-                node: Arc::new(staged),
-            }),
-            None => LogicalPlan::Aggregate(Aggregate::try_new_with_schema(
-                Arc::new(quantiles.input().clone()),
-                quantiles.group_expr().to_vec(),
-                quantiles.aggr_expr().to_vec(),
-                Arc::clone(quantiles.schema()),
-            )?),
-        }))
+        match node.node.as_any().downcast_ref::<QuantilesNode>() {
+            Some(quantiles) => in_stages(quantiles).map(Transformed::yes),
+            None => Ok(Transformed::no(LogicalPlan::Extension(node))),
+        }
     })
 }
 
-impl StagedNode {
-    fn of(node: &QuantilesNode) -> Result<Option<Self>> {
-        if !node.group_expr().is_empty() || !is_repeatable(node.input())? {
-            return Ok(None);
+/// The same aggregation; if any call is of ours, with numbered states.
+fn guarded(mut aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
+    let mut found = None;
+    for expr in &mut aggregate.aggr_expr {
+        let is_ours = aggregate_call(expr).is_some_and(|call| {
+            ExactQuantiles::of(&call.func).is_some() || GkFunction::of(&call.func).is_some()
+        });
+        if is_ours {
+            found = Some(expr);
+            break;
         }
-        let (mut columns, mut calls) = (Vec::<Expr>::new(), Vec::new());
-        let mut ranks = 0;
-        for expr in node.aggr_expr() {
-            let Some(column) = column_of(expr, node)? else {
-                return Ok(None);
+    }
+    let Some(expr) = found else {
+        return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
+    };
+    let named = expr.clone().transform_down(|part| match part {
+        Expr::AggregateFunction(mut call) => {
+            call.func = Arc::new(AggregateUDF::from(Guarded::new(call.func)));
+            Ok(Transformed::new(
+                Expr::AggregateFunction(call),
+                true,
+                TreeNodeRecursion::Stop,
+            ))
+        }
+        other => Ok(Transformed::no(other)),
+    })?;
+    *expr = named.data;
+    let (input, schema) = (aggregate.input, aggregate.schema);
+    let aggregate = Aggregate::try_new_with_schema(input, aggregate.group_expr, aggregate.aggr_expr, schema)?;
+    Ok(Transformed::yes(LogicalPlan::Aggregate(aggregate)))
+}
+
+/// A plan of stages, ordinary aggregations beside them, or one ordinary aggregation.
+fn in_stages(node: &QuantilesNode) -> Result<LogicalPlan> {
+    let mut units = Units::default();
+    let is_staged = node.group_expr().is_empty() && is_repeatable(node.input())?;
+    for (index, expr) in node.aggr_expr().iter().enumerate() {
+        match is_staged.then(|| column_of(expr, node)).transpose()?.flatten() {
+            Some(column) => units.add(index, column, expr)?,
+            None => units.rest.push(index),
+        }
+    }
+    if units.staged.is_empty() {
+        return ordinary(node, (0..node.schema().fields().len()).collect());
+    }
+    let rest = (!units.rest.is_empty()).then(|| ordinary(node, units.rest.clone()));
+    let staged = units.staged.into_iter().map(|unit| unit.plan(node));
+    let plans = staged.chain(rest).collect::<Result<Vec<_>>>()?;
+    side_by_side(plans, node.schema())
+}
+
+/// An ordinary aggregation of some of the node's columns.
+fn ordinary(node: &QuantilesNode, columns: Vec<usize>) -> Result<LogicalPlan> {
+    let groups = node.group_expr().len();
+    let calls = columns.iter().filter_map(|column| column.checked_sub(groups));
+    let calls = match groups {
+        // Without groups, columns are calls.
+        0 => columns
+            .iter()
+            .map(|column| node.aggr_expr()[*column].clone())
+            .collect(),
+        _ => calls.map(|call| node.aggr_expr()[call].clone()).collect(),
+    };
+    let aggregate = Aggregate::try_new_with_schema(
+        Arc::new(node.input().clone()),
+        node.group_expr().to_vec(),
+        calls,
+        Arc::new(part_of(node.schema(), &columns)?),
+    )?;
+    guarded(aggregate).map(|guarded| guarded.data)
+}
+
+/// One row from several of one row each, with these columns.
+fn side_by_side(plans: Vec<LogicalPlan>, schema: &DFSchemaRef) -> Result<LogicalPlan> {
+    let mut plans = plans.into_iter();
+    let first = plans
+        .next()
+        .ok_or_else(|| internal_datafusion_err!("no aggregates"))?;
+    let mut joined = LogicalPlanBuilder::from(first);
+    let mut is_joined = false;
+    for plan in plans {
+        joined = joined.cross_join(plan)?;
+        is_joined = true;
+    }
+    let plan = joined.build()?;
+    if !is_joined {
+        return Ok(plan);
+    }
+    let columns = schema.columns().into_iter().map(Expr::Column).collect();
+    let projection = Projection::try_new_with_schema(columns, Arc::new(plan), Arc::clone(schema))?;
+    Ok(LogicalPlan::Projection(projection))
+}
+
+fn part_of(schema: &DFSchema, columns: &[usize]) -> Result<DFSchema> {
+    let fields = columns.iter().map(|column| {
+        let (qualifier, field) = schema.qualified_field(*column);
+        (qualifier.cloned(), Arc::clone(field))
+    });
+    DFSchema::new_with_metadata(fields.collect(), schema.metadata().clone())
+}
+
+/// The calls of an aggregation, by how they are answered.
+#[derive(Default)]
+struct Units {
+    staged: Vec<Unit>,
+    /// Ordinary aggregates, by their columns.
+    rest: Vec<usize>,
+}
+
+/// Calls that share their rounds.
+struct Unit {
+    distinct: bool,
+    columns: Vec<Column>,
+    calls: Vec<(usize, Expr)>,
+    /// Of the output.
+    outputs: Vec<usize>,
+    ranks: usize,
+}
+
+/// The argument of a staged call.
+#[derive(PartialEq)]
+struct Column {
+    values: Expr,
+    distinct: bool,
+    /// Whether it is ordered as `ORDER BY` orders.
+    builtin: bool,
+}
+
+impl Units {
+    fn add(&mut self, output: usize, column: Column, expr: &Expr) -> Result<()> {
+        let ranks = constant_quantiles_of(expr)?.1.list.len();
+        // Distinct values of one column are no row of another.
+        let shared = self.staged.iter_mut().find(|unit| {
+            let same = match column.distinct {
+                true => unit.distinct && unit.columns[0].values == column.values,
+                false => !unit.distinct,
             };
-            ranks += constant_quantiles_of(expr)?.1.list.len();
-            let index = columns
-                .iter()
-                .position(|other| *other == column)
-                .unwrap_or_else(|| {
-                    columns.push(column);
-                    columns.len() - 1
+            same && unit.ranks + ranks <= MOST_RANKS
+        });
+        let unit = match shared {
+            Some(unit) => unit,
+            None if ranks > MOST_RANKS => {
+                self.rest.push(output);
+                return Ok(());
+            }
+            None => {
+                self.staged.push(Unit {
+                    distinct: column.distinct,
+                    columns: Vec::new(),
+                    calls: Vec::new(),
+                    outputs: Vec::new(),
+                    ranks: 0,
                 });
-            calls.push((index, expr.clone()));
-        }
-        if ranks > MOST_RANKS {
-            return Ok(None);
-        }
-        let named = columns
+                let last = self.staged.len() - 1;
+                &mut self.staged[last]
+            }
+        };
+        let known = unit.columns.iter().position(|other| *other == column);
+        let index = known.unwrap_or_else(|| {
+            unit.columns.push(column);
+            unit.columns.len() - 1
+        });
+        unit.calls.push((index, expr.clone()));
+        unit.outputs.push(output);
+        unit.ranks += ranks;
+        Ok(())
+    }
+}
+
+impl Unit {
+    fn plan(self, node: &QuantilesNode) -> Result<LogicalPlan> {
+        let named = self
+            .columns
             .into_iter()
             .zip(0..)
-            .map(|(column, index)| column.alias(format!("q{index}")));
-        let input = LogicalPlanBuilder::from(node.input().clone())
-            .project(named.collect::<Vec<_>>())?
-            .build()?;
-        Ok(Some(Self {
+            .map(|(column, index)| column.values.alias(format!("q{index}")));
+        let values = LogicalPlanBuilder::from(node.input().clone()).project(named.collect::<Vec<_>>())?;
+        let input = match self.distinct {
+            true => {
+                let columns = values.schema().columns().into_iter().map(Expr::Column);
+                let columns = columns.collect::<Vec<_>>();
+                values.aggregate(columns, Vec::<Expr>::new())?
+            }
+            false => values,
+        };
+        let input = input.build()?;
+        let schema = match self.outputs.len() == node.schema().fields().len() {
+            true => Arc::clone(node.schema()),
+            false => Arc::new(part_of(node.schema(), &self.outputs)?),
+        };
+        let staged = StagedNode {
             inputs: vec![input.clone(), input],
-            calls,
-            schema: Arc::clone(node.schema()),
+            calls: self.calls,
+            schema,
+        };
+        Ok(LogicalPlan::Extension(Extension {
+            node: Arc::new(staged),
         }))
     }
+}
 
+impl StagedNode {
     /// The stages over the input, planned twice.
     ///
     /// # Errors
@@ -144,7 +300,7 @@ fn constant_quantiles_of(expr: &Expr) -> Result<(&ExactQuantiles, crate::select:
 }
 
 /// The values of a call: NULL where its filter drops a row. `None` if stages cannot answer it.
-fn column_of(expr: &Expr, node: &QuantilesNode) -> Result<Option<Expr>> {
+fn column_of(expr: &Expr, node: &QuantilesNode) -> Result<Option<Column>> {
     let Some(AggregateFunction { func, params }) = aggregate_call(expr) else {
         return Ok(None);
     };
@@ -152,15 +308,21 @@ fn column_of(expr: &Expr, node: &QuantilesNode) -> Result<Option<Expr>> {
         return Ok(None);
     };
     let data_type = x.get_type(node.input().schema())?;
-    let same_order = !function.called().is_builtin();
+    // GROUP BY need not tell the zeros of a float apart, as DISTINCT of ours does.
+    let groups_differ = params.distinct && data_type.is_floating();
     let repeatable = !x.is_volatile() && params.filter.iter().all(|filter| !filter.is_volatile());
-    if params.distinct || !same_order || !repeatable || !KeySpec::supports(&data_type) {
+    if groups_differ || !repeatable || !KeySpec::supports(&data_type) {
         return Ok(None);
     }
-    match &params.filter {
-        None => Ok(Some(x.clone())),
-        Some(filter) => Ok(Some(when(filter.as_ref().clone(), x.clone()).end()?)),
-    }
+    let values = match &params.filter {
+        None => x.clone(),
+        Some(filter) => when(filter.as_ref().clone(), x.clone()).end()?,
+    };
+    Ok(Some(Column {
+        values,
+        distinct: params.distinct,
+        builtin: function.called().is_builtin(),
+    }))
 }
 
 /// Whether a plan gives the same rows when it is read again: a limit may stop elsewhere, and what is volatile differs.

@@ -19,6 +19,7 @@ mod planner;
 mod property;
 #[cfg(feature = "cli")]
 mod readme;
+mod scripts;
 mod select;
 mod select_edges;
 mod slt;

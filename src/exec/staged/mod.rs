@@ -36,14 +36,16 @@ use crate::key::KeySpec;
 use crate::select::Ask;
 use crate::select::gk_select::GkSelect;
 
+/// How the error starts where scans of one input differ.
+pub(crate) const READ_DIFFERENTLY: &str =
+    "input changed between rounds, or a partition was lost or read twice";
+
 /// What a staged plan computes: its key columns, the calls over them, and how they are answered.
 #[derive(Debug, Clone)]
 pub(crate) struct StagedColumns {
     /// The calls, in the order of the output: a column each.
     calls: Vec<StagedCall>,
-    /// Of each column of the input.
-    types: Vec<DataType>,
-    /// The same, as keys.
+    /// Keys of each column of the input.
     specs: Vec<KeySpec>,
     /// Of each call.
     selected: Vec<SelectedColumn>,
@@ -84,7 +86,6 @@ impl StagedColumns {
         Ok(Self {
             specs: specs.ok_or_else(|| internal_datafusion_err!("a column of stages without calls"))?,
             calls,
-            types,
             selected,
             strategy,
         })
@@ -156,6 +157,6 @@ async fn single_state(plan: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>)
         (Some(batch), None) if batch.num_rows() == 1 => {
             Ok(batch.column(4).as_binary::<i32>().value(0).to_vec())
         }
-        _ => exec_err!("a stage gave no single state: it was lost, or read twice"),
+        _ => exec_err!("{READ_DIFFERENTLY}: a stage gave no single state"),
     }
 }

@@ -25,7 +25,7 @@ use super::state::State;
 use super::{StagedColumns, single_state};
 use crate::kernel::memory::Workspace;
 use crate::kernel::round::Request;
-use crate::kernel::{Backend, CpuBackend, Lane, Stop, StopOnDrop, may_fail};
+use crate::kernel::{Backend, CpuBackend, Lane, Stop, StopOnDrop};
 
 /// One round over every partition of `input`, whose columns are the values of the key columns.
 ///

@@ -13,8 +13,9 @@ use std::sync::{Arc, LazyLock};
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, UInt32Builder, UInt64Builder};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type, UInt64Type};
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, exec_datafusion_err, exec_err, internal_err};
 
+use super::READ_DIFFERENTLY;
 use crate::kernel::round::{KeyVec, Reply};
 use crate::kernel::wire::{key_vec, put_key_vec};
 use crate::key::Width;
@@ -188,9 +189,9 @@ impl Merged {
 
     fn add_state(&mut self, bytes: &[u8]) -> Result<()> {
         match &self.state {
-            Some(state) if state != bytes => exec_err!(
-                "two states of one query reached a stage: a partition was read twice, or of another attempt"
-            ),
+            Some(state) if state != bytes => {
+                exec_err!("{READ_DIFFERENTLY}: replies to two different states reached a stage")
+            }
             Some(_) => Ok(()),
             None => {
                 self.state = Some(bytes.to_vec());
@@ -210,7 +211,9 @@ impl Merged {
     /// An internal error if there is none.
     pub(super) fn take(&mut self, part: u32, width: Width) -> Result<(Seen, Reply)> {
         let own = self.parts.remove(&part);
-        let own = own.ok_or_else(|| internal_datafusion_err!("no partition answered for column {part}"))?;
+        let own = own.ok_or_else(|| {
+            exec_datafusion_err!("{READ_DIFFERENTLY}: no partition answered for column {part}")
+        })?;
         own.finish(width)
     }
 }
@@ -252,7 +255,7 @@ impl Part {
 
     fn finish(self, width: Width) -> Result<(Seen, Reply)> {
         let Some(mut reply) = self.reply else {
-            return exec_err!("keys without a reply: a partition was lost");
+            return exec_err!("{READ_DIFFERENTLY}: keys came without a reply");
         };
         let count = if self.refused { 0 } else { self.lists.unwrap_or(0) };
         if let Reply::Counts { kept, .. } | Reply::Extracted(kept) = &mut reply {

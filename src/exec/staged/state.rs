@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use datafusion::common::{Result, exec_err};
 
+use super::READ_DIFFERENTLY;
 use super::rows::Seen;
 use crate::kernel::round::{Reply, Request};
 use crate::kernel::wire::Order;
@@ -67,7 +68,7 @@ impl ColumnState {
     pub(super) fn next(self, strategy: &dyn Strategy, (seen, reply): (Seen, Reply)) -> Result<Self> {
         if seen != self.seen {
             return exec_err!(
-                "input changed between rounds, or a partition was lost or read twice: {} values with checksum {:016x} \
+                "{READ_DIFFERENTLY}: {} values with checksum {:016x} \
                  were read first, {} with {:016x} later",
                 self.seen.n,
                 self.seen.check,

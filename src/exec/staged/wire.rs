@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::arrow::ipc::reader::StreamReader;
 use datafusion::arrow::ipc::writer::StreamWriter;
 use datafusion::common::Result;
@@ -15,6 +15,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::{RefineExec, RoundExec, StagedCall, StagedColumns};
 use crate::kernel::wire::{epsilon, put_epsilon};
+use crate::key::KeySpec;
 use crate::select::Ask;
 use crate::select::gk_select::GkSelect;
 use crate::wire::{Reader, put};
@@ -81,11 +82,9 @@ pub(crate) fn read_node(
 
 impl StagedColumns {
     fn put(&self, out: &mut Vec<u8>) -> Result<()> {
-        let field = |data_type: &DataType| Field::new("", data_type.clone(), true);
-        put_schema(
-            &Schema::new(self.types.iter().map(field).collect::<Vec<_>>()),
-            out,
-        )?;
+        let field = |spec: &KeySpec| Field::new("", spec.data_type().clone(), true);
+        let fields: Vec<_> = self.specs().map(field).collect();
+        put_schema(&Schema::new(fields), out)?;
         put(out, self.calls.len() as u64);
         for call in &self.calls {
             put(out, call.column as u64);
@@ -128,7 +127,7 @@ fn read_schema(input: &mut Reader<'_>) -> Result<SchemaRef> {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::arrow::datatypes::TimeUnit;
+    use datafusion::arrow::datatypes::{DataType, TimeUnit};
     use datafusion::physical_plan::displayable;
     use datafusion::physical_plan::empty::EmptyExec;
 

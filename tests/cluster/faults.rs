@@ -1,0 +1,1 @@
+//! Machines that are lost, and inputs that change: never a wrong answer.
