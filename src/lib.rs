@@ -31,6 +31,7 @@
 //! - [`kernel`]: what one partition does in a round
 //! - [`key`]: types as unsigned integers, or byte strings, of the same order
 //! - [`config`]: the options `quantiles.*`
+//! - `ballista` (feature `ballista`): a cluster's scheduler, executors and clients
 //! - [`dataframe`], [`compute`]: use without SQL, and without a session
 
 #[cfg(feature = "ballista")]

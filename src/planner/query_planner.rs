@@ -113,7 +113,10 @@ impl QueryPlanner for QuantilesPlanner {
             .transform_data(rewrite)?
             .transform_data(bind_quantiles)?;
         let rewritten = match self.staged {
-            true => rewritten.transform_data(into_stages)?,
+            true => {
+                let strategy = QuantilesOptions::of(session.config_options()).strategy;
+                rewritten.transform_data(|plan| into_stages(plan, strategy))?
+            }
             false => rewritten,
         };
         match &self.rest {

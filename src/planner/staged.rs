@@ -14,9 +14,10 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::QuantilesNode;
 use super::rewrite::aggregate_call;
-use crate::exec::staged::{StagedCall, StagedColumns, stages};
+use crate::exec::staged::{Rounds, StagedCall, StagedColumns, stages};
 use crate::functions::{ExactQuantiles, GkFunction, Guarded, constant_quantiles};
 use crate::key::KeySpec;
+use crate::select::StrategyName;
 use crate::select::quantile::Ask;
 
 /// Values that an input without statistics is taken to have, for the error fraction of its summaries.
@@ -25,18 +26,19 @@ const UNKNOWN: usize = 100_000_000;
 /// Most ranks: what a count can set apart.
 const MOST_RANKS: usize = 8000;
 
-/// Calls of exact quantiles over columns of one input, in stages that read it twice.
+/// Calls of exact quantiles over columns of one input, in stages that read it several times.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct StagedNode {
     /// The same plan, once for each round: a column for each argument.
     inputs: Vec<LogicalPlan>,
     /// The calls: over these columns.
     calls: Vec<(usize, Expr)>,
+    strategy: StrategyName,
     schema: DFSchemaRef,
 }
 
 /// Puts the calls that stages can answer into stages, and makes the rest ordinary aggregations again, with guarded states.
-pub(super) fn into_stages(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+pub(super) fn into_stages(plan: LogicalPlan, strategy: StrategyName) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| {
         let node = match node {
             LogicalPlan::Aggregate(aggregate) => return guarded(aggregate),
@@ -44,7 +46,7 @@ pub(super) fn into_stages(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>>
             other => return Ok(Transformed::no(other)),
         };
         match node.node.as_any().downcast_ref::<QuantilesNode>() {
-            Some(quantiles) => in_stages(quantiles).map(Transformed::yes),
+            Some(quantiles) => in_stages(quantiles, strategy).map(Transformed::yes),
             None => Ok(Transformed::no(LogicalPlan::Extension(node))),
         }
     })
@@ -83,7 +85,7 @@ fn guarded(mut aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
 }
 
 /// A plan of stages, ordinary aggregations beside them, or one ordinary aggregation.
-fn in_stages(node: &QuantilesNode) -> Result<LogicalPlan> {
+fn in_stages(node: &QuantilesNode, strategy: StrategyName) -> Result<LogicalPlan> {
     let mut units = Units::default();
     let is_staged = node.group_expr().is_empty() && is_repeatable(node.input())?;
     for (index, expr) in node.aggr_expr().iter().enumerate() {
@@ -96,7 +98,7 @@ fn in_stages(node: &QuantilesNode) -> Result<LogicalPlan> {
         return ordinary(node, (0..node.schema().fields().len()).collect());
     }
     let rest = (!units.rest.is_empty()).then(|| ordinary(node, units.rest.clone()));
-    let staged = units.staged.into_iter().map(|unit| unit.plan(node));
+    let staged = units.staged.into_iter().map(|unit| unit.plan(node, strategy));
     let plans = staged.chain(rest).collect::<Result<Vec<_>>>()?;
     side_by_side(plans, node.schema())
 }
@@ -220,7 +222,7 @@ impl Units {
 }
 
 impl Unit {
-    fn plan(self, node: &QuantilesNode) -> Result<LogicalPlan> {
+    fn plan(self, node: &QuantilesNode, strategy: StrategyName) -> Result<LogicalPlan> {
         let named = self
             .columns
             .into_iter()
@@ -241,7 +243,8 @@ impl Unit {
             false => Arc::new(part_of(node.schema(), &self.outputs)?),
         };
         let staged = StagedNode {
-            inputs: vec![input.clone(), input],
+            inputs: vec![input; Rounds::reads_of(strategy)],
+            strategy,
             calls: self.calls,
             schema,
         };
@@ -252,14 +255,14 @@ impl Unit {
 }
 
 impl StagedNode {
-    /// The stages over the input, planned twice.
+    /// The stages over the input, planned once for each read.
     ///
     /// # Errors
     /// Internal errors only: what can be wrong was found before.
     pub(super) fn exec(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<dyn ExecutionPlan>> {
-        let [first, again] = inputs else {
-            return internal_err!("stages of {} inputs", inputs.len());
-        };
+        let first = inputs
+            .first()
+            .ok_or_else(|| internal_datafusion_err!("stages without inputs"))?;
         let fields = first.schema();
         let types = fields.fields().iter().map(|field| field.data_type().clone());
         let calls = self.calls.iter().map(|(column, expr)| staged_call(*column, expr));
@@ -269,10 +272,11 @@ impl StagedNode {
             .num_rows;
         let rows = rows.get_value().copied().unwrap_or(UNKNOWN);
         let partitions = first.output_partitioning().partition_count();
-        let strategy = StagedColumns::strategy_for(&calls, rows as u64, partitions)?;
-        let columns = StagedColumns::try_new(types.collect(), calls, strategy)?;
+        let ranks = calls.iter().map(|call| call.ask.quantiles.len()).sum();
+        let rounds = Rounds::try_new(self.strategy, rows as u64, partitions, ranks)?;
+        let columns = StagedColumns::try_new(types.collect(), calls, rounds)?;
         let schema = Arc::clone(self.schema.inner());
-        Ok(stages(Arc::clone(first), Arc::clone(again), columns, schema))
+        stages(inputs, columns, schema)
     }
 }
 
@@ -371,12 +375,12 @@ impl UserDefinedLogicalNodeCore for StagedNode {
     }
 
     fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        match (exprs.is_empty(), inputs.len()) {
-            (true, 2) => Ok(Self {
-                inputs,
-                ..self.clone()
-            }),
-            _ => internal_err!("StagedQuantiles has two inputs and no expressions"),
+        if !exprs.is_empty() || inputs.len() != self.inputs.len() {
+            return internal_err!("StagedQuantiles has an input for each read, and no expressions");
         }
+        Ok(Self {
+            inputs,
+            ..self.clone()
+        })
     }
 }

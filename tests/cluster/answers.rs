@@ -134,7 +134,9 @@ const STATEMENTS: [&str; 19] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_are_those_of_one_process() {
     let folder = tempfile::tempdir().unwrap();
-    for (count, files) in [(0, 1), (1, 1), (20_000, 1), (30_000, 5), (50_000, 17)] {
+    let few = [(4, false), (16, true)].as_slice();
+    let many = [(1, true), (2, false), (16, true), (64, true)].as_slice();
+    for (count, files, planned) in [(0, 1, few), (1, 1, few), (20_000, 1, few), (50_000, 17, many)] {
         let table = write_parquet(folder.path(), &format!("t{count}"), &rows(count, 42), files);
         let local = crate::support::session(4);
         register(&local, "t", &table).await;
@@ -142,7 +144,7 @@ async fn answers_are_those_of_one_process() {
         for sql in STATEMENTS {
             expected.push(texts(&query(&local, sql).await.unwrap()));
         }
-        for (partitions, adaptive) in [(1, true), (2, false), (16, true), (16, false), (64, true)] {
+        for &(partitions, adaptive) in planned {
             let ctx = session(&SHARED.url, partitions, adaptive).await;
             register(&ctx, "t", &table).await;
             for (sql, expected) in STATEMENTS.iter().zip(&expected) {
@@ -154,6 +156,28 @@ async fn answers_are_those_of_one_process() {
                     expected,
                     "{sql} of {count} rows in {files} files, {partitions} partitions, adaptive {adaptive}"
                 );
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_strategy_gives_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(30_000, 8), 16);
+    let local = crate::support::session(2);
+    register(&local, "t", &table).await;
+    for adaptive in ADAPTIVE {
+        let ctx = session(&SHARED.url, 16, adaptive).await;
+        register(&ctx, "t", &table).await;
+        for strategy in StrategyName::ALL {
+            query(&ctx, &format!("SET quantiles.strategy = '{strategy}'"))
+                .await
+                .unwrap();
+            for sql in &STATEMENTS[..5] {
+                let expected = texts(&query(&local, sql).await.unwrap());
+                let found = texts(&query(&ctx, sql).await.unwrap());
+                assert_eq!(found, expected, "{strategy}, adaptive {adaptive}: {sql}");
             }
         }
     }

@@ -53,15 +53,21 @@ impl Process {
 
     /// Waits for a line with this text.
     pub(crate) fn wait_for(&self, text: &str) {
-        let started = Instant::now();
+        assert!(
+            self.said_in_time(text, PATIENCE),
+            "no '{text}' in\n{}",
+            self.said()
+        );
+    }
+
+    /// Whether there is a line with this text within `time`.
+    pub(crate) fn said_in_time(&self, text: &str, time: Duration) -> bool {
+        let (started, lines) = (Instant::now(), self.lines.lock().unwrap());
         loop {
-            match self
-                .lines
-                .recv_timeout(PATIENCE.saturating_sub(started.elapsed()))
-            {
-                Ok(line) if line.contains(text) => return,
+            match lines.recv_timeout(time.saturating_sub(started.elapsed())) {
+                Ok(line) if line.contains(text) => return true,
                 Ok(_) => {}
-                Err(error) => panic!("no '{text}' ({error}) in\n{}", self.said()),
+                Err(_) => return false,
             }
         }
     }
@@ -113,7 +119,7 @@ pub(crate) fn free_port() -> u16 {
 /// A cluster that most tests share. Its processes end with this one, as their standard input does.
 pub(crate) struct Cluster {
     pub(crate) url: String,
-    pub(crate) work: tempfile::TempDir,
+    _work: tempfile::TempDir,
     _process: Process,
 }
 
@@ -136,7 +142,7 @@ pub(crate) static SHARED: LazyLock<Cluster> = LazyLock::new(|| {
     process.wait_for("is ready");
     Cluster {
         url: format!("df://127.0.0.1:{port}"),
-        work,
+        _work: work,
         _process: process,
     }
 });

@@ -3,7 +3,7 @@
 //! Every test has a time limit of its own: what hangs is a failure that names itself.
 
 #[path = "../it/patterns.rs"]
-#[expect(
+#[allow(
     dead_code,
     reason = "shared with the tests of one process, which use all of it"
 )]
@@ -11,7 +11,7 @@ mod patterns;
 #[path = "../it/scripts.rs"]
 mod scripts;
 #[path = "../it/support.rs"]
-#[expect(
+#[allow(
     dead_code,
     reason = "shared with the tests of one process, which use all of it"
 )]

@@ -143,6 +143,22 @@ async fn stages_answer_as_the_operator_does() {
             );
             let plan = physical_plan(&staged, sql).await;
             assert_eq!(plan.matches("RoundExec").count(), reads, "{sql}\n{plan}");
+            for (strategy, more) in [("distributed_bms", 1), ("dibms", 2)] {
+                query(&staged, &format!("SET quantiles.strategy = '{strategy}'"))
+                    .await
+                    .unwrap();
+                let found = query(&staged, sql).await.unwrap();
+                assert_eq!(texts(&found), expected, "{strategy}: {sql} of {rows} rows");
+                let plan = physical_plan(&staged, sql).await;
+                let reads = reads + reads / 2 * more;
+                assert_eq!(plan.matches("RoundExec").count(), reads, "{sql}\n{plan}");
+                assert_eq!(
+                    plan.matches(&format!("strategy={strategy}")).count(),
+                    reads,
+                    "{sql}\n{plan}"
+                );
+            }
+            query(&staged, "SET quantiles.strategy = 'auto'").await.unwrap();
             assert_eq!(plan.matches("RefineExec").count(), reads, "{sql}\n{plan}");
             assert!(!plan.contains("QuantilesExec"), "{sql}\n{plan}");
         }

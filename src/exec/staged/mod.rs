@@ -6,12 +6,13 @@
 //!     input | RefineExec: state  1    merged summaries -> brackets, in one row
 //!               RoundExec: sketch P   input: a summary of each column
 //! ```
-//! These are the rounds of `gk_select`, unrolled: [`crate::select::Strategy`] steps in a `RefineExec`, lanes answer in a
-//! `RoundExec`. The input is read twice: every scan says how many values it saw and the sum of their mixed keys, and where
+//! These are the rounds of `gk_select`, unrolled; other strategies have more of them. [`crate::select::Strategy`] steps in a
+//! `RefineExec`, lanes answer in a `RoundExec`. The input is read once a round: every scan says how many values it saw and the sum of their mixed keys, and where
 //! scans differ the query fails. Between stages travel rows of a few KiB, of the messages of [`crate::kernel::round`].
 
 mod refine;
 mod round;
+mod rounds;
 mod rows;
 mod state;
 #[cfg(feature = "ballista")]
@@ -29,12 +30,20 @@ use futures::TryStreamExt;
 
 pub use refine::RefineExec;
 pub use round::RoundExec;
+pub(crate) use rounds::Rounds;
 
 use crate::functions::{Selected, SelectedColumn};
-use crate::kernel::round::Request;
 use crate::key::KeySpec;
 use crate::select::Ask;
-use crate::select::gk_select::GkSelect;
+
+/// A point that a stage has reached: in the log, and in tests one where it can stop.
+macro_rules! reached {
+    ($point:literal) => {
+        log::debug!(concat!("reached ", $point));
+        crate::kernel::may_fail!($point);
+    };
+}
+use reached;
 
 /// How the error starts where scans of one input differ.
 pub(crate) const READ_DIFFERENTLY: &str =
@@ -49,7 +58,7 @@ pub(crate) struct StagedColumns {
     specs: Vec<KeySpec>,
     /// Of each call.
     selected: Vec<SelectedColumn>,
-    strategy: GkSelect,
+    rounds: Rounds,
 }
 
 /// One call over a column of the input.
@@ -67,7 +76,7 @@ impl StagedColumns {
     ///
     /// # Errors
     /// A planning error for types without keys of fixed width; an internal error for columns without calls.
-    pub(crate) fn try_new(types: Vec<DataType>, calls: Vec<StagedCall>, strategy: GkSelect) -> Result<Self> {
+    pub(crate) fn try_new(types: Vec<DataType>, calls: Vec<StagedCall>, rounds: Rounds) -> Result<Self> {
         let mut specs = vec![None; types.len()];
         let mut selected = Vec::with_capacity(calls.len());
         for call in &calls {
@@ -87,17 +96,8 @@ impl StagedColumns {
             specs: specs.ok_or_else(|| internal_datafusion_err!("a column of stages without calls"))?,
             calls,
             selected,
-            strategy,
+            rounds,
         })
-    }
-
-    /// The strategy for so many values in so many partitions.
-    ///
-    /// # Errors
-    /// None for numbers that can occur.
-    pub(crate) fn strategy_for(calls: &[StagedCall], n: u64, partitions: usize) -> Result<GkSelect> {
-        let ranks = calls.iter().map(|call| call.ask.quantiles.len()).sum();
-        GkSelect::try_new(n, partitions, ranks, u64::MAX)
     }
 
     fn len(&self) -> usize {
@@ -113,33 +113,35 @@ impl StagedColumns {
         let own = self.calls.iter().filter(|call| call.column == column);
         own.map(|call| &call.ask).collect()
     }
-
-    fn first_request(&self) -> Request {
-        Request::Sketch {
-            eps: self.strategy.epsilon(),
-        }
-    }
-
-    fn first_requests(&self) -> Vec<Option<Arc<Request>>> {
-        let request = Arc::new(self.first_request());
-        vec![Some(request); self.len()]
-    }
 }
 
-/// The plan: `first` and `again` are the same input, planned twice, with a column of values for each key column.
+/// The plan: `inputs` are the same input, planned once for each read, with a column of values for each key column.
+///
+/// # Errors
+/// An internal error for another number of inputs.
 pub(crate) fn stages(
-    first: Arc<dyn ExecutionPlan>,
-    again: Arc<dyn ExecutionPlan>,
+    inputs: &[Arc<dyn ExecutionPlan>],
     columns: StagedColumns,
     schema: SchemaRef,
-) -> Arc<dyn ExecutionPlan> {
-    let columns = Arc::new(columns);
-    let sketched = Arc::new(RoundExec::new(first, None, Arc::clone(&columns)));
-    let state = Arc::new(RefineExec::to_state(gathered(sketched), Arc::clone(&columns)));
-    // A fetch keeps what is below in a stage of its own, which runs once.
-    let state = Arc::new(CoalescePartitionsExec::new(state).with_fetch(Some(1)));
-    let counted = Arc::new(RoundExec::new(again, Some(state), Arc::clone(&columns)));
-    Arc::new(RefineExec::to_answers(gathered(counted), columns, schema))
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let (columns, reads) = (Arc::new(columns), inputs.len());
+    if reads != columns.rounds.reads() {
+        return internal_err!("{reads} inputs for {} reads", columns.rounds.reads());
+    }
+    let mut state = None;
+    for (read, input) in inputs.iter().enumerate() {
+        let round = RoundExec::new(Arc::clone(input), state, Arc::clone(&columns), read);
+        let round = gathered(Arc::new(round));
+        if read + 1 == reads {
+            return Ok(Arc::new(RefineExec::new(round, columns, read, Some(schema))));
+        }
+        let refined = Arc::new(RefineExec::new(round, Arc::clone(&columns), read, None));
+        // A fetch keeps what is below in a stage of its own, which runs once.
+        let fetched: Arc<dyn ExecutionPlan> =
+            Arc::new(CoalescePartitionsExec::new(refined).with_fetch(Some(1)));
+        state = Some(fetched);
+    }
+    internal_err!("a staged plan without reads")
 }
 
 fn gathered(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {

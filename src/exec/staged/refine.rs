@@ -18,15 +18,17 @@ use datafusion::physical_plan::{
 };
 use futures::TryStreamExt;
 
-use super::StagedColumns;
 use super::rows::{Merged, Rows, schema};
 use super::state::{ColumnState, State};
+use super::{StagedColumns, reached};
 
 /// Merges the replies of a round and steps: to the state for the next round, or to the row of answers.
 #[derive(Debug)]
 pub struct RefineExec {
     input: Arc<dyn ExecutionPlan>,
     pub(super) columns: Arc<StagedColumns>,
+    /// The read of the input whose replies are merged, the first being 0.
+    pub(super) read: usize,
     /// Of the answers; `None`: the output is a state.
     pub(super) answers: Option<SchemaRef>,
     properties: Arc<PlanProperties>,
@@ -34,19 +36,13 @@ pub struct RefineExec {
 }
 
 impl RefineExec {
-    pub(super) fn to_state(input: Arc<dyn ExecutionPlan>, columns: Arc<StagedColumns>) -> Self {
-        Self::new(input, columns, None)
-    }
-
-    pub(super) fn to_answers(
+    /// After read `read`: to the row of answers of a schema, or to a state.
+    pub(super) fn new(
         input: Arc<dyn ExecutionPlan>,
         columns: Arc<StagedColumns>,
-        schema: SchemaRef,
+        read: usize,
+        answers: Option<SchemaRef>,
     ) -> Self {
-        Self::new(input, columns, Some(schema))
-    }
-
-    fn new(input: Arc<dyn ExecutionPlan>, columns: Arc<StagedColumns>, answers: Option<SchemaRef>) -> Self {
         let properties = Arc::new(PlanProperties::new(
             EquivalenceProperties::new(answers.clone().unwrap_or_else(schema)),
             Partitioning::UnknownPartitioning(1),
@@ -56,6 +52,7 @@ impl RefineExec {
         Self {
             input,
             columns,
+            read,
             answers,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
@@ -69,28 +66,26 @@ impl RefineExec {
         Ok(Arc::new(Self::new(
             input,
             Arc::clone(&self.columns),
+            self.read,
             self.answers.clone(),
         )))
     }
 }
 
 /// Steps each column, after the replies in `merged`.
-fn step(columns: &StagedColumns, mut merged: Merged) -> Result<State> {
+fn step(columns: &StagedColumns, read: usize, mut merged: Merged) -> Result<State> {
     let earlier = merged.state().map(State::from_bytes).transpose()?;
     let mut earlier = earlier.map(|state| state.0.into_iter());
     let column = |(index, spec): (usize, &crate::key::KeySpec)| {
         let width = spec.width();
         match &mut earlier {
-            None => ColumnState::first(
-                width,
-                &columns.asks(index),
-                &columns.strategy,
-                &columns.first_request(),
-                merged.take(index as u32, width)?,
-            ),
+            None => {
+                let replies = merged.take(index as u32, width)?;
+                ColumnState::first(width, &columns.asks(index), &columns.rounds, replies)
+            }
             Some(states) => match states.next() {
                 Some(done) if done.order.is_none() => Ok(done),
-                Some(state) => state.next(&columns.strategy, merged.take(index as u32, width)?),
+                Some(state) => state.next(&columns.rounds, read, merged.take(index as u32, width)?),
                 None => exec_err!("a state of fewer than {} columns", columns.len()),
             },
         }
@@ -130,7 +125,8 @@ impl DisplayAs for RefineExec {
         };
         write!(
             f,
-            "RefineExec: {gives}, strategy=gk_select, columns={}",
+            "RefineExec: {gives}, strategy={}, columns={}",
+            self.columns.rounds,
             self.columns.len()
         )
     }
@@ -184,7 +180,7 @@ impl ExecutionPlan for RefineExec {
             return internal_err!("RefineExec has one partition, asked for partition {partition}");
         }
         let mut input = self.input.execute(0, context)?;
-        let (columns, schema) = (Arc::clone(&self.columns), self.answers.clone());
+        let (columns, schema, read) = (Arc::clone(&self.columns), self.answers.clone(), self.read);
         let rows = MetricBuilder::new(&self.metrics).counter("input_rows", 0);
         let batches = async move {
             let mut merged = Merged::default();
@@ -192,13 +188,18 @@ impl ExecutionPlan for RefineExec {
                 rows.add(batch.num_rows());
                 merged.add(&batch)?;
             }
-            let state = step(&columns, merged)?;
+            if schema.is_some() {
+                reached!("refine_answers");
+            } else {
+                reached!("refine_state");
+            }
+            let state = step(&columns, read, merged)?;
             let batches = match schema {
                 Some(schema) => vec![answers(&columns, &state, &schema)?],
                 None => {
                     let mut rows = Rows::default();
                     rows.state(&state.to_bytes())?;
-                    rows.finish()?
+                    rows.finish()?.0
                 }
             };
             Ok::<_, DataFusionError>(futures::stream::iter(batches.into_iter().map(Ok)))

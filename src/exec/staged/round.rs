@@ -22,7 +22,7 @@ use tokio::sync::OnceCell;
 
 use super::rows::{Rows, Seen, schema};
 use super::state::State;
-use super::{StagedColumns, single_state};
+use super::{StagedColumns, reached, single_state};
 use crate::kernel::memory::Workspace;
 use crate::kernel::round::Request;
 use crate::kernel::{Backend, CpuBackend, Lane, Stop, StopOnDrop};
@@ -37,6 +37,8 @@ pub struct RoundExec {
     /// The state, in a single row of a single partition; none in the first round.
     pub(super) state: Option<Arc<dyn ExecutionPlan>>,
     pub(super) columns: Arc<StagedColumns>,
+    /// Which read of the input this is, the first being 0.
+    pub(super) read: usize,
     /// The state's bytes, fetched once for all partitions that this node runs.
     fetched: Arc<OnceCell<Arc<Vec<u8>>>>,
     properties: Arc<PlanProperties>,
@@ -49,6 +51,7 @@ impl RoundExec {
         input: Arc<dyn ExecutionPlan>,
         state: Option<Arc<dyn ExecutionPlan>>,
         columns: Arc<StagedColumns>,
+        read: usize,
     ) -> Self {
         let properties = Arc::new(PlanProperties::new(
             EquivalenceProperties::new(schema()),
@@ -60,6 +63,7 @@ impl RoundExec {
             input,
             state,
             columns,
+            read,
             fetched: Arc::default(),
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
@@ -68,12 +72,10 @@ impl RoundExec {
 
     fn with_inputs(&self, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let mut children = children.into_iter();
-        match (children.next(), children.next(), children.next(), &self.state) {
-            (Some(input), None, None, None) => {
-                Ok(Arc::new(Self::new(input, None, Arc::clone(&self.columns))))
-            }
-            (Some(input), Some(state), None, Some(_)) => {
-                Ok(Arc::new(Self::new(input, Some(state), Arc::clone(&self.columns))))
+        match (children.next(), children.next(), children.next()) {
+            (Some(input), state, None) if state.is_some() == self.state.is_some() => {
+                let columns = Arc::clone(&self.columns);
+                Ok(Arc::new(Self::new(input, state, columns, self.read)))
             }
             _ => internal_err!("RoundExec keeps its inputs"),
         }
@@ -97,6 +99,14 @@ impl RoundExec {
             candidates: MetricBuilder::new(&self.metrics).counter("candidates_out", partition),
         })
     }
+}
+
+/// What lanes are asked.
+enum Asked {
+    /// What the plan says.
+    First,
+    /// What the state says; nothing of columns that are done.
+    Later(Vec<Option<Arc<Request>>>),
 }
 
 /// One partition's lanes.
@@ -132,16 +142,20 @@ impl Work {
     }
 
     /// Answers, by what `requests` ask of each lane; those without have nothing to say.
-    fn answer(
-        mut self,
-        requests: &[Option<Arc<Request>>],
-        state: Option<&[u8]>,
-        stop: &Stop,
-    ) -> Result<Rows> {
+    fn answer(mut self, asked: &Asked, state: Option<&[u8]>, stop: &Stop) -> Result<Rows> {
         let mut rows = Rows::default();
-        for (index, (lane, request)) in self.lanes.iter_mut().zip(requests).enumerate() {
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            let request = match asked {
+                Asked::First => {
+                    let width = self.columns.specs[index].width();
+                    Some(Arc::new(
+                        self.columns.rounds.first_request(self.seen[index].n, width),
+                    ))
+                }
+                Asked::Later(requests) => requests[index].clone(),
+            };
             let Some(request) = request else { continue };
-            let reply = lane.answer(request, stop)?;
+            let reply = lane.answer(&request, stop)?;
             self.candidates.add(reply.values() as usize);
             rows.reply(index as u32, self.seen[index], reply)?;
         }
@@ -154,11 +168,8 @@ impl Work {
 
 impl DisplayAs for RoundExec {
     fn fmt_as(&self, _format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let asked = match self.state {
-            None => "sketch",
-            Some(_) => "count",
-        };
-        write!(f, "RoundExec: {asked}, columns={}", self.columns.len())
+        let (asked, columns) = (self.columns.rounds.named(self.read), self.columns.len());
+        write!(f, "RoundExec: {asked}, columns={columns}")
     }
 }
 
@@ -211,7 +222,6 @@ impl ExecutionPlan for RoundExec {
         let input = self.input.execute(partition, Arc::clone(&context))?;
         let mut work = self.work(partition, &context)?;
         let (state, fetched) = (self.state.clone(), Arc::clone(&self.fetched));
-        let first = self.columns.first_requests();
         let batches = async move {
             let state = match state {
                 None => None,
@@ -222,34 +232,43 @@ impl ExecutionPlan for RoundExec {
                         .clone(),
                 ),
             };
-            let requests = match &state {
-                None => first,
+            let asked = match &state {
+                None => Asked::First,
                 Some(bytes) => {
                     let state = State::from_bytes(bytes)?;
                     if state.0.len() != work.lanes.len() {
                         return exec_err!("a state of {} columns for {}", state.0.len(), work.lanes.len());
                     }
                     let request = |column: super::state::ColumnState| column.order.map(|order| order.request);
-                    state.0.into_iter().map(request).collect()
+                    Asked::Later(state.0.into_iter().map(request).collect())
                 }
             };
             // Nothing is asked any more: nothing need be read.
-            if requests.iter().any(Option::is_some) {
+            let is_done = match &asked {
+                Asked::First => false,
+                Asked::Later(requests) => requests.iter().all(Option::is_none),
+            };
+            if !is_done {
                 work.read(input).await?;
+            }
+            if state.is_some() {
+                reached!("round_count");
+            } else {
+                reached!("round_sketch");
             }
             let bytes = work.bytes.clone();
             let stop = Stop::default();
             let (held, own) = (StopOnDrop(stop.clone()), state);
             let answered = SpawnedTask::spawn_blocking(move || {
                 let state = own.as_ref().map(|state| state.as_slice());
-                work.answer(&requests, state, &stop)?.finish()
+                work.answer(&asked, state, &stop)?.finish()
             });
-            let batches = answered
+            let (batches, written) = answered
                 .join()
                 .await
                 .map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
             drop(held);
-            bytes.add(batches.iter().map(|batch| batch.get_array_memory_size()).sum());
+            bytes.add(written);
             Ok::<_, DataFusionError>(futures::stream::iter(batches.into_iter().map(Ok)))
         };
         let stream = futures::stream::once(batches).try_flatten();

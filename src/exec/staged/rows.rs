@@ -24,6 +24,9 @@ use crate::wire::{Message, Reader, put};
 /// Keys in one row, so that no row is long.
 const KEYS_A_ROW: usize = 8192;
 
+/// Bytes of a row besides its body.
+const ROW_BYTES: usize = 4 + 4 + 8 + 8 + 4;
+
 /// Bytes of a batch, about.
 const BATCH_BYTES: usize = 1 << 20;
 
@@ -58,15 +61,33 @@ impl Seen {
 }
 
 /// Rows on their way out, in batches.
-#[derive(Default)]
 pub(super) struct Rows {
     part: UInt32Builder,
     list: UInt32Builder,
     n: UInt64Builder,
     check: UInt64Builder,
     body: BinaryBuilder,
+    /// Of the next batch.
     bytes: usize,
+    /// Of all batches.
+    all_bytes: usize,
     batches: Vec<RecordBatch>,
+}
+
+impl Default for Rows {
+    /// With little room: most have one row.
+    fn default() -> Self {
+        Self {
+            part: UInt32Builder::with_capacity(1),
+            list: UInt32Builder::with_capacity(1),
+            n: UInt64Builder::with_capacity(1),
+            check: UInt64Builder::with_capacity(1),
+            body: BinaryBuilder::with_capacity(1, 0),
+            bytes: 0,
+            all_bytes: 0,
+            batches: Vec::new(),
+        }
+    }
 }
 
 impl Rows {
@@ -108,7 +129,7 @@ impl Rows {
         self.n.append_option(seen.map(|seen| seen.n));
         self.check.append_option(seen.map(|seen| seen.check));
         self.body.append_value(body);
-        self.bytes += body.len();
+        self.bytes += body.len() + ROW_BYTES;
         match self.bytes >= BATCH_BYTES {
             true => self.flush(),
             false => Ok(()),
@@ -123,16 +144,17 @@ impl Rows {
             Arc::new(self.check.finish()),
             Arc::new(self.body.finish()),
         ];
-        self.bytes = 0;
+        self.all_bytes += std::mem::take(&mut self.bytes);
         self.batches.push(RecordBatch::try_new(schema(), columns)?);
         Ok(())
     }
 
-    pub(super) fn finish(mut self) -> Result<Vec<RecordBatch>> {
+    /// The batches, and the bytes of their values.
+    pub(super) fn finish(mut self) -> Result<(Vec<RecordBatch>, usize)> {
         if self.bytes > 0 || self.batches.is_empty() {
             self.flush()?;
         }
-        Ok(self.batches)
+        Ok((self.batches, self.all_bytes))
     }
 }
 

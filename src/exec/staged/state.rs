@@ -5,12 +5,13 @@ use std::sync::Arc;
 use datafusion::common::{Result, exec_err};
 
 use super::READ_DIFFERENTLY;
+use super::Rounds;
 use super::rows::Seen;
-use crate::kernel::round::{Reply, Request};
+use crate::kernel::round::Reply;
 use crate::kernel::wire::Order;
 use crate::key::Width;
 use crate::select::progress::Progress;
-use crate::select::{Ask, Step, Strategy, wanted_ranks};
+use crate::select::{Ask, Step, wanted_ranks};
 use crate::wire::{Message, Reader, put};
 
 /// Of one key column.
@@ -42,12 +43,11 @@ impl State {
 }
 
 impl ColumnState {
-    /// After the first round, which asked `request`.
+    /// After the first round.
     pub(super) fn first(
         width: Width,
         asks: &[&Ask],
-        strategy: &dyn Strategy,
-        request: &Request,
+        rounds: &Rounds,
         (seen, reply): (Seen, Reply),
     ) -> Result<Self> {
         let progress = Progress::try_new(width, seen.n, wanted_ranks(asks, seen.n))?;
@@ -58,14 +58,16 @@ impl ColumnState {
                 order: None,
             });
         }
-        Self::after(width, seen, strategy.step(progress, request, reply)?)
+        let request = rounds.first_request(seen.n, width);
+        let step = rounds.strategy().step(progress, &request, reply)?;
+        Self::after(width, seen, rounds.next(0, step)?)
     }
 
-    /// After the round that this state asked for.
+    /// After the round that this state asked for, which was read `read`.
     ///
     /// # Errors
     /// An execution error if the lanes did not read what those of earlier rounds read.
-    pub(super) fn next(self, strategy: &dyn Strategy, (seen, reply): (Seen, Reply)) -> Result<Self> {
+    pub(super) fn next(self, rounds: &Rounds, read: usize, (seen, reply): (Seen, Reply)) -> Result<Self> {
         if seen != self.seen {
             return exec_err!(
                 "{READ_DIFFERENTLY}: {} values with checksum {:016x} \
@@ -78,8 +80,8 @@ impl ColumnState {
         }
         match self.order {
             Some(order) => {
-                let step = strategy.step(self.progress, &order.request, reply)?;
-                Self::after(order.width, seen, step)
+                let step = rounds.strategy().step(self.progress, &order.request, reply)?;
+                Self::after(order.width, seen, rounds.next(read, step)?)
             }
             None => Ok(self),
         }

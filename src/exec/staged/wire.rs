@@ -1,7 +1,7 @@
 //! Nodes of a staged plan as bytes, without their inputs.
 //!
 //! ```text
-//! kind | types of the columns | calls | error fraction | schema of the answers, if it gives them
+//! kind | read | types of the columns | calls | rounds | schema of the answers, if it gives them
 //! ```
 //! All that a node does is in these bytes: machines that run it need no options of the session.
 
@@ -13,17 +13,20 @@ use datafusion::arrow::ipc::writer::StreamWriter;
 use datafusion::common::Result;
 use datafusion::physical_plan::ExecutionPlan;
 
-use super::{RefineExec, RoundExec, StagedCall, StagedColumns};
+use super::{RefineExec, RoundExec, Rounds, StagedCall, StagedColumns};
 use crate::kernel::wire::{epsilon, put_epsilon};
 use crate::key::KeySpec;
 use crate::select::Ask;
 use crate::select::gk_select::GkSelect;
 use crate::wire::{Reader, put};
 
-const FIRST_ROUND: u8 = 0;
-const LATER_ROUND: u8 = 1;
-const STATE: u8 = 2;
-const ANSWERS: u8 = 3;
+const ROUND: u8 = 0;
+const STATE: u8 = 1;
+const ANSWERS: u8 = 2;
+
+const GK_SELECT: u8 = 0;
+const DISTRIBUTED_BMS: u8 = 1;
+const DIBMS: u8 = 2;
 
 /// Appends a node of ours; false, and nothing, for another's.
 ///
@@ -31,16 +34,15 @@ const ANSWERS: u8 = 3;
 /// Arrow's, for types that it cannot write.
 pub(crate) fn put_node(plan: &dyn ExecutionPlan, out: &mut Vec<u8>) -> Result<bool> {
     if let Some(round) = plan.downcast_ref::<RoundExec>() {
-        out.push(match round.state {
-            None => FIRST_ROUND,
-            Some(_) => LATER_ROUND,
-        });
+        out.push(ROUND);
+        put(out, round.read as u64);
         round.columns.put(out)?;
     } else if let Some(refine) = plan.downcast_ref::<RefineExec>() {
         out.push(match refine.answers {
             None => STATE,
             Some(_) => ANSWERS,
         });
+        put(out, refine.read as u64);
         refine.columns.put(out)?;
         if let Some(schema) = &refine.answers {
             put_schema(schema, out)?;
@@ -60,24 +62,67 @@ pub(crate) fn read_node(
     inputs: &[Arc<dyn ExecutionPlan>],
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let kind = input.byte("kind of node")?;
+    let read: usize = input.number("number of a read")?;
     let columns = Arc::new(StagedColumns::read(input)?);
+    let is_last = read + 1 == columns.rounds.reads();
+    if read >= columns.rounds.reads() {
+        return input.damaged(format!("read {read} of {}", columns.rounds.reads()));
+    }
     let child = |index: usize| Arc::clone(&inputs[index]);
     Ok(match (kind, inputs.len()) {
-        (FIRST_ROUND, 1) => Arc::new(RoundExec::new(child(0), None, columns)),
-        (LATER_ROUND, 2) => Arc::new(RoundExec::new(child(0), Some(child(1)), columns)),
-        (STATE, 1) => Arc::new(RefineExec::to_state(child(0), columns)),
-        (ANSWERS, 1) => {
+        (ROUND, 1) if read == 0 => Arc::new(RoundExec::new(child(0), None, columns, read)),
+        (ROUND, 2) if read > 0 => Arc::new(RoundExec::new(child(0), Some(child(1)), columns, read)),
+        (STATE, 1) if !is_last => Arc::new(RefineExec::new(child(0), columns, read, None)),
+        (ANSWERS, 1) if is_last => {
             let schema = read_schema(input)?;
             let calls = columns.calls.len();
             match schema.fields().len() == calls {
-                true => Arc::new(RefineExec::to_answers(child(0), columns, schema)),
+                true => Arc::new(RefineExec::new(child(0), columns, read, Some(schema))),
                 false => {
                     return input.damaged(format!("{} columns for {calls} calls", schema.fields().len()));
                 }
             }
         }
-        (kind, inputs) => return input.damaged(format!("a node of kind {kind} with {inputs} inputs")),
+        (kind, inputs) => {
+            return input.damaged(format!(
+                "a node of kind {kind} with {inputs} inputs after read {read}"
+            ));
+        }
     })
+}
+
+impl Rounds {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Rounds::GkSelect(strategy) => {
+                out.push(GK_SELECT);
+                put_epsilon(out, strategy.epsilon());
+            }
+            Rounds::DistributedBms { partitions } => {
+                out.push(DISTRIBUTED_BMS);
+                put(out, *partitions);
+            }
+            Rounds::Dibms { partitions, counts } => {
+                out.push(DIBMS);
+                put(out, *partitions);
+                out.push(*counts);
+            }
+        }
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self> {
+        Ok(match input.byte("strategy")? {
+            GK_SELECT => Rounds::GkSelect(GkSelect::with(epsilon(input)?)),
+            DISTRIBUTED_BMS => Rounds::DistributedBms {
+                partitions: input.number("partitions")?,
+            },
+            DIBMS => Rounds::Dibms {
+                partitions: input.number("partitions")?,
+                counts: input.byte("number of counts")?,
+            },
+            kind => return input.damaged(format!("strategy {kind}")),
+        })
+    }
 }
 
 impl StagedColumns {
@@ -90,7 +135,7 @@ impl StagedColumns {
             put(out, call.column as u64);
             call.ask.put(call.is_list, out);
         }
-        put_epsilon(out, self.strategy.epsilon());
+        self.rounds.put(out);
         Ok(())
     }
 
@@ -106,7 +151,7 @@ impl StagedColumns {
             let (ask, is_list) = Ask::read(input)?;
             Ok(StagedCall { column, ask, is_list })
         })?;
-        Self::try_new(types, calls, GkSelect::with(epsilon(input)?))
+        Self::try_new(types, calls, Rounds::read(input)?)
     }
 }
 
@@ -133,9 +178,10 @@ mod tests {
 
     use super::*;
     use crate::exec::staged::stages;
+    use crate::select::StrategyName;
     use crate::select::quantile::{Method, Quantile};
 
-    fn plan() -> Arc<dyn ExecutionPlan> {
+    fn plan(strategy: StrategyName) -> Arc<dyn ExecutionPlan> {
         let types = vec![
             DataType::Float64,
             DataType::Decimal128(38, 2),
@@ -158,10 +204,11 @@ mod tests {
         ];
         let fields = [2, 0, 1, 0].map(|column: usize| Field::new("a", types[column].clone(), true));
         let input: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(Arc::new(Schema::empty())));
-        let strategy = StagedColumns::strategy_for(&calls, 1_000_000, 4).unwrap();
-        let columns = StagedColumns::try_new(types, calls, strategy).unwrap();
+        let rounds = Rounds::try_new(strategy, 1_000_000, 4, 4).unwrap();
+        let inputs = vec![input; Rounds::reads_of(strategy)];
+        let columns = StagedColumns::try_new(types, calls, rounds).unwrap();
         let schema = Arc::new(Schema::new(fields.to_vec()));
-        stages(Arc::clone(&input), input, columns, schema)
+        stages(&inputs, columns, schema).unwrap()
     }
 
     /// Writes each node below, reads it back over the same inputs, and compares.
@@ -197,15 +244,16 @@ mod tests {
 
     #[test]
     fn nodes_come_back_and_pieces_of_them_do_not() {
-        // Two rounds, the second behind the first's state.
-        assert_eq!(check(&plan()), 4);
+        for strategy in StrategyName::ALL {
+            assert_eq!(check(&plan(strategy)), 2 * Rounds::reads_of(strategy));
+        }
     }
 
     #[test]
     fn other_nodes_are_left_to_others() {
         let other = EmptyExec::new(Arc::new(Schema::empty()));
         assert!(!put_node(&other, &mut Vec::new()).unwrap());
-        let error = read_node(&mut Reader::new("node", &[9, 0]), &[]).unwrap_err();
+        let error = read_node(&mut Reader::new("node", &[9, 0, 0]), &[]).unwrap_err();
         assert!(error.strip_backtrace().contains("Execution error"), "{error}");
     }
 }

@@ -80,6 +80,8 @@ pub(crate) async fn run_scheduler(args: SchedulerArgs) -> End {
 
 /// Runs `dfq executor` until it is ended.
 pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
+    // Points where tests stop a stage: without the tests' features nothing is compiled of them.
+    let _points = fail::FailScenario::setup();
     let options = args.ballista;
     Logs {
         filter: &options.log_level_setting,
