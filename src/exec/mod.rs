@@ -17,6 +17,7 @@ mod quantiles;
 mod room;
 mod run;
 mod scan;
+mod values;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;

@@ -22,11 +22,13 @@ use super::scan::{GroupScan, Shared};
 use super::select::blocking;
 use super::worker::PartWorker;
 use crate::exec::scan::in_order;
+use crate::exec::values::ValueSolver;
 use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
 use crate::kernel::spill::Spiller;
 use crate::key::Width;
+use crate::select::StrategyName;
 
 /// The groups of `streams`.
 pub(super) fn stream(
@@ -45,7 +47,7 @@ pub(super) fn stream(
     let baseline = BaselineMetrics::new(metrics, 0);
     let builder = || MetricBuilder::new(metrics);
     let run = GroupRun {
-        threads: context.session_config().target_partitions(),
+        solver: ValueSolver::new(StrategyName::Auto, memory.new_empty(), context),
         batch_rows: context.session_config().batch_size(),
         shared: Arc::new(Shared::new(
             plan,
@@ -81,7 +83,7 @@ fn share(pool: &dyn MemoryPool, scans: usize) -> usize {
 /// One execution of the operator.
 struct GroupRun {
     shared: Arc<Shared>,
-    threads: usize,
+    solver: ValueSolver,
     /// Rows of an output batch.
     batch_rows: usize,
     memory: MemoryReservation,
@@ -121,7 +123,7 @@ impl GroupRun {
         let plan = Arc::clone(&self.shared.plan);
         let time = MetricBuilder::new(&self.metrics).subset_time("select_time", 0);
         let timer = time.timer();
-        let batch = few.batch(scans, &plan, self.threads, &self.memory).await?;
+        let batch = few.batch(scans, &plan, self.solver.threads, &self.memory).await?;
         drop(timer);
         self.count("groups", batch.num_rows());
         let rows = self.batch_rows;
@@ -142,7 +144,7 @@ impl GroupRun {
         let partitioned = in_order(tasks).await?;
         let plan = Arc::clone(&self.shared.plan);
         let memory = self.memory.new_empty();
-        let (parts, workers) = Parts::try_new(&self.shared, partitioned, memory, self.threads)?;
+        let (parts, workers) = Parts::try_new(&self.shared, partitioned, memory, self.solver.threads)?;
         let parts = Arc::new(parts);
         self.count("spill_count", self.shared.spiller.spilled_files() as usize);
         self.count("spilled_bytes", self.shared.spiller.spilled_bytes() as usize);
@@ -163,13 +165,20 @@ impl GroupRun {
             });
         }
         let giants = {
-            let threads = self.threads;
             let list = parts.giants();
+            let spilled = ["spill_count", "spilled_bytes"]
+                .map(|name| MetricBuilder::new(&self.metrics).counter(name, 0));
+            let solver = Arc::new(self.solver);
             let giant = move |part| {
                 let (parts, groups) = (Arc::clone(&parts), groups.clone());
+                let (solver, spilled) = (Arc::clone(&solver), spilled.clone());
                 async move {
-                    let batch = giant::batch(&parts, part, threads).await?;
+                    let batch = giant::batch(&parts, part, &solver).await?;
                     groups.add(batch.as_ref().map_or(0, RecordBatch::num_rows));
+                    let (files, bytes) = solver.backend.spilled();
+                    for (count, total) in spilled.iter().zip([files, bytes]) {
+                        count.add(total as usize - count.value());
+                    }
                     Ok(batch)
                 }
             };
