@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 
@@ -64,6 +64,8 @@ impl ValueSolver {
         }
         let (columns, plan, _, values) = self.take(columns, column).await?;
         let solution = self.selection(&plan).solve(Values::merged(values), asks).await?;
+        // Others want memory now.
+        self.workspace.set_aside(0)?;
         Ok((columns, solution))
     }
 
@@ -86,7 +88,7 @@ impl ValueSolver {
                 values.push(*own);
             }
         }
-        let spec = spec.ok_or_else(|| datafusion::common::internal_datafusion_err!("no values were kept"))?;
+        let spec = spec.ok_or_else(|| internal_datafusion_err!("no values were kept"))?;
         Ok((columns, plan, spec, values))
     }
 

@@ -69,9 +69,7 @@ pub(super) fn is_quantiles(call: &AggregateFunction, is_grouped: bool, input: &D
         matches!(x, Some(Ok(data_type)) if KeySpec::supports(&data_type))
     };
     match GkFunction::of(&call.func) {
-        Some(function) => {
-            function.sampled().is_some() && !is_grouped && !call.params.distinct && has_keys()
-        }
+        Some(function) => function.sampled().is_some() && !is_grouped && !call.params.distinct && has_keys(),
         None => ExactQuantiles::of(&call.func).is_some(),
     }
 }

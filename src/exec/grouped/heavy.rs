@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::arrow::compute::concat;
-use datafusion::common::{Result, internal_datafusion_err, resources_err};
+use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::giant::Numbers;
@@ -34,7 +34,7 @@ use crate::select::Ask;
 use crate::select::workers::Workers;
 
 /// Memory that groups are selected in together, best first.
-const TOGETHER: [usize; 5] = [64 << 20, 16 << 20, 4 << 20, 1 << 20, 256 << 10];
+const TOGETHER: [usize; 4] = [16 << 20, 4 << 20, 1 << 20, 256 << 10];
 
 /// The byte strings of one column in a part.
 #[derive(Clone)]
@@ -64,11 +64,10 @@ enum Share {
 
 /// Cuts groups into those that fit in `room` together and those that are too large for it.
 fn shares(sizes: &[Size], room: usize) -> Vec<Share> {
-    let need = |size: &Size| size.bytes + size.values * ByteSegments::VALUE_BYTES + ByteSegments::GROUP_BYTES;
     let (mut shares, mut start, mut held) = (Vec::new(), 0, 0);
     for (group, size) in sizes.iter().enumerate() {
-        let is_heavy = need(size) > room || size.values > GATHERED;
-        if (is_heavy || held + need(size) > room) && start < group {
+        let is_heavy = size.need() > room || size.values > GATHERED;
+        if (is_heavy || held + size.need() > room) && start < group {
             shares.push(Share::Light(start..group));
             (start, held) = (group, 0);
         }
@@ -77,13 +76,20 @@ fn shares(sizes: &[Size], room: usize) -> Vec<Share> {
                 shares.push(Share::Heavy(group));
                 start = group + 1;
             }
-            false => held += need(size),
+            false => held += size.need(),
         }
     }
     if start < sizes.len() {
         shares.push(Share::Light(start..sizes.len()));
     }
     shares
+}
+
+impl Size {
+    /// Memory to select in a group.
+    fn need(&self) -> usize {
+        self.bytes + self.values * ByteSegments::VALUE_BYTES + ByteSegments::GROUP_BYTES
+    }
 }
 
 impl<W: Word> Strings<W> {
@@ -102,20 +108,13 @@ impl<W: Word> Strings<W> {
         reserve(&memory, reading_bytes::<W>() + self.groups * size_of::<Size>())?;
         let (own, flag) = (self.clone(), stop.0.clone());
         let sizes = Arc::new(blocking(move || own.sizes(&flag)).await?);
-        let (_together, room) = self.room(&sizes)?;
+        let room = self.room(&sizes);
         let mut found = Found::new(plans.calls());
         let answers = self.parts.memory().new_empty();
         for share in shares(&sizes, room) {
             match share {
                 Share::Light(groups) => {
-                    let (own, spec, flag) = (self.clone(), spec.clone(), stop.0.clone());
-                    let (sizes, held) = (Arc::clone(&sizes), self.parts.memory().new_empty());
-                    let light = blocking(move || {
-                        let count = groups.len();
-                        let (mut segments, ids) = own.light(groups, &sizes, &flag)?;
-                        let light = segments.answers(count, &ids, &spec, &mut plans, distinct, &held)?;
-                        Ok((plans, light, held))
-                    });
+                    let light = self.light(groups, Arc::clone(&sizes), &spec, plans, distinct, &stop.0);
                     let (back, light, held) = light.await?;
                     plans = back;
                     answers.grow(held.free());
@@ -136,21 +135,30 @@ impl<W: Word> Strings<W> {
         found.finish()
     }
 
-    /// Memory to select groups in: no more than all of them want.
-    fn room(&self, sizes: &[Size]) -> Result<(MemoryReservation, usize)> {
-        let (values, bytes) = self.parts.byte_strings(self.part, self.column);
-        let all = bytes + values * ByteSegments::VALUE_BYTES + sizes.len() * ByteSegments::GROUP_BYTES;
+    /// How many bytes groups may want together: half of what is there, or a little.
+    fn room(&self, sizes: &[Size]) -> usize {
+        let all: usize = sizes.iter().map(Size::need).sum();
         let memory = self.parts.memory().new_empty();
-        for room in TOGETHER.map(|room| room.min(all)) {
-            if memory.try_grow(room).is_ok() {
-                return Ok((memory, room));
+        for room in TOGETHER.map(|room| all.min(room)) {
+            if memory.try_grow(2 * room).is_ok() {
+                return room;
             }
         }
-        resources_err!(
-            "the memory limit is too small for exact quantiles: {} bytes wanted to select byte strings of {} groups in",
-            TOGETHER[TOGETHER.len() - 1].min(all),
-            sizes.len()
-        )
+        TOGETHER[TOGETHER.len() - 1]
+    }
+
+    /// Memory to select some groups in.
+    fn together(&self, sizes: &[Size]) -> Result<MemoryReservation> {
+        let memory = self.parts.memory().new_empty();
+        let bytes: usize = sizes.iter().map(Size::need).sum();
+        memory.try_grow(bytes).map_err(|error| {
+            let groups = sizes.len();
+            error.context(format!(
+                "the memory limit is too small for exact quantiles: {bytes} bytes wanted to select byte strings of \
+                 {groups} groups in"
+            ))
+        })?;
+        Ok(memory)
     }
 
     /// The size of each group.
@@ -217,8 +225,35 @@ impl<W: Word> Strings<W> {
         })
     }
 
-    /// The values of groups that fit in memory together, and the number of each one's group among these.
-    fn light(&self, groups: Range<usize>, sizes: &[Size], stop: &Stop) -> Result<(ByteSegments, Vec<u32>)> {
+    /// The answers of groups that fit in memory together, and what those reserve.
+    async fn light(
+        &self,
+        groups: Range<usize>,
+        sizes: Arc<Vec<Size>>,
+        spec: &ByteSpec,
+        mut plans: Plans,
+        distinct: bool,
+        stop: &Stop,
+    ) -> Result<(Plans, ByteAnswers, MemoryReservation)> {
+        let (own, spec, stop) = (self.clone(), spec.clone(), stop.clone());
+        let memory = self.parts.memory().new_empty();
+        let _together = self.together(&sizes[groups.clone()])?;
+        blocking(move || {
+            let count = groups.len();
+            let (mut segments, ids) = own.together_by_group(groups, &sizes, &stop)?;
+            let answers = segments.answers(count, &ids, &spec, &mut plans, distinct, &memory)?;
+            Ok((plans, answers, memory))
+        })
+        .await
+    }
+
+    /// The values of some groups, and the number of each one's group among these.
+    fn together_by_group(
+        &self,
+        groups: Range<usize>,
+        sizes: &[Size],
+        stop: &Stop,
+    ) -> Result<(ByteSegments, Vec<u32>)> {
         may_fail!("group_light");
         let all = || sizes[groups.clone()].iter();
         let values = all().map(|size| size.values).sum();
@@ -263,13 +298,17 @@ impl<W: Word> Strings<W> {
         let each = reading_bytes::<W>() + size.longest as usize;
         let reading = self.parts.memory().new_empty();
         let most = solver.threads.clamp(1, runs.len().max(1));
-        let threads = (2..=most).rev().find(|threads| reading.try_grow(threads * each).is_ok());
+        let threads = (2..=most)
+            .rev()
+            .find(|threads| reading.try_grow(threads * each).is_ok());
         if threads.is_none() {
             reserve(&reading, each)?;
         }
         let threads = threads.unwrap_or(1);
         let share = runs.len().div_ceil(threads).max(1);
-        let shares = runs.chunks(share).map(|runs| (runs.to_vec(), solver.memory.new_empty()));
+        let shares = runs
+            .chunks(share)
+            .map(|runs| (runs.to_vec(), solver.memory.new_empty()));
         let (own, disk) = (self.clone(), solver.backend.disk());
         let work = move |(runs, memory): (Vec<(usize, usize)>, MemoryReservation), stop: &Stop| {
             own.collected(group, runs, memory, disk.clone(), stop)
@@ -361,7 +400,10 @@ mod tests {
             values: GATHERED + 1,
             ..Size::default()
         };
-        assert_eq!(shares(&[many, many], usize::MAX), [Share::Heavy(0), Share::Heavy(1)]);
+        assert_eq!(
+            shares(&[many, many], usize::MAX),
+            [Share::Heavy(0), Share::Heavy(1)]
+        );
         assert_eq!(shares(&[size(7)], 1 << 20), [Share::Light(0..1)]);
         assert!(shares(&[], 1000).is_empty());
     }

@@ -61,7 +61,10 @@ impl GroupPlan {
 
     /// Whether quantiles of any call are over a type without keys.
     fn has_byte_strings(&self) -> bool {
-        self.aggregates.columns.iter().any(|column| column.bytes.is_some())
+        self.aggregates
+            .columns
+            .iter()
+            .any(|column| column.bytes.is_some())
     }
 
     fn packing(&self) -> Result<&Packing> {

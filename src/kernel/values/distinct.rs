@@ -138,7 +138,9 @@ mod tests {
             distinct.insert(hash(value.as_bytes()), value.as_bytes()).unwrap();
         }
         let values = distinct.values();
-        let texts = values.places().map(|at| std::str::from_utf8(values.value(at)).unwrap());
+        let texts = values
+            .places()
+            .map(|at| std::str::from_utf8(values.value(at)).unwrap());
         let expected: Vec<String> = (0..5003).map(value).collect();
         assert!(texts.eq(expected.iter().map(String::as_str)));
         let slots = distinct.slots.capacity() * size_of::<Slot>();

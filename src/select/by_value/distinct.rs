@@ -74,7 +74,10 @@ impl ValueSelection {
         let is_spilled = values.is_spilled();
         let ranges = match is_spilled {
             true => 1,
-            false => values.len().div_ceil(VALUES_A_THREAD).clamp(1, self.workers.threads() as u64),
+            false => values
+                .len()
+                .div_ceil(VALUES_A_THREAD)
+                .clamp(1, self.workers.threads() as u64),
         };
         let values = Arc::new(values);
         let parts = (0..ranges).map(|number| Part {
@@ -133,7 +136,9 @@ impl ValueSelection {
             let bits = (hash >> shift) as usize & (FAN - 1);
             part.has(hash).then_some((bits * files / FAN, 0))
         };
-        let dealt = self.deal_out(&values, shares, (files, bytes / files), file_of).await?;
+        let dealt = self
+            .deal_out(&values, shares, (files, bytes / files), file_of)
+            .await?;
         let parts = dealt.into_iter().filter(|values| values.len() > 0);
         let parts = parts.map(|values| Part {
             values: Arc::new(values),
@@ -167,7 +172,10 @@ impl Outputs {
                 list.push(value)?;
             }
         }
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner).push(list);
+        self.lists
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(list);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::Array;
 use datafusion::arrow::buffer::BooleanBuffer;
-use datafusion::common::{Result, resources_datafusion_err};
+use datafusion::common::{Result, resources_datafusion_err, resources_err};
 
 use super::super::pages::{FreePages, Pages};
 use super::runs::{Parted, Place, Starts, write};
@@ -83,19 +83,19 @@ fn length(value: &[u8]) -> Result<u32> {
 pub(crate) struct PartedBytes {
     lengths: Parted,
     /// Where the bytes of each part start, and where those of the last one end.
-    starts: Arc<[u64]>,
+    starts: Box<[u32]>,
     place: Place,
 }
 
 impl PartedBytes {
     /// What the places of all parts take, in memory for good.
-    pub(crate) const INDEX_BYTES: usize = (PARTS + 1) * (size_of::<u32>() + size_of::<u64>());
+    pub(super) const INDEX_BYTES: usize = (PARTS + 1) * size_of::<u32>();
 
     /// The byte strings of some batches. `of` holds for each of these the parts of its values, `places` where values go
     /// that lie as `starts` says.
     ///
     /// # Errors
-    /// When the system gives no memory.
+    /// When the system gives no memory; `ResourcesExhausted` past 4 GiB.
     pub(super) fn scattered(
         of: &[(&StagedBytes, &[u16])],
         starts: &Starts,
@@ -110,17 +110,24 @@ impl PartedBytes {
                 from = to;
             }
         })?;
-        let mut byte_starts = vec![0_u64; PARTS + 1];
+        let all: usize = of.iter().map(|(staged, _)| staged.bytes.len()).sum();
+        if u32::try_from(all).is_err() {
+            return resources_err!(
+                "{all} bytes of quantile values come at a time: at most {} are handled",
+                u32::MAX
+            );
+        }
+        let mut byte_starts = vec![0; PARTS + 1];
         for (staged, parts) in of {
             for (length, part) in staged.lengths.iter().zip(*parts) {
-                byte_starts[usize::from(*part) + 1] += u64::from(*length);
+                byte_starts[usize::from(*part) + 1] += length;
             }
         }
         for part in 0..PARTS {
             byte_starts[part + 1] += byte_starts[part];
         }
         let mut next = byte_starts.clone();
-        let mut pages = Pages::<u8>::new(byte_starts[PARTS] as usize, free)?;
+        let mut pages = Pages::<u8>::new(all, free)?;
         let out = pages.words_mut();
         for (staged, parts) in of {
             // Values of one part come in the order in which their places were given out.
@@ -128,7 +135,7 @@ impl PartedBytes {
                 let next = &mut next[usize::from(*part)];
                 let start = *next as usize;
                 out[start..start + value.len()].copy_from_slice(value);
-                *next += value.len() as u64;
+                *next += value.len() as u32;
             }
         }
         Ok(Self {
@@ -236,7 +243,7 @@ impl<'a> PartReader<'a> {
             }
             (self.at, first) = (self.at + bytes, last);
         }
-        debug_assert!(self.at as u64 <= self.values.starts[self.part + 1]);
+        debug_assert!(self.at <= self.values.starts[self.part + 1] as usize);
         Ok(())
     }
 }

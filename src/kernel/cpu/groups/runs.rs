@@ -246,8 +246,12 @@ impl Run {
 
     /// Bytes that stay in memory when it is spilled: where the byte strings of each part are.
     pub(crate) fn index_bytes(&self) -> usize {
-        let strings = |column: &&RunColumn| matches!(column.values, RunValues::Bytes(_));
-        self.columns.iter().filter(strings).count() * PartedBytes::INDEX_BYTES
+        let index = |column: &RunColumn| match (&column.values, &column.own) {
+            (RunValues::Keys(_), _) => 0,
+            (RunValues::Bytes(_), None) => PartedBytes::INDEX_BYTES,
+            (RunValues::Bytes(_), Some(_)) => 2 * PartedBytes::INDEX_BYTES,
+        };
+        self.columns.iter().map(index).sum()
     }
 
     /// Rows of a part.
@@ -488,7 +492,9 @@ fn run_values<W>(
             _ => Err(internal_datafusion_err!("keys among byte strings")),
         });
         let bytes = bytes.collect::<Result<Vec<_>>>()?;
-        return Ok(RunValues::Bytes(PartedBytes::scattered(&bytes, starts, places, free)?));
+        return Ok(RunValues::Bytes(PartedBytes::scattered(
+            &bytes, starts, places, free,
+        )?));
     }
     with_key!(spec.width(), K => {
         let keys = Parted::with::<K>(starts, free, |out| {

@@ -111,7 +111,10 @@ impl ByteSegments {
     ) -> Result<ByteAnswers> {
         if ids.len() != self.lengths.len() {
             let values = self.lengths.len();
-            return Err(internal_datafusion_err!("{} groups for {values} values", ids.len()));
+            return Err(internal_datafusion_err!(
+                "{} groups for {values} values",
+                ids.len()
+            ));
         }
         self.fill(groups, ids);
         let values = Values {
@@ -241,20 +244,38 @@ mod tests {
         };
         let mut plans = Plans::new([ask(&[0.5]), ask(&[0.0, 1.0])].into());
         let mut segments = ByteSegments::default();
-        let values = ["x", "prefixed 2", "prefixed 10", "", "prefixed 2", "a\0", "a", "prefixed 1"];
+        let values = [
+            "x",
+            "prefixed 2",
+            "prefixed 10",
+            "",
+            "prefixed 2",
+            "a\0",
+            "a",
+            "prefixed 1",
+        ];
         let ids = [3, 1, 1, 0, 1, 0, 0, 1];
         // Twice, so that memory is used again.
         for distinct in [false, true] {
             segments.begin(values.len(), 100);
             values.iter().for_each(|value| segments.push(value.as_bytes()));
-            let answers = segments.answers(4, &ids, &spec, &mut plans, distinct, &memory).unwrap();
-            assert_eq!(answers.lengths, if distinct { [3, 3, 0, 1] } else { [3, 4, 0, 1] });
+            let answers = segments
+                .answers(4, &ids, &spec, &mut plans, distinct, &memory)
+                .unwrap();
+            assert_eq!(
+                answers.lengths,
+                if distinct { [3, 3, 0, 1] } else { [3, 4, 0, 1] }
+            );
             let expected = StringArray::from(vec!["a", "prefixed 10", "x"]);
             assert_eq!(answers.calls[0].as_ref(), &expected as &dyn Array);
             let expected = StringArray::from(vec!["", "a\0", "prefixed 1", "prefixed 2", "x", "x"]);
             assert_eq!(answers.calls[1].as_ref(), &expected as &dyn Array);
             assert!(memory.size() > 0);
         }
-        assert!(segments.answers(4, &ids[1..], &spec, &mut plans, false, &memory).is_err());
+        assert!(
+            segments
+                .answers(4, &ids[1..], &spec, &mut plans, false, &memory)
+                .is_err()
+        );
     }
 }
