@@ -23,7 +23,7 @@ use super::GroupPlan;
 use super::groups::Grouping;
 use super::plain::{PlainGroups, PlainStates};
 use crate::exec::aggregate::KeyColumn;
-use crate::exec::scan::{mask, values};
+use crate::exec::scan::{YIELD, mask, values};
 use crate::kernel::cpu::groups::bytes::StagedBytes;
 use crate::kernel::cpu::groups::cells::NumberedKeys;
 use crate::kernel::cpu::groups::runs::{
@@ -224,13 +224,21 @@ impl<W: Word> GroupScan<W> {
     /// # Errors
     /// The stream's, an expression's, or `ResourcesExhausted` where neither memory nor disk is left.
     pub(super) async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
+        let shared = Arc::clone(&self.shared);
+        let mut since = Instant::now();
         while let Some(batch) = stream.next().await {
             let batch = batch?;
-            let start = Instant::now();
-            let shared = Arc::clone(&self.shared);
-            let pushed = shared.pieces(&batch).try_for_each(|piece| self.push(&piece));
-            self.shared.times.iter().for_each(|time| time.add_elapsed(start));
-            pushed?;
+            for piece in shared.pieces(&batch) {
+                let start = Instant::now();
+                let pushed = self.push(&piece);
+                shared.times.iter().for_each(|time| time.add_elapsed(start));
+                pushed?;
+                // As without groups: a stream that is always ready would not notice that the query is gone.
+                if since.elapsed() > YIELD {
+                    tokio::task::yield_now().await;
+                    since = Instant::now();
+                }
+            }
         }
         if let Phase::Many(many) = &mut self.phase {
             many.flush(&self.shared)?;
