@@ -8,9 +8,9 @@ use std::mem::{size_of, take};
 
 use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
-use datafusion::logical_expr::Accumulator;
 
-use super::accumulator::{SelectedColumn, state_rows};
+use super::accumulator::SelectedColumn;
+use super::frame::{Moving, SlidingAccumulator};
 use crate::kernel::values::{At, Values};
 use crate::key::{ByteSpec, kept};
 use crate::select::ordered::OrderedKeys;
@@ -141,50 +141,34 @@ impl ValuesFrame {
     }
 }
 
-/// A frame that moves.
-#[derive(Debug)]
-pub(super) struct SlidingValuesAccumulator {
-    column: SelectedColumn<ByteSpec>,
-    frame: ValuesFrame,
+impl Moving<ByteSpec> for ValuesFrame {
+    fn insert(&mut self, column: &SelectedColumn<ByteSpec>, values: &ArrayRef) -> Result<()> {
+        self.insert(column, values)
+    }
+
+    fn remove(&mut self, column: &SelectedColumn<ByteSpec>, values: &ArrayRef) -> Result<()> {
+        self.remove(column, values)
+    }
+
+    fn evaluate(&mut self, column: &SelectedColumn<ByteSpec>) -> Result<ScalarValue> {
+        self.evaluate(column)
+    }
+
+    fn state(&self, column: &SelectedColumn<ByteSpec>) -> Result<Vec<ScalarValue>> {
+        column.state_of(self.array(column)?)
+    }
+
+    fn size(&self) -> usize {
+        self.size()
+    }
 }
+
+/// A frame of byte strings that moves.
+pub(super) type SlidingValuesAccumulator = SlidingAccumulator<ByteSpec, ValuesFrame>;
 
 impl SlidingValuesAccumulator {
     pub(super) fn new(column: SelectedColumn<ByteSpec>) -> Self {
         let frame = ValuesFrame::new(&column);
-        Self { column, frame }
-    }
-}
-
-impl Accumulator for SlidingValuesAccumulator {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.frame.insert(&self.column, &values[0])
-    }
-
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.frame.remove(&self.column, &values[0])
-    }
-
-    fn supports_retract_batch(&self) -> bool {
-        true
-    }
-
-    fn evaluate(&mut self) -> Result<ScalarValue> {
-        self.frame.evaluate(&self.column)
-    }
-
-    fn size(&self) -> usize {
-        size_of::<Self>() + self.frame.size()
-    }
-
-    fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        self.column.state_of(self.frame.array(&self.column)?)
-    }
-
-    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        let lists = state_rows(states)?;
-        lists
-            .iter()
-            .flatten()
-            .try_for_each(|list| self.frame.insert(&self.column, &list))
+        Self::over(column, frame)
     }
 }

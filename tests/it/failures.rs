@@ -27,6 +27,16 @@ struct Shape {
     phases: &'static [&'static str],
 }
 
+/// What rows of many groups go through.
+const PARTITIONED: [&str; 6] = [
+    "group_scan",
+    "group_scatter",
+    "spill_write",
+    "spill_read",
+    "group_part",
+    "group_answer",
+];
+
 /// Every place that may fail. The ungrouped query has so many quantiles that every kind of round is asked for.
 const SHAPES: [Shape; 10] = [
     Shape {
@@ -54,14 +64,7 @@ const SHAPES: [Shape; 10] = [
         strategy: "sample_select",
         sql: "SELECT many, exact_quantiles(x, [0.1, 0.9]), sum(few) FROM t GROUP BY many",
         limit: 32 << 20,
-        phases: &[
-            "group_scan",
-            "group_scatter",
-            "spill_write",
-            "spill_read",
-            "group_part",
-            "group_answer",
-        ],
+        phases: &PARTITIONED,
     },
     Shape {
         strategy: "sample_select",
@@ -86,14 +89,7 @@ const SHAPES: [Shape; 10] = [
         strategy: "sample_select",
         sql: "SELECT many, exact_quantiles(concat('behind this: ', x), [0.1, 0.9]), sum(few) FROM t GROUP BY many",
         limit: 32 << 20,
-        phases: &[
-            "group_scan",
-            "group_scatter",
-            "spill_write",
-            "spill_read",
-            "group_part",
-            "group_answer",
-        ],
+        phases: &PARTITIONED,
     },
     Shape {
         strategy: "sample_select",

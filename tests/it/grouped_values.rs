@@ -164,7 +164,7 @@ async fn check(kind: Kind, text: Text, (partitions, batch_rows): (usize, usize),
         let expected = expect(&|_| true, (*shape, method));
         same(column, 0, &expected, &format!("{call} {what}"));
     }
-    for by in ["g", "g, g > 1", "cast(g AS VARCHAR), g"] {
+    for by in ["g", "g, g > 1", "concat(g, ''), g"] {
         let sql = format!("SELECT g, count(x), {list} FROM t GROUP BY {by}");
         assert_runs_in(&ctx, &sql, "GroupedQuantilesExec: gby=").await;
         let found = one_batch(&ctx, &sql).await;
