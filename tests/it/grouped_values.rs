@@ -271,7 +271,10 @@ fn table(name: &'static str, n: usize, group: impl Fn(u64) -> i64, text: impl Fn
 
 fn tables() -> Vec<Table> {
     let long = |r: u64| format!("{}{}", "a prefix of some length ".repeat(4), r % 1_000_003);
-    let lopsided = |r: u64| if r % 10 > 0 { 7 } else { (r % 30_011) as i64 };
+    let lopsided = |r: u64| match r % 10 {
+        0 => (r % 30_011) as i64,
+        _ => 7,
+    };
     vec![
         table("one group", 250_000, |_| 1, long),
         table("a few groups", 250_000, |r| (r % 12) as i64, |r| format!("{r}")),
