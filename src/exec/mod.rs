@@ -18,6 +18,7 @@ mod room;
 mod run;
 mod scan;
 pub mod staged;
+mod values;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;

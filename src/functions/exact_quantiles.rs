@@ -17,8 +17,9 @@ use super::FunctionName;
 use super::accumulator::{QuantilesAccumulator, Selected, state_type};
 use super::call::evaluated_quantiles;
 use super::frame::SlidingQuantilesAccumulator;
+use super::frame_values::SlidingValuesAccumulator;
 use super::groups::QuantilesGroupsAccumulator;
-use super::rows::{SlidingValuesAccumulator, ValuesAccumulator, ValuesGroupsAccumulator};
+use super::rows::{ValuesAccumulator, ValuesGroupsAccumulator};
 use crate::select::quantile::{Ask, Method, Quantiles};
 
 /// Exact quantiles of a column under one name, by one method, counted from one end.

@@ -18,6 +18,7 @@ mod call;
 mod exact_quantiles;
 mod expr_planner;
 mod frame;
+mod frame_values;
 pub mod gk;
 mod groups;
 mod guarded;

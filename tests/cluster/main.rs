@@ -3,10 +3,6 @@
 //! Every test has a time limit of its own: what hangs is a failure that names itself.
 
 #[path = "../it/patterns.rs"]
-#[allow(
-    dead_code,
-    reason = "shared with the tests of one process, which use all of it"
-)]
 mod patterns;
 #[path = "../it/scripts.rs"]
 mod scripts;

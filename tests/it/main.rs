@@ -11,6 +11,7 @@ mod exec;
 mod failures;
 mod functions;
 mod grouped;
+mod grouped_values;
 mod memory;
 mod memory_values;
 mod names;

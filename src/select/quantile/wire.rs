@@ -46,7 +46,7 @@ impl Quantile {
         // Floats have scales of up to 324 + 17.
         let is_proper = match scale {
             0 => digits <= 1,
-            ..=MAX_EXACT_SCALE => digits > 0 && digits <= 10_u128.pow(scale) && digits % 10 != 0,
+            1..=MAX_EXACT_SCALE => digits > 0 && digits <= 10_u128.pow(scale) && digits % 10 != 0,
             _ => digits > 0 && scale < 400 && digits % 10 != 0,
         };
         match is_proper {
