@@ -248,6 +248,32 @@ fn a_file_that_is_replaced_between_scans_is_noticed() {
     }
 }
 
+/// One task stops for ten seconds; the statement may take two.
+#[test]
+fn a_statement_past_its_time_is_cancelled() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = table(folder.path());
+    let machines = Machines::start(&["quantiles::round_sketch=1*sleep(10000)"]);
+    let sql = "SELECT exact_quantiles(x, 0.5) IS NULL FROM t";
+    let started = Instant::now();
+    let output = machines.sql(&table, true, 2, sql).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        started.elapsed() < Duration::from_secs(9),
+        "{:?}",
+        started.elapsed()
+    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("the statement was cancelled after 2s, as --timeout says"),
+        "{said}"
+    );
+    assert!(!said.contains("Warning"), "{said}");
+    // The cluster is free again.
+    let output = machines.sql(&table, true, 60, sql).output().unwrap();
+    assert_eq!(answer(&output), "false");
+}
+
 /// Grouped states: the executor that holds them is lost while they are merged.
 #[test]
 fn groups_of_a_lost_executor_are_not_counted_twice() {

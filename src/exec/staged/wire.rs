@@ -167,7 +167,10 @@ fn put_schema(schema: &Schema, out: &mut Vec<u8>) -> Result<()> {
 fn read_schema(input: &mut Reader<'_>) -> Result<SchemaRef> {
     let length = input.number("length of a schema")?;
     let bytes = input.take(length, "schema")?;
-    Ok(StreamReader::try_new(bytes, None)?.schema())
+    match StreamReader::try_new(bytes, None) {
+        Ok(reader) => Ok(reader.schema()),
+        Err(error) => input.damaged(format!("schema: {error}")),
+    }
 }
 
 #[cfg(test)]
