@@ -30,7 +30,7 @@ use crate::kernel::{Backend, CpuBackend, Lane, Stop, StopOnDrop};
 /// One round over every partition of `input`, whose columns are the values of the key columns.
 ///
 /// The first round asks what the plan says; a later one what the single row of its second child, the state, says. Output:
-/// rows of [`schema`], for a [`RefineExec`](super::RefineExec).
+/// rows of the messages between stages, for a [`RefineExec`](super::RefineExec).
 #[derive(Debug)]
 pub struct RoundExec {
     input: Arc<dyn ExecutionPlan>,
