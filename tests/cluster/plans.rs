@@ -36,6 +36,14 @@ async fn stages_are_constant() {
                         expected,
                         "{partitions} partitions, adaptive {adaptive}\n{plan}"
                     );
+                    if partitions == 16 {
+                        for (strategy, expected) in [("distributed_bms", 6), ("dibms", 8), ("auto", 4)] {
+                            let set = format!("SET quantiles.strategy = '{strategy}'");
+                            query(&ctx, &set).await.unwrap();
+                            let plan = shown(&ctx, &sql).await;
+                            assert_eq!(stages(&plan), expected, "{strategy}\n{plan}");
+                        }
+                    }
                     for node in [
                         "RoundExec: sketch",
                         "RoundExec: count",
