@@ -293,9 +293,15 @@ fn checksum<K: Key>(encoding: Encoding, raw: &Buffer) -> (u64, u64) {
     (words.len() as u64, sum)
 }
 
-/// Steele, Lea and Flood's SplitMix64 (2014).
+/// Distance of states in Steele, Lea and Flood's SplitMix64 (2014).
+pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
 fn mixed(word: u64) -> u64 {
-    let mut bits = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    finalised(word.wrapping_add(GOLDEN))
+}
+
+/// SplitMix64's number for a state.
+pub(crate) fn finalised(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)

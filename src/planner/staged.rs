@@ -106,15 +106,9 @@ fn in_stages(node: &QuantilesNode, strategy: StrategyName) -> Result<LogicalPlan
 /// An ordinary aggregation of some of the node's columns.
 fn ordinary(node: &QuantilesNode, columns: Vec<usize>) -> Result<LogicalPlan> {
     let groups = node.group_expr().len();
+    // The columns of groups come first.
     let calls = columns.iter().filter_map(|column| column.checked_sub(groups));
-    let calls = match groups {
-        // Without groups, columns are calls.
-        0 => columns
-            .iter()
-            .map(|column| node.aggr_expr()[*column].clone())
-            .collect(),
-        _ => calls.map(|call| node.aggr_expr()[call].clone()).collect(),
-    };
+    let calls = calls.map(|call| node.aggr_expr()[call].clone()).collect();
     let aggregate = Aggregate::try_new_with_schema(
         Arc::new(node.input().clone()),
         node.group_expr().to_vec(),
