@@ -7,9 +7,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::{LOOPBACK, parent_gone};
+use super::{LOOPBACK, until_ended};
 use crate::args::{parse_bytes, parse_count};
 use crate::console::{End, say};
 
@@ -53,18 +52,25 @@ pub(crate) struct ClusterArgs {
 
 /// Runs `dfq cluster` until it is ended, or one of its processes ends.
 pub(crate) async fn run_cluster(args: ClusterArgs) -> End {
-    match start(&args).await {
-        Ok(mut processes) => {
-            let url = format!("df://{LOOPBACK}:{}", args.port);
-            say(format_args!(
-                "A cluster of {} executors is ready; Ctrl-C ends it. In another terminal: dfq sql --cluster {url}",
-                args.executors
-            ));
-            let end = wait(&mut processes, args.attached).await;
-            stop(processes).await;
-            end
+    let mut processes = Vec::new();
+    let end = until_ended(args.attached, serve(&args, &mut processes)).await;
+    stop(processes).await;
+    end
+}
+
+async fn serve(args: &ClusterArgs, processes: &mut Vec<Process>) -> End {
+    if let Err(end) = start(args, processes).await {
+        return end;
+    }
+    say(format_args!(
+        "A cluster of {} executors is ready; Ctrl-C ends it. In another terminal: dfq sql --cluster df://{LOOPBACK}:{}",
+        args.executors, args.port
+    ));
+    loop {
+        if let Some(end) = ended(processes) {
+            return end;
         }
-        Err(end) => end,
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -74,32 +80,15 @@ struct Process {
     child: Child,
 }
 
-async fn start(args: &ClusterArgs) -> Result<Vec<Process>, End> {
-    let port = args.port.to_string();
-    let mut processes = vec![spawn("the scheduler", &scheduler(args, &port))?];
-    let ready = async {
-        answers(&mut processes, &format!("http://{LOOPBACK}:{port}/healthz"), 1).await?;
-        for number in 1..=args.executors.get() {
-            processes.push(spawn(
-                &format!("executor {number}"),
-                &executor(args, &port, number)?,
-            )?);
-        }
-        let executors = args.executors.get();
-        answers(
-            &mut processes,
-            &format!("http://{LOOPBACK}:{port}/readyz"),
-            executors,
-        )
-        .await
-    };
-    match ready.await {
-        Ok(()) => Ok(processes),
-        Err(end) => {
-            stop(processes).await;
-            Err(end)
-        }
+async fn start(args: &ClusterArgs, processes: &mut Vec<Process>) -> Result<(), End> {
+    let (port, executors) = (args.port.to_string(), args.executors.get());
+    processes.push(spawn("the scheduler", &scheduler(args, &port))?);
+    answers(processes, &format!("http://{LOOPBACK}:{port}/healthz"), 1).await?;
+    for number in 1..=executors {
+        let options = executor(args, &port, number)?;
+        processes.push(spawn(&format!("executor {number}"), &options)?);
     }
+    answers(processes, &format!("http://{LOOPBACK}:{port}/readyz"), executors).await
 }
 
 fn scheduler(args: &ClusterArgs, port: &str) -> Vec<String> {
@@ -228,27 +217,6 @@ fn ended(processes: &mut [Process]) -> Option<End> {
             "{name} ended with {status}: --log info shows more"
         )))
     })
-}
-
-async fn wait(processes: &mut [Process], attached: bool) -> End {
-    let Ok(mut terminated) = signal(SignalKind::terminate()) else {
-        return End::error("cannot listen to signals".to_string());
-    };
-    let watch = async {
-        loop {
-            if let Some(end) = ended(processes) {
-                return end;
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    };
-    tokio::select! {
-        biased;
-        _ = tokio::signal::ctrl_c() => End::Interrupted,
-        _ = terminated.recv() => End::Success,
-        () = parent_gone(attached) => End::Success,
-        end = watch => end,
-    }
 }
 
 /// Ends the executors first, so that they can say goodbye.

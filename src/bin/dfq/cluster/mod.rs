@@ -66,7 +66,7 @@ pub(crate) async fn run_scheduler(args: SchedulerArgs) -> End {
         rotation: &options.log_rotation_policy,
     }
     .start();
-    until_ended(args.attached, async {
+    let service = async {
         let address = format!("{}:{}", options.bind_host, options.bind_port);
         let address = address
             .parse()
@@ -74,8 +74,8 @@ pub(crate) async fn run_scheduler(args: SchedulerArgs) -> End {
         let config = scheduler_hooks(SchedulerConfig::try_from(options)?);
         let cluster = BallistaCluster::new_from_config(&config).await?;
         start_server(cluster, address, Arc::new(config)).await
-    })
-    .await
+    };
+    until_ended(args.attached, end_of(service)).await
 }
 
 /// Runs `dfq executor` until it is ended.
@@ -100,7 +100,7 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
         },
     };
     let health = format!("{}:{}", options.bind_host, options.bind_health_port);
-    let end = until_ended(args.attached, async {
+    let service = async {
         let health = health
             .parse()
             .map_err(|error| BallistaError::Configuration(format!("'{health}' is no address: {error}")))?;
@@ -120,8 +120,8 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
             )),
             other => other,
         })
-    })
-    .await;
+    };
+    let end = until_ended(args.attached, end_of(service)).await;
     if let Some(folder) = folder
         && let Err(error) = folder.close()
     {
@@ -132,20 +132,25 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
     end
 }
 
+async fn end_of(service: impl Future<Output = Result<(), BallistaError>>) -> End {
+    match service.await {
+        Ok(()) => End::Success,
+        Err(error) => End::error(error.to_string()),
+    }
+}
+
 /// Runs a service until it ends, the process is told to end, or, if it is attached, its parent is gone.
-async fn until_ended(attached: bool, service: impl Future<Output = Result<(), BallistaError>>) -> End {
+async fn until_ended(attached: bool, service: impl Future<Output = End>) -> End {
     let Ok(mut terminated) = signal(SignalKind::terminate()) else {
         return End::error("cannot listen to signals".to_string());
     };
     tokio::select! {
+        // Polled first, so that the signal is caught before the service says that it is there.
         biased;
         _ = tokio::signal::ctrl_c() => End::Interrupted,
         _ = terminated.recv() => End::Success,
         () = parent_gone(attached) => End::Success,
-        served = service => match served {
-            Ok(()) => End::Success,
-            Err(error) => End::error(error.to_string()),
-        },
+        end = service => end,
     }
 }
 
