@@ -32,8 +32,11 @@
 //! - [`kernel`]: what one partition does in a round
 //! - [`key`]: types as unsigned integers, or byte strings, of the same order
 //! - [`config`]: the options `quantiles.*`
+//! - `ballista` (feature `ballista`): a cluster's scheduler, executors and clients
 //! - [`dataframe`], [`compute`]: use without SQL, and without a session
 
+#[cfg(feature = "ballista")]
+pub mod ballista;
 pub mod compute;
 pub mod config;
 pub mod dataframe;

@@ -17,7 +17,9 @@ mod quantiles;
 mod room;
 mod run;
 mod scan;
+pub mod staged;
 mod topk;
+mod values;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;

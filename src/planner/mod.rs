@@ -21,6 +21,7 @@ mod physical;
 mod query_planner;
 mod register;
 mod rewrite;
+mod staged;
 mod swap;
 mod topk;
 mod windows;

@@ -14,6 +14,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::rewrite::{aggregate_call, is_quantiles};
+use super::staged::StagedNode;
 use super::topk::topk_exec;
 use super::{QuantilesNode, TopKNode};
 use crate::config::QuantilesOptions;
@@ -36,6 +37,9 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         session: &dyn Session,
         planning: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        if let Some(staged) = node.as_any().downcast_ref::<StagedNode>() {
+            return staged.exec(physical_inputs).map(Some);
+        }
         let [input] = physical_inputs else {
             return Ok(None);
         };

@@ -6,17 +6,7 @@ use datafusion::common::Result;
 use super::{CpuLane, LaneKey, Stop};
 use crate::kernel::may_fail;
 use crate::kernel::round::{Brackets, Reply};
-use crate::key::KeyBits;
-
-/// Distance of states in Steele, Lea and Flood's SplitMix64 (2014).
-pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// SplitMix64's number for a state.
-pub(crate) fn finalised(mut bits: u64) -> u64 {
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
-}
+use crate::key::{GOLDEN, KeyBits, finalised};
 
 /// A good mix of a counter.
 fn mix(counter: u64) -> u64 {

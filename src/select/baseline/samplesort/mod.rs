@@ -25,8 +25,8 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use crate::kernel::cpu::sample::{GOLDEN, finalised};
 use crate::key::Key;
+use crate::key::{GOLDEN, finalised};
 use tree::Classifier;
 
 pub(crate) use in_place::InPlace;
