@@ -6,6 +6,8 @@ mod builtins;
 mod cli;
 #[cfg(feature = "cli")]
 mod cli_memory;
+#[cfg(feature = "cuda")]
+mod cuda_kernels;
 mod embedding;
 mod exec;
 mod failures;
