@@ -13,6 +13,8 @@
 
 mod aggregate;
 mod grouped;
+#[cfg(feature = "cuda")]
+mod pinned;
 mod quantiles;
 mod room;
 mod run;
@@ -20,4 +22,8 @@ mod scan;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;
+#[cfg(feature = "cuda")]
+pub use pinned::PinnedQuantilesExec;
+#[cfg(feature = "cuda")]
+pub(crate) use pinned::PinnedSource;
 pub use quantiles::QuantilesExec;

@@ -98,7 +98,7 @@ impl QueryPlanner for QuantilesPlanner {
             .transform_data(answer_exactly)?
             .transform_data(rewrite)?
             .transform_data(bind_quantiles)?;
-        match &self.rest {
+        let plan = match &self.rest {
             Rest::Inner(inner) if !rewritten.transformed => {
                 inner.create_physical_plan(logical_plan, session).await
             }
@@ -110,6 +110,11 @@ impl QueryPlanner for QuantilesPlanner {
                     .create_physical_plan(&rewritten.data, session)
                     .await
             }
+        }?;
+        #[cfg(feature = "cuda")]
+        if matches!(logical_plan, LogicalPlan::Analyze(_)) {
+            return super::pinned::with_kernel_times(plan);
         }
+        Ok(plan)
     }
 }

@@ -41,6 +41,17 @@ fn selections(words: Words, shared: usize) -> [Program; 2] {
     })
 }
 
+/// What compares values of `words`.
+fn filter(words: Words) -> Program {
+    Program {
+        file: KernelFile::Filter,
+        words,
+        masked: false,
+        batch: 1,
+        descending: false,
+    }
+}
+
 fn compile(nvrtc: &Nvrtc, programs: &BTreeSet<(String, String)>, all: &[(Program, &str)]) {
     assert_eq!(programs.len(), all.len(), "each once");
     let next = std::sync::atomic::AtomicUsize::new(0);
@@ -75,6 +86,7 @@ fn every_kernel_compiles_for_the_h200() {
         .flat_map(|words| selections(*words, shared))
         .map(|program| (program, architecture))
         .collect();
+    all.extend(Words::ALL.map(|words| (filter(words), architecture)));
     // Float32 and Int64.
     for words in [Words::ALL[8], Words::ALL[11]] {
         for file in [KernelFile::Bucket, KernelFile::TopK, KernelFile::WarpSelect] {
@@ -99,7 +111,11 @@ fn selections_compile_for_other_cards() {
         .flat_map(|(architecture, shared)| {
             let [_, masked] = selections(Words::ALL[8], *shared);
             let [plain, _] = selections(Words::ALL[11], *shared);
-            [(masked, *architecture), (plain, *architecture)]
+            [
+                (masked, *architecture),
+                (plain, *architecture),
+                (filter(Words::ALL[11]), *architecture),
+            ]
         })
         .collect();
     compile(nvrtc, &distinct(&all), &all);

@@ -7,7 +7,11 @@ mod cli;
 #[cfg(feature = "cli")]
 mod cli_memory;
 #[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "cuda")]
 mod cuda_kernels;
+#[cfg(feature = "cuda")]
+mod cuda_speed;
 mod embedding;
 mod exec;
 mod failures;

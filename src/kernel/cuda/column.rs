@@ -2,20 +2,26 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, AsArray, BooleanBufferBuilder};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanBufferBuilder};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err, plan_err};
-use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::memory_pool::{
+    MemoryConsumer, MemoryPool, MemoryReservation, UnboundedMemoryPool,
+};
 
 use super::buffer::{DeviceBuffer, Upload};
 use super::device::Card;
-use super::source::storage_bytes;
+use super::select::Shape;
+use super::source::{Words, storage_bytes};
+use crate::key::KeySpec;
 
 /// Values of one type in device memory, with a bitmap where some are NULL.
 #[derive(Debug)]
 pub struct DeviceColumn {
     card: Arc<Card>,
     data_type: DataType,
+    /// Bytes of a value, which may be more than in Arrow.
+    value_bytes: usize,
     rows: u64,
     nulls: u64,
     values: Option<DeviceBuffer>,
@@ -26,6 +32,21 @@ impl DeviceColumn {
     /// Whether values of the type can be there: those with keys of fixed width.
     pub fn supports(data_type: &DataType) -> bool {
         storage_bytes(data_type).is_some()
+    }
+
+    /// The rows of `arrays`, one after the other.
+    ///
+    /// # Errors
+    /// A planning error for a type without keys of fixed width; an internal error if the arrays are not all of that type;
+    /// `ResourcesExhausted` where the card's memory ends; an execution error if the card fails.
+    pub fn upload(card: &Arc<Card>, data_type: &DataType, arrays: &[ArrayRef]) -> Result<Self> {
+        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+        let reservation = MemoryConsumer::new("column for a card").register(&pool);
+        let mut upload = ColumnUpload::try_new(card, data_type, None, reservation)?;
+        for array in arrays {
+            upload.append(array)?;
+        }
+        upload.finish()
     }
 
     /// The card that it is on.
@@ -54,6 +75,11 @@ impl DeviceColumn {
         buffers.map(DeviceBuffer::len).sum()
     }
 
+    /// How its values lie there, ranked as `spec` says.
+    pub(super) fn words(&self, spec: &KeySpec) -> Words {
+        Words::stored(self.value_bytes, spec.encoding())
+    }
+
     pub(super) fn has_nulls(&self) -> bool {
         self.nulls > 0
     }
@@ -71,6 +97,7 @@ impl DeviceColumn {
 pub(crate) struct ColumnUpload {
     card: Arc<Card>,
     data_type: DataType,
+    spec: KeySpec,
     value_bytes: usize,
     rows: u64,
     nulls: u64,
@@ -93,14 +120,21 @@ impl ColumnUpload {
         limit: Option<u64>,
         reservation: MemoryReservation,
     ) -> Result<Self> {
-        let Some(value_bytes) = storage_bytes(data_type) else {
+        let Some(mut value_bytes) = storage_bytes(data_type) else {
             return plan_err!(
                 "a column of type {data_type} cannot be pinned: its values have no fixed-width key"
             );
         };
+        let spec = KeySpec::try_new(data_type)?;
+        // Where a block has too little shared memory for so many values at once.
+        let narrow = Words::stored(value_bytes, spec.encoding());
+        if value_bytes == 1 && Shape::try_new(narrow, card.shared_memory()).is_err() {
+            value_bytes = spec.width().bytes();
+        }
         Ok(Self {
             card: Arc::clone(card),
             data_type: data_type.clone(),
+            spec,
             value_bytes,
             rows: 0,
             nulls: 0,
@@ -123,7 +157,9 @@ impl ColumnUpload {
                 array.data_type()
             );
         }
-        if self.data_type == DataType::Boolean {
+        if Some(self.value_bytes) != storage_bytes(&self.data_type) {
+            self.values.push(self.spec.raw(array)?.as_slice())?;
+        } else if self.data_type == DataType::Boolean {
             let bytes: Vec<u8> = array.as_boolean().values().iter().map(u8::from).collect();
             self.values.push(&bytes)?;
         } else {
@@ -175,6 +211,7 @@ impl ColumnUpload {
         Ok(DeviceColumn {
             card: self.card,
             data_type: self.data_type,
+            value_bytes: self.value_bytes,
             rows: self.rows,
             nulls: self.nulls,
             values,

@@ -14,7 +14,7 @@ use cudarc::driver::sys::{
 };
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverError};
 use cudarc::nvrtc::Ptx;
-use datafusion::common::{Result, exec_datafusion_err, exec_err, resources_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, resources_datafusion_err};
 
 use super::buffer::DeviceBuffer;
 use super::cache::{CubinCache, CubinKey};
@@ -118,7 +118,7 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The error of a call into CUDA.
-pub(super) fn fault(what: &str, error: DriverError) -> datafusion::common::DataFusionError {
+pub(super) fn fault(what: &str, error: DriverError) -> DataFusionError {
     match error.0 {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => resources_datafusion_err!("{what}: the card is out of memory"),
         _ => exec_datafusion_err!("{what}: {error}"),
@@ -230,7 +230,7 @@ impl Card {
     }
 
     /// Remembers a fault that ends all work of the context; what it means for the caller.
-    pub(super) fn failed(&self, what: &str, error: DriverError) -> datafusion::common::DataFusionError {
+    pub(super) fn failed(&self, what: &str, error: DriverError) -> DataFusionError {
         let shown = fault(what, error);
         if !matches!(error.0, CUresult::CUDA_ERROR_OUT_OF_MEMORY) {
             // The first fault is the reason of all others.
@@ -239,12 +239,35 @@ impl Card {
         shown
     }
 
-    /// `bytes` bytes of its memory, whatever is in them, if this crate then holds at most `limit`.
+    /// `bytes` bytes of its memory, whatever is in them, if this crate then holds at most `limit`. Where there are not so many,
+    /// the memory that queries work in is given up first.
     ///
     /// # Errors
     /// `ResourcesExhausted` that names the bytes wanted, held and allowed; an execution error if the card does not answer.
     pub fn allocate(self: &Arc<Self>, bytes: usize, limit: Option<u64>) -> Result<DeviceBuffer> {
         self.check()?;
+        let refused = match self.try_allocate(bytes, limit) {
+            Err(error @ DataFusionError::ResourcesExhausted(_)) => error,
+            other => return other,
+        };
+        // Not the one that the caller works in.
+        let idle = self
+            .workspace
+            .try_lock()
+            .ok()
+            .and_then(|mut workspace| workspace.take());
+        match idle {
+            None => Err(refused),
+            Some(workspace) => {
+                drop(workspace);
+                // Memory goes back when the stream has come to it.
+                self.synchronize("freeing device memory")?;
+                self.try_allocate(bytes, limit)
+            }
+        }
+    }
+
+    fn try_allocate(self: &Arc<Self>, bytes: usize, limit: Option<u64>) -> Result<DeviceBuffer> {
         let wanted = bytes as u64;
         let grown = self
             .held

@@ -20,7 +20,7 @@ use super::column::DeviceColumn;
 use super::device::{Card, Module};
 use super::source::{KernelFile, Program, Words};
 use crate::kernel::may_fail;
-use crate::key::{Encoding, KeyBits};
+use crate::key::{KeyBits, KeySpec};
 
 /// Threads of a block.
 const THREADS: usize = 1024;
@@ -63,12 +63,13 @@ impl Shape {
     /// For values of `words` where a block may have `bytes` of shared memory.
     ///
     /// # Errors
-    /// An execution error where that is too little: less than 64 KiB.
+    /// An execution error where that is too little: less than 64 KiB; for values of one byte, less than about 128 KiB.
     pub fn try_new(words: Words, bytes: usize) -> Result<Self> {
         let (key, per_vector) = (words.key_bytes(), words.per_vector());
         let (cells, mut batch) = match bytes >> 10 {
             200.. => (16384, 4),
             96.. => (8192, 2),
+            _ if per_vector > 4 => (3072, 1),
             _ => (4096, 1),
         };
         let fixed = HEAVY_SLOTS * (key + 4) + ENTRIES * 4 + cells * 4 + 1024;
@@ -98,11 +99,22 @@ impl Shape {
 /// `struct Column` of `kernels/common.cuh`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct ColumnArgument {
+pub(super) struct ColumnArgument {
     values: u64,
     rows: u64,
     validity: u64,
     mask: u64,
+}
+
+impl ColumnArgument {
+    pub(super) fn of(column: &DeviceColumn, mask: u64) -> Self {
+        Self {
+            values: column.values_address(),
+            rows: column.rows(),
+            validity: column.validity_address(),
+            mask,
+        }
+    }
 }
 
 /// `struct Query` of `kernels/sample_select.cu`.
@@ -167,8 +179,8 @@ pub(super) struct Workspace {
 pub struct Selection<'a> {
     /// The column.
     pub column: &'a DeviceColumn,
-    /// How its values are ranked.
-    pub(crate) encoding: Encoding,
+    /// How its values are ranked: of the column's type.
+    pub spec: &'a KeySpec,
     /// Rows that count, a bit each, and how many of them are not NULL; `None`: all that are not NULL.
     pub mask: Option<(&'a DeviceBuffer, u64)>,
     /// Most bytes of device memory that this crate may hold then.
@@ -183,33 +195,27 @@ impl Selection<'_> {
         self.mask.map_or(self.column.valid(), |(_, kept)| kept)
     }
 
-    /// The keys of `ranks`: 1-based, ascending, distinct, at most [`Self::population`].
+    /// The keys of `ranks`: 1-based, ascending, distinct, at most [`Self::population`]. What it cost is added to `report`.
     ///
     /// # Errors
     /// `ResourcesExhausted` where the card's memory, or the limit on it, is too small; an execution error if the card fails;
     /// an internal error for other ranks.
-    pub fn keys(&self, ranks: &[u64]) -> Result<(Vec<KeyBits>, Report)> {
-        let mut report = Report::default();
+    pub fn keys(&self, ranks: &[u64], report: &mut Report) -> Result<Vec<KeyBits>> {
+        let n = self.population();
         let ascending = ranks.windows(2).all(|pair| pair[0] < pair[1]);
-        if !ascending
-            || ranks.first() == Some(&0)
-            || ranks.last().is_some_and(|last| *last > self.population())
-        {
-            return internal_err!(
-                "ranks for a card are ascending and from 1 to {}",
-                self.population()
-            );
+        if !ascending || ranks.first() == Some(&0) || ranks.last().is_some_and(|last| *last > n) {
+            return internal_err!("ranks for a card are ascending and from 1 to {n}");
         }
+        let mut keys = Vec::with_capacity(ranks.len());
         if ranks.is_empty() {
-            return Ok((Vec::new(), report));
+            return Ok(keys);
         }
         may_fail!("cuda_select");
         let prepared = Prepared::try_new(self)?;
-        let mut keys = Vec::with_capacity(ranks.len());
         for some in ranks.chunks(prepared.shape.ranks) {
-            prepared.select(some, &mut keys, &mut report)?;
+            prepared.select(some, &mut keys, report)?;
         }
-        Ok((keys, report))
+        Ok(keys)
     }
 }
 
@@ -238,7 +244,7 @@ impl<'a> Prepared<'a> {
     fn try_new(selection: &'a Selection<'a>) -> Result<Self> {
         let card = selection.column.card();
         card.check()?;
-        let words = Words::try_new(selection.column.data_type(), selection.encoding)?;
+        let words = selection.column.words(selection.spec);
         let shape = Shape::try_new(words, card.shared_memory())?;
         let module = card.module(&Program {
             file: KernelFile::SampleSelect,
@@ -411,7 +417,10 @@ impl<'a> Prepared<'a> {
     fn layout(&self, ranks: usize, share: usize) -> Layout {
         let rows = self.selection.column.rows() as usize;
         let regions = self.card.multiprocessors() as usize;
-        let region = (rows / (4 * share) / regions).next_multiple_of(16).max(4096);
+        let region = (rows / (4 * share) / regions)
+            .next_multiple_of(16)
+            .max(4096 / share)
+            .max(256);
         let listed = if ranks <= 256 { 10 } else { 6 };
         let list_room = (rows / (listed * share)).max(1 << 16);
         let mut end = 0;
@@ -478,12 +487,7 @@ impl<'a> Prepared<'a> {
         let sample = (rows / 16).max(1 << 16).min(most);
         let at = |offset: usize| base + offset as u64;
         QueryArgument {
-            column: ColumnArgument {
-                values: column.values_address(),
-                rows,
-                validity: column.validity_address(),
-                mask: self.selection.mask.map_or(0, |(mask, _)| mask.address()),
-            },
+            column: ColumnArgument::of(column, self.selection.mask.map_or(0, |(mask, _)| mask.address())),
             ranks: at(layout.ranks),
             kept: self.selection.population(),
             control: at(layout.control),
@@ -565,7 +569,11 @@ mod tests {
     fn every_card_has_room_for_every_type() {
         for words in Words::ALL {
             for bytes in OFFERED {
-                let shape = Shape::try_new(words, bytes).unwrap();
+                // Values of one byte are widened there.
+                let Ok(shape) = Shape::try_new(words, bytes) else {
+                    assert!(words.value_bytes() == 1 && bytes < 128 << 10, "{words:?} {bytes}");
+                    continue;
+                };
                 let key = words.key_bytes();
                 assert!(
                     shape.depth >= shape.batch as usize * words.per_vector(),

@@ -4,7 +4,6 @@
 //! all. One compilation serves one kind of column, named by macros (see `kernels/common.cuh`).
 
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::{Result, internal_err};
 
 use crate::key::Encoding;
 
@@ -27,15 +26,18 @@ pub enum KernelFile {
     TopK,
     /// The k greatest keys of each of many rows.
     WarpSelect,
+    /// Rows where a comparison holds.
+    Filter,
 }
 
 impl KernelFile {
     /// All files.
-    pub const ALL: [KernelFile; 4] = [
+    pub const ALL: [KernelFile; 5] = [
         KernelFile::SampleSelect,
         KernelFile::Bucket,
         KernelFile::TopK,
         KernelFile::WarpSelect,
+        KernelFile::Filter,
     ];
 
     /// Name of the file, which NVRTC shows in its messages.
@@ -45,6 +47,7 @@ impl KernelFile {
             KernelFile::Bucket => "bucket.cu",
             KernelFile::TopK => "top_k.cu",
             KernelFile::WarpSelect => "warp_select.cu",
+            KernelFile::Filter => "filter.cu",
         }
     }
 
@@ -55,6 +58,7 @@ impl KernelFile {
             KernelFile::Bucket => include_str!("../../../kernels/bucket.cu"),
             KernelFile::TopK => include_str!("../../../kernels/top_k.cu"),
             KernelFile::WarpSelect => include_str!("../../../kernels/warp_select.cu"),
+            KernelFile::Filter => include_str!("../../../kernels/filter.cu"),
         })
     }
 }
@@ -122,21 +126,15 @@ impl Words {
         }
     }
 
-    /// Values of `data_type`, ranked by `encoding`.
-    ///
-    /// # Errors
-    /// An internal error if values of the type have no fixed width.
-    pub(crate) fn try_new(data_type: &DataType, encoding: Encoding) -> Result<Self> {
-        let Some(bytes) = storage_bytes(data_type) else {
-            return internal_err!("values of type {data_type} have no fixed width on a card");
-        };
+    /// Values of `bytes` bytes each, ranked by `encoding`.
+    pub(crate) fn stored(bytes: usize, encoding: Encoding) -> Self {
         let encoding = match encoding {
             Encoding::Unsigned(_) => 0,
             Encoding::Signed(_) => 1,
             Encoding::Float(_) => 2,
             Encoding::FloatTotal(_) => 3,
         };
-        Ok(Self::new(8 * bytes as u32, encoding))
+        Self::new(8 * bytes as u32, encoding)
     }
 
     /// Bytes of a value.
@@ -229,7 +227,7 @@ mod tests {
         ] {
             let encoding = Encoding::of(&data_type).unwrap();
             for encoding in [encoding, encoding.total_order()] {
-                let words = Words::try_new(&data_type, encoding).unwrap();
+                let words = Words::stored(storage_bytes(&data_type).unwrap(), encoding);
                 assert!(Words::ALL.contains(&words), "{data_type}");
             }
         }
