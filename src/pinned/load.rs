@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, TableReference, plan_err};
-use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream};
 use datafusion::prelude::{Expr, SessionContext};
 use futures::StreamExt;
@@ -47,33 +48,9 @@ pub(super) async fn load(
         .collect();
     let task = ctx.task_ctx();
     let memory = MemoryConsumer::new("PIN TABLE").register(task.memory_pool());
-    let (sender, mut batches) = mpsc::channel::<RecordBatch>(WAITING);
+    let (sender, batches) = mpsc::channel::<RecordBatch>(WAITING);
     // Calls into the driver wait: not on a thread of the runtime.
-    let copying = SpawnedTask::spawn_blocking(move || {
-        let card = Card::get(ordinal)?;
-        let uploads = types
-            .iter()
-            .map(|data_type| ColumnUpload::try_new(&card, data_type, limit, memory.new_empty()));
-        let mut uploads = uploads.collect::<Result<Vec<_>>>()?;
-        let mut rows = 0;
-        let mut complete = false;
-        while let Some(batch) = batches.blocking_recv() {
-            // The last batch is an empty one: a reader that failed sends none.
-            complete = batch.num_rows() == 0;
-            rows += batch.num_rows() as u64;
-            for (upload, array) in uploads.iter_mut().zip(batch.columns()) {
-                upload.append(array)?;
-            }
-        }
-        let columns = match complete {
-            true => uploads
-                .into_iter()
-                .map(ColumnUpload::finish)
-                .collect::<Result<Vec<_>>>()?,
-            false => Vec::new(),
-        };
-        Ok::<_, DataFusionError>((card, rows, columns))
-    });
+    let copying = SpawnedTask::spawn_blocking(move || copy(batches, &types, ordinal, limit, &memory));
     let read = async move {
         let mut stream = execute_stream(Arc::clone(&plan), task)?;
         while let Some(batch) = stream.next().await {
@@ -88,26 +65,62 @@ pub(super) async fn load(
     };
     let (read, copied) = futures::future::join(read, copying.join()).await;
     read?;
-    let (card, rows, pinned) = copied.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
-    let columns = columns.iter().zip(pinned).map(|(name, column)| PinnedColumn {
-        name: (*name).to_owned(),
-        column,
-    });
+    let copied = copied.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
+    let columns = columns
+        .iter()
+        .zip(copied.columns)
+        .map(|(name, column)| PinnedColumn {
+            name: (*name).to_owned(),
+            column,
+        });
     Ok(PinnedTable {
         name: table.to_string(),
         schema,
-        card,
+        card: copied.card,
         columns: columns.collect(),
-        rows,
+        rows: copied.rows,
     })
 }
 
+/// Columns on a card.
+struct Copied {
+    card: Arc<Card>,
+    rows: u64,
+    columns: Vec<DeviceColumn>,
+}
+
+/// Copies batches as they come, until one without rows ends them; if none does, what they come from failed, and the columns
+/// are worth nothing.
+fn copy(
+    mut batches: mpsc::Receiver<RecordBatch>,
+    types: &[DataType],
+    ordinal: usize,
+    limit: Option<u64>,
+    memory: &MemoryReservation,
+) -> Result<Copied> {
+    let card = Card::get(ordinal)?;
+    let upload = |data_type| ColumnUpload::try_new(&card, data_type, limit, memory.new_empty());
+    let mut uploads = types.iter().map(upload).collect::<Result<Vec<_>>>()?;
+    let (mut rows, mut complete) = (0, false);
+    while let Some(batch) = batches.blocking_recv() {
+        complete = batch.num_rows() == 0;
+        rows += batch.num_rows() as u64;
+        for (upload, array) in uploads.iter_mut().zip(batch.columns()) {
+            upload.append(array)?;
+        }
+    }
+    let columns = match complete {
+        true => uploads
+            .into_iter()
+            .map(ColumnUpload::finish)
+            .collect::<Result<Vec<_>>>()?,
+        false => Vec::new(),
+    };
+    Ok(Copied { card, rows, columns })
+}
+
 /// The columns exist, once each, and can be on a card.
-fn check(
-    table: &TableReference,
-    schema: &datafusion::arrow::datatypes::Schema,
-    columns: &[&str],
-) -> Result<()> {
+fn check(table: &TableReference, schema: &Schema, columns: &[&str]) -> Result<()> {
     if columns.is_empty() {
         return plan_err!("no columns to pin of table {table}: name at least one");
     }

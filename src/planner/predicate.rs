@@ -111,7 +111,7 @@ impl Translation<'_> {
 /// The least and the greatest key that a comparison takes for `key`: both zeros are one number.
 fn equals(spec: &KeySpec, key: KeyBits) -> (KeyBits, KeyBits) {
     match spec.float(key) {
-        Some(number) if number == 0.0 => (spec.float_key(-0.0), spec.float_key(0.0)),
+        Some(0.0) => (spec.float_key(-0.0), spec.float_key(0.0)),
         _ => (key, key),
     }
 }

@@ -15,6 +15,9 @@ use super::source::Program;
 /// Environment variable that names the library's file.
 pub const NVRTC_VARIABLE: &str = "QUANTILES_NVRTC";
 
+/// The version from which on a compilation is asked to use all processors, which takes 60% of the time.
+const PARALLEL: (i32, i32) = (13, 0);
+
 type Handle = *mut c_void;
 type Code = c_int;
 
@@ -142,7 +145,12 @@ impl Nvrtc {
         let bad = |_| exec_datafusion_err!("a zero byte in {}", file.name());
         let source = CString::new(file.source()).map_err(bad)?;
         let name = CString::new(file.name()).map_err(bad)?;
-        let options = std::iter::once(format!("-arch={architecture}")).chain(program.options());
+        let mut all = program.options();
+        all.push(format!("-arch={architecture}"));
+        if self.version >= PARALLEL {
+            all.push("--split-compile=0".to_owned());
+        }
+        let options = all.into_iter();
         let options = options
             .map(CString::new)
             .collect::<Result<Vec<_>, _>>()
