@@ -398,33 +398,34 @@ fn small_cards() {
     }
 }
 
+/// What a statement gives, of this crate or of DataFusion.
+async fn run(ctx: &SessionContext, sql: &str) -> Vec<RecordBatch> {
+    let frame = pinned::sql(ctx, sql).await;
+    let frame = frame.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    frame.collect().await.unwrap()
+}
+
+/// A table of columns made of `value`, which runs through `range`.
+async fn make(ctx: &SessionContext, table: &str, columns: &str, range: &str) {
+    run(
+        ctx,
+        &format!("CREATE TABLE {table} AS SELECT {columns} FROM generate_series({range})"),
+    )
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pinned_tables_are_snapshots() {
     let Some(card) = card() else { return };
     let ctx = session(2);
     let ask = "SELECT exact_quantiles(x, [0, 1]) FROM s";
-    pinned::sql(
-        &ctx,
-        "CREATE TABLE s AS SELECT value AS x, -value AS y FROM generate_series(1, 1000)",
-    )
-    .await
-    .unwrap()
-    .collect()
-    .await
-    .unwrap();
-    pinned::sql(&ctx, "PIN TABLE s (x)").await.unwrap();
-    let shown = pinned::sql(&ctx, "SHOW PINNED")
-        .await
-        .unwrap()
-        .collect()
-        .await
-        .unwrap();
+    make(&ctx, "s", "value AS x, -value AS y", "1, 1000").await;
+    run(&ctx, "PIN TABLE s (x)").await;
+    let shown = run(&ctx, "SHOW PINNED").await;
     let expected = format!("datafusion.public.s | x | 1000 | 8000 | cuda:0 | {}", card.name());
     assert_eq!(texts(&shown), [expected]);
     assert_eq!(row(&ctx, ask).await, "[1, 1000]");
-    query(&ctx, "INSERT INTO s VALUES (0, 0), (5000, 0)")
-        .await
-        .unwrap();
+    run(&ctx, "INSERT INTO s VALUES (0, 0), (5000, 0)").await;
     assert_eq!(row(&ctx, ask).await, "[1, 1000]");
     // Not on the card: other columns, groups, other aggregates, parts of the rows.
     assert_eq!(
@@ -457,9 +458,7 @@ async fn pinned_tables_are_snapshots() {
         .await,
         "1000"
     );
-    query(&ctx, "CREATE VIEW v AS SELECT y AS x, x AS y FROM s")
-        .await
-        .unwrap();
+    run(&ctx, "CREATE VIEW v AS SELECT y AS x, x AS y FROM s").await;
     assert_eq!(
         row(&ctx, "SELECT exact_quantiles(x, 1), exact_quantiles(y, 0) FROM v").await,
         "0 | 0"
@@ -474,47 +473,25 @@ async fn pinned_tables_are_snapshots() {
     assert_eq!(row(&ctx, ask).await, "[0, 5000]");
     set(&ctx, "device", "auto").await;
     // Another table of the name and schema; of another schema; of no schema at all.
-    query(&ctx, "DROP TABLE s").await.unwrap();
+    run(&ctx, "DROP TABLE s").await;
     assert!(
         error(&ctx, ask)
             .await
             .contains("table 'datafusion.public.s' not found")
     );
-    query(
-        &ctx,
-        "CREATE TABLE s AS SELECT value AS x, value AS y FROM generate_series(7, 8)",
-    )
-    .await
-    .unwrap();
+    make(&ctx, "s", "value AS x, value AS y", "7, 8").await;
     assert_eq!(row(&ctx, ask).await, "[1, 1000]");
-    query(&ctx, "DROP TABLE s").await.unwrap();
-    query(
-        &ctx,
-        "CREATE TABLE s AS SELECT CAST(value AS INT) AS x, value AS y FROM generate_series(7, 8)",
-    )
-    .await
-    .unwrap();
+    run(&ctx, "DROP TABLE s").await;
+    make(&ctx, "s", "CAST(value AS INT) AS x, value AS y", "7, 8").await;
     assert_eq!(row(&ctx, ask).await, "[7, 8]");
     // A name that means another table by now.
-    query(&ctx, "DROP TABLE s").await.unwrap();
-    query(
-        &ctx,
-        "CREATE TABLE s AS SELECT value AS x, value AS y FROM generate_series(20, 30)",
-    )
-    .await
-    .unwrap();
-    query(&ctx, "CREATE SCHEMA other").await.unwrap();
-    query(
-        &ctx,
-        "CREATE TABLE other.s AS SELECT value AS x, value AS y FROM generate_series(40, 50)",
-    )
-    .await
-    .unwrap();
-    query(&ctx, "CREATE VIEW w AS SELECT x FROM s").await.unwrap();
-    pinned::sql(&ctx, "PIN TABLE other.s (x)").await.unwrap();
-    query(&ctx, "SET datafusion.catalog.default_schema = 'other'")
-        .await
-        .unwrap();
+    run(&ctx, "DROP TABLE s").await;
+    make(&ctx, "s", "value AS x, value AS y", "20, 30").await;
+    run(&ctx, "CREATE SCHEMA other").await;
+    make(&ctx, "other.s", "value AS x, value AS y", "40, 50").await;
+    run(&ctx, "CREATE VIEW w AS SELECT x FROM s").await;
+    run(&ctx, "PIN TABLE other.s (x)").await;
+    run(&ctx, "SET datafusion.catalog.default_schema = 'other'").await;
     assert_eq!(
         row(&ctx, "SELECT exact_quantiles(x, [0, 1]) FROM s").await,
         "[40, 50]"
@@ -523,24 +500,13 @@ async fn pinned_tables_are_snapshots() {
         row(&ctx, "SELECT exact_quantiles(x, [0, 1]) FROM public.w").await,
         "[20, 30]"
     );
-    query(&ctx, "SET datafusion.catalog.default_schema = 'public'")
-        .await
-        .unwrap();
+    run(&ctx, "SET datafusion.catalog.default_schema = 'public'").await;
     // Pinned again: what is there now.
-    pinned::sql(&ctx, "PIN TABLE s (y, x)").await.unwrap();
+    run(&ctx, "PIN TABLE s (y, x)").await;
     assert_eq!(row(&ctx, ask).await, "[20, 30]");
-    pinned::sql(&ctx, "UNPIN TABLE s").await.unwrap();
-    pinned::sql(&ctx, "UNPIN TABLE other.s").await.unwrap();
-    assert!(
-        pinned::sql(&ctx, "SHOW PINNED")
-            .await
-            .unwrap()
-            .collect()
-            .await
-            .unwrap()[0]
-            .num_rows()
-            == 0
-    );
+    run(&ctx, "UNPIN TABLE s").await;
+    run(&ctx, "UNPIN TABLE other.s").await;
+    assert!(texts(&run(&ctx, "SHOW PINNED").await).is_empty());
     assert!(physical_plan(&ctx, ask).await.starts_with("QuantilesExec"));
 }
 
