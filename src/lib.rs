@@ -32,8 +32,11 @@
 //! - [`key`]: types as unsigned integers, or byte strings, of the same order
 //! - `pinned` (feature `cuda`): tables in the memory of an NVIDIA card, and `PIN TABLE`
 //! - [`config`]: the options `quantiles.*`
+//! - `ballista` (feature `ballista`): a cluster's scheduler, executors and clients
 //! - [`dataframe`], [`compute`]: use without SQL, and without a session
 
+#[cfg(feature = "ballista")]
+pub mod ballista;
 pub mod compute;
 pub mod config;
 pub mod dataframe;

@@ -73,6 +73,12 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
+    /// The byte that comes next, if one is left.
+    #[cfg(feature = "ballista")]
+    pub(crate) fn peek(&self) -> Option<u8> {
+        self.rest.first().copied()
+    }
+
     pub(crate) fn byte(&mut self, what: &str) -> Result<u8> {
         Ok(self.take(1, what)?[0])
     }

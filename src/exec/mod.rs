@@ -19,6 +19,8 @@ mod quantiles;
 mod room;
 mod run;
 mod scan;
+pub mod staged;
+mod values;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;

@@ -19,8 +19,7 @@ use datafusion::physical_plan::{
 
 use super::aggregate::{Aggregates, ExecAggregate};
 use super::run::{Run, RunMetrics};
-use crate::kernel::CpuBackend;
-use crate::kernel::memory::Workspace;
+use super::values::ValueSolver;
 use crate::select::StrategyName;
 
 /// Exact quantiles over a whole input, with plain aggregates beside them. One partition, one row.
@@ -202,16 +201,10 @@ impl ExecutionPlan for QuantilesExec {
         let streams = (0..partitions).map(|i| self.input.execute(i, Arc::clone(&context)));
         let streams = streams.collect::<Result<Vec<_>>>()?;
         let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
-        let workspace = Workspace::new(memory.new_empty());
         let run = Run {
             aggregates: Arc::clone(&self.aggregates),
-            strategy: self.strategy,
             schema: Arc::clone(&self.schema),
-            threads: context.session_config().target_partitions(),
-            backend: CpuBackend::in_workspace(&context.runtime_env(), Arc::clone(&workspace)),
-            workspace,
-            pool: Arc::clone(context.memory_pool()),
-            memory,
+            solver: ValueSolver::new(self.strategy, memory, &context),
             metrics: RunMetrics::new(&self.metrics),
         };
         let baseline = run.metrics.baseline.clone();

@@ -7,9 +7,9 @@ use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 
 use super::scan::Kept;
-use crate::kernel::Stop;
 use crate::kernel::choose::{Plan, Room};
 use crate::kernel::memory::Workspace;
+use crate::kernel::{Stop, StopOnDrop};
 use crate::key::Width;
 
 /// What each partition kept of every column that is still to be solved.
@@ -96,14 +96,6 @@ pub(super) async fn make_room(
     let spilled = SpawnedTask::spawn_blocking(move || spill_for(columns, &wanting, &rest, &workspace, &stop));
     let spilled = spilled.join().await;
     spilled.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
-}
-
-struct StopOnDrop(Stop);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.stop();
-    }
 }
 
 /// Has those that hold most write it to disk until the first of `plans` fits; if it never does, the best that

@@ -9,7 +9,6 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::JoinSet;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 use datafusion::logical_expr::Accumulator;
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, Time,
@@ -18,18 +17,15 @@ use datafusion::physical_plan::metrics::{
 use super::aggregate::{Aggregates, KeyColumn, Output, QuantilesCall};
 use super::room::{Columns, Wanting, make_room};
 use super::scan::{Kept, PartitionScan, in_order};
+use super::values::ValueSolver;
 use crate::functions::gk::bounds_rows;
 use crate::functions::{Selected, SelectedColumn};
-use crate::kernel::choose::Plan;
-use crate::kernel::memory::Workspace;
-use crate::kernel::values::Values;
-use crate::kernel::{CpuBackend, Stop, may_fail};
-use crate::key::Width;
-use crate::select::by_value::{ValueSelection, ValueSolution};
+use crate::kernel::{Stop, may_fail};
+use crate::select::by_value::ValueSolution;
 use crate::select::distinct::solve_distinct;
 use crate::select::splitters::nearest_splitters;
 use crate::select::workers::Workers;
-use crate::select::{Ask, LocalShards, Solution, StrategyName, solve};
+use crate::select::{Ask, LocalShards, Solution, solve};
 
 /// Metrics of one execution. Their names are stable.
 pub(super) struct RunMetrics {
@@ -112,15 +108,8 @@ pub(super) enum Solved {
 /// One execution of the operator.
 pub(super) struct Run {
     pub(super) aggregates: Arc<Aggregates>,
-    pub(super) strategy: StrategyName,
     pub(super) schema: SchemaRef,
-    /// Shards of one column that are worked on at a time.
-    pub(super) threads: usize,
-    pub(super) memory: MemoryReservation,
-    pub(super) pool: Arc<dyn MemoryPool>,
-    pub(super) backend: CpuBackend,
-    /// What the rounds work in.
-    pub(super) workspace: Arc<Workspace>,
+    pub(super) solver: ValueSolver,
     pub(super) metrics: RunMetrics,
 }
 
@@ -153,7 +142,7 @@ impl Run {
             self.metrics.select_time.add_elapsed(start);
             self.metrics.baseline.elapsed_compute().add_elapsed(start);
         }
-        let (files, bytes) = self.backend.spilled();
+        let (files, bytes) = self.solver.backend.spilled();
         self.metrics.spill_count.add(files as usize);
         self.metrics.spilled_bytes.add(bytes as usize);
         let mut plain = merged(accumulators)?;
@@ -166,8 +155,8 @@ impl Run {
         for (partition, stream) in streams.into_iter().enumerate() {
             let scan = PartitionScan::try_new(
                 &self.aggregates,
-                &self.backend,
-                &self.memory,
+                &self.solver.backend,
+                &self.solver.memory,
                 self.metrics.input_rows.clone(),
                 [
                     self.metrics.scan_time.clone(),
@@ -202,7 +191,15 @@ impl Run {
             each: 0,
             free: 0,
         };
-        let (mut columns, plan) = self.make_room(columns, wanting).await?;
+        let solver = &self.solver;
+        let (mut columns, plan) = make_room(
+            columns,
+            wanting,
+            solver.threads,
+            solver.pool.as_ref(),
+            &solver.workspace,
+        )
+        .await?;
         let own = std::mem::take(&mut columns[column]);
         let lanes = own.into_iter().filter_map(|kept| match kept {
             Kept::Keys(lane) => Some(lane),
@@ -210,26 +207,15 @@ impl Run {
         });
         // Dropping the shards, be it with this future, stops their kernels: a flag for each column.
         let mut shards = LocalShards::new(width, lanes.collect(), plan.threads, Stop::default())
-            .within(plan.room, Arc::clone(&self.workspace));
+            .within(plan.room, Arc::clone(&solver.workspace));
         let asks = self.asks(column);
         let solution = match *buckets {
             _ if distinct => solve_distinct(&mut shards, &Workers::new(plan.threads), &asks).await?,
             Some(buckets) => nearest_splitters(&mut shards, buckets, &asks).await?,
-            None => solve(&mut shards, self.strategy, &asks).await?,
+            None => solve(&mut shards, solver.strategy, &asks).await?,
         };
         self.metrics.record(&solution);
         Ok((columns, Solved::Keys(solution)))
-    }
-
-    async fn make_room(&self, columns: Columns, wanting: Wanting) -> Result<(Columns, Plan)> {
-        make_room(
-            columns,
-            wanting,
-            self.threads,
-            self.pool.as_ref(),
-            &self.workspace,
-        )
-        .await
     }
 
     fn asks(&self, column: usize) -> Vec<&Ask> {
@@ -239,31 +225,9 @@ impl Run {
 
     /// The same over a column of values without keys.
     async fn solve_values(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
-        let reading = columns[column].iter().map(Kept::reading_bytes);
-        let wanting = Wanting {
-            n: columns[column].iter().map(Kept::len).sum(),
-            width: Width::W128,
-            distinct: false,
-            each: reading.max().unwrap_or(0) + ValueSelection::THREAD_BYTES,
-            free: ValueSelection::LANE_BYTES,
-        };
-        let (mut columns, plan) = self.make_room(columns, wanting).await?;
-        let own = std::mem::take(&mut columns[column]);
-        let values = own.into_iter().filter_map(|kept| match kept {
-            Kept::Keys(_) => None,
-            Kept::Bytes(_, values) => Some(*values),
-        });
-        let selection = ValueSelection {
-            backend: Arc::new(self.backend.clone()),
-            strategy: self.strategy,
-            workers: Workers::new(plan.threads),
-            memory: self.memory.new_empty(),
-            workspace: Arc::clone(&self.workspace),
-            room: plan.room,
-            disk: self.backend.disk(),
-        };
-        let values = Values::merged(values.collect());
-        let solution = selection.solve(values, &self.asks(column)).await?;
+        let distinct = self.aggregates.columns[column].distinct;
+        let asks = self.asks(column);
+        let (columns, solution) = self.solver.solve(columns, column, distinct, &asks).await?;
         self.metrics.record_levels(&solution);
         Ok((columns, Solved::Bytes(solution)))
     }

@@ -23,7 +23,7 @@ use crate::kernel::{Backend, CpuBackend, Lane, Stop, may_fail};
 use crate::key::ByteSpec;
 
 /// A scan gives way to others, and to being cancelled, after so much work.
-const YIELD: Duration = Duration::from_millis(10);
+pub(super) const YIELD: Duration = Duration::from_millis(10);
 
 /// What a task for each partition gives, in the order of partitions, so that merging is reproducible. The first error ends
 /// the others.

@@ -17,8 +17,9 @@ use super::FunctionName;
 use super::accumulator::{QuantilesAccumulator, Selected, state_type};
 use super::call::evaluated_quantiles;
 use super::frame::SlidingQuantilesAccumulator;
+use super::frame_values::SlidingValuesAccumulator;
 use super::groups::QuantilesGroupsAccumulator;
-use super::rows::{SlidingValuesAccumulator, ValuesAccumulator, ValuesGroupsAccumulator};
+use super::rows::{ValuesAccumulator, ValuesGroupsAccumulator};
 use crate::select::quantile::{Ask, Method, Quantiles};
 
 /// Exact quantiles of a column under one name, by one method, counted from one end.
@@ -71,6 +72,12 @@ impl ExactQuantiles {
             bound: Some(quantiles),
             ..Self::new(self.called, self.method, self.descending)
         }
+    }
+
+    /// Quantiles that are not an argument.
+    #[cfg(feature = "ballista")]
+    pub(super) fn bound(&self) -> Option<&Quantiles> {
+        self.bound.as_ref()
     }
 
     /// The name that users write.

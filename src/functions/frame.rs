@@ -7,6 +7,7 @@
 //! logarithmic in the frame ([`OrderedKeys`]), for each quantile; ranks are computed anew only when the number of values
 //! has changed.
 
+use std::fmt::Debug;
 use std::mem::size_of;
 
 use datafusion::arrow::array::{Array, ArrayRef};
@@ -14,7 +15,7 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 use datafusion::logical_expr::Accumulator;
 
 use super::accumulator::{SelectedColumn, state_rows};
-use crate::key::{Key, KeyBits, Width};
+use crate::key::{Key, KeyBits, KeySpec, Width};
 use crate::select::ordered::OrderedKeys;
 use crate::select::quantile::{Interpolation, Picks};
 
@@ -207,27 +208,77 @@ impl Frame {
     }
 }
 
+/// Values of a column that come and go.
+pub(super) trait Moving<S>: Debug + Send + Sync + 'static {
+    /// Adds what is not NULL.
+    fn insert(&mut self, column: &SelectedColumn<S>, values: &ArrayRef) -> Result<()>;
+
+    /// Takes out what is not NULL.
+    fn remove(&mut self, column: &SelectedColumn<S>, values: &ArrayRef) -> Result<()>;
+
+    /// The value of a row with this frame.
+    fn evaluate(&mut self, column: &SelectedColumn<S>) -> Result<ScalarValue>;
+
+    /// All values.
+    fn state(&self, column: &SelectedColumn<S>) -> Result<Vec<ScalarValue>>;
+
+    /// Bytes held.
+    fn size(&self) -> usize;
+}
+
+impl Moving<KeySpec> for Frame {
+    fn insert(&mut self, column: &SelectedColumn, values: &ArrayRef) -> Result<()> {
+        self.insert(column, values.as_ref())
+    }
+
+    fn remove(&mut self, column: &SelectedColumn, values: &ArrayRef) -> Result<()> {
+        self.remove(column, values.as_ref())
+    }
+
+    fn evaluate(&mut self, column: &SelectedColumn) -> Result<ScalarValue> {
+        self.evaluate(column)
+    }
+
+    fn state(&self, column: &SelectedColumn) -> Result<Vec<ScalarValue>> {
+        column.state(&self.keys())
+    }
+
+    fn size(&self) -> usize {
+        self.size()
+    }
+}
+
 /// A frame that moves.
 #[derive(Debug)]
-pub(super) struct SlidingQuantilesAccumulator {
-    column: SelectedColumn,
-    frame: Frame,
+pub(super) struct SlidingAccumulator<S, F> {
+    column: SelectedColumn<S>,
+    frame: F,
 }
+
+impl<S, F> SlidingAccumulator<S, F> {
+    /// Over the values of `column`; `frame` has none yet.
+    pub(super) fn over(column: SelectedColumn<S>, frame: F) -> Self {
+        Self { column, frame }
+    }
+}
+
+/// One of keys.
+pub(super) type SlidingQuantilesAccumulator = SlidingAccumulator<KeySpec, Frame>;
 
 impl SlidingQuantilesAccumulator {
     pub(super) fn try_new(column: SelectedColumn) -> Result<Self> {
         let frame = Frame::try_new(&column)?;
-        Ok(Self { column, frame })
+        Ok(Self::over(column, frame))
     }
 }
 
-impl Accumulator for SlidingQuantilesAccumulator {
+impl<S: Debug + Send + Sync + 'static, F: Moving<S>> Accumulator for SlidingAccumulator<S, F> {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.frame.insert(&self.column, values[0].as_ref())
+        self.frame.insert(&self.column, &values[0])
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.frame.remove(&self.column, values[0].as_ref())
+        self.frame.remove(&self.column, &values[0])
     }
 
     fn supports_retract_batch(&self) -> bool {
@@ -243,13 +294,12 @@ impl Accumulator for SlidingQuantilesAccumulator {
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        self.column.state(&self.frame.keys())
+        self.frame.state(&self.column)
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        state_rows(states)?
-            .iter()
-            .flatten()
-            .try_for_each(|list| self.frame.insert(&self.column, list.as_ref()))
+        let lists = state_rows(states)?;
+        let mut lists = lists.iter().flatten();
+        lists.try_for_each(|list| self.frame.insert(&self.column, &list))
     }
 }

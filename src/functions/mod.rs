@@ -18,12 +18,16 @@ mod call;
 mod exact_quantiles;
 mod expr_planner;
 mod frame;
+mod frame_values;
 pub mod gk;
 mod groups;
+mod guarded;
 mod moving;
 mod names;
 mod percentile_cont;
 mod rows;
+#[cfg(feature = "ballista")]
+pub(crate) mod wire;
 
 use std::sync::{Arc, LazyLock};
 
@@ -38,6 +42,9 @@ pub use exact_quantiles::ExactQuantiles;
 pub(crate) use exact_quantiles::ordered_type;
 pub use expr_planner::QuantilesExprPlanner;
 pub use gk::{GkFunction, GkName};
+#[cfg(feature = "ballista")]
+pub(crate) use guarded::DELIVERED_TWICE;
+pub(crate) use guarded::Guarded;
 pub(crate) use moving::MovingQuantiles;
 pub use names::FunctionName;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};

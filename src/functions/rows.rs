@@ -14,6 +14,7 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_
 use datafusion::logical_expr::{Accumulator, EmitTo, GroupsAccumulator};
 
 use super::accumulator::{SelectedColumn, extend, state_rows};
+use super::frame_values::ValuesFrame;
 use super::groups::{emitted_count, extend_groups, group_id, lengths, rows_as_states, starts, state_column};
 use crate::kernel::values::{At, Values};
 use crate::key::{ByteSpec, kept};
@@ -45,21 +46,25 @@ impl SelectedColumn<ByteSpec> {
     }
 
     /// The row of one group, from what was picked for it.
-    fn picked_row(&self, picked: &Picked, n: u64) -> Result<ScalarValue> {
+    pub(super) fn picked_row(&self, picked: &Picked, n: u64) -> Result<ScalarValue> {
         self.row(picked.finish(self.spec())?, n)
     }
 
-    fn array(&self, values: &Values, places: impl Iterator<Item = At>) -> Result<ArrayRef> {
+    pub(super) fn array(&self, values: &Values, places: impl Iterator<Item = At>) -> Result<ArrayRef> {
         let bytes: Vec<&[u8]> = places.map(|at| values.value(at)).collect();
         self.spec().to_array(&bytes)
     }
 }
 
-/// Values of one group, in any order.
+/// Values of one group, in any order; of a window frame that grows, in order from the second answer on.
 #[derive(Debug)]
 pub(super) struct ValuesAccumulator {
     column: SelectedColumn<ByteSpec>,
     values: Values,
+    /// That of `values`, until more come.
+    answer: Option<ScalarValue>,
+    /// All values, once there were some after an answer.
+    frame: Option<Box<ValuesFrame>>,
 }
 
 impl ValuesAccumulator {
@@ -67,157 +72,63 @@ impl ValuesAccumulator {
         Self {
             column,
             values: Values::default(),
+            answer: None,
+            frame: None,
+        }
+    }
+
+    fn add(&mut self, values: &ArrayRef) -> Result<()> {
+        if self.answer.take().is_some() {
+            // Whoever asks between values will ask again.
+            self.frame = Some(Box::new(ValuesFrame::of(&self.column, take(&mut self.values))?));
+        }
+        match &mut self.frame {
+            Some(frame) => frame.insert(&self.column, values),
+            None => self.values.append(self.column.spec(), values, None).map(drop),
         }
     }
 }
 
 impl Accumulator for ValuesAccumulator {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.values.append(self.column.spec(), &values[0], None)?;
-        Ok(())
+        self.add(&values[0])
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
+        if let Some(frame) = &mut self.frame {
+            return frame.evaluate(&self.column);
+        }
+        if let Some(answer) = &self.answer {
+            return Ok(answer.clone());
+        }
         let places: Vec<At> = self.values.places().collect();
         let mut picked = Picked::new(self.column.ask().method);
         if !places.is_empty() {
             self.column.pick(&self.values, &places, &mut picked)?;
         }
-        self.column.picked_row(&picked, places.len() as u64)
+        let answer = self.column.picked_row(&picked, places.len() as u64)?;
+        self.answer = Some(answer.clone());
+        Ok(answer)
     }
 
     fn size(&self) -> usize {
-        size_of::<Self>() + self.values.held_bytes()
+        let frame = self.frame.as_ref().map_or(0, |frame| frame.size());
+        size_of::<Self>() + self.values.held_bytes() + frame
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        self.column
-            .state_of(self.column.array(&self.values, self.values.places())?)
-    }
-
-    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        for list in state_rows(states)?.iter().flatten() {
-            self.values.append(self.column.spec(), &list, None)?;
-        }
-        Ok(())
-    }
-}
-
-/// Values of a moving window frame. A step costs a search by comparing values, and a move of the places above.
-#[derive(Debug)]
-pub(super) struct SlidingValuesAccumulator {
-    column: SelectedColumn<ByteSpec>,
-    /// Those of the frame, and some that have left it.
-    values: Values,
-    /// Places of the frame's values, sorted by them.
-    sorted: Vec<At>,
-}
-
-/// Values that have left the frame and are kept at least, before the others are copied.
-const LEFT: usize = 1024;
-
-impl SlidingValuesAccumulator {
-    pub(super) fn new(column: SelectedColumn<ByteSpec>) -> Self {
-        Self {
-            column,
-            values: Values::default(),
-            sorted: Vec::new(),
-        }
-    }
-
-    /// Drops the values that have left, once they are more than the others.
-    fn compact(&mut self) -> Result<()> {
-        if self.values.len() as usize <= 2 * self.sorted.len() + LEFT {
-            return Ok(());
-        }
-        let all = take(&mut self.values);
-        for at in &mut self.sorted {
-            *at = self.values.push(all.value(*at))?;
-        }
-        Ok(())
-    }
-
-    fn insert(&mut self, array: &ArrayRef) -> Result<()> {
-        let spec = self.column.spec();
-        let kept = kept(array.as_ref(), None)?;
-        let (values, sorted) = (&mut self.values, &mut self.sorted);
-        let before = sorted.len();
-        spec.each(array, kept.as_ref().map(BooleanArray::values), |value| {
-            let at = values.push(value)?;
-            extend(sorted, &[at])
-        })?;
-        if let [at] = sorted[before..] {
-            sorted.truncate(before);
-            let value = values.value(at);
-            let place = sorted.partition_point(|other| values.value(*other) < value);
-            sorted.insert(place, at);
-        } else {
-            // Run-adaptive: what was there is one run already.
-            sorted.sort_by(|a, b| values.value(*a).cmp(values.value(*b)));
-        }
-        Ok(())
-    }
-}
-
-impl Accumulator for SlidingValuesAccumulator {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.insert(&values[0])
-    }
-
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let kept = kept(values[0].as_ref(), None)?;
-        let (held, sorted) = (&self.values, &mut self.sorted);
-        let spec = self.column.spec();
-        spec.each(
-            &values[0],
-            kept.as_ref().map(BooleanArray::values),
-            |value| match sorted.binary_search_by(|at| held.value(*at).cmp(value)) {
-                Ok(at) => {
-                    sorted.remove(at);
-                    Ok(())
-                }
-                Err(_) => internal_err!("a window retracts a value that it never added"),
-            },
-        )?;
-        self.compact()
-    }
-
-    fn supports_retract_batch(&self) -> bool {
-        true
-    }
-
-    fn evaluate(&mut self) -> Result<ScalarValue> {
-        let mut picked = Picked::new(self.column.ask().method);
-        if !self.sorted.is_empty() {
-            let mut distinct = Vec::new();
-            if self.column.is_distinct() {
-                distinct.clone_from(&self.sorted);
-                distinct.dedup_by(|a, b| self.values.value(*a) == self.values.value(*b));
-            }
-            let sorted = if self.column.is_distinct() {
-                &distinct
-            } else {
-                &self.sorted
-            };
-            self.column.pick_sorted(&self.values, sorted, &mut picked)?;
-        }
-        self.column.picked_row(&picked, self.sorted.len() as u64)
-    }
-
-    fn size(&self) -> usize {
-        size_of::<Self>() + self.values.held_bytes() + self.sorted.capacity() * size_of::<At>()
-    }
-
-    fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        let values = self.column.array(&self.values, self.sorted.iter().copied())?;
+        let values = match &self.frame {
+            Some(frame) => frame.array(&self.column)?,
+            None => self.column.array(&self.values, self.values.places())?,
+        };
         self.column.state_of(values)
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        for list in state_rows(states)?.iter().flatten() {
-            self.insert(&list)?;
-        }
-        Ok(())
+        state_rows(states)?
+            .iter()
+            .flatten()
+            .try_for_each(|list| self.add(&list))
     }
 }
 
@@ -357,6 +268,7 @@ mod tests {
     use datafusion::arrow::array::{AsArray, StringArray};
     use datafusion::arrow::datatypes::DataType;
 
+    use super::super::frame_values::SlidingValuesAccumulator;
     use super::*;
     use crate::functions::Selected;
     use crate::select::quantile::{Ask, Method, Quantile};
@@ -473,6 +385,23 @@ mod tests {
             }
             assert!(most < 100_000, "what has left is dropped, held {most}");
         }
+        // Copies of few values cost no memory, and an answer between values is that of a sort.
+        let mut growing = ValuesAccumulator::new(column(0.5, false));
+        for (seen, value) in (0..20_000_u64).map(|i| i * 7919 % 5).enumerate() {
+            let value = StringArray::from_iter_values([format!("one of five values {value}")]);
+            growing.update_batch(&[Arc::new(value)]).unwrap();
+            if seen % 999 == 998 || seen < 3 {
+                let mut inside: Vec<u64> = (0..=seen as u64).map(|i| i * 7919 % 5).collect();
+                inside.sort_unstable();
+                let median = format!("one of five values {}", inside[inside.len().div_ceil(2) - 1]);
+                assert_eq!(growing.evaluate().unwrap(), ScalarValue::from(median.as_str()));
+            }
+        }
+        assert!(growing.size() < 200_000, "{}", growing.size());
+        let state = growing.state().unwrap().remove(0).to_array().unwrap();
+        let mut other = ValuesAccumulator::new(column(1.0, false));
+        other.merge_batch(&[state]).unwrap();
+        assert_eq!(other.values.len(), 20_000);
         let mut sliding = SlidingValuesAccumulator::new(column(0.5, false));
         sliding
             .update_batch(&texts(&[Some("c"), None, Some("a"), Some("b")]))

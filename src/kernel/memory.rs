@@ -93,15 +93,23 @@ impl Held {
         self.bytes += bytes;
         Ok(())
     }
+
+    /// Gives some back.
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        let mut state = self.workspace.lock();
+        state.held -= bytes;
+        let kept = state.held.max(state.aside);
+        let beyond = self.workspace.reservation.size().saturating_sub(kept);
+        self.workspace.reservation.shrink(beyond);
+        drop(state);
+        self.bytes -= bytes;
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut state = self.workspace.lock();
-        state.held -= self.bytes;
-        let kept = state.held.max(state.aside);
-        let beyond = self.workspace.reservation.size().saturating_sub(kept);
-        self.workspace.reservation.shrink(beyond);
+        self.shrink(self.bytes);
     }
 }
 

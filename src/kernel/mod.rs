@@ -64,6 +64,16 @@ impl Stop {
     }
 }
 
+/// Ends the work when nobody waits for it any more.
+#[derive(Debug, Default)]
+pub(crate) struct StopOnDrop(pub(crate) Stop);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
 /// Where lanes come from: one implementation a device.
 pub trait Backend: Debug + Send + Sync {
     /// An empty lane for keys as `spec` says, which reserves what it holds in `reservation`.

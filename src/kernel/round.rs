@@ -233,7 +233,16 @@ impl KeyVec {
         on_keys!(self, keys => select(keys, ranks))
     }
 
-    fn append(&mut self, other: KeyVec) -> Result<()> {
+    /// The same keys in pieces of at most `length`.
+    pub(crate) fn pieces(&self, length: usize) -> impl Iterator<Item = KeyVec> {
+        let piece = move |start: usize| {
+            let end = (start + length).min(self.len());
+            on_keys!(self, keys => KeyVec::of(&keys[start..end]))
+        };
+        (0..self.len()).step_by(length.max(1)).map(piece)
+    }
+
+    pub(crate) fn append(&mut self, other: KeyVec) -> Result<()> {
         match (self, other) {
             (KeyVec::W32(own), KeyVec::W32(other)) => append(own, other),
             (KeyVec::W64(own), KeyVec::W64(other)) => append(own, other),

@@ -7,6 +7,7 @@
 //! keys: what fitted stays in memory. Written values have no places; they are read block by block.
 
 mod chunk;
+mod distinct;
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -17,6 +18,7 @@ use datafusion::common::{Result, internal_datafusion_err, resources_datafusion_e
 use datafusion::execution::memory_pool::MemoryReservation;
 
 pub(crate) use self::chunk::{BLOCK_BYTES, Blocks, Chunk};
+pub(crate) use self::distinct::{DistinctValues, hash};
 use super::Stop;
 use super::cpu::groups::segments::select_by;
 use super::cpu::reserve;
@@ -263,16 +265,17 @@ impl Values {
         Ok((self.len() - before) as usize)
     }
 
+    /// Whether a value of so many bytes needs no more memory.
+    fn has_room(&self, bytes: usize) -> bool {
+        self.chunks.last().is_some_and(|chunk| chunk.has_room(bytes))
+    }
+
     /// Copies one value; where it is until the next one comes, or for good where nothing goes to disk.
     ///
     /// # Errors
     /// As [`Self::append`].
     pub(crate) fn push(&mut self, value: &[u8]) -> Result<At> {
-        if !self
-            .chunks
-            .last()
-            .is_some_and(|chunk| chunk.has_room(value.len()))
-        {
+        if !self.has_room(value.len()) {
             self.make_room(value.len())?;
         }
         let number = self.chunks.len() as u32;

@@ -55,10 +55,7 @@ impl Message for Order {
             }
             Request::Sketch { eps } => {
                 out.push(SKETCH);
-                let (numerator, denominator) = eps.fraction();
-                [numerator, denominator]
-                    .into_iter()
-                    .for_each(|number| put(out, number));
+                put_epsilon(out, *eps);
             }
             Request::Extract { brackets } => {
                 out.push(EXTRACT);
@@ -88,12 +85,7 @@ impl Message for Order {
                     _ => Request::Count { cells, within, keep },
                 }
             }
-            SKETCH => Request::Sketch {
-                eps: Epsilon::from_fraction(
-                    input.number("error fraction")?,
-                    input.number("error fraction")?,
-                )?,
-            },
+            SKETCH => Request::Sketch { eps: epsilon(input)? },
             EXTRACT => Request::Extract {
                 brackets: brackets(input, width)?,
             },
@@ -176,11 +168,21 @@ pub(crate) fn summary(input: &mut Reader<'_>) -> Result<Option<AnySummary>> {
         .transpose()
 }
 
-fn put_width(out: &mut Vec<u8>, width: Width) {
+pub(crate) fn put_epsilon(out: &mut Vec<u8>, eps: Epsilon) {
+    let (numerator, denominator) = eps.fraction();
+    put(out, numerator);
+    put(out, denominator);
+}
+
+pub(crate) fn epsilon(input: &mut Reader<'_>) -> Result<Epsilon> {
+    Epsilon::from_fraction(input.number("error fraction")?, input.number("error fraction")?)
+}
+
+pub(crate) fn put_width(out: &mut Vec<u8>, width: Width) {
     out.push(width.bytes() as u8);
 }
 
-fn width(input: &mut Reader<'_>) -> Result<Width> {
+pub(crate) fn width(input: &mut Reader<'_>) -> Result<Width> {
     match input.byte("width of keys")? {
         4 => Ok(Width::W32),
         8 => Ok(Width::W64),
@@ -189,7 +191,7 @@ fn width(input: &mut Reader<'_>) -> Result<Width> {
     }
 }
 
-fn put_key_vec(out: &mut Vec<u8>, keys: &KeyVec) {
+pub(crate) fn put_key_vec(out: &mut Vec<u8>, keys: &KeyVec) {
     match keys {
         KeyVec::W32(keys) => put_keys_of(out, Width::W32, keys),
         KeyVec::W64(keys) => put_keys_of(out, Width::W64, keys),
@@ -202,7 +204,7 @@ fn put_keys_of<K: Key>(out: &mut Vec<u8>, width: Width, keys: &[K]) {
     put_keys(out, keys);
 }
 
-fn key_vec(input: &mut Reader<'_>) -> Result<KeyVec> {
+pub(crate) fn key_vec(input: &mut Reader<'_>) -> Result<KeyVec> {
     Ok(match width(input)? {
         Width::W32 => KeyVec::W32(input.keys()?),
         Width::W64 => KeyVec::W64(input.keys()?),
@@ -224,7 +226,7 @@ fn put_brackets(out: &mut Vec<u8>, brackets: &Brackets) {
     }
 }
 
-fn put_bracket(out: &mut Vec<u8>, bracket: &Bracket, next: &mut KeyBits) {
+pub(crate) fn put_bracket(out: &mut Vec<u8>, bracket: &Bracket, next: &mut KeyBits) {
     put(out, bracket.first - *next);
     put(out, bracket.last - bracket.first);
     *next = bracket.last.wrapping_add(1);
@@ -236,7 +238,7 @@ fn brackets(input: &mut Reader<'_>, width: Width) -> Result<Brackets> {
 }
 
 /// `next` is the least key that may come; `None` after the greatest.
-fn bracket(input: &mut Reader<'_>, width: Width, next: &mut Option<KeyBits>) -> Result<Bracket> {
+pub(crate) fn bracket(input: &mut Reader<'_>, width: Width, next: &mut Option<KeyBits>) -> Result<Bracket> {
     let (gap, span): (KeyBits, KeyBits) = (input.number("bracket")?, input.number("bracket")?);
     let first = next.and_then(|next| next.checked_add(gap));
     let last = first.and_then(|first| first.checked_add(span));

@@ -224,6 +224,20 @@ impl KeySpec {
         })
     }
 
+    /// How many values are not NULL, and the sum of their mixed keys, modulo 2^64: the same in any order.
+    ///
+    /// # Errors
+    /// An internal error if `values` is not of [`Self::data_type`].
+    pub(crate) fn checksum(&self, values: &dyn Array) -> Result<(u64, u64)> {
+        let dense = dense(values, None)?;
+        let words = fixed::raw(dense.as_deref().unwrap_or(values), &self.data_type)?;
+        Ok(match self.width() {
+            Width::W32 => checksum::<u32>(self.encoding, &words),
+            Width::W64 => checksum::<u64>(self.encoding, &words),
+            Width::W128 => checksum::<u128>(self.encoding, &words),
+        })
+    }
+
     /// The number behind a key of an integer, decimal, Boolean, date or time type (units as in the type).
     pub(crate) fn integer(&self, bits: KeyBits) -> i128 {
         self.encoding.integer(bits)
@@ -263,6 +277,28 @@ impl KeySpec {
 /// A buffer of [`KeySpec::raw`] as words: Arrow aligns buffers to the type that they were made for.
 pub(crate) fn words<K: Key>(raw: &Buffer) -> &[K] {
     bytemuck::cast_slice(raw)
+}
+
+fn checksum<K: Key>(encoding: Encoding, raw: &Buffer) -> (u64, u64) {
+    let words = words::<K>(raw);
+    let (mut keys, mut sum) = ([K::default(); 1024], 0_u64);
+    for block in words.chunks(1024) {
+        let keys = &mut keys[..block.len()];
+        encoding.encode(block, keys);
+        for key in keys {
+            let bits = key.to_bits();
+            sum = sum.wrapping_add(mixed(bits as u64 ^ mixed((bits >> 64) as u64)));
+        }
+    }
+    (words.len() as u64, sum)
+}
+
+/// Steele, Lea and Flood's SplitMix64 (2014).
+fn mixed(word: u64) -> u64 {
+    let mut bits = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
 }
 
 fn encode<K: Key>(encoding: Encoding, raw: &Buffer) -> Vec<KeyBits> {

@@ -25,6 +25,7 @@ mod predicate;
 mod query_planner;
 mod register;
 mod rewrite;
+mod staged;
 mod swap;
 mod windows;
 

@@ -15,6 +15,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 
 use super::QuantilesNode;
 use super::rewrite::{aggregate_call, is_quantiles};
+use super::staged::StagedNode;
 use crate::config::QuantilesOptions;
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, QuantilesCall, QuantilesExec};
 use crate::functions::{ExactQuantiles, GkFunction, constant_quantiles};
@@ -35,6 +36,9 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         session: &dyn Session,
         planning: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        if let Some(staged) = node.as_any().downcast_ref::<StagedNode>() {
+            return staged.exec(physical_inputs).map(Some);
+        }
         let (Some(node), [input]) = (node.as_any().downcast_ref::<QuantilesNode>(), physical_inputs) else {
             return Ok(None);
         };

@@ -18,6 +18,7 @@ use super::builtins::replace_builtins;
 use super::check::check_calls;
 use super::foreign::plan_with_inner;
 use super::rewrite::rewrite;
+use super::staged::into_stages;
 use super::windows::bind_quantiles;
 use crate::config::QuantilesOptions;
 
@@ -29,6 +30,8 @@ type SharedExtensionPlanner = Arc<dyn ExtensionPlanner + Send + Sync>;
 /// Plans ungrouped exact quantiles as [`QuantilesExec`](crate::exec::QuantilesExec), and everything else as before.
 pub struct QuantilesPlanner {
     rest: Rest,
+    /// Whether plans are to be cut into stages.
+    staged: bool,
 }
 
 /// Who plans the rest of a query.
@@ -49,6 +52,16 @@ impl QuantilesPlanner {
     pub fn with_extension_planners(planners: Vec<SharedExtensionPlanner>) -> Self {
         Self {
             rest: Rest::Default(planners),
+            staged: false,
+        }
+    }
+
+    /// For an engine that cuts plans into stages and runs each on many machines: ungrouped quantiles become the stages of
+    /// [`crate::exec::staged`], everything else aggregates that such an engine can send.
+    pub fn staged() -> Self {
+        Self {
+            staged: true,
+            ..Self::new()
         }
     }
 
@@ -61,6 +74,7 @@ impl QuantilesPlanner {
     pub fn wrap(inner: SharedQueryPlanner) -> Self {
         Self {
             rest: Rest::Inner(inner),
+            staged: false,
         }
     }
 }
@@ -98,6 +112,13 @@ impl QueryPlanner for QuantilesPlanner {
             .transform_data(answer_exactly)?
             .transform_data(rewrite)?
             .transform_data(bind_quantiles)?;
+        let rewritten = match self.staged {
+            true => {
+                let strategy = QuantilesOptions::of(session.config_options()).strategy;
+                rewritten.transform_data(|plan| into_stages(plan, strategy))?
+            }
+            false => rewritten,
+        };
         let plan = match &self.rest {
             Rest::Inner(inner) if !rewritten.transformed => {
                 inner.create_physical_plan(logical_plan, session).await

@@ -31,7 +31,7 @@ pub fn register_all(ctx: &SessionContext) -> Result<()> {
     let mut state = shared.write();
     register_functions(&mut state)?;
     match origin(state.query_planner().as_ref()) {
-        Origin::Ours => {}
+        Origin::Ours | Origin::Remote => {}
         Origin::Foreign => warn_foreign(),
         Origin::DataFusion => *state = with_planner(&state),
     }
@@ -84,6 +84,8 @@ fn with_planner(state: &SessionState) -> SessionState {
 enum Origin {
     Ours,
     DataFusion,
+    /// It sends plans to machines that plan them: with this crate, if they have it.
+    Remote,
     Foreign,
 }
 
@@ -94,9 +96,15 @@ fn origin(planner: &(dyn QueryPlanner + Send + Sync)) -> Origin {
         let planner: &dyn Any = state.query_planner().as_ref();
         planner.type_id()
     });
+    #[cfg(feature = "ballista")]
+    let is_remote = crate::ballista::is_client(planner);
+    #[cfg(not(feature = "ballista"))]
+    let is_remote = false;
     let planner: &dyn Any = planner;
     if planner.is::<QuantilesPlanner>() {
         Origin::Ours
+    } else if is_remote {
+        Origin::Remote
     } else if planner.type_id() == *DEFAULT {
         Origin::DataFusion
     } else {
@@ -152,7 +160,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             .map(|planner| origin(planner.as_ref()))
         {
             None | Some(Origin::DataFusion) => self.with_query_planner(Arc::new(QuantilesPlanner::new())),
-            Some(Origin::Ours) => self,
+            Some(Origin::Ours | Origin::Remote) => self,
             Some(Origin::Foreign) => {
                 warn_foreign();
                 self

@@ -61,18 +61,16 @@ pub(super) fn aggregate_call(expr: &Expr) -> Option<&AggregateFunction> {
     }
 }
 
-/// Whether the call runs over what an operator of ours keeps: with groups, or over distinct values, only if values of the
-/// type in `input` have fixed-width keys.
+/// Whether the call runs over what an operator of ours keeps. Those from a sample do so without groups, over all values of
+/// a type in `input` that has fixed-width keys; sketches are better off as accumulators.
 pub(super) fn is_quantiles(call: &AggregateFunction, is_grouped: bool, input: &DFSchema) -> bool {
     let has_keys = || {
         let x = call.params.args.first().map(|x| x.get_type(input));
         matches!(x, Some(Ok(data_type)) if KeySpec::supports(&data_type))
     };
-    let is_plain = !is_grouped && !call.params.distinct;
     match GkFunction::of(&call.func) {
-        // Those from a sample are rounds over all values; sketches are better off as accumulators.
-        Some(function) => function.sampled().is_some() && is_plain && has_keys(),
-        None => ExactQuantiles::of(&call.func).is_some() && (is_plain || has_keys()),
+        Some(function) => function.sampled().is_some() && !is_grouped && !call.params.distinct && has_keys(),
+        None => ExactQuantiles::of(&call.func).is_some(),
     }
 }
 

@@ -220,7 +220,8 @@ fn count(progress: Progress, intervals: &[(Bracket, u32)]) -> Result<Step> {
 }
 
 /// Collects what is left, if anything.
-fn finish(progress: Progress) -> Result<Step> {
+/// Collects the keys of all active buckets.
+pub(crate) fn finish(progress: Progress) -> Result<Step> {
     if progress.is_done() {
         return Ok(Step::Done(progress));
     }

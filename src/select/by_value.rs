@@ -11,6 +11,7 @@
 //! is written to files of its own, so that each level reads no more than it must. It loses where most values share long prefixes without all
 //! of them sharing one: each level then gathers most of what the level before had.
 
+mod distinct;
 mod gather;
 mod level;
 

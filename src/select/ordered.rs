@@ -10,9 +10,10 @@
 //! use on average; many copies of one key take the room of one. Loses to a heap or a sort where all ranks are wanted at
 //! once, after the last change: that is what the rest of this module is for.
 
+use std::cmp::Ordering;
 use std::mem::size_of;
 
-use datafusion::common::{Result, internal_err, resources_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_err};
 
 use crate::key::Key;
 
@@ -94,7 +95,7 @@ impl<T> std::ops::IndexMut<u32> for Nodes<T> {
     }
 }
 
-impl<K: Key> Leaf<K> {
+impl<K: Copy> Leaf<K> {
     fn new() -> Self {
         Leaf {
             keys: Vec::with_capacity(LEAF + 1),
@@ -126,9 +127,9 @@ impl<K: Key> Leaf<K> {
     }
 }
 
-impl<K: Key> Inner<K> {
-    fn child_of(&self, key: K) -> usize {
-        self.bounds.partition_point(|bound| *bound <= key)
+impl<K: Copy> Inner<K> {
+    fn child_of(&self, place: &impl Fn(&K) -> Ordering) -> usize {
+        self.bounds.partition_point(|bound| place(bound).is_le())
     }
 
     /// Takes a child out, with the bound that parts it from a neighbour.
@@ -142,6 +143,34 @@ impl<K: Key> Inner<K> {
 }
 
 impl<K: Key> OrderedKeys<K> {
+    /// Adds one copy of `key`.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` past 2^32 - 1 copies of one key, or as many leaves.
+    pub(crate) fn insert(&mut self, key: K) -> Result<()> {
+        self.insert_by(key, 1, &|other| other.cmp(&key)).map(drop)
+    }
+
+    /// Takes one copy of `key` out.
+    ///
+    /// # Errors
+    /// An internal error if there is none; then nothing changes.
+    pub(crate) fn remove(&mut self, key: K) -> Result<()> {
+        self.remove_by(&|other| other.cmp(&key)).map(drop)
+    }
+}
+
+/// What came in or went.
+#[derive(Clone, Copy)]
+struct Change {
+    /// Ranks.
+    ranks: u64,
+    /// Whether it was the first copy of its key, or the last one.
+    is_key: bool,
+}
+
+/// Keys in an order of the caller's: `place` says how a key lies to the one that is meant.
+impl<K: Copy + Default> OrderedKeys<K> {
     /// No keys. `distinct`: ranks are those of distinct keys.
     pub(crate) fn new(distinct: bool) -> Self {
         Self {
@@ -181,13 +210,13 @@ impl<K: Key> OrderedKeys<K> {
         self.leaves[node].at(index, self.distinct)
     }
 
-    /// Adds one copy of `key`.
+    /// Adds so many copies of a key, at least one; whether they are the first ones.
     ///
     /// # Errors
-    /// `ResourcesExhausted` past 2^32 - 1 copies of one key, or as many leaves.
-    pub(crate) fn insert(&mut self, key: K) -> Result<()> {
-        let (added, split) = self.insert_below(self.root, self.height, key)?;
-        self.count += added;
+    /// As [`Self::insert`].
+    pub(crate) fn insert_by(&mut self, key: K, copies: u32, place: &impl Fn(&K) -> Ordering) -> Result<bool> {
+        let (added, split) = self.insert_below(self.root, self.height, (key, copies), place)?;
+        self.count += added.ranks;
         if let Some(split) = split {
             self.root = self.inners.add(Inner {
                 bounds: vec![split.bound],
@@ -196,18 +225,24 @@ impl<K: Key> OrderedKeys<K> {
             })?;
             self.height += 1;
         }
-        Ok(())
+        Ok(added.is_key)
     }
 
-    /// How many ranks came in, and the new neighbour of `node` if it had to be split.
-    fn insert_below(&mut self, node: u32, level: u32, key: K) -> Result<(u64, Option<Split<K>>)> {
+    /// What came in, and the new neighbour of `node` if it had to be split.
+    fn insert_below(
+        &mut self,
+        node: u32,
+        level: u32,
+        key: (K, u32),
+        place: &impl Fn(&K) -> Ordering,
+    ) -> Result<(Change, Option<Split<K>>)> {
         if level == 0 {
-            return self.insert_into(node, key);
+            return self.insert_into(node, key, place);
         }
-        let at = self.inners[node].child_of(key);
-        let (added, split) = self.insert_below(self.inners[node].children[at], level - 1, key)?;
+        let at = self.inners[node].child_of(place);
+        let (added, split) = self.insert_below(self.inners[node].children[at], level - 1, key, place)?;
         let inner = &mut self.inners[node];
-        inner.counts[at] += added;
+        inner.counts[at] += added.ranks;
         let Some(split) = split else {
             return Ok((added, None));
         };
@@ -225,32 +260,43 @@ impl<K: Key> OrderedKeys<K> {
             bounds: inner.bounds.split_off(middle),
         };
         // The bound between the halves moves up.
-        let bound = inner.bounds.pop().unwrap_or(key);
+        let bound = inner.bounds.pop();
+        let bound = bound.ok_or_else(|| internal_datafusion_err!("children of a node without bounds"))?;
         let count = upper.counts.iter().sum();
         let node = self.inners.add(upper)?;
         Ok((added, Some(Split { bound, node, count })))
     }
 
-    fn insert_into(&mut self, node: u32, key: K) -> Result<(u64, Option<Split<K>>)> {
+    fn insert_into(
+        &mut self,
+        node: u32,
+        (key, more): (K, u32),
+        place: &impl Fn(&K) -> Ordering,
+    ) -> Result<(Change, Option<Split<K>>)> {
         let distinct = self.distinct;
         let leaf = &mut self.leaves[node];
-        let at = match leaf.keys.binary_search(&key) {
+        let at = match leaf.keys.binary_search_by(place) {
             Ok(at) => {
-                let Some(copies) = leaf.copies[at].checked_add(1) else {
+                let Some(copies) = leaf.copies[at].checked_add(more) else {
                     return resources_err!("a window frame holds at most {} copies of one value", u32::MAX);
                 };
                 leaf.copies[at] = copies;
-                let added = u64::from(!distinct);
-                leaf.count += added;
-                return Ok((added, None));
+                let ranks = if distinct { 0 } else { more.into() };
+                leaf.count += ranks;
+                let is_key = false;
+                return Ok((Change { ranks, is_key }, None));
             }
             Err(at) => at,
         };
         leaf.keys.insert(at, key);
-        leaf.copies.insert(at, 1);
-        leaf.count += 1;
+        leaf.copies.insert(at, more);
+        let added = Change {
+            ranks: if distinct { 1 } else { more.into() },
+            is_key: true,
+        };
+        leaf.count += added.ranks;
         if leaf.keys.len() <= LEAF {
-            return Ok((1, None));
+            return Ok((added, None));
         }
         let middle = leaf.keys.len() / 2;
         let mut upper = Leaf::new();
@@ -260,15 +306,16 @@ impl<K: Key> OrderedKeys<K> {
         leaf.count -= upper.count;
         let (bound, count) = (upper.keys[0], upper.count);
         let node = self.leaves.add(upper)?;
-        Ok((1, Some(Split { bound, node, count })))
+        Ok((added, Some(Split { bound, node, count })))
     }
 
-    /// Takes one copy of `key` out.
+    /// Takes one copy of a key out; whether it was the last one.
     ///
     /// # Errors
-    /// An internal error if there is none; then nothing changes.
-    pub(crate) fn remove(&mut self, key: K) -> Result<()> {
-        self.count -= self.remove_below(self.root, self.height, key)?;
+    /// As [`Self::remove`].
+    pub(crate) fn remove_by(&mut self, place: &impl Fn(&K) -> Ordering) -> Result<bool> {
+        let removed = self.remove_below(self.root, self.height, place)?;
+        self.count -= removed.ranks;
         while self.height > 0 {
             match self.inners[self.root].children[..] {
                 [] => {
@@ -283,30 +330,29 @@ impl<K: Key> OrderedKeys<K> {
                 _ => break,
             }
         }
-        Ok(())
+        Ok(removed.is_key)
     }
 
-    /// How many ranks went.
-    fn remove_below(&mut self, node: u32, level: u32, key: K) -> Result<u64> {
+    fn remove_below(&mut self, node: u32, level: u32, place: &impl Fn(&K) -> Ordering) -> Result<Change> {
         if level == 0 {
             let distinct = self.distinct;
             let leaf = &mut self.leaves[node];
-            let Ok(at) = leaf.keys.binary_search(&key) else {
+            let Ok(at) = leaf.keys.binary_search_by(place) else {
                 return internal_err!("a window retracts a value that it never added");
             };
             leaf.copies[at] -= 1;
-            let is_last = leaf.copies[at] == 0;
-            if is_last {
+            let is_key = leaf.copies[at] == 0;
+            if is_key {
                 leaf.keys.remove(at);
                 leaf.copies.remove(at);
             }
-            let removed = u64::from(is_last || !distinct);
-            leaf.count -= removed;
-            return Ok(removed);
+            let ranks = u64::from(is_key || !distinct);
+            leaf.count -= ranks;
+            return Ok(Change { ranks, is_key });
         }
-        let at = self.inners[node].child_of(key);
-        let removed = self.remove_below(self.inners[node].children[at], level - 1, key)?;
-        self.inners[node].counts[at] -= removed;
+        let at = self.inners[node].child_of(place);
+        let removed = self.remove_below(self.inners[node].children[at], level - 1, place)?;
+        self.inners[node].counts[at] -= removed.ranks;
         self.refill(node, at, level - 1);
         Ok(removed)
     }

@@ -8,7 +8,9 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use crate::kernel::buckets::Cells;
 use crate::kernel::choose::Room;
 use crate::kernel::round::{Bracket, Brackets, KeyVec};
+use crate::kernel::wire::{bracket, put_bracket, put_width, width};
 use crate::key::{KeyBits, Width};
+use crate::wire::{Message, Reader, put, put_ascending};
 
 /// A bracket that holds at least one wanted rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,6 +146,19 @@ impl Progress {
         self.places = Some(found.into_iter().map(|found| found.1).collect());
     }
 
+    /// The key of a wanted rank.
+    ///
+    /// # Errors
+    /// An internal error for another rank, or one that is not found.
+    pub(crate) fn key_at(&self, rank: u64) -> Result<KeyBits> {
+        let key = self
+            .ranks
+            .binary_search(&rank)
+            .ok()
+            .and_then(|index| self.keys[index]);
+        key.ok_or_else(|| internal_datafusion_err!("rank {rank} was not selected"))
+    }
+
     /// The same brackets without the keys outside `range`: the caller knows that no value does.
     ///
     /// # Errors
@@ -248,5 +263,61 @@ impl Progress {
             *slot = Some(key);
         }
         Ok(())
+    }
+}
+
+/// Between stages: without the sample and the room, which later rounds of `gk_select` do not look at.
+impl Message for Progress {
+    fn write(&self, out: &mut Vec<u8>) {
+        put_width(out, self.width);
+        put(out, self.n);
+        put_ascending(out, self.ranks.iter().map(|rank| u128::from(*rank)));
+        for key in &self.keys {
+            out.push(u8::from(key.is_some()));
+            key.iter().for_each(|key| put(out, *key));
+        }
+        put(out, self.active.len() as u64);
+        let mut next = 0;
+        for active in &self.active {
+            put_bracket(out, &active.bracket, &mut next);
+            let (start, end) = (active.ranks.start as u64, active.ranks.end as u64);
+            [active.below, active.inside, start, end]
+                .into_iter()
+                .for_each(|number| put(out, number));
+        }
+        put(out, self.rounds as u64);
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self> {
+        let width = width(input)?;
+        let (n, ranks) = (input.number("number of values")?, input.ascending("ranks")?);
+        let mut progress = Self::try_new(width, n, ranks)?;
+        for index in 0..progress.keys.len() {
+            progress.keys[index] = match input.flag("key")? {
+                true => Some(input.number("key")?),
+                false => None,
+            };
+        }
+        let (mut next, count) = (Some(0), progress.ranks.len());
+        progress.active = input.list("brackets", |input| {
+            let bracket = bracket(input, width, &mut next)?;
+            let (below, inside) = (input.number("count")?, input.number("count")?);
+            let ranks: Range<usize> = input.number("rank")?..input.number("rank")?;
+            match ranks.start < ranks.end && ranks.end <= count {
+                true => Ok(Active {
+                    bracket,
+                    below,
+                    inside,
+                    ranks,
+                }),
+                false => input.damaged(format!("ranks {ranks:?} of {count}")),
+            }
+        })?;
+        progress.rounds = input.number("rounds")?;
+        Ok(progress)
+    }
+
+    fn values(&self) -> u64 {
+        4 * self.active.len() as u64
     }
 }

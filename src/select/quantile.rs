@@ -7,6 +7,8 @@
 
 mod between;
 mod builtin;
+#[cfg(feature = "ballista")]
+mod wire;
 
 use std::fmt::{self, Display};
 use std::str::FromStr;

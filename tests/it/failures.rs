@@ -27,8 +27,18 @@ struct Shape {
     phases: &'static [&'static str],
 }
 
+/// What rows of many groups go through.
+const PARTITIONED: [&str; 6] = [
+    "group_scan",
+    "group_scatter",
+    "spill_write",
+    "spill_read",
+    "group_part",
+    "group_answer",
+];
+
 /// Every place that may fail. The ungrouped query has so many quantiles that every kind of round is asked for.
-const SHAPES: [Shape; 7] = [
+const SHAPES: [Shape; 10] = [
     Shape {
         strategy: "sample_select",
         sql: "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), count(*) FROM t",
@@ -54,14 +64,7 @@ const SHAPES: [Shape; 7] = [
         strategy: "sample_select",
         sql: "SELECT many, exact_quantiles(x, [0.1, 0.9]), sum(few) FROM t GROUP BY many",
         limit: 32 << 20,
-        phases: &[
-            "group_scan",
-            "group_scatter",
-            "spill_write",
-            "spill_read",
-            "group_part",
-            "group_answer",
-        ],
+        phases: &PARTITIONED,
     },
     Shape {
         strategy: "sample_select",
@@ -81,6 +84,44 @@ const SHAPES: [Shape; 7] = [
         sql: "SELECT few, exact_quantiles(DISTINCT x, 0.5) FROM t WHERE many < 2000 GROUP BY few",
         limit: 256 << 20,
         phases: &["group_gather"],
+    },
+    Shape {
+        strategy: "sample_select",
+        sql: "SELECT many, exact_quantiles(concat('behind this: ', x), [0.1, 0.9]), sum(few) FROM t GROUP BY many",
+        limit: 32 << 20,
+        phases: &PARTITIONED,
+    },
+    Shape {
+        strategy: "sample_select",
+        sql: "SELECT lopsided, exact_quantiles(concat('behind this: ', few, ' or more of ', x), [0.1, 0.9]), max(few) \
+              FROM t GROUP BY lopsided",
+        limit: 32 << 20,
+        phases: &[
+            "group_scatter",
+            "spill_read",
+            "group_giant",
+            "group_sizes",
+            "group_light",
+            "group_heavy",
+            "value_keys",
+            "value_gather",
+            "value_compare",
+            "group_part",
+        ],
+    },
+    Shape {
+        strategy: "sample_select",
+        sql: "SELECT exact_quantiles(DISTINCT concat('behind this: ', x), [0.1, 0.9]), count(*) FROM t",
+        limit: 8 << 20,
+        phases: &[
+            "scan",
+            "spill_write",
+            "spill_read",
+            "value_deal",
+            "value_distinct",
+            "value_keys",
+            "answer",
+        ],
     },
     Shape {
         strategy: "gk_select",
@@ -206,7 +247,16 @@ async fn fail_at_each_phase(shape: &Shape) {
             // There is but one answer, one giant, and one level of values on one thread.
             let is_single = matches!(
                 *phase,
-                "answer" | "group_giant" | "group_gather" | "value_keys" | "value_gather" | "value_compare"
+                "answer"
+                    | "group_giant"
+                    | "group_gather"
+                    | "group_sizes"
+                    | "group_light"
+                    | "group_heavy"
+                    | "value_keys"
+                    | "value_gather"
+                    | "value_compare"
+                    | "value_deal"
             ) || (*phase, shape.limit) == ("group_answer", SHAPES[1].limit);
             if is_single && when == "later" {
                 continue;

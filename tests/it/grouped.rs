@@ -86,13 +86,16 @@ const GROUP_BY: [&str; 9] = [
     "name, narrow % 2, flag",
 ];
 
-const CALLS: [&str; 6] = [
+const CALLS: [&str; 9] = [
     "exact_quantiles(x, [0.5, 0, 1, 0.9])",
     "exact_quantiles(x, 0.25, 'linear') FILTER (WHERE keep), exact_quantiles(x, [0.1, 0.2], 'midpoint')",
     "exact_quantiles(DISTINCT x, [0.5, 0.1]), exact_quantiles(x, 0.5)",
     "exact_quantiles(x, 0.5), sum(i), count(*), count(x) FILTER (WHERE keep), avg(i), min(s)",
     "exact_quantiles([0.5, 0.75]) WITHIN GROUP (ORDER BY i DESC), exact_quantiles(x, 0.75, 'nearest'), max(i)",
     "exact_quantiles(i + 1, 0.5) FILTER (WHERE keep), exact_quantiles(x, [])",
+    "exact_quantiles(s, [0.5, 0, 1]), exact_quantiles(DISTINCT s, 0.4) FILTER (WHERE keep)",
+    "exact_quantiles(concat(s, i), 0.5, 'nearest') FILTER (WHERE keep), sum(i), count(*), exact_quantiles(DISTINCT x, 0.5)",
+    "exact_quantiles([0.5, 0.75]) WITHIN GROUP (ORDER BY s DESC), exact_quantiles(x, 0.5), min(s), exact_quantiles(s, [])",
 ];
 
 /// One query over one layout of the data.
@@ -171,7 +174,7 @@ fn table(case: &Case) -> RecordBatch {
     columns.push((
         "s",
         Arc::new(StringArray::from_iter(
-            rows().map(|i| Some(format!("s{}", ints[i] % 77))),
+            rows().map(|i| keep(i).then(|| format!("s{}", ints[i] % 77))),
         )),
     ));
     batch(columns)

@@ -280,7 +280,8 @@ async fn without_a_disk_the_error_says_so() {
                 || message.contains("spilling is off") && message.contains("bytes wanted"),
             "{sql}: {message}"
         );
-        assert_eq!(ctx.runtime_env().memory_pool.reserved(), 0, "{sql}");
+        // Partitions that another one's error ends are a moment behind it.
+        all_is_given_back(&ctx).await;
     }
     let distinct = query(&ctx, "SELECT exact_quantiles(DISTINCT x, 0.5) FROM t").await;
     let error = distinct.unwrap_err();

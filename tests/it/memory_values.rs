@@ -209,5 +209,6 @@ async fn without_a_disk_the_error_says_so() {
         is_exhausted && message.contains("spilling is off") && message.contains("bytes wanted"),
         "{message}"
     );
-    assert_eq!(ctx.runtime_env().memory_pool.reserved(), 0);
+    // Partitions that another one's error ends are a moment behind it.
+    all_is_given_back(&ctx).await;
 }

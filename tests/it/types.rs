@@ -21,7 +21,7 @@ use crate::support::{all_is_given_back, query, register, row, session};
 
 /// How the words of a pattern become texts.
 #[derive(Debug, Clone, Copy)]
-enum Text {
+pub(crate) enum Text {
     Digits,
     /// Behind a common prefix of 20 bytes.
     Prefixed,
@@ -33,7 +33,7 @@ enum Text {
     Lengths,
 }
 
-const TEXTS: [Text; 5] = [
+pub(crate) const TEXTS: [Text; 5] = [
     Text::Digits,
     Text::Prefixed,
     Text::Clusters,
@@ -54,7 +54,7 @@ impl Text {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+pub(crate) enum Kind {
     Utf8,
     LargeUtf8,
     Utf8View,
@@ -73,7 +73,7 @@ enum Kind {
     ListOfDictionary,
 }
 
-const KINDS: [Kind; 16] = [
+pub(crate) const KINDS: [Kind; 16] = [
     Kind::Utf8,
     Kind::LargeUtf8,
     Kind::Utf8View,
@@ -115,7 +115,7 @@ fn lists(items: ArrayRef, words: &[i64]) -> ListArray {
 }
 
 /// Values of a kind; every eleventh is NULL.
-fn values(kind: Kind, text: Text, words: &[i64]) -> ArrayRef {
+pub(crate) fn values(kind: Kind, text: Text, words: &[i64]) -> ArrayRef {
     let kept = |i: usize| i % 11 != 3;
     let texts = StringArray::from_iter(
         words
@@ -198,7 +198,7 @@ fn values(kind: Kind, text: Text, words: &[i64]) -> ArrayRef {
 }
 
 /// The same values without dictionaries.
-fn plain(kind: Kind, values: &ArrayRef) -> ArrayRef {
+pub(crate) fn plain(kind: Kind, values: &ArrayRef) -> ArrayRef {
     match kind {
         Kind::Dictionary => cast(values, &DataType::Utf8).unwrap(),
         Kind::DictionaryOfLists => {
@@ -339,7 +339,7 @@ async fn check(case: &Case) {
         case,
     );
 
-    // Beside a call that has keys, the operator for groups takes this one as any other aggregate.
+    // With and without a call that has keys beside it.
     let beside = ["", "exact_quantiles(id, 0.5), "][case.partitions % 2];
     let sql = format!(
         "SELECT id % 3 AS g, {beside}{} FROM t GROUP BY g ORDER BY g",

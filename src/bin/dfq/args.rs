@@ -1,6 +1,7 @@
 //! Parsers of option values.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 /// Parses a number of bytes such as `512MB`, `2g`, `1.5 GiB` or `1000000`. Units are powers of 1024.
 ///
@@ -45,6 +46,16 @@ pub(crate) fn parse_rows(text: &str) -> Result<u64, String> {
         Ok(rows) if digits_only && (1.0..=MOST).contains(&rows) && rows.fract() == 0.0 => Ok(rows as u64),
         _ => Err(ALLOWED.to_string()),
     }
+}
+
+/// Parses a time in seconds such as `60` or `0.5`.
+///
+/// # Errors
+/// A message that says what is allowed.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "expected a number of seconds above 0, such as 60 or 0.5".to_string())
 }
 
 /// Parses a count of at least one.
@@ -112,6 +123,15 @@ mod tests {
         }
         for text in ["", "0", "-5", "1.5", "inf", "nan", "many", "1e300"] {
             assert!(parse_rows(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn seconds() {
+        assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_seconds("60"), Ok(Duration::from_secs(60)));
+        for text in ["", "0", "-1", "nan", "inf", "1s", "1e300"] {
+            assert!(parse_seconds(text).is_err(), "{text}");
         }
     }
 

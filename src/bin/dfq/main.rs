@@ -6,6 +6,8 @@
 //! standard error. Exit codes: 0 success, 1 a failed statement or job, 2 a wrong option, 130 interrupted.
 
 mod args;
+#[cfg(feature = "ballista")]
+mod cluster;
 mod console;
 mod demo;
 mod generate;
@@ -48,15 +50,38 @@ enum Command {
     Generate(generate::GenerateArgs),
     /// Show exact quantiles of TPC-H lineitem, timed beside DataFusion's built-in percentile_cont
     Demo(demo::DemoArgs),
+    /// Start a local cluster: a scheduler and executors on this machine
+    #[cfg(feature = "ballista")]
+    Cluster(cluster::ClusterArgs),
+    /// Start the scheduler of a cluster
+    #[cfg(feature = "ballista")]
+    Scheduler(cluster::SchedulerArgs),
+    /// Start an executor of a cluster
+    #[cfg(feature = "ballista")]
+    Executor(cluster::ExecutorArgs),
+}
+
+/// Stack of each thread: plans of many joins are planned and decoded recursively.
+const STACK: usize = 32 << 20;
+
+fn command() -> clap::Command {
+    let command = Cli::command();
+    #[cfg(feature = "ballista")]
+    let command = cluster::on_loopback(command);
+    command
 }
 
 fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
+    let matches = command().get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_stack_size(STACK)
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return End::error(format!("cannot start the runtime: {error}")).report(),
     };
@@ -87,7 +112,7 @@ fn survive_full_files() {}
 
 /// Ends the process with a usage error of a subcommand.
 fn usage_error(subcommand: &str, message: &str) -> ! {
-    let mut cli = Cli::command();
+    let mut cli = command();
     cli.build();
     match cli.find_subcommand_mut(subcommand) {
         Some(command) => command
@@ -108,5 +133,11 @@ async fn run(cli: Cli, matches: &ArgMatches) -> End {
         },
         Command::Generate(args) => generate::run(args).await,
         Command::Demo(args) => demo::run(args).await,
+        #[cfg(feature = "ballista")]
+        Command::Cluster(args) => cluster::run_cluster(args).await,
+        #[cfg(feature = "ballista")]
+        Command::Scheduler(args) => cluster::run_scheduler(args).await,
+        #[cfg(feature = "ballista")]
+        Command::Executor(args) => cluster::run_executor(args).await,
     }
 }

@@ -8,10 +8,11 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::GroupPlan;
 use super::groups::Grouping;
-use super::output;
+use super::output::{self, Answers};
 use super::plain::PlainGroups;
 use super::scan::{FEW_GROUPS, GroupScan, Phase};
-use super::select::{GATHERED, Selection, StopOnDrop};
+use super::select::{GATHERED, Selection};
+use crate::kernel::StopOnDrop;
 use crate::kernel::cpu::groups::cells::Piece;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
@@ -114,7 +115,8 @@ impl<W: Word> FewGroups<W> {
                 memory: memory.new_empty(),
                 stop: StopOnDrop::default(),
             };
-            answers.push(with_key!(column.spec.width(), K => selection.answers::<K>(plans).await?));
+            let found = with_key!(column.spec.width(), K => selection.answers::<K>(plans).await?);
+            answers.push(Answers::Keys(found));
         }
         let plain = if groups > 0 { plain.evaluate()? } else { Vec::new() };
         if groups == 0 {

@@ -1,4 +1,5 @@
-//! Parts with a large share of the rows: their few groups are selected by counting, in parallel.
+//! Parts with a large share of the rows: their few groups are selected by counting, in parallel; those of byte strings
+//! as [`heavy`](super::heavy) says.
 
 use std::sync::Arc;
 
@@ -6,9 +7,12 @@ use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err, resources_err};
 
+use super::heavy::Strings;
 use super::many::{PartGroups, Parts, words_of};
-use super::output;
-use super::select::{Selection, StopOnDrop, blocking};
+use super::output::{self, Answers};
+use super::select::{Selection, blocking};
+use crate::exec::values::ValueSolver;
+use crate::kernel::StopOnDrop;
 use crate::kernel::cpu::LaneKey;
 use crate::kernel::cpu::groups::cells::{BLOCK, Numbered};
 use crate::kernel::cpu::groups::runs::with_key;
@@ -17,11 +21,42 @@ use crate::kernel::{Stop, may_fail};
 use crate::key::Width;
 
 /// What numbers the groups of a part, for reading from several threads.
-enum Numbers<W> {
+pub(super) enum Numbers<W> {
     Words(GroupTable<W>),
     Null,
     /// For each scan: from its numbers.
     Interned(Vec<Vec<u32>>),
+}
+
+impl<W: Word> Numbers<W> {
+    /// Appends the numbers of the groups that `words`, of this scan, mean.
+    ///
+    /// # Errors
+    /// An internal error for a word that was not numbered.
+    pub(super) fn append<T>(
+        &self,
+        scan: usize,
+        words: &[W],
+        ids: &mut Vec<T>,
+        cast: impl Fn(u32) -> T,
+    ) -> Result<()> {
+        let expected = ids.len() + words.len();
+        match self {
+            Numbers::Null => ids.extend(words.iter().map(|_| cast(0))),
+            // Every word was numbered before.
+            Numbers::Words(table) => {
+                ids.extend(words.iter().filter_map(|word| table.find(*word)).map(cast));
+            }
+            Numbers::Interned(numbers) => {
+                let numbers = &numbers[scan];
+                ids.extend(words.iter().map(|word| cast(numbers[word.to_bits() as usize])));
+            }
+        }
+        match ids.len() == expected {
+            true => Ok(()),
+            false => internal_err!("{} words have no group", expected - ids.len()),
+        }
+    }
 }
 
 /// The values of one column in one run's share of a part.
@@ -37,7 +72,8 @@ struct RunPart<W> {
 impl<W: Word, K: LaneKey> Numbered<K> for RunPart<W> {
     fn len(&self) -> usize {
         let run = &self.parts.scans[self.scan].runs.list[self.run];
-        run.columns[self.column].keys.part_len(self.part)
+        let keys = run.columns[self.column].keys();
+        keys.map_or(0, |keys| keys.part_len(self.part))
     }
 
     fn blocks(&self, stop: &Stop, mut each: impl FnMut(&[u16], &[K]) -> Result<()>) -> Result<()> {
@@ -48,27 +84,11 @@ impl<W: Word, K: LaneKey> Numbered<K> for RunPart<W> {
         for from in (0..len).step_by(BLOCK) {
             stop.check()?;
             let range = from..len.min(from + BLOCK);
-            run.columns[self.column]
-                .keys
-                .read(self.part, range.clone(), file, &mut keys)?;
+            let own = run.columns[self.column].keys()?;
+            own.read(self.part, range.clone(), file, &mut keys)?;
             words_of(run, self.column).read(self.part, range, file, &mut words)?;
             ids.clear();
-            match self.numbers.as_ref() {
-                Numbers::Null => ids.resize(words.len(), 0),
-                // Every word was numbered before.
-                Numbers::Words(table) => {
-                    ids.extend(
-                        words
-                            .iter()
-                            .filter_map(|word| table.find(*word))
-                            .map(|id| id as u16),
-                    );
-                }
-                Numbers::Interned(numbers) => {
-                    let numbers = &numbers[self.scan];
-                    ids.extend(words.iter().map(|word| numbers[word.to_bits() as usize] as u16));
-                }
-            }
+            self.numbers.append(self.scan, &words, &mut ids, |id| id as u16)?;
             if ids.len() != keys.len() {
                 return internal_err!("{} groups for {} keys", ids.len(), keys.len());
             }
@@ -80,7 +100,7 @@ impl<W: Word, K: LaneKey> Numbered<K> for RunPart<W> {
     fn key(&self, at: usize) -> Result<K> {
         let runs = &self.parts.scans[self.scan].runs;
         let mut key = Vec::with_capacity(1);
-        let keys = &runs.list[self.run].columns[self.column].keys;
+        let keys = runs.list[self.run].columns[self.column].keys()?;
         keys.read(self.part, at..at + 1, runs.file.as_ref(), &mut key)?;
         Ok(key[0])
     }
@@ -93,7 +113,7 @@ impl<W: Word, K: LaneKey> Numbered<K> for RunPart<W> {
 pub(super) async fn batch<W: Word>(
     parts: &Arc<Parts<W>>,
     part: usize,
-    threads: usize,
+    solver: &ValueSolver,
 ) -> Result<Option<RecordBatch>> {
     let shared = Arc::clone(parts);
     let prepared = blocking(move || {
@@ -127,6 +147,17 @@ pub(super) async fn batch<W: Word>(
         .zip(output::plans(plan))
         .enumerate()
     {
+        if column.bytes.is_some() {
+            let strings = Strings {
+                parts: Arc::clone(parts),
+                numbers: Arc::clone(&numbers),
+                part,
+                column: index,
+                groups: count,
+            };
+            answers.push(Answers::Bytes(strings.answers(plans, solver).await?));
+            continue;
+        }
         let pieces = parts.scans.iter().enumerate().flat_map(|(scan, scanned)| {
             let piece = move |run| (scan, run);
             (0..scanned.runs.list.len()).map(piece)
@@ -144,11 +175,12 @@ pub(super) async fn batch<W: Word>(
             groups: count,
             spec: column.spec.clone(),
             distinct: column.distinct,
-            threads,
+            threads: solver.threads,
             memory: parts.memory().new_empty(),
             stop: StopOnDrop::default(),
         };
-        answers.push(with_key!(column.spec.width(), K => selection.answers::<K>(plans).await?));
+        let found = with_key!(column.spec.width(), K => selection.answers::<K>(plans).await?);
+        answers.push(Answers::Keys(found));
     }
     output::batch(plan, columns, &answers, &plain).map(Some)
 }

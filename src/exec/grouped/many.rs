@@ -20,11 +20,15 @@ use super::plain::{PartOrder, PlainGroups, PlainStates};
 use super::scan::{GroupScan, Phase, Runs, Shared};
 use super::select::GATHERED;
 use crate::kernel::cpu::groups::runs::{Parted, Run};
+use crate::kernel::cpu::groups::strings::ByteSegments;
 use crate::kernel::cpu::groups::words::{GroupTable, NULL_PART, PARTS, Word};
 use crate::kernel::cpu::reserve;
 
 /// Bytes of the counters of a giant part, and of the keys that they lead to.
 const GIANT_BYTES: usize = 4 << 20;
+
+/// A part that needs no more is never a giant for want of memory.
+const LEAST_BYTES: usize = 64 << 10;
 
 /// What one scan left behind.
 pub(super) struct Scanned<W> {
@@ -50,8 +54,11 @@ pub(super) struct Parts<W> {
     pub(super) scans: Vec<Scanned<W>>,
     /// Rows of each part.
     sizes: Vec<usize>,
-    /// Parts with more rows are giants.
+    /// Bytes that a worker needs for each part.
+    needs: Vec<usize>,
+    /// Parts with more rows, or that need more bytes, are giants.
     most: usize,
+    most_bytes: usize,
     next: AtomicUsize,
     memory: MemoryReservation,
 }
@@ -72,47 +79,71 @@ impl<W: Word> Parts<W> {
             scans: scans.collect::<Result<_>>()?,
             plan: Arc::clone(&shared.plan),
             sizes: Vec::new(),
-            most: 0,
+            needs: Vec::new(),
+            most: usize::MAX,
+            most_bytes: usize::MAX,
             next: AtomicUsize::new(0),
             memory,
         };
         let rows = |part| parts.runs().map(|(_, run)| run.part_range(part).len()).sum();
         parts.sizes = (0..PARTS).map(rows).collect();
+        parts.needs = (0..PARTS).map(|part| parts.need(part)).collect();
         let share = parts.sizes.iter().sum::<usize>() / (4 * threads.max(1));
-        parts.most = if parts.plan.aggregates.columns.iter().any(|column| column.distinct) {
-            usize::MAX
-        } else {
-            share.max(GATHERED)
-        };
+        if parts.may_have_giants() {
+            parts.most = share.max(GATHERED);
+        }
         let workers = parts.reserve_workers(threads.max(1), shared)?;
         Ok((parts, workers))
     }
 
-    fn runs(&self) -> impl Iterator<Item = (&Scanned<W>, &Run)> {
+    pub(super) fn runs(&self) -> impl Iterator<Item = (&Scanned<W>, &Run)> {
         let scans = self.scans.iter();
         scans.flat_map(|scan| scan.runs.list.iter().map(move |run| (scan, run)))
     }
 
+    /// Whether a part can be taken on other than by a worker: distinct keys of few groups are brought together all the
+    /// same.
+    fn may_have_giants(&self) -> bool {
+        let mut columns = self.plan.aggregates.columns.iter();
+        self.plan.has_byte_strings() || !columns.any(|column| column.distinct)
+    }
+
+    fn is_giant(&self, part: usize) -> bool {
+        self.sizes[part] > self.most || self.needs[part] > self.most_bytes
+    }
+
     /// Bytes that a worker needs for the largest part that is no giant.
     fn worker_bytes(&self) -> usize {
-        let ordinary = self.sizes.iter().filter(|rows| **rows <= self.most);
-        let most = ordinary.max().copied().unwrap_or(0);
-        self.bytes_of_rows(most)
+        let ordinary = (0..PARTS).filter(|part| !self.is_giant(*part));
+        ordinary.map(|part| self.needs[part]).max().unwrap_or(0)
     }
 
     /// Bytes that a worker would need for a part.
     pub(super) fn worker_bytes_of(&self, part: usize) -> usize {
-        self.bytes_of_rows(self.sizes[part])
+        self.needs[part]
     }
 
-    fn bytes_of_rows(&self, rows: usize) -> usize {
-        let columns = self.plan.aggregates.columns.iter();
-        let widest = columns
-            .map(|column| column.spec.width().bytes())
-            .max()
-            .unwrap_or(0);
+    fn need(&self, part: usize) -> usize {
+        let rows = self.sizes[part];
+        let columns = self.plan.aggregates.columns.iter().enumerate();
+        let widest = columns.map(|(index, column)| match column.bytes {
+            None => rows * 2 * column.spec.width().bytes(),
+            Some(_) => {
+                let (values, bytes) = self.byte_strings(part, index);
+                bytes + values * ByteSegments::VALUE_BYTES
+            }
+        });
         // Words and ids, ids for plain aggregates, keys twice, and for each group, one a row at most, some places.
-        rows * (size_of::<W>() + 4 + 8 + 2 * widest + 4 * size_of::<usize>())
+        rows * (size_of::<W>() + 4 + 8 + 4 * size_of::<usize>()) + widest.max().unwrap_or(0)
+    }
+
+    /// Byte strings of a column in a part, and their bytes.
+    pub(super) fn byte_strings(&self, part: usize, column: usize) -> (usize, usize) {
+        let columns = self.runs().map(|(_, run)| &run.columns[column]);
+        let strings = columns.filter_map(|column| column.byte_strings().ok());
+        strings.fold((0, 0), |(values, bytes), strings| {
+            (values + strings.part_len(part), bytes + strings.part_bytes(part))
+        })
     }
 
     /// For as many workers as there is memory for, if need be on disk's account. Where there is none even for one,
@@ -139,14 +170,12 @@ impl<W: Word> Parts<W> {
                 spilled = true;
                 continue;
             }
-            let largest = self.sizes.iter().filter(|rows| **rows <= self.most).max();
-            match largest {
-                Some(rows) if *rows > 1024 && self.most < usize::MAX => self.most = rows / 2,
-                _ => {
-                    reserve(&self.memory, each)?;
-                    return Ok(1);
-                }
+            // So much is needed for giants, too.
+            if each <= LEAST_BYTES || !self.may_have_giants() {
+                reserve(&self.memory, each)?;
+                return Ok(1);
             }
+            self.most_bytes = each / 2;
         }
     }
 
@@ -154,17 +183,18 @@ impl<W: Word> Parts<W> {
     pub(super) fn next(&self) -> Option<usize> {
         loop {
             let part = self.next.fetch_add(1, Ordering::Relaxed);
-            match self.sizes.get(part) {
-                None => return None,
-                Some(rows) if *rows <= self.most => return Some(part),
-                Some(_) => {}
+            if part >= PARTS {
+                return None;
+            }
+            if !self.is_giant(part) {
+                return Some(part);
             }
         }
     }
 
     /// Parts that are not for one worker.
     pub(super) fn giants(&self) -> Vec<usize> {
-        (0..PARTS).filter(|part| self.sizes[*part] > self.most).collect()
+        (0..PARTS).filter(|part| self.is_giant(*part)).collect()
     }
 
     pub(super) fn memory(&self) -> &MemoryReservation {

@@ -8,10 +8,13 @@
 //!   few:  sample, count (group, cell) pairs, take out the wanted cells ───────┼─> one batch
 //!   many: part by part: number groups, bring keys together, select in place ──┴─> a batch for each part
 //! ```
+//! Values without keys go the second way, as byte strings: a part's are brought together and selected as keys are. A
+//! group of them that is too large for that is selected as all values are without groups ([`heavy`]).
 
 mod few;
 mod giant;
 mod groups;
+mod heavy;
 mod many;
 mod output;
 mod packing;
@@ -56,6 +59,14 @@ impl GroupPlan {
         Arc::new(Schema::new(self.fields.clone()))
     }
 
+    /// Whether quantiles of any call are over a type without keys.
+    fn has_byte_strings(&self) -> bool {
+        self.aggregates
+            .columns
+            .iter()
+            .any(|column| column.bytes.is_some())
+    }
+
     fn packing(&self) -> Result<&Packing> {
         let packing = self.packing.as_ref();
         packing.ok_or_else(|| internal_datafusion_err!("group columns without words"))
@@ -84,8 +95,7 @@ impl GroupedQuantilesExec {
     /// column for each group expression, then one for each aggregate.
     ///
     /// # Errors
-    /// An internal error if `schema` has another number of columns, there is no group expression, or quantiles are of a
-    /// type without fixed-width keys: those are plain aggregates here.
+    /// An internal error if `schema` has another number of columns, or there is no group expression.
     pub fn try_new(
         input: Arc<dyn ExecutionPlan>,
         group: Vec<Arc<dyn PhysicalExpr>>,
@@ -108,15 +118,11 @@ impl GroupedQuantilesExec {
             Ok(Arc::new(field.with_nullable(nullable)))
         });
         let fields = fields.collect::<Result<Vec<FieldRef>>>()?;
-        let aggregates = Aggregates::new(aggregates);
-        if let Some(column) = aggregates.columns.iter().find(|column| column.bytes.is_some()) {
-            return internal_err!("{column} has no keys to group");
-        }
         let plan = GroupPlan {
             packing: Packing::try_new(&fields),
             group,
             fields,
-            aggregates,
+            aggregates: Aggregates::new(aggregates),
             schema,
         };
         Ok(Self::over(input, Arc::new(plan)))

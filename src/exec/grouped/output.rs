@@ -8,7 +8,15 @@ use super::GroupPlan;
 use crate::exec::aggregate::Output;
 use crate::functions::Selected;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
+use crate::kernel::cpu::groups::strings::ByteAnswers;
 use crate::kernel::may_fail;
+
+/// The answers of the calls over one column.
+#[derive(Debug)]
+pub(super) enum Answers {
+    Keys(GroupAnswers),
+    Bytes(ByteAnswers),
+}
 
 /// The ranks that each key column's calls want.
 pub(super) fn plans(plan: &GroupPlan) -> Vec<Plans> {
@@ -24,7 +32,7 @@ pub(super) fn plans(plan: &GroupPlan) -> Vec<Plans> {
 pub(super) fn batch(
     plan: &GroupPlan,
     groups: Vec<ArrayRef>,
-    answers: &[GroupAnswers],
+    answers: &[Answers],
     plain: &[ArrayRef],
 ) -> Result<RecordBatch> {
     may_fail!("group_answer");
@@ -33,14 +41,18 @@ pub(super) fn batch(
     let mut calls = Vec::with_capacity(aggregates.calls.len());
     for (column, call) in &aggregates.calls {
         // Calls of a column stand in the order in which its plans saw them.
-        let answers = &answers[*column];
-        let found = &answers.found[next[*column]];
+        let index = next[*column];
         next[*column] += 1;
-        let Selected::Keys(selected) = call.selected() else {
-            return internal_err!("{call} has no keys to group");
-        };
-        let values = selected.ask().values(selected.spec(), found)?;
-        calls.push(selected.group_rows(values, &answers.lengths)?);
+        calls.push(match (call.selected(), &answers[*column]) {
+            (Selected::Keys(selected), Answers::Keys(answers)) => {
+                let values = selected.ask().values(selected.spec(), &answers.found[index])?;
+                selected.group_rows(values, &answers.lengths)?
+            }
+            (Selected::Bytes(selected), Answers::Bytes(answers)) => {
+                selected.group_rows(answers.calls[index].clone(), &answers.lengths)?
+            }
+            _ => return internal_err!("{call} was answered by another column"),
+        });
     }
     let outputs = aggregates.outputs.iter().map(|output| match *output {
         Output::Call(index) => calls[index].clone(),

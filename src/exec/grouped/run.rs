@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
 use datafusion::common::runtime::JoinSet;
@@ -9,10 +10,10 @@ use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservat
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, RecordOutput,
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, RecordOutput, Time,
 };
 use datafusion::physical_plan::stream::{RecordBatchReceiverStreamBuilder, RecordBatchStreamAdapter};
-use futures::{StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 
 use super::GroupPlan;
 use super::few::FewGroups;
@@ -22,11 +23,13 @@ use super::scan::{GroupScan, Shared};
 use super::select::blocking;
 use super::worker::PartWorker;
 use crate::exec::scan::in_order;
+use crate::exec::values::ValueSolver;
 use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
 use crate::kernel::spill::Spiller;
 use crate::key::Width;
+use crate::select::StrategyName;
 
 /// The groups of `streams`.
 pub(super) fn stream(
@@ -45,7 +48,7 @@ pub(super) fn stream(
     let baseline = BaselineMetrics::new(metrics, 0);
     let builder = || MetricBuilder::new(metrics);
     let run = GroupRun {
-        threads: context.session_config().target_partitions(),
+        solver: Arc::new(ValueSolver::new(StrategyName::Auto, memory.new_empty(), context)),
         batch_rows: context.session_config().batch_size(),
         shared: Arc::new(Shared::new(
             plan,
@@ -81,7 +84,7 @@ fn share(pool: &dyn MemoryPool, scans: usize) -> usize {
 /// One execution of the operator.
 struct GroupRun {
     shared: Arc<Shared>,
-    threads: usize,
+    solver: Arc<ValueSolver>,
     /// Rows of an output batch.
     batch_rows: usize,
     memory: MemoryReservation,
@@ -121,7 +124,7 @@ impl GroupRun {
         let plan = Arc::clone(&self.shared.plan);
         let time = MetricBuilder::new(&self.metrics).subset_time("select_time", 0);
         let timer = time.timer();
-        let batch = few.batch(scans, &plan, self.threads, &self.memory).await?;
+        let batch = few.batch(scans, &plan, self.solver.threads, &self.memory).await?;
         drop(timer);
         self.count("groups", batch.num_rows());
         let rows = self.batch_rows;
@@ -142,46 +145,82 @@ impl GroupRun {
         let partitioned = in_order(tasks).await?;
         let plan = Arc::clone(&self.shared.plan);
         let memory = self.memory.new_empty();
-        let (parts, workers) = Parts::try_new(&self.shared, partitioned, memory, self.threads)?;
+        let (parts, workers) = Parts::try_new(&self.shared, partitioned, memory, self.solver.threads)?;
         let parts = Arc::new(parts);
         self.count("spill_count", self.shared.spiller.spilled_files() as usize);
         self.count("spilled_bytes", self.shared.spiller.spilled_bytes() as usize);
         let groups = MetricBuilder::new(&self.metrics).counter("groups", 0);
         let time = MetricBuilder::new(&self.metrics).subset_time("select_time", 0);
-        let mut builder = RecordBatchReceiverStreamBuilder::new(Arc::clone(&plan.schema), 2 * workers);
-        for _ in 0..workers {
-            let mut worker = PartWorker::new(Arc::clone(&parts), groups.clone(), time.clone());
-            let sender = builder.tx();
-            builder.spawn_blocking(move || {
-                while let Some(batch) = worker.next()? {
-                    if sender.blocking_send(Ok(batch)).is_err() {
-                        // Nobody wants the rest.
-                        return Ok(());
-                    }
-                }
-                Ok(())
-            });
-        }
-        let giants = {
-            let threads = self.threads;
-            let list = parts.giants();
-            let giant = move |part| {
-                let (parts, groups) = (Arc::clone(&parts), groups.clone());
-                async move {
-                    let batch = giant::batch(&parts, part, threads).await?;
-                    groups.add(batch.as_ref().map_or(0, RecordBatch::num_rows));
-                    Ok(batch)
-                }
-            };
-            futures::stream::iter(list).then(giant)
+        let ordinary = {
+            let (parts, groups, schema) = (Arc::clone(&parts), groups.clone(), Arc::clone(&plan.schema));
+            move || ordinary(&parts, workers, schema, &groups, &time)
         };
-        let giants = giants.try_filter_map(|batch: Option<RecordBatch>| futures::future::ready(Ok(batch)));
-        let batches = giants.chain(builder.build());
+        let giants = self.giants(&parts, &groups);
         let schema = Arc::clone(&plan.schema);
+        // Byte strings of giants may take all memory that there is.
+        let batches = match plan.has_byte_strings() {
+            true => {
+                let ordinary = futures::stream::once(async move { ordinary() }).flatten();
+                giants.chain(ordinary).boxed()
+            }
+            false => giants.chain(ordinary()).boxed(),
+        };
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches)))
+    }
+
+    /// The groups of parts that are not for one worker, one part after the other.
+    fn giants<W: Word>(
+        &self,
+        parts: &Arc<Parts<W>>,
+        groups: &Count,
+    ) -> impl Stream<Item = Result<RecordBatch>> + use<W> {
+        let list = futures::stream::iter(parts.giants());
+        let counter = |name| MetricBuilder::new(&self.metrics).counter(name, 0);
+        let spilled = ["spill_count", "spilled_bytes"].map(counter);
+        let (parts, groups, solver) = (Arc::clone(parts), groups.clone(), Arc::clone(&self.solver));
+        let giant = move |part| {
+            let (parts, groups) = (Arc::clone(&parts), groups.clone());
+            let (solver, spilled) = (Arc::clone(&solver), spilled.clone());
+            async move {
+                let batch = giant::batch(&parts, part, &solver).await?;
+                groups.add(batch.as_ref().map_or(0, RecordBatch::num_rows));
+                let (files, bytes) = solver.backend.spilled();
+                for (count, total) in spilled.iter().zip([files, bytes]) {
+                    count.add(total as usize - count.value());
+                }
+                Ok(batch)
+            }
+        };
+        list.then(giant)
+            .try_filter_map(|batch: Option<RecordBatch>| futures::future::ready(Ok(batch)))
     }
 
     fn count(&self, name: &'static str, n: usize) {
         MetricBuilder::new(&self.metrics).counter(name, 0).add(n);
     }
+}
+
+/// The groups of ordinary parts, by workers that run as soon as this is called.
+fn ordinary<W: Word>(
+    parts: &Arc<Parts<W>>,
+    workers: usize,
+    schema: SchemaRef,
+    groups: &Count,
+    time: &Time,
+) -> SendableRecordBatchStream {
+    let mut builder = RecordBatchReceiverStreamBuilder::new(schema, 2 * workers);
+    for _ in 0..workers {
+        let mut worker = PartWorker::new(Arc::clone(parts), groups.clone(), time.clone());
+        let sender = builder.tx();
+        builder.spawn_blocking(move || {
+            while let Some(batch) = worker.next()? {
+                if sender.blocking_send(Ok(batch)).is_err() {
+                    // Nobody wants the rest.
+                    return Ok(());
+                }
+            }
+            Ok(())
+        });
+    }
+    builder.build()
 }

@@ -2,7 +2,7 @@
 //!
 //! While groups are few, keys stay in the order in which they come, each with its group's number ([`Phase::Few`]).
 //! Once any partition has met too many groups, rows are partitioned by the hash of their group ([`Phase::Many`]);
-//! past the pool's limit they go to disk.
+//! past the pool's limit they go to disk. Where there are byte strings, they are partitioned from the start.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,8 @@ use super::GroupPlan;
 use super::groups::Grouping;
 use super::plain::{PlainGroups, PlainStates};
 use crate::exec::aggregate::KeyColumn;
-use crate::exec::scan::{mask, values};
+use crate::exec::scan::{YIELD, mask, values};
+use crate::kernel::cpu::groups::bytes::StagedBytes;
 use crate::kernel::cpu::groups::cells::NumberedKeys;
 use crate::kernel::cpu::groups::runs::{
     RUN_ROWS, Run, Staged, StagedColumn, StagedValues, run_bytes, scatter, with_key,
@@ -41,6 +42,11 @@ pub(super) const FEW_GROUPS: usize = 4096;
 const FLOOR: usize = 1 << 18;
 /// Rows that go over at a time.
 const MOVED_ROWS: usize = 1 << 12;
+
+/// Fewest rows of a batch that are taken in at a time because their byte strings are long.
+const LEAST_ROWS: usize = 64;
+/// Bytes of rows that wait to become a run, at most, but for one batch.
+const STAGED_BYTES: usize = 64 << 20;
 
 /// What the scans of one execution share.
 pub(super) struct Shared {
@@ -79,12 +85,36 @@ impl Shared {
         let columns = self.plan.aggregates.columns.iter();
         columns.map(|column| &column.spec).collect()
     }
+
+    /// A batch in pieces whose byte strings leave room for others.
+    fn pieces(&self, batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> {
+        let rows = batch.num_rows();
+        let most = match self.plan.has_byte_strings() {
+            true => {
+                let columns = batch.columns().iter();
+                let bytes: usize = columns.map(array_bytes).sum();
+                let share = STAGED_BYTES.min(self.share / 8);
+                let fair = (rows as f64 * share as f64 / bytes.max(1) as f64) as usize;
+                fair.clamp(LEAST_ROWS, rows.max(LEAST_ROWS))
+            }
+            false => rows.max(1),
+        };
+        let pieces = (0..rows).step_by(most);
+        pieces.map(move |from| batch.slice(from, most.min(rows - from)))
+    }
+}
+
+/// Bytes of the rows of an array, which may be a slice of a larger one.
+fn array_bytes(array: &ArrayRef) -> usize {
+    let own = array.to_data().get_slice_memory_size();
+    own.unwrap_or_else(|_| array.get_array_memory_size())
 }
 
 /// Keys beside the numbers of their groups, one for each key column.
 type Few = Vec<NumberedKeys>;
 
 /// What a scan held when its groups became many.
+#[derive(Default)]
 pub(super) struct Old<W> {
     pub(super) columns: Few,
     /// Word and part of each group that the numbers mean.
@@ -115,12 +145,20 @@ impl Runs {
         }
         Ok(())
     }
+
+    /// Adds a run, whose memory has been granted.
+    fn push(&mut self, run: Run) {
+        self.memory.grow(run.bytes() + run.index_bytes());
+        self.list.push(run);
+    }
 }
 
 /// Rows that wait to become a run, and the runs.
 pub(super) struct Many<W> {
     staged: Vec<Staged<W>>,
     staged_rows: usize,
+    /// Bytes of the run that they become.
+    staged_bytes: usize,
     /// For the staged rows, and as much again for the run that they become.
     memory: MemoryReservation,
     pub(super) runs: Runs,
@@ -140,6 +178,8 @@ pub(super) struct GroupScan<W> {
     pub(super) phase: Phase<W>,
     /// Aggregates of DataFusion's by the numbers of this scan.
     pub(super) plain: PlainGroups,
+    /// Whether rows have numbers for them although they are partitioned: while groups are few.
+    numbers_plain: bool,
     /// Their states when numbers ended, and the words of the groups that they are of.
     pub(super) states: Option<PlainStates>,
     pub(super) state_words: Vec<W>,
@@ -152,14 +192,24 @@ pub(super) struct GroupScan<W> {
 
 impl<W: Word> GroupScan<W> {
     pub(super) fn try_new(shared: Arc<Shared>, memory: &MemoryReservation) -> Result<Self> {
-        let columns = shared.plan.aggregates.columns.iter();
-        let few = columns.map(|_| NumberedKeys::new(memory.new_empty(), shared.free.clone()));
+        let grouping = Grouping::try_new(&shared.plan)?;
         let floor = memory.new_empty();
-        reserve(&floor, FLOOR)?;
+        let partitions = shared.plan.has_byte_strings();
+        let phase = match partitions {
+            true => Phase::Many(Box::new(Many::new(Old::default(), memory))),
+            false => {
+                reserve(&floor, FLOOR)?;
+                let columns = shared.plan.aggregates.columns.iter();
+                let few = columns.map(|_| NumberedKeys::new(memory.new_empty(), shared.free.clone()));
+                Phase::Few(few.collect())
+            }
+        };
+        let plain = &shared.plan.aggregates.plain;
         Ok(Self {
-            grouping: Grouping::try_new(&shared.plan)?,
-            phase: Phase::Few(few.collect()),
-            plain: PlainGroups::try_new(&shared.plan.aggregates.plain)?,
+            phase,
+            plain: PlainGroups::try_new(plain)?,
+            numbers_plain: partitions && !plain.is_empty() && !grouping.numbers_every_row(),
+            grouping,
             states: None,
             state_words: Vec::new(),
             memory: memory.new_empty(),
@@ -174,12 +224,21 @@ impl<W: Word> GroupScan<W> {
     /// # Errors
     /// The stream's, an expression's, or `ResourcesExhausted` where neither memory nor disk is left.
     pub(super) async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
+        let shared = Arc::clone(&self.shared);
+        let mut since = Instant::now();
         while let Some(batch) = stream.next().await {
             let batch = batch?;
-            let start = Instant::now();
-            let pushed = self.push(&batch);
-            self.shared.times.iter().for_each(|time| time.add_elapsed(start));
-            pushed?;
+            for piece in shared.pieces(&batch) {
+                let start = Instant::now();
+                let pushed = self.push(&piece);
+                shared.times.iter().for_each(|time| time.add_elapsed(start));
+                pushed?;
+                // As without groups: a stream that is always ready would not notice that the query is gone.
+                if since.elapsed() > YIELD {
+                    tokio::task::yield_now().await;
+                    since = Instant::now();
+                }
+            }
         }
         if let Phase::Many(many) = &mut self.phase {
             many.flush(&self.shared)?;
@@ -197,11 +256,14 @@ impl<W: Word> GroupScan<W> {
         let groups = plan.group.iter().map(|expr| values(expr, batch));
         let groups = groups.collect::<Result<Vec<_>>>()?;
         let is_few = matches!(self.phase, Phase::Few(_));
-        if is_few || self.grouping.numbers_every_row() {
+        if is_few || self.numbers_plain || self.grouping.numbers_every_row() {
             self.grouping.number(&groups, &mut self.ids)?;
         }
         if is_few && self.grouping.len() > FEW_GROUPS {
             self.shared.many.store(true, Ordering::Relaxed);
+        }
+        if self.numbers_plain && self.grouping.len() > FEW_GROUPS {
+            self.end_numbers()?;
         }
         if is_few && self.shared.many.load(Ordering::Relaxed) {
             self.leave_few()?;
@@ -226,7 +288,7 @@ impl<W: Word> GroupScan<W> {
             Phase::Many(many) => {
                 let (mut words, mut parts) = (Vec::new(), Vec::new());
                 self.grouping.words(&groups, &self.ids, &mut words, &mut parts)?;
-                let others = if self.grouping.numbers_every_row() {
+                let others = if self.numbers_plain || self.grouping.numbers_every_row() {
                     let groups = self.grouping.len();
                     self.plain
                         .update(&plan.aggregates.plain, batch, &self.ids, groups)?;
@@ -271,19 +333,22 @@ impl<W: Word> GroupScan<W> {
             self.state_words = old.words.clone();
             self.grouping.forget();
         }
-        let memory = || self.memory.new_empty();
-        self.phase = Phase::Many(Box::new(Many {
-            staged: Vec::new(),
-            staged_rows: 0,
-            memory: memory(),
-            runs: Runs {
-                list: Vec::new(),
-                file: None,
-                memory: memory(),
-            },
-            old,
-        }));
+        self.phase = Phase::Many(Box::new(Many::new(old, &self.memory)));
         self.floor.free();
+        Ok(())
+    }
+
+    /// From numbers to words, where rows are partitioned already: what plain aggregates want stays with the rows from
+    /// now on.
+    fn end_numbers(&mut self) -> Result<()> {
+        if let Phase::Many(many) = &mut self.phase {
+            // What is staged has no inputs of plain aggregates with it.
+            many.flush(&self.shared)?;
+        }
+        self.states = Some(self.plain.states(&self.grouping.group_parts())?);
+        self.state_words = self.grouping.group_words();
+        self.grouping.forget();
+        self.numbers_plain = false;
         Ok(())
     }
 
@@ -293,6 +358,9 @@ impl<W: Word> GroupScan<W> {
     /// As for [`Self::read`].
     pub(super) fn into_many(mut self) -> Result<Self> {
         self.leave_few()?;
+        if self.numbers_plain {
+            self.end_numbers()?;
+        }
         let shared = Arc::clone(&self.shared);
         if let Phase::Many(many) = &mut self.phase {
             many.partition_old(&shared)?;
@@ -302,18 +370,31 @@ impl<W: Word> GroupScan<W> {
 }
 
 impl<W: Word> Many<W> {
+    fn new(old: Old<W>, memory: &MemoryReservation) -> Self {
+        Self {
+            staged: Vec::new(),
+            staged_rows: 0,
+            staged_bytes: 0,
+            memory: memory.new_empty(),
+            runs: Runs {
+                list: Vec::new(),
+                file: None,
+                memory: memory.new_empty(),
+            },
+            old,
+        }
+    }
+
     fn stage(&mut self, batch: Staged<W>, shared: &Shared) -> Result<()> {
         let rows = batch.words.len();
         let others = batch.others.iter().map(|value| match value {
             // Batches may be slices of one array, each of which would count as all of it.
-            ColumnarValue::Array(array) => {
-                let own = array.to_data().get_slice_memory_size();
-                own.unwrap_or_else(|_| array.get_array_memory_size())
-            }
+            ColumnarValue::Array(array) => array_bytes(array),
             ColumnarValue::Scalar(_) => 0,
         });
+        let bytes = run_bytes(&batch, &shared.specs()) + 2 * rows + others.sum::<usize>();
         // What waits, and the run that it becomes: about as much.
-        let wanted = 2 * (run_bytes(&batch, &shared.specs()) + 2 * rows + others.sum::<usize>());
+        let wanted = 2 * bytes;
         if self.runs.memory.size() + self.memory.size() + wanted > shared.share {
             self.make_room(shared)?;
         }
@@ -325,8 +406,9 @@ impl<W: Word> Many<W> {
             }
         }
         self.staged_rows += rows;
+        self.staged_bytes += bytes;
         self.staged.push(batch);
-        if self.staged_rows >= RUN_ROWS {
+        if self.staged_rows >= RUN_ROWS || self.staged_bytes >= STAGED_BYTES {
             self.flush(shared)?;
         }
         Ok(())
@@ -341,11 +423,10 @@ impl<W: Word> Many<W> {
         let specs = shared.specs();
         let run = scatter(&self.staged, &specs, shared.free.as_ref())?;
         self.staged.clear();
-        self.staged_rows = 0;
+        (self.staged_rows, self.staged_bytes) = (0, 0);
         // The run's share of the reservation goes with it.
-        self.runs.memory.grow(run.bytes());
+        self.runs.push(run);
         self.memory.free();
-        self.runs.list.push(run);
         Ok(())
     }
 
@@ -463,15 +544,17 @@ fn column_values(column: &KeyColumn, batch: &RecordBatch) -> Result<StagedColumn
 }
 
 fn kept(values: &ArrayRef, passed: Option<&BooleanArray>, column: &KeyColumn) -> Result<StagedColumn> {
-    let (rows, dense) = match key::kept(values.as_ref(), passed)? {
-        None => (None, Arc::clone(values)),
-        Some(kept) => (
-            Some(kept.values().set_indices_u32().collect()),
-            filter(values, &kept)?,
-        ),
+    let kept = key::kept(values.as_ref(), passed)?;
+    let values = match (&column.bytes, &kept) {
+        (Some(spec), kept) => {
+            let kept = kept.as_ref().map(BooleanArray::values);
+            StagedValues::Bytes(StagedBytes::of(spec, values.as_ref(), kept)?)
+        }
+        (None, None) => StagedValues::Raw(column.spec.raw(values.as_ref())?),
+        (None, Some(kept)) => StagedValues::Raw(column.spec.raw(filter(values, kept)?.as_ref())?),
     };
     Ok(StagedColumn {
-        rows,
-        values: StagedValues::Raw(column.spec.raw(dense.as_ref())?),
+        rows: kept.map(|kept| kept.values().set_indices_u32().collect()),
+        values,
     })
 }

@@ -9,21 +9,11 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::kernel::cpu::groups::cells::{COUNTERS, Grid, LEAST_CELLS, Numbered, Wanted, shares};
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
 use crate::kernel::cpu::{LaneKey, reserve};
-use crate::kernel::{Stop, may_fail};
+use crate::kernel::{Stop, StopOnDrop, may_fail};
 use crate::key::KeySpec;
 
 /// Up to so many rows, bringing the keys of each group together takes no longer than counting.
 pub(super) const GATHERED: usize = 1 << 17;
-
-/// Stops the kernels of a query that is no longer wanted.
-#[derive(Debug, Default)]
-pub(super) struct StopOnDrop(pub(super) Stop);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.stop();
-    }
-}
 
 /// Few groups of one key column, numbered.
 pub(super) struct Selection<P> {

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::metrics::{Count, Time};
 
 use super::many::{PartGroups, Parts};
-use super::output;
+use super::output::{self, Answers};
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
+use crate::kernel::cpu::groups::strings::ByteSegments;
 use crate::kernel::cpu::groups::words::{GroupTable, Word};
 use crate::kernel::may_fail;
 use crate::key::{Key, Width};
@@ -23,6 +25,9 @@ pub(super) struct PartWorker<W> {
     ids: Vec<u32>,
     own_ids: Vec<u32>,
     scratch: (Scratch<u32>, Scratch<u64>, Scratch<u128>),
+    strings: ByteSegments,
+    /// For the answers of each column of byte strings.
+    memory: Vec<MemoryReservation>,
     groups_out: Count,
     time: Time,
 }
@@ -35,14 +40,17 @@ struct Scratch<K> {
 
 impl<W: Word> PartWorker<W> {
     pub(super) fn new(parts: Arc<Parts<W>>, groups_out: Count, time: Time) -> Self {
+        let plans = output::plans(&parts.plan);
         Self {
-            plans: output::plans(&parts.plan),
+            memory: plans.iter().map(|_| parts.memory().new_empty()).collect(),
+            plans,
             parts,
             table: None,
             words: Vec::new(),
             ids: Vec::new(),
             own_ids: Vec::new(),
             scratch: Default::default(),
+            strings: ByteSegments::default(),
             groups_out,
             time,
         }
@@ -96,7 +104,7 @@ impl<W: Word> PartWorker<W> {
         part: usize,
         index: usize,
         groups: &mut PartGroups<W>,
-    ) -> Result<GroupAnswers> {
+    ) -> Result<Answers> {
         let mut runs = parts.scans.iter().flat_map(|scan| &scan.runs.list);
         // Where every row has a value, the numbers of rows are those of values.
         let ids = match runs.all(|run| run.columns[index].own.is_none()) {
@@ -122,12 +130,40 @@ impl<W: Word> PartWorker<W> {
         };
         let plans = &mut self.plans[index];
         let count = groups.len();
-        match parts.plan.aggregates.columns[index].spec.width() {
+        let column = &parts.plan.aggregates.columns[index];
+        if let Some(spec) = &column.bytes {
+            let strings = &mut self.strings;
+            append_strings(parts, part, index, strings)?;
+            let memory = &self.memory[index];
+            let found = strings.answers(count, ids, spec, plans, column.distinct, memory)?;
+            return Ok(Answers::Bytes(found));
+        }
+        let found = match column.spec.width() {
             Width::W32 => self.scratch.0.answers(parts, part, index, ids, count, plans),
             Width::W64 => self.scratch.1.answers(parts, part, index, ids, count, plans),
             Width::W128 => self.scratch.2.answers(parts, part, index, ids, count, plans),
+        };
+        found.map(Answers::Keys)
+    }
+}
+
+/// All byte strings of a column in a part, in place of what was there.
+fn append_strings<W: Word>(
+    parts: &Parts<W>,
+    part: usize,
+    index: usize,
+    strings: &mut ByteSegments,
+) -> Result<()> {
+    let (values, bytes) = parts.byte_strings(part, index);
+    strings.begin(values, bytes);
+    for scan in &parts.scans {
+        for run in &scan.runs.list {
+            let own = run.columns[index].byte_strings()?;
+            let file = scan.runs.file.as_ref();
+            own.append_part(part, file, &mut strings.lengths, &mut strings.bytes)?;
         }
     }
+    Ok(())
 }
 
 impl<K: Key> Scratch<K> {
@@ -144,7 +180,7 @@ impl<K: Key> Scratch<K> {
         self.keys.clear();
         for scan in &parts.scans {
             for run in &scan.runs.list {
-                let keys = &run.columns[index].keys;
+                let keys = run.columns[index].keys()?;
                 keys.append_part(part, scan.runs.file.as_ref(), &mut self.keys)?;
             }
         }

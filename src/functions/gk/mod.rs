@@ -17,6 +17,8 @@ mod column;
 mod groups;
 mod merge;
 mod stored;
+#[cfg(feature = "ballista")]
+mod wire;
 
 use std::fmt::{self, Display};
 use std::sync::{Arc, LazyLock};
@@ -39,8 +41,9 @@ use super::accumulator::{QuantilesAccumulator, Selected, state_type};
 use super::call::{QuantileArgument, constant, evaluated, evaluated_quantiles};
 use super::exact_quantiles::ordered_type;
 use super::frame::SlidingQuantilesAccumulator;
+use super::frame_values::SlidingValuesAccumulator;
 use super::groups::QuantilesGroupsAccumulator;
-use super::rows::{SlidingValuesAccumulator, ValuesAccumulator, ValuesGroupsAccumulator};
+use super::rows::{ValuesAccumulator, ValuesGroupsAccumulator};
 use crate::key::{KeySpec, Order};
 use crate::select::quantile::{Ask, Method, Quantiles};
 use crate::select::splitters::NearestSplitter;

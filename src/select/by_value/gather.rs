@@ -21,7 +21,7 @@ const LIST: usize = 1 << 16;
 const DEALING_BYTES: [usize; 3] = [4 << 20, 1 << 20, super::DEALING_BYTES];
 
 /// What it writes those behind one key from, at least: blocks of this size.
-const PART_BYTES: usize = 8 << 10;
+pub(super) const PART_BYTES: usize = 8 << 10;
 
 impl ValueSelection {
     /// One read of a level, or a few: the values behind each tied key. All of the level begin with `prefix`.
@@ -121,7 +121,7 @@ impl ValueSelection {
     }
 
     /// Memory to read blocks into and to write from, and how much each thread writes from.
-    fn hold_to_deal(&self, block: usize) -> Result<(Held, usize)> {
+    pub(super) fn hold_to_deal(&self, block: usize) -> Result<(Held, usize)> {
         let mut refused = None;
         for bytes in DEALING_BYTES {
             let all = (block + bytes) * self.workers.threads();
@@ -144,32 +144,47 @@ impl ValueSelection {
         ties: &[Tie],
         bytes: usize,
     ) -> Result<Vec<Values>> {
-        let values = Arc::clone(&level.values);
-        let (finder, count) = (Finder::<K>::of(ties), ties.len());
-        let disk = self.disk.clone();
+        let finder = Finder::<K>::of(ties);
+        let find = move |value: &[u8]| {
+            let tie = finder.find(K::of(&value[common..]))?;
+            Some((tie, common + K::BYTES))
+        };
+        let (shares, parts) = (self.shares(level), (ties.len(), bytes));
+        self.deal_out(&level.values, shares, parts, find).await
+    }
+
+    /// One read of some values: those of each of so many parts, written from so many bytes of memory for each part and
+    /// thread. `part_of` says of a value which part it goes to, if any, and without how many of its first bytes.
+    pub(super) async fn deal_out(
+        &self,
+        values: &Arc<Values>,
+        shares: Vec<Share>,
+        (parts, bytes): (usize, usize),
+        part_of: impl Fn(&[u8]) -> Option<(usize, usize)> + Send + Sync + 'static,
+    ) -> Result<Vec<Values>> {
+        let (values, disk) = (Arc::clone(values), self.disk.clone());
         let memory = self.memory.new_empty();
-        let find = move |share: Share, stop: &Stop| {
+        let deal = move |share: Share, stop: &Stop| {
+            may_fail!("value_deal");
             let Some(disk) = &disk else {
                 return resources_err!("values cannot be written to disk: spilling is off");
             };
-            let file = disk.spiller.create("values behind prefixes of exact quantiles")?;
-            let mut dealer = Dealer::new(file, count, bytes)?;
-            Reader::new(Arc::clone(&values)).each(&share, stop, |value| {
-                match finder.find(K::of(&value[common..])) {
-                    Some(tie) => dealer.push(tie, &value[common + K::BYTES..]),
-                    None => Ok(()),
-                }
+            let file = disk.spiller.create("parts of the values of exact quantiles")?;
+            let mut dealer = Dealer::new(file, parts, bytes)?;
+            Reader::new(Arc::clone(&values)).each(&share, stop, |value| match part_of(value) {
+                Some((part, from)) => dealer.push(part, &value[from..]),
+                None => Ok(()),
             })?;
             dealer.finish(|| memory.new_empty())
         };
-        let mut parts: Vec<Vec<Values>> = Vec::new();
-        parts.resize_with(ties.len(), Vec::new);
-        for share in self.workers.map(self.shares(level), find).await? {
-            for (parts, part) in parts.iter_mut().zip(share) {
-                parts.push(part);
+        let mut dealt: Vec<Vec<Values>> = Vec::new();
+        dealt.resize_with(parts, Vec::new);
+        for share in self.workers.map(shares, deal).await? {
+            for (dealt, part) in dealt.iter_mut().zip(share) {
+                dealt.push(part);
             }
         }
-        Ok(parts.into_iter().map(Values::merged).collect())
+        Ok(dealt.into_iter().map(Values::merged).collect())
     }
 
     pub(super) fn shares(&self, level: &Level) -> Vec<Share> {

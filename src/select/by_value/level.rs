@@ -102,20 +102,23 @@ impl Level {
 
     /// The values in about equal parts, one a thread.
     pub(super) fn shares(&self, threads: usize) -> Vec<Share> {
-        let most = (self.n as usize).div_ceil(threads);
         match &self.which {
-            Which::All => {
-                let pieces = self.values.pieces();
-                let cuts = cuts(pieces.map(|piece| self.values.piece_len(piece)), most);
-                cuts.into_iter().map(Share::Pieces).collect()
-            }
+            Which::All => shares_of(&self.values, threads),
             Which::Places(lists) => {
+                let most = (self.n as usize).div_ceil(threads);
                 let cuts = cuts(lists.iter().map(|list| list.len()), most);
                 let share = |cut: Range<usize>| Share::Places(lists[cut].to_vec());
                 cuts.into_iter().map(share).collect()
             }
         }
     }
+}
+
+/// All of some values in about equal parts, one a thread.
+pub(super) fn shares_of(values: &Values, threads: usize) -> Vec<Share> {
+    let lengths = values.pieces().map(|piece| values.piece_len(piece));
+    let cuts = cuts(lengths, (values.len() as usize).div_ceil(threads));
+    cuts.into_iter().map(Share::Pieces).collect()
 }
 
 /// Cuts things of such lengths into runs of at least `most`, but for the last.

@@ -5,7 +5,7 @@ use datafusion::arrow::datatypes::{Decimal256Type, i256};
 use datafusion::common::Result;
 use std::sync::Arc;
 
-use super::{Ask, Fraction, Method};
+use super::{Ask, Fraction, Method, Pick, Picks};
 use crate::key::ByteSpec;
 
 /// The values that answers are or lie between, of one group or of many, one after the other.
@@ -38,15 +38,36 @@ impl<'a> Picked<'a> {
         n: u64,
         value_at: &dyn Fn(u64) -> Result<&'a [u8]>,
     ) -> Result<()> {
-        for quantile in &ask.quantiles {
-            let pick = ask.pick(*quantile, n);
-            self.low.push(value_at(pick.low)?);
-            if self.method.interpolates() {
-                self.high.push(value_at(pick.high)?);
-                self.weights.push(pick.weight);
-            }
+        let mut quantiles = ask.quantiles.iter();
+        quantiles.try_for_each(|quantile| self.push(ask.pick(*quantile, n), value_at))
+    }
+
+    /// The same, where it is known what is picked.
+    pub(crate) fn add_picks(
+        &mut self,
+        picks: &Picks,
+        value_at: &dyn Fn(u64) -> Result<&'a [u8]>,
+    ) -> Result<()> {
+        picks.iter().try_for_each(|pick| self.push(pick, value_at))
+    }
+
+    fn push(&mut self, pick: Pick, value_at: &dyn Fn(u64) -> Result<&'a [u8]>) -> Result<()> {
+        self.low.push(value_at(pick.low)?);
+        if self.method.interpolates() {
+            self.high.push(value_at(pick.high)?);
+            self.weights.push(pick.weight);
         }
         Ok(())
+    }
+
+    /// Memory for what was picked, and for arrays of it: copied once more where they are brought into rows.
+    pub(crate) fn array_bytes(&self) -> usize {
+        let ends = [&self.low, &self.high];
+        let bytes = |values: &Vec<&[u8]>| {
+            let all: usize = values.iter().map(|value| value.len()).sum();
+            2 * all + values.len() * 3 * size_of::<&[u8]>()
+        };
+        ends.into_iter().map(bytes).sum::<usize>() + self.weights.len() * size_of::<Fraction>()
     }
 
     /// All answers, of type [`Method::result_type`].

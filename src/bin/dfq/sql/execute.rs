@@ -1,9 +1,9 @@
 //! Runs one statement: parse, plan, execute, print, tell the time.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use datafusion::common::plan_err;
+use datafusion::common::{exec_err, plan_err};
 use datafusion::config::ConfigOptions;
 use datafusion::dataframe::DataFrame;
 use datafusion::error::{DataFusionError, Result};
@@ -19,7 +19,7 @@ use super::output::{Format, Output};
 use super::split::Piece;
 use super::statement::Statement;
 use super::stores::{self, Region};
-use crate::console::say;
+use crate::console::{message, say};
 
 /// Why a statement did not run to its end.
 #[derive(Debug)]
@@ -35,11 +35,24 @@ pub(crate) struct Runner {
     pub(crate) ctx: SessionContext,
     pub(crate) output: Output,
     pub(crate) quiet: bool,
+    /// How long a statement may take.
+    pub(crate) timeout: Option<Duration>,
+    /// Address of the cluster that runs the statements.
+    pub(crate) remote: Option<String>,
+    /// What runs, until it has ended.
+    running: Option<Arc<dyn ExecutionPlan>>,
 }
 
 impl Runner {
     pub(crate) fn new(ctx: SessionContext, output: Output, quiet: bool) -> Self {
-        Self { ctx, output, quiet }
+        Self {
+            ctx,
+            output,
+            quiet,
+            timeout: None,
+            remote: None,
+            running: None,
+        }
     }
 
     /// The session's options as they are now.
@@ -53,7 +66,7 @@ impl Runner {
     /// What is wrong with the statement or its data, or that nobody reads the output any more.
     pub(crate) async fn run(&mut self, piece: &Piece) -> Result<(), Failure> {
         let started = Instant::now();
-        let cut = match self.try_run(piece).await {
+        let cut = match self.try_run_or_again(piece).await {
             Ok(cut) => cut,
             Err(_) if self.output.closed => return Err(Failure::Closed),
             Err(error) => return Err(Failure::Error(error)),
@@ -77,6 +90,48 @@ impl Runner {
         match self.output.max_rows {
             MaxRows::Unlimited => "all".to_string(),
             MaxRows::Limited(rows) => rows.to_string(),
+        }
+    }
+
+    /// Has the cluster stop what it still does for a statement that did not end here.
+    pub(crate) async fn cancel(&mut self) {
+        let plan = self.running.take();
+        #[cfg(feature = "ballista")]
+        if let (Some(url), Some(plan)) = (&self.remote, &plan)
+            && let Err(error) = datafusion_quantiles::ballista::cancel(url, plan).await
+        {
+            say(format_args!("Warning: {}", message(&error)));
+        }
+        drop(plan);
+    }
+
+    /// Runs one statement, and once more if a machine of the cluster was lost while it ran.
+    async fn try_run_or_again(&mut self, piece: &Piece) -> Result<bool> {
+        let result = self.try_run_in_time(piece).await;
+        #[cfg(feature = "ballista")]
+        if self.remote.is_some() {
+            use datafusion_quantiles::ballista::{explained, is_worth_another_try};
+            return match result {
+                Err(error) if is_worth_another_try(&error) => {
+                    say(format_args!("Trying once more: {}", message(&error)));
+                    self.try_run_in_time(piece).await.map_err(explained)
+                }
+                result => result.map_err(explained),
+            };
+        }
+        result
+    }
+
+    async fn try_run_in_time(&mut self, piece: &Piece) -> Result<bool> {
+        let Some(timeout) = self.timeout else {
+            return self.try_run(piece).await;
+        };
+        match tokio::time::timeout(timeout, self.try_run(piece)).await {
+            Ok(result) => result,
+            Err(_) => {
+                self.cancel().await;
+                exec_err!("the statement was cancelled after {timeout:?}, as --timeout says")
+            }
         }
     }
 
@@ -108,6 +163,7 @@ impl Runner {
         self.check_bounded(physical.as_ref())?;
         let task = self.ctx.task_ctx();
         let reservation = MemoryConsumer::new("dfq table output").register(task.memory_pool());
+        self.running = Some(Arc::clone(&physical));
         let stream = execute_stream(physical, Arc::clone(&task))?;
         let max_rows = self.output.max_rows;
         if whole {
@@ -118,6 +174,10 @@ impl Runner {
             .print(stream, &task.session_config().options().format, &reservation)
             .await;
         self.output.max_rows = max_rows;
+        // What failed has stopped by itself; what a closed output left has not.
+        if !self.output.closed {
+            self.running = None;
+        }
         printed
     }
 

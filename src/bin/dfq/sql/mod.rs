@@ -11,13 +11,17 @@ mod statement;
 mod stores;
 
 use std::io::IsTerminal;
+use std::time::Duration;
 
 use clap::ArgMatches;
+use datafusion::error::Result;
+use datafusion::prelude::SessionContext;
 use datafusion_cli::print_options::MaxRows;
 
 pub(crate) use self::execute::Runner;
 pub(crate) use self::output::{Format, Output};
 pub(crate) use self::session::SessionArgs;
+use crate::args::parse_seconds;
 use crate::console::{End, say};
 
 /// Rows of a table on a terminal, unless --maxrows says otherwise.
@@ -55,8 +59,34 @@ pub(crate) struct SqlArgs {
     #[arg(short, long)]
     quiet: bool,
 
+    /// Seconds after which a statement is cancelled, such as 60 or 0.5 [default: no limit]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    timeout: Option<Duration>,
+
+    /// Run the statements on the cluster of this scheduler, such as df://localhost:50050
+    #[cfg(feature = "ballista")]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["memory_limit", "spill_dir"])]
+    cluster: Option<String>,
+
     #[command(flatten)]
     session: SessionArgs,
+}
+
+impl SqlArgs {
+    async fn connect(&self) -> Result<SessionContext> {
+        #[cfg(feature = "ballista")]
+        if let Some(url) = &self.cluster {
+            return self.session.connect(url).await;
+        }
+        self.session.build()
+    }
+
+    fn remote(&self) -> Option<String> {
+        #[cfg(feature = "ballista")]
+        return self.cluster.clone();
+        #[cfg(not(feature = "ballista"))]
+        None
+    }
 }
 
 /// Where statements come from.
@@ -74,7 +104,7 @@ pub(crate) async fn run(args: SqlArgs, matches: &ArgMatches) -> End {
             "--maxrows shortens tables only; with another --format put a LIMIT into the query",
         );
     }
-    let ctx = match args.session.build() {
+    let ctx = match args.connect().await {
         Ok(ctx) => ctx,
         Err(error) => return error.into(),
     };
@@ -89,20 +119,23 @@ pub(crate) async fn run(args: SqlArgs, matches: &ArgMatches) -> End {
         closed: false,
     };
     let mut runner = Runner::new(ctx, output, args.quiet);
+    (runner.timeout, runner.remote) = (args.timeout, args.remote());
     let sources = in_order(args.command, args.file, matches);
     if sources.is_empty() && std::io::stdin().is_terminal() {
         return prompt::run(&mut runner).await;
     }
     // One watcher for the whole run: a Ctrl-C between two statements counts too.
     // Polled first, so that the signal is caught before the first row is out.
-    tokio::select! {
+    let end = tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => {
             say("Interrupted");
             End::Interrupted
         }
         end = run_sources(&mut runner, sources) => end,
-    }
+    };
+    runner.cancel().await;
+    end
 }
 
 async fn run_sources(runner: &mut Runner, sources: Vec<Source>) -> End {

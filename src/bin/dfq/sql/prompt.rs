@@ -101,7 +101,7 @@ async fn run_input(runner: &mut Runner, text: &str) -> bool {
 
 /// Runs one statement: `Ok(false)` if it failed or was cancelled, an error if the output is closed.
 async fn run_piece(runner: &mut Runner, piece: &Piece) -> Result<bool, ()> {
-    tokio::select! {
+    let result = tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => {
             say("Cancelled");
@@ -115,7 +115,9 @@ async fn run_piece(runner: &mut Runner, piece: &Piece) -> Result<bool, ()> {
                 Ok(false)
             }
         },
-    }
+    };
+    runner.cancel().await;
+    result
 }
 
 /// Runs a command such as `\d`. Returns whether to go on reading.

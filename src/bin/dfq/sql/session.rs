@@ -48,12 +48,26 @@ impl SessionArgs {
             .with_default_features()
             .build();
         let ctx = SessionContext::new_with_state(state);
-        files::enable(&ctx);
-        ctx.register_catalog_list(Arc::new(DynamicObjectStoreCatalog::new(
-            Arc::clone(ctx.state().catalog_list()),
-            ctx.state_weak_ref(),
-        )));
+        open_files(&ctx);
         datafusion_quantiles::register_all(&ctx)?;
+        Ok(ctx)
+    }
+
+    /// A session on the cluster of the scheduler at `url`.
+    ///
+    /// # Errors
+    /// An address where no scheduler is ready.
+    #[cfg(feature = "ballista")]
+    pub(crate) async fn connect(&self, url: &str) -> Result<SessionContext> {
+        let mut config = datafusion_quantiles::ballista::session_config();
+        if std::env::var_os("DATAFUSION_FORMAT_NULL").is_none() {
+            config.options_mut().format.null = "NULL".to_string();
+        }
+        if let Some(partitions) = self.partitions {
+            config = config.with_target_partitions(partitions.get());
+        }
+        let ctx = datafusion_quantiles::ballista::connect_with_config(url, config).await?;
+        open_files(&ctx);
         Ok(ctx)
     }
 
@@ -82,6 +96,15 @@ impl SessionArgs {
         }
         builder.build_arc()
     }
+}
+
+/// Makes quoted paths and URLs usable as tables.
+fn open_files(ctx: &SessionContext) {
+    files::enable(ctx);
+    ctx.register_catalog_list(Arc::new(DynamicObjectStoreCatalog::new(
+        Arc::clone(ctx.state().catalog_list()),
+        ctx.state_weak_ref(),
+    )));
 }
 
 /// Makes the folder if it is missing and proves that files can be written in it, so that a mistake shows at

@@ -5,8 +5,12 @@
 //!   read, and the cells that hold a wanted rank are taken out in a second one ([`cells`]);
 //! - many: rows are partitioned by the hash of their group into parts that fit the cache ([`runs`]); then, part by
 //!   part, groups are numbered, keys brought together by group, and the ranks selected in place ([`segments`]).
+//!
+//! Byte strings always go the second way ([`bytes`], [`strings`]).
 
+pub(crate) mod bytes;
 pub(crate) mod cells;
 pub(crate) mod runs;
 pub(crate) mod segments;
+pub(crate) mod strings;
 pub(crate) mod words;

@@ -15,11 +15,12 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Array, ArrayRef, UInt32Array};
 use datafusion::arrow::buffer::Buffer;
 use datafusion::arrow::compute::{concat, take};
-use datafusion::common::{Result, internal_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::ColumnarValue;
 
 use super::super::pages::{FreePages, Pages};
 use super::super::store::encode;
+use super::bytes::{PartedBytes, StagedBytes};
 use super::words::PARTS;
 use crate::kernel::spill::SpillFile;
 use crate::key::{Encoding, Key, KeySpec, Width, words};
@@ -58,11 +59,46 @@ pub(crate) struct Parted {
     place: Place,
 }
 
-/// Where the integers are.
-enum Place {
+/// Where the integers are, or bytes.
+pub(super) enum Place {
     Memory(Pages<u8>),
     /// From this offset of the scan's spill file.
     Disk(u64),
+}
+
+impl Place {
+    /// Appends the values of `T` in a range; `file` is the one that they were spilled to.
+    pub(super) fn append<T: bytemuck::Pod>(
+        &self,
+        Range { start, end }: Range<usize>,
+        file: Option<&SpillFile>,
+        out: &mut Vec<T>,
+    ) -> Result<()> {
+        let size = size_of::<T>();
+        match (self, file) {
+            _ if start == end => {}
+            (Place::Memory(pages), _) => {
+                out.extend_from_slice(bytemuck::cast_slice(&pages.words()[start * size..end * size]));
+            }
+            (Place::Disk(offset), Some(file)) => {
+                let from = out.len();
+                out.resize(from + (end - start), T::zeroed());
+                let bytes = bytemuck::cast_slice_mut(&mut out[from..]);
+                file.read_at(offset + (start * size) as u64, bytes)?;
+            }
+            (Place::Disk(_), None) => return internal_err!("spilled rows without their file"),
+        }
+        Ok(())
+    }
+
+    /// Moves the first `bytes` to the end of `file`: all that was written.
+    pub(super) fn spill(&mut self, bytes: usize, file: &mut SpillFile) -> Result<()> {
+        if let Place::Memory(pages) = self {
+            let offset = file.append(&pages.words()[..bytes])?;
+            *self = Place::Disk(offset);
+        }
+        Ok(())
+    }
 }
 
 impl Parted {
@@ -75,7 +111,7 @@ impl Parted {
     }
 
     /// Makes values of `T` as `write` does.
-    fn with<T: bytemuck::Pod>(
+    pub(super) fn with<T: bytemuck::Pod>(
         starts: &Starts,
         free: Option<&Arc<FreePages>>,
         write: impl FnOnce(&mut [T]),
@@ -95,30 +131,7 @@ impl Parted {
         file: Option<&SpillFile>,
         out: &mut Vec<T>,
     ) -> Result<()> {
-        self.append(self.starts.range(part), file, out)
-    }
-
-    fn append<T: bytemuck::Pod>(
-        &self,
-        Range { start, end }: Range<usize>,
-        file: Option<&SpillFile>,
-        out: &mut Vec<T>,
-    ) -> Result<()> {
-        let size = size_of::<T>();
-        match (&self.place, file) {
-            _ if start == end => {}
-            (Place::Memory(pages), _) => {
-                out.extend_from_slice(bytemuck::cast_slice(&pages.words()[start * size..end * size]));
-            }
-            (Place::Disk(offset), Some(file)) => {
-                let from = out.len();
-                out.resize(from + (end - start), T::zeroed());
-                let bytes = bytemuck::cast_slice_mut(&mut out[from..]);
-                file.read_at(offset + (start * size) as u64, bytes)?;
-            }
-            (Place::Disk(_), None) => return internal_err!("spilled rows without their file"),
-        }
-        Ok(())
+        self.place.append(self.starts.range(part), file, out)
     }
 
     /// Reads `range` of a part, as [`Self::append_part`] the whole, in place of what `out` held.
@@ -131,17 +144,13 @@ impl Parted {
     ) -> Result<()> {
         out.clear();
         let start = self.starts.range(part).start;
-        self.append(start + range.start..start + range.end, file, out)
+        let range = start + range.start..start + range.end;
+        self.place.append(range, file, out)
     }
 
-    /// Moves the values to the end of `file`.
-    fn spill(&mut self, size: usize, file: &mut SpillFile) -> Result<()> {
-        if let Place::Memory(pages) = &self.place {
-            let bytes = self.starts.rows() * size;
-            let offset = file.append(&pages.words()[..bytes])?;
-            self.place = Place::Disk(offset);
-        }
-        Ok(())
+    /// Moves the values, of so many bytes each, to the end of `file`.
+    pub(super) fn spill(&mut self, size: usize, file: &mut SpillFile) -> Result<()> {
+        self.place.spill(self.starts.rows() * size, file)
     }
 
     /// Values of a part.
@@ -154,16 +163,18 @@ impl Parted {
 pub(crate) struct StagedColumn {
     /// The rows that have one, ascending; `None`: all.
     pub(crate) rows: Option<Vec<u32>>,
-    /// Their words, as wide as the column's keys.
+    /// The values.
     pub(crate) values: StagedValues,
 }
 
-/// Words of a batch.
+/// Values of a batch: words as wide as the column's keys, or bytes.
 pub(crate) enum StagedValues {
-    /// Arrow's.
+    /// Arrow's words.
     Raw(Buffer),
     /// Keys already.
     Keys(Buffer),
+    /// Of a type without keys.
+    Bytes(StagedBytes),
 }
 
 /// A batch that waits for its run.
@@ -181,8 +192,39 @@ pub(crate) struct Staged<W> {
 pub(crate) struct RunColumn {
     /// Group words of its values, unless every row has one.
     pub(crate) own: Option<Parted>,
+    pub(crate) values: RunValues,
+}
+
+/// Values of a run.
+pub(crate) enum RunValues {
     /// Keys, as wide as the column's spec says.
-    pub(crate) keys: Parted,
+    Keys(Parted),
+    /// Byte strings.
+    Bytes(PartedBytes),
+}
+
+impl RunColumn {
+    /// The keys.
+    ///
+    /// # Errors
+    /// An internal error if it has none.
+    pub(crate) fn keys(&self) -> Result<&Parted> {
+        match &self.values {
+            RunValues::Keys(keys) => Ok(keys),
+            RunValues::Bytes(_) => internal_err!("byte strings have no keys"),
+        }
+    }
+
+    /// The byte strings.
+    ///
+    /// # Errors
+    /// An internal error if it has keys.
+    pub(crate) fn byte_strings(&self) -> Result<&PartedBytes> {
+        match &self.values {
+            RunValues::Bytes(values) => Ok(values),
+            RunValues::Keys(_) => internal_err!("keys are no byte strings"),
+        }
+    }
 }
 
 /// Rows in order of part.
@@ -192,14 +234,24 @@ pub(crate) struct Run {
     pub(crate) columns: Vec<RunColumn>,
     /// Whatever else belongs to the rows, in the same order.
     pub(crate) others: Vec<ColumnarValue>,
-    /// Bytes of words and keys in memory.
+    /// Bytes of words and values in memory.
     bytes: usize,
 }
 
 impl Run {
-    /// Bytes of words and keys in memory.
+    /// Bytes of words and values in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes that stay in memory when it is spilled: where the byte strings of each part are.
+    pub(crate) fn index_bytes(&self) -> usize {
+        let index = |column: &RunColumn| match (&column.values, &column.own) {
+            (RunValues::Keys(_), _) => 0,
+            (RunValues::Bytes(_), None) => PartedBytes::INDEX_BYTES,
+            (RunValues::Bytes(_), Some(_)) => 2 * PartedBytes::INDEX_BYTES,
+        };
+        self.columns.iter().map(index).sum()
     }
 
     /// Rows of a part.
@@ -207,7 +259,7 @@ impl Run {
         self.words.starts.range(part)
     }
 
-    /// Moves words and keys to the end of `file`; the bytes of memory that this frees.
+    /// Moves words and values to the end of `file`; the bytes of memory that this frees.
     ///
     /// # Errors
     /// Those of the file.
@@ -217,18 +269,25 @@ impl Run {
             if let Some(own) = &mut column.own {
                 own.spill(size_of::<W>(), file)?;
             }
-            column.keys.spill(spec.width().bytes(), file)?;
+            match &mut column.values {
+                RunValues::Keys(keys) => keys.spill(spec.width().bytes(), file)?,
+                RunValues::Bytes(values) => values.spill(file)?,
+            }
         }
         Ok(std::mem::take(&mut self.bytes))
     }
 }
 
-/// Bytes that [`scatter`] will hold of the words and keys of a batch.
+/// Bytes that [`scatter`] will hold of the words and values of a batch.
 pub(crate) fn run_bytes<W>(batch: &Staged<W>, specs: &[&KeySpec]) -> usize {
     let rows = batch.words.len();
-    let column = |(column, spec): (&StagedColumn, &&KeySpec)| match &column.rows {
-        None => rows * spec.width().bytes(),
-        Some(kept) => kept.len() * (spec.width().bytes() + size_of::<W>()),
+    let column = |(column, spec): (&StagedColumn, &&KeySpec)| {
+        let own = column.rows.as_ref().map(Vec::len);
+        let values = match &column.values {
+            StagedValues::Bytes(staged) => staged.held_bytes(),
+            StagedValues::Raw(_) | StagedValues::Keys(_) => own.unwrap_or(rows) * spec.width().bytes(),
+        };
+        values + own.map_or(0, |own| own * size_of::<W>())
     };
     rows * size_of::<W>() + batch.columns.iter().zip(specs).map(column).sum::<usize>()
 }
@@ -318,7 +377,7 @@ fn place(parts: &[u16], next: &mut [u32], places: &mut Vec<u32>) {
     }
 }
 
-fn write<T: Copy>(values: &[T], places: &[u32], out: &mut [T]) {
+pub(super) fn write<T: Copy>(values: &[T], places: &[u32], out: &mut [T]) {
     for (value, place) in values.iter().zip(places) {
         out[*place as usize] = *value;
     }
@@ -339,6 +398,8 @@ fn write_keys<K: Key>(
             write(scratch, places, out);
         }
         StagedValues::Keys(keys) => write(words::<K>(keys), places, out),
+        // `run_values` knows where these go.
+        StagedValues::Bytes(_) => {}
     }
 }
 
@@ -372,17 +433,9 @@ fn dense_column<W>(
     places: &[u32],
     free: Option<&Arc<FreePages>>,
 ) -> Result<RunColumn> {
-    with_key!(spec.width(), K => {
-        let keys = Parted::with::<K>(starts, free, |out| {
-            let (mut scratch, mut from) = (Vec::new(), 0);
-            for batch in staged {
-                let places = &places[from..from + batch.parts.len()];
-                write_keys(&batch.columns[index].values, spec.encoding(), places, &mut scratch, out);
-                from += batch.parts.len();
-            }
-        })?;
-        Ok(RunColumn { own: None, keys })
-    })
+    let parts: Vec<&[u16]> = staged.iter().map(|batch| batch.parts.as_slice()).collect();
+    let values = run_values(staged, index, spec, &parts, starts, places, free)?;
+    Ok(RunColumn { own: None, values })
 }
 
 /// A column without a value in some rows: it has group words of its own.
@@ -414,15 +467,44 @@ fn sparse_column<W: Key>(
             write(words, &places[from..], out);
         }
     })?;
+    let parts: Vec<&[u16]> = kept.iter().map(|(_, parts)| parts.as_slice()).collect();
+    let values = run_values(staged, index, spec, &parts, &starts, &places, free)?;
+    Ok(RunColumn {
+        own: Some(own),
+        values,
+    })
+}
+
+/// The values of a column, each in its place; `parts` are those of each batch's values.
+fn run_values<W>(
+    staged: &[Staged<W>],
+    index: usize,
+    spec: &KeySpec,
+    parts: &[&[u16]],
+    starts: &Starts,
+    places: &[u32],
+    free: Option<&Arc<FreePages>>,
+) -> Result<RunValues> {
+    let values = || staged.iter().map(|batch| &batch.columns[index].values);
+    if values().any(|values| matches!(values, StagedValues::Bytes(_))) {
+        let bytes = values().zip(parts).map(|(values, parts)| match values {
+            StagedValues::Bytes(bytes) => Ok((bytes, *parts)),
+            _ => Err(internal_datafusion_err!("keys among byte strings")),
+        });
+        let bytes = bytes.collect::<Result<Vec<_>>>()?;
+        return Ok(RunValues::Bytes(PartedBytes::scattered(
+            &bytes, starts, places, free,
+        )?));
+    }
     with_key!(spec.width(), K => {
-        let keys = Parted::with::<K>(&starts, free, |out| {
+        let keys = Parted::with::<K>(starts, free, |out| {
             let (mut scratch, mut from) = (Vec::new(), 0);
-            for (batch, (words, _)) in staged.iter().zip(&kept) {
-                let places = &places[from..from + words.len()];
-                write_keys(&batch.columns[index].values, spec.encoding(), places, &mut scratch, out);
-                from += words.len();
+            for (values, parts) in values().zip(parts) {
+                let places = &places[from..from + parts.len()];
+                write_keys(values, spec.encoding(), places, &mut scratch, out);
+                from += parts.len();
             }
         })?;
-        Ok(RunColumn { own: Some(own), keys })
+        Ok(RunValues::Keys(keys))
     })
 }

@@ -46,6 +46,11 @@ impl Plans {
         self.asks.len()
     }
 
+    /// What each call asks.
+    pub(crate) fn asks(&self) -> &Arc<[Ask]> {
+        &self.asks
+    }
+
     /// The plan for `n > 0` values.
     pub(crate) fn of(&mut self, n: u64) -> Arc<Plan> {
         let asks = &self.asks;
@@ -167,14 +172,19 @@ impl<K: Key> Segments<K> {
 ///
 /// Linear in the keys times the logarithm of the number of ranks.
 pub(crate) fn select_ranks<K: Ord>(keys: &mut [K], ranks: &[u64]) {
-    if keys.len() <= SORTED || keys.len() / KEYS_A_RANK < ranks.len() {
-        keys.sort_unstable();
+    select_ranks_by(keys, ranks, &K::cmp);
+}
+
+/// The same in the order of `compare`.
+pub(crate) fn select_ranks_by<T>(items: &mut [T], ranks: &[u64], compare: &impl Fn(&T, &T) -> Ordering) {
+    if items.len() <= SORTED || items.len() / KEYS_A_RANK < ranks.len() {
+        items.sort_unstable_by(compare);
     } else {
-        select_by(keys, 0, ranks, &K::cmp);
+        select_by(items, 0, ranks, compare);
     }
 }
 
-/// As [`select_ranks`] in the order of `compare`, on items that `before` others precede.
+/// Selects as [`select_ranks_by`] does in long slices, on items that `before` others precede.
 pub(crate) fn select_by<T>(
     items: &mut [T],
     before: u64,

@@ -1,0 +1,109 @@
+//! Exact quantiles on a Ballista cluster: what scheduler, executors and clients need.
+//!
+//! ```text
+//! client      register_all(&ctx)         functions by name, SET quantiles.*
+//!    │ logical plan
+//! scheduler   scheduler_hooks(config)    QuantilesPlanner::staged(), QuantilesCodec
+//!    │ stages
+//! executors   executor_hooks(config)     QuantilesCodec, the functions
+//! ```
+//! Ungrouped quantiles become the stages of [`crate::exec::staged`]: the table stays where it is, kilobytes move. Everything
+//! else of ours runs as ordinary aggregates, whose partial states are numbered, so that none is merged twice: Ballista 55
+//! can deliver one twice when an executor is lost.
+//!
+//! ```no_run
+//! # async fn example() -> datafusion::error::Result<()> {
+//! let ctx = datafusion_quantiles::ballista::connect("df://localhost:50050").await?;
+//! ctx.register_parquet("trips", "/data/trips", Default::default()).await?;
+//! ctx.sql("SELECT exact_quantiles(fare, [0.5, 0.99]) FROM trips").await?.show().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod client;
+mod codec;
+mod stores;
+
+use std::any::Any;
+use std::sync::Arc;
+
+use ballista_core::extension::SessionConfigExt;
+use ballista_core::planner::BallistaQueryPlanner;
+use ballista_core::registry::BallistaFunctionRegistry;
+use ballista_core::utils::default_session_builder;
+use ballista_executor::executor_process::ExecutorProcessConfig;
+use ballista_scheduler::config::SchedulerConfig;
+use datafusion::common::Result;
+use datafusion::execution::context::QueryPlanner;
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::prelude::SessionConfig;
+use datafusion_proto::protobuf::LogicalPlanNode;
+
+pub use client::{cancel, connect, connect_with_config, explained, is_worth_another_try};
+pub use codec::QuantilesCodec;
+pub use stores::EnvironmentStores;
+
+use crate::config::QuantilesOptions;
+use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
+
+/// Ballista's configuration of a session, with the `quantiles.*` options: the same for scheduler, executors and clients, so
+/// that what a client sets arrives.
+pub fn session_config() -> SessionConfig {
+    SessionConfig::new_with_ballista()
+        .with_information_schema(true)
+        .with_option_extension(QuantilesOptions::default())
+}
+
+/// The scheduler's session for a client's: plans quantiles in stages.
+///
+/// # Errors
+/// DataFusion's, if the session cannot be built.
+pub fn scheduler_session(config: SessionConfig) -> Result<SessionState> {
+    let plain = default_session_builder(config)?;
+    Ok(SessionStateBuilder::new_from_existing(plain)
+        .with_runtime_env(runtime(None)?)
+        .with_query_planner(Arc::new(QuantilesPlanner::staged()))
+        .with_quantiles()
+        .build())
+}
+
+/// Memory as DataFusion's default, stores by the environment: see [`EnvironmentStores`]; spills to `folder`.
+fn runtime(folder: Option<&str>) -> Result<Arc<RuntimeEnv>> {
+    let stores = Arc::new(EnvironmentStores::default());
+    let builder = RuntimeEnvBuilder::new().with_object_store_registry(stores);
+    match folder {
+        Some(folder) => builder.with_temp_file_path(folder),
+        None => builder,
+    }
+    .build_arc()
+}
+
+/// The same scheduler with this crate in it. Hooks of its own for sessions, configurations and physical codecs are replaced.
+pub fn scheduler_hooks(mut config: SchedulerConfig) -> SchedulerConfig {
+    config.override_config_producer = Some(Arc::new(session_config));
+    config.override_session_builder = Some(Arc::new(scheduler_session));
+    config.override_physical_codec = Some(Arc::new(QuantilesCodec::default()));
+    config
+}
+
+/// The same executor with this crate in it. Hooks of its own for functions, configurations, runtimes and physical codecs
+/// are replaced.
+///
+/// # Errors
+/// DataFusion's, if the functions cannot be registered.
+pub fn executor_hooks(mut config: ExecutorProcessConfig) -> Result<ExecutorProcessConfig> {
+    let state = scheduler_session(session_config())?;
+    config.override_function_registry = Some(Arc::new(BallistaFunctionRegistry::from(&state)));
+    config.override_config_producer = Some(Arc::new(session_config));
+    let folder = config.work_dir.clone();
+    config.override_runtime_producer = Some(Arc::new(move |_: &SessionConfig| runtime(folder.as_deref())));
+    config.override_physical_codec = Some(Arc::new(QuantilesCodec::default()));
+    Ok(config)
+}
+
+/// Whether this planner ships plans to a Ballista scheduler, which is then the one to plan quantiles.
+pub(crate) fn is_client(planner: &(dyn QueryPlanner + Send + Sync)) -> bool {
+    let planner: &dyn Any = planner;
+    planner.is::<BallistaQueryPlanner<LogicalPlanNode>>()
+}

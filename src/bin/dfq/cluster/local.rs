@@ -1,0 +1,263 @@
+//! `dfq cluster`: a scheduler and executors on this machine, as processes that live and end together.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{LOOPBACK, parent_gone};
+use crate::args::{parse_bytes, parse_count};
+use crate::console::{End, say};
+
+/// How long the processes may take to be ready.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often that is looked at.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Starts a scheduler and executors on this machine, on the loopback address, until Ctrl-C.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ClusterArgs {
+    /// Number of executors, at least 1
+    #[arg(long, value_name = "N", default_value = "2", value_parser = parse_count)]
+    executors: NonZeroUsize,
+
+    /// Port of the scheduler
+    #[arg(long, value_name = "PORT", default_value_t = 50050)]
+    port: u16,
+
+    /// Tasks that each executor runs at a time [default: the cores, shared out]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    vcores: Option<NonZeroUsize>,
+
+    /// Most memory that each executor's queries may hold, such as 512MB or 2g [default: a share of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    memory_pool_size: Option<usize>,
+
+    /// Folder for what executors write, a folder in it for each [default: the system's temporary folder]
+    #[arg(long, value_name = "DIR")]
+    work_dir: Option<PathBuf>,
+
+    /// What the processes log to standard error, such as info or ballista_scheduler=debug
+    #[arg(long, value_name = "FILTER", default_value = "warn")]
+    log: String,
+
+    /// Ends when standard input does: that of a process whose parent has died
+    #[arg(long, hide = true)]
+    attached: bool,
+}
+
+/// Runs `dfq cluster` until it is ended, or one of its processes ends.
+pub(crate) async fn run_cluster(args: ClusterArgs) -> End {
+    match start(&args).await {
+        Ok(mut processes) => {
+            let url = format!("df://{LOOPBACK}:{}", args.port);
+            say(format_args!(
+                "A cluster of {} executors is ready; Ctrl-C ends it. In another terminal: dfq sql --cluster {url}",
+                args.executors
+            ));
+            let end = wait(&mut processes, args.attached).await;
+            stop(processes).await;
+            end
+        }
+        Err(end) => end,
+    }
+}
+
+/// A process of the cluster, by its name in messages.
+struct Process {
+    name: String,
+    child: Child,
+}
+
+async fn start(args: &ClusterArgs) -> Result<Vec<Process>, End> {
+    let port = args.port.to_string();
+    let mut processes = vec![spawn("the scheduler", &scheduler(args, &port))?];
+    let ready = async {
+        answers(&mut processes, &format!("http://{LOOPBACK}:{port}/healthz"), 1).await?;
+        for number in 1..=args.executors.get() {
+            processes.push(spawn(
+                &format!("executor {number}"),
+                &executor(args, &port, number)?,
+            )?);
+        }
+        let executors = args.executors.get();
+        answers(
+            &mut processes,
+            &format!("http://{LOOPBACK}:{port}/readyz"),
+            executors,
+        )
+        .await
+    };
+    match ready.await {
+        Ok(()) => Ok(processes),
+        Err(end) => {
+            stop(processes).await;
+            Err(end)
+        }
+    }
+}
+
+fn scheduler(args: &ClusterArgs, port: &str) -> Vec<String> {
+    let executors = args.executors.to_string();
+    let options = [
+        "scheduler",
+        "--attached",
+        "--bind-host",
+        LOOPBACK,
+        "--bind-port",
+        port,
+        "--external-host",
+        LOOPBACK,
+        "--min-ready-executors",
+        &executors,
+        "--log-level-setting",
+        &args.log,
+    ];
+    options.map(str::to_string).to_vec()
+}
+
+fn executor(args: &ClusterArgs, port: &str, number: usize) -> Result<Vec<String>, End> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let vcores = args
+        .vcores
+        .map_or(cores.div_ceil(args.executors.get()), NonZeroUsize::get);
+    let [flight, grpc, health] = free_ports()?.map(|port| port.to_string());
+    let vcores = vcores.to_string();
+    let options = [
+        "executor",
+        "--attached",
+        "--bind-host",
+        LOOPBACK,
+        "--external-host",
+        LOOPBACK,
+        "--scheduler-host",
+        LOOPBACK,
+        "--scheduler-port",
+        port,
+        "--bind-port",
+        &flight,
+        "--bind-grpc-port",
+        &grpc,
+        "--bind-health-port",
+        &health,
+        "--vcores",
+        &vcores,
+        "--log-level-setting",
+        &args.log,
+    ];
+    let mut options = options.map(str::to_string).to_vec();
+    if let Some(bytes) = args.memory_pool_size {
+        options.extend(["--memory-pool-size".to_string(), bytes.to_string()]);
+    }
+    if let Some(folder) = &args.work_dir {
+        let folder = folder.join(format!("executor-{number}"));
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| End::error(format!("cannot make the folder '{}': {error}", folder.display())))?;
+        options.extend(["--work-dir".to_string(), folder.to_string_lossy().into_owned()]);
+    }
+    Ok(options)
+}
+
+/// Ports of this machine that nobody listens on.
+fn free_ports() -> Result<[u16; 3], End> {
+    let found = || -> std::io::Result<[u16; 3]> {
+        let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let held = [listen()?, listen()?, listen()?];
+        Ok([
+            held[0].local_addr()?.port(),
+            held[1].local_addr()?.port(),
+            held[2].local_addr()?.port(),
+        ])
+    };
+    found().map_err(|error| End::error(format!("no free port on this machine: {error}")))
+}
+
+fn spawn(name: &str, options: &[String]) -> Result<Process, End> {
+    let started = std::env::current_exe().and_then(|program| {
+        // It holds the other end of their standard input, so they end when this process does, however it ends.
+        Command::new(program)
+            .args(options)
+            .stdin(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+    });
+    match started {
+        Ok(child) => Ok(Process {
+            name: name.to_string(),
+            child,
+        }),
+        Err(error) => Err(End::error(format!("cannot start {name}: {error}"))),
+    }
+}
+
+/// Waits for an address to say that all is well.
+async fn answers(processes: &mut [Process], url: &str, executors: usize) -> Result<(), End> {
+    let started = Instant::now();
+    let failed = |error: reqwest::Error| End::error(format!("no client for {url}: {error}"));
+    let client = reqwest::Client::builder().no_proxy().build().map_err(failed)?;
+    loop {
+        if let Some(end) = ended(processes) {
+            return Err(end);
+        }
+        if let Ok(response) = client.get(url).send().await
+            && response.status().is_success()
+        {
+            return Ok(());
+        }
+        if started.elapsed() > PATIENCE {
+            return Err(End::error(format!(
+                "the cluster of {executors} executors was not ready after {} seconds: --log info shows more",
+                PATIENCE.as_secs()
+            )));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// That a process has ended, if one has: none should.
+fn ended(processes: &mut [Process]) -> Option<End> {
+    processes.iter_mut().find_map(|process| {
+        let status = process.child.try_wait().ok().flatten()?;
+        let name = &process.name;
+        Some(End::error(format!(
+            "{name} ended with {status}: --log info shows more"
+        )))
+    })
+}
+
+async fn wait(processes: &mut [Process], attached: bool) -> End {
+    let Ok(mut terminated) = signal(SignalKind::terminate()) else {
+        return End::error("cannot listen to signals".to_string());
+    };
+    let watch = async {
+        loop {
+            if let Some(end) = ended(processes) {
+                return end;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => End::Interrupted,
+        _ = terminated.recv() => End::Success,
+        () = parent_gone(attached) => End::Success,
+        end = watch => end,
+    }
+}
+
+/// Ends the executors first, so that they can say goodbye.
+async fn stop(mut processes: Vec<Process>) {
+    while let Some(mut process) = processes.pop() {
+        drop(process.child.stdin.take());
+        let ended = tokio::time::timeout(Duration::from_secs(5), process.child.wait()).await;
+        if ended.is_err() {
+            let _ = process.child.kill().await;
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `dfq scheduler`, `dfq executor` and `dfq cluster`: Ballista with this crate in it.
+
+mod local;
+mod logs;
+
+use std::sync::Arc;
+
+use ballista_core::error::BallistaError;
+use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
+use ballista_executor::health::spawn_health_server;
+use ballista_scheduler::cluster::BallistaCluster;
+use ballista_scheduler::config::SchedulerConfig;
+use ballista_scheduler::scheduler_process::start_server;
+use clap::Command;
+use datafusion_quantiles::ballista::{executor_hooks, scheduler_hooks};
+use tokio::io::AsyncReadExt;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub(crate) use self::local::{ClusterArgs, run_cluster};
+use self::logs::Logs;
+use crate::console::{End, say};
+
+/// Machines on the same network reach no service unless it is bound to an address of theirs.
+const LOOPBACK: &str = "127.0.0.1";
+
+/// Plans queries and hands their tasks to executors; the options are Ballista's.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SchedulerArgs {
+    #[command(flatten)]
+    ballista: ballista_scheduler::config::Config,
+
+    /// Ends when standard input does: that of a process whose parent has died
+    #[arg(long, hide = true)]
+    attached: bool,
+}
+
+/// Runs tasks for a scheduler; the options are Ballista's.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExecutorArgs {
+    #[command(flatten)]
+    ballista: ballista_executor::config::Config,
+
+    /// Ends when standard input does: that of a process whose parent has died
+    #[arg(long, hide = true)]
+    attached: bool,
+}
+
+/// Ballista's services would listen on all addresses of the machine.
+pub(crate) fn on_loopback(cli: Command) -> Command {
+    let bound = |command: Command| command.mut_arg("bind_host", |arg| arg.default_value(LOOPBACK));
+    cli.mut_subcommand("scheduler", bound)
+        .mut_subcommand("executor", bound)
+}
+
+/// Runs `dfq scheduler` until it is ended.
+pub(crate) async fn run_scheduler(args: SchedulerArgs) -> End {
+    let options = args.ballista;
+    Logs {
+        filter: &options.log_level_setting,
+        threads: options.print_thread_info,
+        folder: options.log_dir.as_deref(),
+        file: format!(
+            "scheduler_{}_{}_{}",
+            options.namespace, options.external_host, options.bind_port
+        ),
+        rotation: &options.log_rotation_policy,
+    }
+    .start();
+    until_ended(args.attached, async {
+        let address = format!("{}:{}", options.bind_host, options.bind_port);
+        let address = address
+            .parse()
+            .map_err(|error| BallistaError::Configuration(format!("'{address}' is no address: {error}")))?;
+        let config = scheduler_hooks(SchedulerConfig::try_from(options)?);
+        let cluster = BallistaCluster::new_from_config(&config).await?;
+        start_server(cluster, address, Arc::new(config)).await
+    })
+    .await
+}
+
+/// Runs `dfq executor` until it is ended.
+pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
+    // Points where tests stop a stage: without the tests' features nothing is compiled of them.
+    let _points = fail::FailScenario::setup();
+    let options = args.ballista;
+    Logs {
+        filter: &options.log_level_setting,
+        threads: options.print_thread_info,
+        folder: options.log_dir.as_deref(),
+        file: format!("executor_{}", options.bind_port),
+        rotation: &options.log_rotation_policy,
+    }
+    .start();
+    // One of our own, which is gone when the process ends.
+    let folder = match &options.work_dir {
+        Some(_) => None,
+        None => match tempfile::Builder::new().prefix("dfq-executor-").tempdir() {
+            Ok(folder) => Some(folder),
+            Err(error) => return End::error(format!("cannot make a folder for the executor: {error}")),
+        },
+    };
+    let health = format!("{}:{}", options.bind_host, options.bind_health_port);
+    let end = until_ended(args.attached, async {
+        let health = health
+            .parse()
+            .map_err(|error| BallistaError::Configuration(format!("'{health}' is no address: {error}")))?;
+        let mut config = ExecutorProcessConfig::try_from(options)?;
+        if let Some(folder) = &folder {
+            config.work_dir = Some(folder.path().to_string_lossy().into_owned());
+        }
+        let scheduler = format!("{}:{}", config.scheduler_host, config.scheduler_port);
+        let config = executor_hooks(config)?;
+        let (_ended, ends) = tokio::sync::oneshot::channel();
+        let _health = spawn_health_server(health, config.health.clone(), ends);
+        let served = start_executor_process(Arc::new(config)).await;
+        served.map_err(|error| match error {
+            BallistaError::GrpcConnectionError(error) => BallistaError::GrpcConnectionError(format!(
+                "{error} at {scheduler}: start one with 'dfq scheduler', or name it by --scheduler-host and \
+                 --scheduler-port"
+            )),
+            other => other,
+        })
+    })
+    .await;
+    if let Some(folder) = folder
+        && let Err(error) = folder.close()
+    {
+        say(format_args!(
+            "Warning: cannot remove the executor's folder: {error}"
+        ));
+    }
+    end
+}
+
+/// Runs a service until it ends, the process is told to end, or, if it is attached, its parent is gone.
+async fn until_ended(attached: bool, service: impl Future<Output = Result<(), BallistaError>>) -> End {
+    let Ok(mut terminated) = signal(SignalKind::terminate()) else {
+        return End::error("cannot listen to signals".to_string());
+    };
+    tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => End::Interrupted,
+        _ = terminated.recv() => End::Success,
+        () = parent_gone(attached) => End::Success,
+        served = service => match served {
+            Ok(()) => End::Success,
+            Err(error) => End::error(error.to_string()),
+        },
+    }
+}
+
+/// Waits for the end of standard input; without end if the process has no parent to look after.
+async fn parent_gone(attached: bool) {
+    if !attached {
+        return std::future::pending().await;
+    }
+    let (mut input, mut bytes) = (tokio::io::stdin(), [0; 64]);
+    while matches!(input.read(&mut bytes).await, Ok(1..)) {}
+}

@@ -1,0 +1,164 @@
+//! Ungrouped quantiles as stages, for engines whose plans are fixed before they run: a constant number of them, for any data.
+//!
+//! ```text
+//! RefineExec: answers            1    keys of the brackets -> the row of answers
+//!   RoundExec: count             P    input again, and the state: counts around its brackets, copies what lies inside
+//!     input | RefineExec: state  1    merged summaries -> brackets, in one row
+//!               RoundExec: sketch P   input: a summary of each column
+//! ```
+//! These are the rounds of `gk_select`, unrolled; other strategies have more of them. [`crate::select::Strategy`] steps in a
+//! `RefineExec`, lanes answer in a `RoundExec`. The input is read once a round: every scan says how many values it saw and the sum of their mixed keys, and where
+//! scans differ the query fails. Between stages travel rows of a few KiB, of the messages of [`crate::kernel::round`].
+
+mod refine;
+mod round;
+mod rounds;
+mod rows;
+mod state;
+#[cfg(feature = "ballista")]
+pub(crate) mod wire;
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::AsArray;
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use futures::TryStreamExt;
+
+pub use refine::RefineExec;
+pub use round::RoundExec;
+pub(crate) use rounds::Rounds;
+
+use crate::functions::{Selected, SelectedColumn};
+use crate::key::KeySpec;
+use crate::select::Ask;
+
+/// A point that a stage has reached: in the log, and in tests one where it can stop.
+macro_rules! reached {
+    ($point:literal) => {
+        log::debug!(concat!("reached ", $point));
+        crate::kernel::may_fail!($point);
+    };
+}
+use reached;
+
+/// How the error starts where scans of one input differ.
+pub(crate) const READ_DIFFERENTLY: &str =
+    "input changed between rounds, or a partition was lost or read twice";
+
+/// What a staged plan computes: its key columns, the calls over them, and how they are answered.
+#[derive(Debug, Clone)]
+pub(crate) struct StagedColumns {
+    /// The calls, in the order of the output: a column each.
+    calls: Vec<StagedCall>,
+    /// Keys of each column of the input.
+    specs: Vec<KeySpec>,
+    /// Of each call.
+    selected: Vec<SelectedColumn>,
+    rounds: Rounds,
+}
+
+/// One call over a column of the input.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct StagedCall {
+    /// The column's number.
+    pub(crate) column: usize,
+    pub(crate) ask: Ask,
+    /// Whether the answer is a list.
+    pub(crate) is_list: bool,
+}
+
+impl StagedColumns {
+    /// `calls` over columns of these types, at least one over each.
+    ///
+    /// # Errors
+    /// A planning error for types without keys of fixed width; an internal error for columns without calls.
+    pub(crate) fn try_new(types: Vec<DataType>, calls: Vec<StagedCall>, rounds: Rounds) -> Result<Self> {
+        let mut specs = vec![None; types.len()];
+        let mut selected = Vec::with_capacity(calls.len());
+        for call in &calls {
+            let Some(data_type) = types.get(call.column) else {
+                return internal_err!("a call over column {} of {}", call.column, types.len());
+            };
+            match Selected::try_new(data_type, call.ask.clone(), call.is_list, false)? {
+                Selected::Keys(column) => {
+                    specs[call.column] = Some(column.spec().clone());
+                    selected.push(column);
+                }
+                Selected::Bytes(_) => return internal_err!("stages over values of type {data_type}"),
+            }
+        }
+        let specs: Option<Vec<_>> = specs.into_iter().collect();
+        Ok(Self {
+            specs: specs.ok_or_else(|| internal_datafusion_err!("a column of stages without calls"))?,
+            calls,
+            selected,
+            rounds,
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.specs.len()
+    }
+
+    fn specs(&self) -> impl Iterator<Item = &KeySpec> {
+        self.specs.iter()
+    }
+
+    /// What is asked of a column.
+    fn asks(&self, column: usize) -> Vec<&Ask> {
+        let own = self.calls.iter().filter(|call| call.column == column);
+        own.map(|call| &call.ask).collect()
+    }
+}
+
+/// The plan: `inputs` are the same input, planned once for each read, with a column of values for each key column.
+///
+/// # Errors
+/// An internal error for another number of inputs.
+pub(crate) fn stages(
+    inputs: &[Arc<dyn ExecutionPlan>],
+    columns: StagedColumns,
+    schema: SchemaRef,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let (columns, reads) = (Arc::new(columns), inputs.len());
+    if reads != columns.rounds.reads() {
+        return internal_err!("{reads} inputs for {} reads", columns.rounds.reads());
+    }
+    let mut state = None;
+    for (read, input) in inputs.iter().enumerate() {
+        let round = RoundExec::new(Arc::clone(input), state, Arc::clone(&columns), read);
+        let round = gathered(Arc::new(round));
+        if read + 1 == reads {
+            return Ok(Arc::new(RefineExec::new(round, columns, read, Some(schema))));
+        }
+        let refined = Arc::new(RefineExec::new(round, Arc::clone(&columns), read, None));
+        // A fetch keeps what is below in a stage of its own, which runs once.
+        let fetched: Arc<dyn ExecutionPlan> =
+            Arc::new(CoalescePartitionsExec::new(refined).with_fetch(Some(1)));
+        state = Some(fetched);
+    }
+    internal_err!("a staged plan without reads")
+}
+
+fn gathered(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    match plan.output_partitioning().partition_count() {
+        1 => plan,
+        _ => Arc::new(CoalescePartitionsExec::new(plan)),
+    }
+}
+
+/// The single row of a plan that gives a state.
+async fn single_state(plan: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>) -> Result<Vec<u8>> {
+    let batches: Vec<_> = plan.execute(0, Arc::clone(context))?.try_collect().await?;
+    let mut rows = batches.iter().filter(|batch| batch.num_rows() > 0);
+    match (rows.next(), rows.next()) {
+        (Some(batch), None) if batch.num_rows() == 1 => {
+            Ok(batch.column(4).as_binary::<i32>().value(0).to_vec())
+        }
+        _ => exec_err!("{READ_DIFFERENTLY}: a stage gave no single state"),
+    }
+}

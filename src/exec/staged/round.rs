@@ -1,0 +1,281 @@
+//! A round in each partition: reads its input, answers one request for each key column.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
+use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
+    InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
+};
+use futures::TryStreamExt;
+use tokio::sync::OnceCell;
+
+use super::rows::{Rows, Seen, schema};
+use super::state::State;
+use super::{StagedColumns, reached, single_state};
+use crate::kernel::memory::Workspace;
+use crate::kernel::round::Request;
+use crate::kernel::{Backend, CpuBackend, Lane, Stop, StopOnDrop};
+
+/// One round over every partition of `input`, whose columns are the values of the key columns.
+///
+/// The first round asks what the plan says; a later one what the single row of its second child, the state, says. Output:
+/// rows of [`schema`], for a [`RefineExec`](super::RefineExec).
+#[derive(Debug)]
+pub struct RoundExec {
+    input: Arc<dyn ExecutionPlan>,
+    /// The state, in a single row of a single partition; none in the first round.
+    pub(super) state: Option<Arc<dyn ExecutionPlan>>,
+    pub(super) columns: Arc<StagedColumns>,
+    /// Which read of the input this is, the first being 0.
+    pub(super) read: usize,
+    /// The state's bytes, fetched once for all partitions that this node runs.
+    fetched: Arc<OnceCell<Arc<Vec<u8>>>>,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl RoundExec {
+    /// The first round (no `state`), or a later one.
+    pub(super) fn new(
+        input: Arc<dyn ExecutionPlan>,
+        state: Option<Arc<dyn ExecutionPlan>>,
+        columns: Arc<StagedColumns>,
+        read: usize,
+    ) -> Self {
+        let properties = Arc::new(PlanProperties::new(
+            EquivalenceProperties::new(schema()),
+            Partitioning::UnknownPartitioning(input.output_partitioning().partition_count()),
+            EmissionType::Final,
+            input.boundedness(),
+        ));
+        Self {
+            input,
+            state,
+            columns,
+            read,
+            fetched: Arc::default(),
+            properties,
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
+    }
+
+    fn with_inputs(&self, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let mut children = children.into_iter();
+        match (children.next(), children.next(), children.next()) {
+            (Some(input), state, None) if state.is_some() == self.state.is_some() => {
+                let columns = Arc::clone(&self.columns);
+                Ok(Arc::new(Self::new(input, state, columns, self.read)))
+            }
+            _ => internal_err!("RoundExec keeps its inputs"),
+        }
+    }
+
+    /// The work of one partition.
+    fn work(&self, partition: usize, context: &Arc<TaskContext>) -> Result<Work> {
+        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
+        let workspace = Workspace::new(memory.new_empty());
+        let backend = CpuBackend::in_workspace(&context.runtime_env(), workspace);
+        let lanes = self
+            .columns
+            .specs()
+            .map(|spec| backend.open(spec, memory.new_empty()));
+        Ok(Work {
+            lanes: lanes.collect::<Result<_>>()?,
+            seen: vec![Seen::default(); self.columns.len()],
+            columns: Arc::clone(&self.columns),
+            rows: MetricBuilder::new(&self.metrics).counter("input_rows", partition),
+            bytes: MetricBuilder::new(&self.metrics).counter("bytes_out", partition),
+            candidates: MetricBuilder::new(&self.metrics).counter("candidates_out", partition),
+        })
+    }
+}
+
+/// What lanes are asked.
+enum Asked {
+    /// What the plan says.
+    First,
+    /// What the state says; nothing of columns that are done.
+    Later(Vec<Option<Arc<Request>>>),
+}
+
+/// One partition's lanes.
+struct Work {
+    lanes: Vec<Box<dyn Lane>>,
+    seen: Vec<Seen>,
+    columns: Arc<StagedColumns>,
+    rows: datafusion::physical_plan::metrics::Count,
+    bytes: datafusion::physical_plan::metrics::Count,
+    candidates: datafusion::physical_plan::metrics::Count,
+}
+
+impl Work {
+    async fn read(&mut self, mut stream: SendableRecordBatchStream) -> Result<()> {
+        while let Some(batch) = stream.try_next().await? {
+            self.rows.add(batch.num_rows());
+            if batch.num_columns() != self.lanes.len() {
+                return internal_err!(
+                    "{} columns of values for {} lanes",
+                    batch.num_columns(),
+                    self.lanes.len()
+                );
+            }
+            for (index, spec) in self.columns.specs().enumerate() {
+                let values: &ArrayRef = batch.column(index);
+                let (n, check) = spec.checksum(values.as_ref())?;
+                self.seen[index].add(Seen { n, check });
+                self.lanes[index].append(values, None)?;
+            }
+            tokio::task::consume_budget().await;
+        }
+        Ok(())
+    }
+
+    /// Answers, by what `requests` ask of each lane; those without have nothing to say.
+    fn answer(mut self, asked: &Asked, state: Option<&[u8]>, stop: &Stop) -> Result<Rows> {
+        let mut rows = Rows::default();
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            let request = match asked {
+                Asked::First => {
+                    let width = self.columns.specs[index].width();
+                    Some(Arc::new(
+                        self.columns.rounds.first_request(self.seen[index].n, width),
+                    ))
+                }
+                Asked::Later(requests) => requests[index].clone(),
+            };
+            let Some(request) = request else { continue };
+            let reply = lane.answer(&request, stop)?;
+            self.candidates.add(reply.values() as usize);
+            rows.reply(index as u32, self.seen[index], reply)?;
+        }
+        if let Some(state) = state {
+            rows.state(state)?;
+        }
+        Ok(rows)
+    }
+}
+
+impl DisplayAs for RoundExec {
+    fn fmt_as(&self, _format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let (asked, columns) = (self.columns.rounds.named(self.read), self.columns.len());
+        write!(f, "RoundExec: {asked}, columns={columns}")
+    }
+}
+
+impl ExecutionPlan for RoundExec {
+    fn name(&self) -> &str {
+        "RoundExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        let mut wanted = vec![Distribution::UnspecifiedDistribution];
+        wanted.extend(self.state.iter().map(|_| Distribution::SinglePartition));
+        InputDistributionRequirements::new(wanted)
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false; self.children().len()]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        std::iter::once(&self.input).chain(&self.state).collect()
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.with_inputs(children)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.with_inputs(children)
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let input = self.input.execute(partition, Arc::clone(&context))?;
+        let mut work = self.work(partition, &context)?;
+        let (state, fetched) = (self.state.clone(), Arc::clone(&self.fetched));
+        let batches = async move {
+            let state = match state {
+                None => None,
+                Some(plan) => Some(
+                    fetched
+                        .get_or_try_init(|| async { single_state(&plan, &context).await.map(Arc::new) })
+                        .await?
+                        .clone(),
+                ),
+            };
+            let asked = match &state {
+                None => Asked::First,
+                Some(bytes) => {
+                    let state = State::from_bytes(bytes)?;
+                    if state.0.len() != work.lanes.len() {
+                        return exec_err!("a state of {} columns for {}", state.0.len(), work.lanes.len());
+                    }
+                    let request = |column: super::state::ColumnState| column.order.map(|order| order.request);
+                    Asked::Later(state.0.into_iter().map(request).collect())
+                }
+            };
+            // Nothing is asked any more: nothing need be read.
+            let is_done = match &asked {
+                Asked::First => false,
+                Asked::Later(requests) => requests.iter().all(Option::is_none),
+            };
+            if !is_done {
+                work.read(input).await?;
+            }
+            if state.is_some() {
+                reached!("round_count");
+            } else {
+                reached!("round_sketch");
+            }
+            let bytes = work.bytes.clone();
+            let stop = Stop::default();
+            let (held, own) = (StopOnDrop(stop.clone()), state);
+            let answered = SpawnedTask::spawn_blocking(move || {
+                let state = own.as_ref().map(|state| state.as_slice());
+                work.answer(&asked, state, &stop)?.finish()
+            });
+            let (batches, written) = answered
+                .join()
+                .await
+                .map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
+            drop(held);
+            bytes.add(written);
+            Ok::<_, DataFusionError>(futures::stream::iter(batches.into_iter().map(Ok)))
+        };
+        let stream = futures::stream::once(batches).try_flatten();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema(), stream)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}

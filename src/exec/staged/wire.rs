@@ -1,0 +1,259 @@
+//! Nodes of a staged plan as bytes, without their inputs.
+//!
+//! ```text
+//! kind | read | types of the columns | calls | rounds | schema of the answers, if it gives them
+//! ```
+//! All that a node does is in these bytes: machines that run it need no options of the session.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::arrow::ipc::reader::StreamReader;
+use datafusion::arrow::ipc::writer::StreamWriter;
+use datafusion::common::Result;
+use datafusion::physical_plan::ExecutionPlan;
+
+use super::{RefineExec, RoundExec, Rounds, StagedCall, StagedColumns};
+use crate::kernel::wire::{epsilon, put_epsilon};
+use crate::key::KeySpec;
+use crate::select::Ask;
+use crate::select::gk_select::GkSelect;
+use crate::wire::{Reader, put};
+
+const ROUND: u8 = 0;
+const STATE: u8 = 1;
+const ANSWERS: u8 = 2;
+
+const GK_SELECT: u8 = 0;
+const DISTRIBUTED_BMS: u8 = 1;
+const DIBMS: u8 = 2;
+
+/// Appends a node of ours; false, and nothing, for another's.
+///
+/// # Errors
+/// Arrow's, for types that it cannot write.
+pub(crate) fn put_node(plan: &dyn ExecutionPlan, out: &mut Vec<u8>) -> Result<bool> {
+    if let Some(round) = plan.downcast_ref::<RoundExec>() {
+        out.push(ROUND);
+        put(out, round.read as u64);
+        round.columns.put(out)?;
+    } else if let Some(refine) = plan.downcast_ref::<RefineExec>() {
+        out.push(match refine.answers {
+            None => STATE,
+            Some(_) => ANSWERS,
+        });
+        put(out, refine.read as u64);
+        refine.columns.put(out)?;
+        if let Some(schema) = &refine.answers {
+            put_schema(schema, out)?;
+        }
+    } else {
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// The node that comes next, over these inputs.
+///
+/// # Errors
+/// An execution error for bytes that are no such node, or one of other inputs.
+pub(crate) fn read_node(
+    input: &mut Reader<'_>,
+    inputs: &[Arc<dyn ExecutionPlan>],
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let kind = input.byte("kind of node")?;
+    let read: usize = input.number("number of a read")?;
+    let columns = Arc::new(StagedColumns::read(input)?);
+    let is_last = read + 1 == columns.rounds.reads();
+    if read >= columns.rounds.reads() {
+        return input.damaged(format!("read {read} of {}", columns.rounds.reads()));
+    }
+    let child = |index: usize| Arc::clone(&inputs[index]);
+    Ok(match (kind, inputs.len()) {
+        (ROUND, 1) if read == 0 => Arc::new(RoundExec::new(child(0), None, columns, read)),
+        (ROUND, 2) if read > 0 => Arc::new(RoundExec::new(child(0), Some(child(1)), columns, read)),
+        (STATE, 1) if !is_last => Arc::new(RefineExec::new(child(0), columns, read, None)),
+        (ANSWERS, 1) if is_last => {
+            let schema = read_schema(input)?;
+            let calls = columns.calls.len();
+            match schema.fields().len() == calls {
+                true => Arc::new(RefineExec::new(child(0), columns, read, Some(schema))),
+                false => {
+                    return input.damaged(format!("{} columns for {calls} calls", schema.fields().len()));
+                }
+            }
+        }
+        (kind, inputs) => {
+            return input.damaged(format!(
+                "a node of kind {kind} with {inputs} inputs after read {read}"
+            ));
+        }
+    })
+}
+
+impl Rounds {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Rounds::GkSelect(strategy) => {
+                out.push(GK_SELECT);
+                put_epsilon(out, strategy.epsilon());
+            }
+            Rounds::DistributedBms { partitions } => {
+                out.push(DISTRIBUTED_BMS);
+                put(out, *partitions);
+            }
+            Rounds::Dibms { partitions, counts } => {
+                out.push(DIBMS);
+                put(out, *partitions);
+                out.push(*counts);
+            }
+        }
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self> {
+        Ok(match input.byte("strategy")? {
+            GK_SELECT => Rounds::GkSelect(GkSelect::with(epsilon(input)?)),
+            DISTRIBUTED_BMS => Rounds::DistributedBms {
+                partitions: input.number("partitions")?,
+            },
+            DIBMS => Rounds::Dibms {
+                partitions: input.number("partitions")?,
+                counts: input.byte("number of counts")?,
+            },
+            kind => return input.damaged(format!("strategy {kind}")),
+        })
+    }
+}
+
+impl StagedColumns {
+    fn put(&self, out: &mut Vec<u8>) -> Result<()> {
+        let field = |spec: &KeySpec| Field::new("", spec.data_type().clone(), true);
+        let fields: Vec<_> = self.specs().map(field).collect();
+        put_schema(&Schema::new(fields), out)?;
+        put(out, self.calls.len() as u64);
+        for call in &self.calls {
+            put(out, call.column as u64);
+            call.ask.put(call.is_list, out);
+        }
+        self.rounds.put(out);
+        Ok(())
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self> {
+        let types = read_schema(input)?;
+        let types = types
+            .fields()
+            .iter()
+            .map(|field| field.data_type().clone())
+            .collect();
+        let calls = input.list("calls", |input| {
+            let column = input.number("column")?;
+            let (ask, is_list) = Ask::read(input)?;
+            Ok(StagedCall { column, ask, is_list })
+        })?;
+        Self::try_new(types, calls, Rounds::read(input)?)
+    }
+}
+
+/// In Arrow's own form, with its length before it.
+fn put_schema(schema: &Schema, out: &mut Vec<u8>) -> Result<()> {
+    let mut bytes = Vec::new();
+    StreamWriter::try_new(&mut bytes, schema)?.finish()?;
+    put(out, bytes.len() as u64);
+    out.extend(bytes);
+    Ok(())
+}
+
+fn read_schema(input: &mut Reader<'_>) -> Result<SchemaRef> {
+    let length = input.number("length of a schema")?;
+    let bytes = input.take(length, "schema")?;
+    Ok(StreamReader::try_new(bytes, None)?.schema())
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::datatypes::{DataType, TimeUnit};
+    use datafusion::physical_plan::displayable;
+    use datafusion::physical_plan::empty::EmptyExec;
+
+    use super::*;
+    use crate::exec::staged::stages;
+    use crate::select::StrategyName;
+    use crate::select::quantile::{Method, Quantile};
+
+    fn plan(strategy: StrategyName) -> Arc<dyn ExecutionPlan> {
+        let types = vec![
+            DataType::Float64,
+            DataType::Decimal128(38, 2),
+            DataType::Timestamp(TimeUnit::Microsecond, Some("+01:00".into())),
+        ];
+        let call = |column: usize, method: Method, is_list: bool| StagedCall {
+            column,
+            ask: Ask {
+                quantiles: vec![Quantile::try_from_f64(0.1).unwrap()],
+                method,
+                descending: column == 1,
+            },
+            is_list,
+        };
+        let calls = vec![
+            call(2, Method::Disc, false),
+            call(0, Method::Linear, true),
+            call(1, Method::Midpoint, false),
+            call(0, Method::PercentileCont, false),
+        ];
+        let fields = [2, 0, 1, 0].map(|column: usize| Field::new("a", types[column].clone(), true));
+        let input: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(Arc::new(Schema::empty())));
+        let rounds = Rounds::try_new(strategy, 1_000_000, 4, 4).unwrap();
+        let inputs = vec![input; Rounds::reads_of(strategy)];
+        let columns = StagedColumns::try_new(types, calls, rounds).unwrap();
+        let schema = Arc::new(Schema::new(fields.to_vec()));
+        stages(&inputs, columns, schema).unwrap()
+    }
+
+    /// Writes each node below, reads it back over the same inputs, and compares.
+    fn check(plan: &Arc<dyn ExecutionPlan>) -> usize {
+        let inputs: Vec<_> = plan.children().into_iter().map(Arc::clone).collect();
+        let below: usize = inputs.iter().map(check).sum();
+        let mut out = Vec::new();
+        if !put_node(plan.as_ref(), &mut out).unwrap() {
+            assert!(out.is_empty());
+            return below;
+        }
+        let mut reader = Reader::new("node", &out);
+        let found = read_node(&mut reader, &inputs).unwrap();
+        reader.end().unwrap();
+        let shown = |plan: &Arc<dyn ExecutionPlan>| displayable(plan.as_ref()).indent(true).to_string();
+        assert_eq!(shown(&found), shown(plan));
+        assert_eq!(found.schema(), plan.schema());
+        let mut again = Vec::new();
+        put_node(found.as_ref(), &mut again).unwrap();
+        assert_eq!(again, out);
+        for end in 0..out.len() {
+            let mut reader = Reader::new("node", &out[..end]);
+            assert!(
+                read_node(&mut reader, &inputs).is_err(),
+                "{end} of {} bytes",
+                out.len()
+            );
+        }
+        let mut reader = Reader::new("node", &out);
+        assert!(read_node(&mut reader, &[]).is_err());
+        below + 1
+    }
+
+    #[test]
+    fn nodes_come_back_and_pieces_of_them_do_not() {
+        for strategy in StrategyName::ALL {
+            assert_eq!(check(&plan(strategy)), 2 * Rounds::reads_of(strategy));
+        }
+    }
+
+    #[test]
+    fn other_nodes_are_left_to_others() {
+        let other = EmptyExec::new(Arc::new(Schema::empty()));
+        assert!(!put_node(&other, &mut Vec::new()).unwrap());
+        let error = read_node(&mut Reader::new("node", &[9, 0, 0]), &[]).unwrap_err();
+        assert!(error.strip_backtrace().contains("Execution error"), "{error}");
+    }
+}

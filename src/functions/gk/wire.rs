@@ -1,0 +1,59 @@
+//! The constants of a bound function as bytes: see [`crate::functions::wire`].
+
+use datafusion::common::Result;
+
+use super::{Constants, GkFunction, Precision};
+use crate::functions::wire::{put_option, read_option};
+use crate::kernel::wire::{epsilon, put_epsilon};
+use crate::select::quantile::Quantiles;
+use crate::select::splitters::NearestSplitter;
+use crate::wire::{Reader, put};
+
+const ACCURACY: u8 = 0;
+const BUCKETS: u8 = 1;
+
+impl Constants {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.quantiles.put(out);
+        match self.precision {
+            Precision::Accuracy(eps) => {
+                out.push(ACCURACY);
+                put_epsilon(out, eps);
+            }
+            Precision::Buckets(buckets) => {
+                out.push(BUCKETS);
+                put(out, buckets);
+            }
+        }
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self> {
+        let quantiles = Quantiles::read(input)?;
+        let precision = match input.byte("kind of precision")? {
+            ACCURACY => Precision::Accuracy(epsilon(input)?),
+            BUCKETS => match input.number("number of buckets")? {
+                buckets @ 2..=NearestSplitter::MOST => Precision::Buckets(buckets),
+                buckets => return input.damaged(format!("{buckets} buckets")),
+            },
+            kind => return input.damaged(format!("precision of kind {kind}")),
+        };
+        Ok(Self { quantiles, precision })
+    }
+}
+
+impl GkFunction {
+    pub(in crate::functions) fn put_constants(&self, out: &mut Vec<u8>) {
+        put_option(self.bound.as_ref(), out, Constants::put);
+    }
+
+    /// The same function, with the constants that come next.
+    ///
+    /// # Errors
+    /// An execution error for other bytes.
+    pub(in crate::functions) fn with_constants(&self, input: &mut Reader<'_>) -> Result<Self> {
+        Ok(Self {
+            bound: read_option(input, Constants::read)?,
+            ..Self::new(self.called, self.descending)
+        })
+    }
+}

@@ -1,0 +1,316 @@
+//! Aggregates whose partial states are merged once each, or not at all.
+//!
+//! An engine that moves states between machines can deliver one twice when a machine is lost, and then every sum and every
+//! quantile over them is wrong without a word. So each state row of one of our functions carries a number of its own: the
+//! accumulator that merges them fails on one that it has seen. All aggregates of a query share their state rows, so one
+//! guarded function guards the others beside it. Cost: 8 bytes a state, and a bit a state where they are merged.
+//!
+//! A state that never comes is not seen here.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::mem::size_of;
+use std::sync::{Arc, Mutex};
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, UInt64Array};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, UInt64Type};
+use datafusion::common::{Result, ScalarValue, exec_err, internal_datafusion_err};
+use datafusion::logical_expr::expr::AggregateFunctionParams;
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::format_state_name;
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature,
+};
+
+/// States that one source numbers: past them it is another source.
+const ROWS: u32 = 20;
+
+/// How the error starts for a state that is merged twice.
+pub(crate) const DELIVERED_TWICE: &str = "a partial state was delivered twice";
+
+/// An aggregate function with numbered states.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Guarded {
+    inner: Arc<AggregateUDF>,
+}
+
+impl Guarded {
+    pub(crate) fn new(inner: Arc<AggregateUDF>) -> Self {
+        Self { inner }
+    }
+
+    /// This type behind a function.
+    #[cfg(feature = "ballista")]
+    pub(crate) fn of(function: &AggregateUDF) -> Option<&Self> {
+        function.inner().downcast_ref()
+    }
+
+    #[cfg(feature = "ballista")]
+    pub(crate) fn inner(&self) -> &AggregateUDF {
+        &self.inner
+    }
+}
+
+/// Numbers for states: those of one source differ, and sources are drawn at random.
+#[derive(Debug, Default)]
+struct Numbers {
+    source: u64,
+    /// Numbers left of the source.
+    left: u64,
+}
+
+impl Numbers {
+    fn take(&mut self, count: usize) -> ArrayRef {
+        let number = |_| {
+            if self.left == 0 {
+                // Hash keys of the standard library are random, and differ with each call.
+                self.source = RandomState::new().hash_one(self.source) >> ROWS;
+                self.left = 1 << ROWS;
+            }
+            self.left -= 1;
+            (self.source << ROWS) | self.left
+        };
+        Arc::new((0..count).map(number).collect::<UInt64Array>())
+    }
+}
+
+/// The numbers that were merged: a bit for each, by source.
+#[derive(Debug, Default)]
+struct Merged {
+    sources: HashMap<u64, Vec<u64>>,
+}
+
+impl Merged {
+    fn add(&mut self, numbers: &dyn Array) -> Result<()> {
+        let numbers = numbers
+            .as_primitive_opt::<UInt64Type>()
+            .filter(|numbers| numbers.null_count() == 0)
+            .ok_or_else(|| internal_datafusion_err!("partial states without their numbers"))?;
+        for number in numbers.values() {
+            // The first number of a source is its greatest.
+            let row = (1 << ROWS) - 1 - (number & ((1 << ROWS) - 1));
+            let (word, bit) = (row as usize / 64, 1 << (row % 64));
+            let bits = self.sources.entry(number >> ROWS).or_default();
+            if bits.len() <= word {
+                bits.resize(word + 1, 0);
+            }
+            if bits[word] & bit != 0 {
+                return exec_err!(
+                    "{DELIVERED_TWICE}, so the answer would be wrong: a machine was lost while others \
+                     read its output. Run the query again"
+                );
+            }
+            bits[word] |= bit;
+        }
+        Ok(())
+    }
+
+    fn size(&self) -> usize {
+        let bits: usize = self.sources.values().map(Vec::capacity).sum();
+        (bits + self.sources.capacity() * 5) * size_of::<u64>()
+    }
+}
+
+/// The states without their numbers, which come last.
+fn split<'a>(states: &'a [ArrayRef], merged: &mut Merged) -> Result<&'a [ArrayRef]> {
+    let (numbers, states) = states
+        .split_last()
+        .ok_or_else(|| internal_datafusion_err!("partial states without columns"))?;
+    merged.add(numbers.as_ref())?;
+    Ok(states)
+}
+
+#[derive(Debug)]
+struct GuardedAccumulator {
+    inner: Box<dyn Accumulator>,
+    numbers: Numbers,
+    merged: Merged,
+}
+
+impl Accumulator for GuardedAccumulator {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.inner.update_batch(values)
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        self.inner.evaluate()
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.inner.size() + self.merged.size()
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        let mut states = self.inner.state()?;
+        states.push(ScalarValue::try_from_array(&self.numbers.take(1), 0)?);
+        Ok(states)
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        let states = split(states, &mut self.merged)?;
+        self.inner.merge_batch(states)
+    }
+}
+
+struct GuardedGroups {
+    inner: Box<dyn GroupsAccumulator>,
+    /// Shared: rows become states behind a shared reference.
+    numbers: Mutex<Numbers>,
+    merged: Merged,
+}
+
+impl GuardedGroups {
+    fn numbered(&self, mut states: Vec<ArrayRef>) -> Result<Vec<ArrayRef>> {
+        let count = states.first().map_or(0, |state| state.len());
+        let mut numbers = self
+            .numbers
+            .lock()
+            .map_err(|_| internal_datafusion_err!("another thread failed while it numbered states"))?;
+        states.push(numbers.take(count));
+        Ok(states)
+    }
+}
+
+impl GroupsAccumulator for GuardedGroups {
+    fn update_batch(
+        &mut self,
+        values: &[ArrayRef],
+        group_indices: &[usize],
+        opt_filter: Option<&BooleanArray>,
+        total_num_groups: usize,
+    ) -> Result<()> {
+        self.inner
+            .update_batch(values, group_indices, opt_filter, total_num_groups)
+    }
+
+    fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
+        self.inner.evaluate(emit_to)
+    }
+
+    fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
+        let states = self.inner.state(emit_to)?;
+        self.numbered(states)
+    }
+
+    fn merge_batch(
+        &mut self,
+        states: &[ArrayRef],
+        group_indices: &[usize],
+        total_num_groups: usize,
+    ) -> Result<()> {
+        let states = split(states, &mut self.merged)?;
+        self.inner.merge_batch(states, group_indices, total_num_groups)
+    }
+
+    fn convert_to_state(
+        &self,
+        values: &[ArrayRef],
+        opt_filter: Option<&BooleanArray>,
+    ) -> Result<Vec<ArrayRef>> {
+        self.numbered(self.inner.convert_to_state(values, opt_filter)?)
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.inner.size() + self.merged.size()
+    }
+}
+
+impl AggregateUDFImpl for Guarded {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn signature(&self) -> &Signature {
+        self.inner.signature()
+    }
+
+    fn schema_name(&self, params: &AggregateFunctionParams) -> Result<String> {
+        self.inner.schema_name(params)
+    }
+
+    fn human_display(&self, params: &AggregateFunctionParams) -> Result<String> {
+        self.inner.human_display(params)
+    }
+
+    fn display_name(&self, params: &AggregateFunctionParams) -> Result<String> {
+        self.inner.display_name(params)
+    }
+
+    fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
+        self.inner.coerce_types(arg_types)
+    }
+
+    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
+        self.inner.return_type(arg_types)
+    }
+
+    fn return_field(&self, arg_fields: &[FieldRef]) -> Result<FieldRef> {
+        self.inner.return_field(arg_fields)
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
+        let number = Field::new(format_state_name(args.name, "number"), DataType::UInt64, true);
+        let mut fields = self.inner.state_fields(args)?;
+        fields.push(number.into());
+        Ok(fields)
+    }
+
+    fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        Ok(Box::new(GuardedAccumulator {
+            inner: self.inner.accumulator(args)?,
+            numbers: Numbers::default(),
+            merged: Merged::default(),
+        }))
+    }
+
+    fn groups_accumulator_supported(&self, args: AccumulatorArgs) -> bool {
+        self.inner.groups_accumulator_supported(args)
+    }
+
+    fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
+        Ok(Box::new(GuardedGroups {
+            inner: self.inner.create_groups_accumulator(args)?,
+            numbers: Mutex::default(),
+            merged: Merged::default(),
+        }))
+    }
+
+    fn supports_null_handling_clause(&self) -> bool {
+        self.inner.supports_null_handling_clause()
+    }
+
+    fn supports_within_group_clause(&self) -> bool {
+        self.inner.supports_within_group_clause()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_merged_once() {
+        let (mut one, mut other, mut merged) = (Numbers::default(), Numbers::default(), Merged::default());
+        let batches = [one.take(3), other.take(2), one.take(1), one.take(0)];
+        for batch in &batches {
+            merged.add(batch).unwrap();
+        }
+        for batch in &batches[..3] {
+            let again = batch.slice(batch.len() - 1, 1);
+            let error = merged.add(&again).unwrap_err().strip_backtrace();
+            assert!(error.contains(DELIVERED_TWICE), "{error}");
+        }
+        assert!(merged.size() > 0);
+    }
+
+    #[test]
+    fn numbers_of_many_states_differ() {
+        let (mut numbers, mut merged) = (Numbers::default(), Merged::default());
+        for count in [1 << ROWS, 5, 1 << ROWS] {
+            merged.add(&numbers.take(count)).unwrap();
+        }
+        assert_eq!(merged.sources.len(), 3);
+        assert!(merged.add(&UInt64Array::new_null(1)).is_err());
+        assert!(merged.add(&BooleanArray::from(vec![true])).is_err());
+    }
+}

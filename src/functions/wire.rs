@@ -1,0 +1,188 @@
+//! Our functions as bytes of a physical plan that travels: constants that are bound into a function are no arguments, so
+//! its name alone would not bring them along.
+//!
+//! ```text
+//! aggregate:  0 | name | quantiles?              exact_quantiles, its other names and methods
+//!             1 | name | quantiles, precision?   approximate
+//!             2 | aggregate                      with guarded states
+//! window:     name | quantiles | frame | DISTINCT
+//! ```
+
+use std::sync::Arc;
+
+use datafusion::common::{Result, exec_err};
+use datafusion::logical_expr::{AggregateUDF, WindowUDF};
+
+use super::guarded::Guarded;
+use super::{ExactQuantiles, GkFunction, MovingQuantiles, all_aggregates};
+use crate::functions::gk::gk_aggregates;
+use crate::select::quantile::Quantiles;
+use crate::wire::{Reader, put};
+
+const EXACT: u8 = 0;
+const APPROXIMATE: u8 = 1;
+const GUARDED: u8 = 2;
+
+/// Appends an aggregate function of ours; false, and nothing, for another's.
+pub(crate) fn put_aggregate(function: &AggregateUDF, out: &mut Vec<u8>) -> bool {
+    if let Some(exact) = ExactQuantiles::of(function) {
+        out.push(EXACT);
+        put_name(function.name(), out);
+        put_option(exact.bound(), out, Quantiles::put);
+        true
+    } else if let Some(approximate) = GkFunction::of(function) {
+        out.push(APPROXIMATE);
+        put_name(function.name(), out);
+        approximate.put_constants(out);
+        true
+    } else if let Some(guarded) = Guarded::of(function) {
+        let start = out.len();
+        out.push(GUARDED);
+        let ours = put_aggregate(guarded.inner(), out);
+        if !ours {
+            out.truncate(start);
+        }
+        ours
+    } else {
+        false
+    }
+}
+
+/// # Errors
+/// An execution error for bytes that are no function of ours.
+pub(crate) fn read_aggregate(input: &mut Reader<'_>) -> Result<AggregateUDF> {
+    match input.byte("kind of function")? {
+        EXACT => {
+            let function = named(all_aggregates(), input)?;
+            let exact = ExactQuantiles::of(&function);
+            Ok(match (read_option(input, Quantiles::read)?, exact) {
+                (Some(bound), Some(exact)) => exact.bound_to(bound).into(),
+                _ => function.as_ref().clone(),
+            })
+        }
+        APPROXIMATE => {
+            let function = named(gk_aggregates(), input)?;
+            Ok(match GkFunction::of(&function) {
+                Some(approximate) => approximate.with_constants(input)?.into(),
+                None => function.as_ref().clone(),
+            })
+        }
+        // One guard is enough, and bytes must not say how deep this goes.
+        GUARDED => match input.peek() {
+            Some(EXACT | APPROXIMATE) => Ok(Guarded::new(Arc::new(read_aggregate(input)?)).into()),
+            kind => input.damaged(format!("a guarded function of kind {kind:?}")),
+        },
+        kind => input.damaged(format!("a function of kind {kind}")),
+    }
+}
+
+/// Appends a window function of ours; false, and nothing, for another's.
+pub(crate) fn put_window(function: &WindowUDF, out: &mut Vec<u8>) -> bool {
+    let moving = function.inner().downcast_ref::<MovingQuantiles>();
+    moving.map(|moving| moving.put(out)).is_some()
+}
+
+/// # Errors
+/// An execution error for bytes that are no function of ours.
+pub(crate) fn read_window(input: &mut Reader<'_>) -> Result<WindowUDF> {
+    MovingQuantiles::read(input).map(WindowUDF::from)
+}
+
+pub(super) fn put_name(name: &str, out: &mut Vec<u8>) {
+    put(out, name.len() as u64);
+    out.extend(name.as_bytes());
+}
+
+/// The function of ours whose name comes next.
+pub(super) fn named(functions: &[Arc<AggregateUDF>], input: &mut Reader<'_>) -> Result<Arc<AggregateUDF>> {
+    let length = input.number("length of a name")?;
+    let name = input.take(length, "name")?;
+    let found = functions
+        .iter()
+        .find(|function| function.name().as_bytes() == name);
+    match found {
+        Some(function) => Ok(Arc::clone(function)),
+        None => exec_err!(
+            "there is no function {} here: do all machines run the same version of datafusion-quantiles?",
+            String::from_utf8_lossy(name)
+        ),
+    }
+}
+
+pub(super) fn put_option<T>(value: Option<&T>, out: &mut Vec<u8>, put: impl Fn(&T, &mut Vec<u8>)) {
+    out.push(u8::from(value.is_some()));
+    if let Some(value) = value {
+        put(value, out);
+    }
+}
+
+pub(super) fn read_option<T>(
+    input: &mut Reader<'_>,
+    read: impl Fn(&mut Reader<'_>) -> Result<T>,
+) -> Result<Option<T>> {
+    match input.flag("whether there is more")? {
+        true => read(input).map(Some),
+        false => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::select::quantile::Quantile;
+
+    fn quantiles() -> Quantiles {
+        Quantiles {
+            list: vec![Quantile::try_from_f64(0.25).unwrap()],
+            is_list: true,
+        }
+    }
+
+    fn round_trip(function: &AggregateUDF) {
+        let mut out = Vec::new();
+        assert!(put_aggregate(function, &mut out));
+        let mut reader = Reader::new("function", &out);
+        let found = read_aggregate(&mut reader).unwrap();
+        reader.end().unwrap();
+        assert_eq!(&found, function);
+        for end in 0..out.len() {
+            assert!(
+                read_aggregate(&mut Reader::new("function", &out[..end])).is_err(),
+                "{end}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_function_comes_back_with_its_constants() {
+        for function in all_aggregates() {
+            round_trip(function);
+            let bound = ExactQuantiles::of(function).unwrap().bound_to(quantiles());
+            round_trip(&bound.into());
+            round_trip(&Guarded::new(Arc::clone(function)).into());
+        }
+        gk_aggregates().iter().for_each(|function| round_trip(function));
+    }
+
+    #[test]
+    fn other_functions_are_left_to_others() {
+        let mut out = Vec::new();
+        let sum = datafusion::functions_aggregate::sum::sum_udaf();
+        assert!(!put_aggregate(&sum, &mut out));
+        assert!(out.is_empty());
+    }
+
+    #[test]
+    fn unknown_bytes_are_errors() {
+        let error = |bytes: &[u8]| {
+            let error = read_aggregate(&mut Reader::new("function", bytes)).unwrap_err();
+            error.strip_backtrace()
+        };
+        assert_eq!(
+            error(&[7]),
+            "Execution error: a damaged function: a function of kind 7"
+        );
+        assert!(error(&[EXACT, 3, b'a', b'b', b'c', 0]).contains("there is no function abc here"));
+        assert!(error(&[GUARDED, GUARDED, GUARDED]).contains("a guarded function of kind Some(2)"));
+    }
+}

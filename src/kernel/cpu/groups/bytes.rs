@@ -1,0 +1,249 @@
+//! Byte strings of rows that are partitioned by group: what [`runs`](super::runs) does with keys, for values of any
+//! length.
+//!
+//! ```text
+//! batch as it comes   lengths 4 2 4 ..   bytes  OsloUlRome..
+//! run, by part        lengths 4 4 | 2    bytes  OsloRome | Ul       where the bytes of each part start: 0 8 10
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::Array;
+use datafusion::arrow::buffer::BooleanBuffer;
+use datafusion::common::{Result, resources_datafusion_err, resources_err};
+
+use super::super::pages::{FreePages, Pages};
+use super::runs::{Parted, Place, Starts, write};
+use super::words::PARTS;
+use crate::kernel::Stop;
+use crate::kernel::spill::SpillFile;
+use crate::key::ByteSpec;
+
+/// Values whose lengths are read at a time.
+pub(crate) const VALUES: usize = 4096;
+
+/// Bytes of values that are read at a time, unless one value is longer.
+pub(crate) const READ_BYTES: usize = 64 << 10;
+
+/// The byte strings of a batch that waits for its run, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct StagedBytes {
+    bytes: Vec<u8>,
+    lengths: Vec<u32>,
+}
+
+impl StagedBytes {
+    /// Those of the rows of `values` that are set in `kept` (`None`: all).
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` for a value of 4 GiB or more; those of [`ByteSpec::each`].
+    pub(crate) fn of(spec: &ByteSpec, values: &dyn Array, kept: Option<&BooleanBuffer>) -> Result<Self> {
+        let rows = kept.map_or(values.len(), BooleanBuffer::count_set_bits);
+        let mut staged = Self {
+            bytes: Vec::new(),
+            lengths: Vec::with_capacity(rows),
+        };
+        spec.each(values, kept, |value| {
+            staged.lengths.push(length(value)?);
+            staged.bytes.extend_from_slice(value);
+            Ok(())
+        })?;
+        staged.bytes.shrink_to_fit();
+        Ok(staged)
+    }
+
+    /// Bytes held, and that a run will hold of them.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.bytes.len() + self.lengths.len() * size_of::<u32>()
+    }
+
+    fn values(&self) -> impl Iterator<Item = &[u8]> {
+        let mut start = 0;
+        self.lengths.iter().map(move |length| {
+            let end = start + *length as usize;
+            let value = &self.bytes[start..end];
+            start = end;
+            value
+        })
+    }
+}
+
+fn length(value: &[u8]) -> Result<u32> {
+    u32::try_from(value.len()).map_err(|_| {
+        resources_datafusion_err!(
+            "a quantile argument has a value of {} bytes: at most {} are handled",
+            value.len(),
+            u32::MAX
+        )
+    })
+}
+
+/// Byte strings in order of part.
+pub(crate) struct PartedBytes {
+    lengths: Parted,
+    /// Where the bytes of each part start, and where those of the last one end.
+    starts: Box<[u32]>,
+    place: Place,
+}
+
+impl PartedBytes {
+    /// What the places of all parts take, in memory for good.
+    pub(super) const INDEX_BYTES: usize = (PARTS + 1) * size_of::<u32>();
+
+    /// The byte strings of some batches. `of` holds for each of these the parts of its values, `places` where values go
+    /// that lie as `starts` says.
+    ///
+    /// # Errors
+    /// When the system gives no memory; `ResourcesExhausted` past 4 GiB.
+    pub(super) fn scattered(
+        of: &[(&StagedBytes, &[u16])],
+        starts: &Starts,
+        places: &[u32],
+        free: Option<&Arc<FreePages>>,
+    ) -> Result<Self> {
+        let lengths = Parted::with::<u32>(starts, free, |out| {
+            let mut from = 0;
+            for (staged, _) in of {
+                let to = from + staged.lengths.len();
+                write(&staged.lengths, &places[from..to], out);
+                from = to;
+            }
+        })?;
+        let all: usize = of.iter().map(|(staged, _)| staged.bytes.len()).sum();
+        if u32::try_from(all).is_err() {
+            return resources_err!(
+                "{all} bytes of quantile values come at a time: at most {} are handled",
+                u32::MAX
+            );
+        }
+        let mut byte_starts = vec![0; PARTS + 1];
+        for (staged, parts) in of {
+            for (length, part) in staged.lengths.iter().zip(*parts) {
+                byte_starts[usize::from(*part) + 1] += length;
+            }
+        }
+        for part in 0..PARTS {
+            byte_starts[part + 1] += byte_starts[part];
+        }
+        let mut next = byte_starts.clone();
+        let mut pages = Pages::<u8>::new(all, free)?;
+        let out = pages.words_mut();
+        for (staged, parts) in of {
+            // Values of one part come in the order in which their places were given out.
+            for (value, part) in staged.values().zip(*parts) {
+                let next = &mut next[usize::from(*part)];
+                let start = *next as usize;
+                out[start..start + value.len()].copy_from_slice(value);
+                *next += value.len() as u32;
+            }
+        }
+        Ok(Self {
+            lengths,
+            starts: byte_starts.into(),
+            place: Place::Memory(pages),
+        })
+    }
+
+    /// Values of a part.
+    pub(crate) fn part_len(&self, part: usize) -> usize {
+        self.lengths.part_len(part)
+    }
+
+    /// Bytes of a part's values.
+    pub(crate) fn part_bytes(&self, part: usize) -> usize {
+        (self.starts[part + 1] - self.starts[part]) as usize
+    }
+
+    /// Moves all to the end of `file`.
+    pub(super) fn spill(&mut self, file: &mut SpillFile) -> Result<()> {
+        self.lengths.spill(size_of::<u32>(), file)?;
+        let bytes = self.starts[PARTS] as usize;
+        self.place.spill(bytes, file)
+    }
+
+    /// Appends the lengths and bytes of a part's values; `file` is the one that this was spilled to.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub(crate) fn append_part(
+        &self,
+        part: usize,
+        file: Option<&SpillFile>,
+        lengths: &mut Vec<u32>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.lengths.append_part(part, file, lengths)?;
+        let range = self.starts[part] as usize..self.starts[part + 1] as usize;
+        self.place.append(range, file, bytes)
+    }
+
+    /// Reads the lengths of some of a part's values, in place of what `lengths` held.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub(crate) fn lengths(
+        &self,
+        part: usize,
+        range: Range<usize>,
+        file: Option<&SpillFile>,
+        lengths: &mut Vec<u32>,
+    ) -> Result<()> {
+        self.lengths.read(part, range, file, lengths)
+    }
+}
+
+/// Reads the values of a part in one run from first to last, a block at a time.
+pub(crate) struct PartReader<'a> {
+    values: &'a PartedBytes,
+    part: usize,
+    file: Option<&'a SpillFile>,
+    /// Where the next value's bytes are.
+    at: usize,
+    bytes: Vec<u8>,
+}
+
+impl<'a> PartReader<'a> {
+    pub(crate) fn new(values: &'a PartedBytes, part: usize, file: Option<&'a SpillFile>) -> Self {
+        Self {
+            values,
+            part,
+            file,
+            at: values.starts[part] as usize,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Calls `each` with the numbers in `lengths` and bytes of the next values, whose lengths these are.
+    ///
+    /// # Errors
+    /// Those of reading and of `each`; when `stop` is set.
+    pub(crate) fn each(
+        &mut self,
+        lengths: &[u32],
+        stop: &Stop,
+        mut each: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut first = 0;
+        while first < lengths.len() {
+            stop.check()?;
+            let (mut last, mut bytes) = (first + 1, lengths[first] as usize);
+            while last < lengths.len() && bytes + lengths[last] as usize <= READ_BYTES {
+                bytes += lengths[last] as usize;
+                last += 1;
+            }
+            self.bytes.clear();
+            let range = self.at..self.at + bytes;
+            self.values.place.append(range, self.file, &mut self.bytes)?;
+            let mut start = 0;
+            for (number, length) in lengths.iter().enumerate().take(last).skip(first) {
+                let end = start + *length as usize;
+                each(number, &self.bytes[start..end])?;
+                start = end;
+            }
+            (self.at, first) = (self.at + bytes, last);
+        }
+        debug_assert!(self.at <= self.values.starts[self.part + 1] as usize);
+        Ok(())
+    }
+}

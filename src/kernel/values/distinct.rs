@@ -1,0 +1,158 @@
+//! Distinct byte strings: a table from values to their places in flat memory.
+
+use std::hash::BuildHasher;
+
+use datafusion::common::Result;
+use datafusion::common::hash_utils::QualityRandomState;
+
+use super::{At, Values};
+use crate::kernel::memory::Held;
+
+/// The same for all, so that hashes of several threads agree.
+const STATE: QualityRandomState = QualityRandomState::with_seed(0x1337);
+
+/// A hash of a value, of which all bits depend on all of its bytes.
+pub(crate) fn hash(value: &[u8]) -> u64 {
+    STATE.hash_one(value)
+}
+
+/// Slots that a table begins with.
+const SLOTS: usize = 1 << 10;
+
+/// A value's place and half of its hash; free where `hash` is 0.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    hash: u32,
+    at: At,
+}
+
+/// Distinct values, in the order of their first appearance. Open addressing with linear probing, at most half full: a
+/// value costs its bytes, four more, and 24 to 96 of slots.
+#[derive(Debug)]
+pub(crate) struct DistinctValues {
+    values: Values,
+    /// A power of two of them.
+    slots: Vec<Slot>,
+    held: Held,
+}
+
+impl DistinctValues {
+    /// None yet; what comes is added to `held`.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` where there is no room to begin with.
+    pub(crate) fn try_new(mut held: Held) -> Result<Self> {
+        held.grow(SLOTS * size_of::<Slot>())?;
+        Ok(Self {
+            values: Values::default(),
+            slots: vec![Slot::default(); SLOTS],
+            held,
+        })
+    }
+
+    /// Adds a value unless it is there; `hash` is its [`hash`].
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` where there is no room for it: what is there stays.
+    pub(crate) fn insert(&mut self, hash: u64, value: &[u8]) -> Result<()> {
+        let tag = tag(hash);
+        let mask = self.slots.len() - 1;
+        let mut place = start(tag, self.slots.len());
+        loop {
+            let slot = self.slots[place];
+            match slot.hash {
+                0 => break,
+                other if other == tag && self.values.value(slot.at) == value => return Ok(()),
+                _ => place = (place + 1) & mask,
+            }
+        }
+        let at = self.push(value)?;
+        self.slots[place] = Slot { hash: tag, at };
+        if self.values.len() as usize * 2 > self.slots.len() {
+            self.grow()?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, value: &[u8]) -> Result<At> {
+        if self.values.has_room(value.len()) {
+            return self.values.push(value);
+        }
+        let before = self.values.held_bytes();
+        let at = self.values.push(value)?;
+        // Memory that nothing was written to yet, but for this value.
+        self.held.grow(self.values.held_bytes() - before)?;
+        Ok(at)
+    }
+
+    fn grow(&mut self) -> Result<()> {
+        let slots = self.slots.len() * 4;
+        // Old and new ones are there together.
+        self.held.grow(slots * size_of::<Slot>())?;
+        let old = std::mem::replace(&mut self.slots, vec![Slot::default(); slots]);
+        for slot in old.into_iter().filter(|slot| slot.hash != 0) {
+            let mut place = start(slot.hash, slots);
+            while self.slots[place].hash != 0 {
+                place = (place + 1) & (slots - 1);
+            }
+            self.slots[place] = slot;
+        }
+        self.held.shrink(slots / 4 * size_of::<Slot>());
+        Ok(())
+    }
+
+    /// The values.
+    pub(crate) fn values(&self) -> &Values {
+        &self.values
+    }
+}
+
+/// What a slot holds of a hash: never 0.
+fn tag(hash: u64) -> u32 {
+    ((hash >> 32) as u32 ^ hash as u32) | 1
+}
+
+/// Where the search for a tag starts: values that were dealt out by some bits of their hashes spread all the same.
+fn start(tag: u32, slots: usize) -> usize {
+    let mixed = u64::from(tag).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (u64::BITS - slots.trailing_zeros())) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
+
+    use super::*;
+    use crate::kernel::memory::Workspace;
+
+    #[test]
+    fn every_value_is_there_once() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
+        let workspace = Workspace::new(MemoryConsumer::new("distinct").register(&pool));
+        let mut distinct = DistinctValues::try_new(workspace.hold(0, "values").unwrap()).unwrap();
+        let value = |i: u32| format!("{}", (i * 7919) % 5003);
+        for i in 0..20_000 {
+            let value = value(i);
+            distinct.insert(hash(value.as_bytes()), value.as_bytes()).unwrap();
+        }
+        let values = distinct.values();
+        let texts = values
+            .places()
+            .map(|at| std::str::from_utf8(values.value(at)).unwrap());
+        let expected: Vec<String> = (0..5003).map(value).collect();
+        assert!(texts.eq(expected.iter().map(String::as_str)));
+        let slots = distinct.slots.capacity() * size_of::<Slot>();
+        assert_eq!(pool.reserved(), values.held_bytes() + slots);
+        // Until there is no room.
+        let refused = (0..200_000_u32).find_map(|i| {
+            let value = i.to_be_bytes();
+            distinct.insert(hash(&value), &value).err()
+        });
+        let refused = refused.unwrap().to_string();
+        assert!(refused.contains("bytes wanted for values"), "{refused}");
+        drop(distinct);
+        assert_eq!(pool.reserved(), 0);
+    }
+}

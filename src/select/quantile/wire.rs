@@ -1,0 +1,156 @@
+//! Quantiles and what is asked of them, as bytes of a plan that travels.
+
+use datafusion::common::Result;
+
+use super::{Ask, MAX_EXACT_SCALE, Method, Quantile, Quantiles};
+use crate::wire::{Reader, put};
+
+/// Methods by their number in a message: new ones go to the end.
+const METHODS: [Method; 8] = [
+    Method::Disc,
+    Method::Linear,
+    Method::Lower,
+    Method::Higher,
+    Method::Nearest,
+    Method::Midpoint,
+    Method::Median,
+    Method::PercentileCont,
+];
+
+impl Method {
+    pub(crate) fn put(self, out: &mut Vec<u8>) {
+        let number = METHODS.iter().position(|method| *method == self);
+        out.push(number.map_or(u8::MAX, |number| number as u8));
+    }
+
+    /// # Errors
+    /// An execution error for a number that no method has.
+    pub(crate) fn read(input: &mut Reader<'_>) -> Result<Self> {
+        let number = input.byte("method")?;
+        match METHODS.get(usize::from(number)) {
+            Some(method) => Ok(*method),
+            None => input.damaged(format!("method {number}")),
+        }
+    }
+}
+
+impl Quantile {
+    fn put(self, out: &mut Vec<u8>) {
+        put(out, self.digits);
+        put(out, self.scale);
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self> {
+        let (digits, scale) = (input.number("quantile")?, input.number("quantile")?);
+        let found = Self { digits, scale };
+        // Floats have scales of up to 324 + 17.
+        let is_proper = match scale {
+            0 => digits <= 1,
+            1..=MAX_EXACT_SCALE => digits > 0 && digits <= 10_u128.pow(scale) && digits % 10 != 0,
+            _ => digits > 0 && scale < 400 && digits % 10 != 0,
+        };
+        match is_proper {
+            true => Ok(found),
+            false => input.damaged(format!("quantile {digits}e-{scale}")),
+        }
+    }
+}
+
+impl Quantiles {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        put(out, self.list.len() as u64);
+        self.list.iter().for_each(|quantile| quantile.put(out));
+        out.push(u8::from(self.is_list));
+    }
+
+    /// # Errors
+    /// An execution error for bytes that are no quantiles.
+    pub(crate) fn read(input: &mut Reader<'_>) -> Result<Self> {
+        Ok(Self {
+            list: input.list("quantiles", Quantile::read)?,
+            is_list: input.flag("list of quantiles")?,
+        })
+    }
+}
+
+impl Ask {
+    pub(crate) fn put(&self, is_list: bool, out: &mut Vec<u8>) {
+        self.method.put(out);
+        out.push(u8::from(self.descending));
+        let list = self.quantiles.clone();
+        Quantiles { list, is_list }.put(out);
+    }
+
+    /// What is asked, and whether for a list.
+    ///
+    /// # Errors
+    /// An execution error for other bytes.
+    pub(crate) fn read(input: &mut Reader<'_>) -> Result<(Self, bool)> {
+        let (method, descending) = (Method::read(input)?, input.flag("direction")?);
+        let Quantiles { list, is_list } = Quantiles::read(input)?;
+        let ask = Self {
+            quantiles: list,
+            method,
+            descending,
+        };
+        Ok((ask, is_list))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(ask: &Ask, is_list: bool) -> Vec<u8> {
+        let mut out = Vec::new();
+        ask.put(is_list, &mut out);
+        let mut reader = Reader::new("call", &out);
+        let found = Ask::read(&mut reader).unwrap();
+        reader.end().unwrap();
+        assert_eq!((&found.0, found.1), (ask, is_list));
+        for end in 0..out.len() {
+            assert!(Ask::read(&mut Reader::new("call", &out[..end])).is_err(), "{end}");
+        }
+        out
+    }
+
+    #[test]
+    fn calls_come_back() {
+        let quantiles = [
+            0.0,
+            1.0,
+            0.5,
+            0.07,
+            1e-300,
+            f64::MIN_POSITIVE,
+            0.123_456_789_012_345_67,
+        ];
+        let quantiles = quantiles.map(|q| Quantile::try_from_f64(q).unwrap()).to_vec();
+        for method in METHODS {
+            let ask = Ask {
+                quantiles: quantiles.clone(),
+                method,
+                descending: method == Method::Disc,
+            };
+            round_trip(&ask, true);
+        }
+        let ask = Ask {
+            quantiles: Vec::new(),
+            method: Method::Disc,
+            descending: false,
+        };
+        assert_eq!(round_trip(&ask, true), [0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn what_is_no_quantile_is_an_error() {
+        for bytes in [
+            [8, 0, 0, 1].as_slice(),
+            &[0, 2, 0, 1],
+            &[0, 0, 1, 2, 0, 1],
+            &[0, 0, 1, 10, 2, 1],
+        ] {
+            assert!(Ask::read(&mut Reader::new("call", bytes)).is_err(), "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The answers of a cluster are those of one process.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::arrow::array::{
+    ArrayRef, BooleanArray, Date32Array, Decimal128Array, Float32Array, Float64Array, Int16Array, Int64Array,
+    RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
+};
+use datafusion::common::Result;
+use datafusion_quantiles::select::StrategyName;
+use sqllogictest::Runner;
+
+use crate::machines::{ADAPTIVE, SHARED, query, register, session, write_parquet};
+use crate::patterns::Pattern;
+use crate::scripts::{Engine, register_tables, scripts, write_tables};
+use crate::support::{batch, texts};
+
+async fn engine(folder: &Path, partitions: usize, adaptive: bool, strategy: StrategyName) -> Result<Engine> {
+    let ctx = session(&SHARED.url, partitions, adaptive).await;
+    register_tables(&ctx, folder).await?;
+    ctx.sql(&format!("SET quantiles.strategy = '{strategy}'"))
+        .await?
+        .collect()
+        .await?;
+    Ok(Engine(ctx))
+}
+
+/// Scripts skip what a cluster has no way to run: `skipif cluster`, each with the reason beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_script_runs_on_a_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    write_tables(folder.path());
+    for script in scripts() {
+        for (partitions, adaptive) in [(1, true), (4, true), (4, false)] {
+            let mut runner = Runner::new(|| engine(folder.path(), partitions, adaptive, StrategyName::Auto));
+            runner.add_label("cluster");
+            let done = tokio::time::timeout(Duration::from_secs(300), runner.run_file_async(&script)).await;
+            done.unwrap_or_else(|_| panic!("{}: no end", script.display()))
+                .unwrap_or_else(|error| panic!("{partitions} partitions, adaptive {adaptive}: {error}"));
+        }
+    }
+}
+
+/// Columns of many types and patterns, with NULLs.
+pub(crate) fn rows(count: usize, seed: u64) -> RecordBatch {
+    let words = Pattern::Random.words(count, seed);
+    let few = Pattern::FewDistinct.words(count, seed + 1);
+    let clusters = Pattern::Clusters.words(count, seed + 2);
+    let floats = Pattern::Random.floats(count, seed + 3);
+    let every = |step: usize| move |i: usize| !i.is_multiple_of(step);
+    let kept = |values: &[i64], step: usize| {
+        let kept = every(step);
+        let values = values
+            .iter()
+            .enumerate()
+            .map(|(i, value)| kept(i).then_some(*value));
+        values.collect::<Int64Array>()
+    };
+    let decimals = Decimal128Array::from_iter_values(clusters.iter().map(|word| i128::from(*word) * 7));
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("id", Arc::new(Int64Array::from_iter_values(0..count as i64))),
+        ("x", Arc::new(kept(&words, 11))),
+        ("few", Arc::new(kept(&few, 5))),
+        ("c", Arc::new(Int64Array::from(clusters.clone()))),
+        ("f", Arc::new(Float64Array::from(floats.clone()))),
+        (
+            "g",
+            Arc::new(Float32Array::from_iter_values(floats.iter().map(|f| *f as f32))),
+        ),
+        (
+            "s",
+            Arc::new(Int16Array::from_iter_values(
+                words.iter().map(|word| *word as i16),
+            )),
+        ),
+        (
+            "u",
+            Arc::new(UInt64Array::from_iter_values(
+                words.iter().map(|word| *word as u64),
+            )),
+        ),
+        ("d", Arc::new(decimals.with_precision_and_scale(38, 3).unwrap())),
+        (
+            "b",
+            Arc::new(BooleanArray::from_iter(
+                words.iter().map(|word| Some(word % 3 == 0)),
+            )),
+        ),
+        (
+            "day",
+            Arc::new(Date32Array::from_iter_values(
+                words.iter().map(|word| (word % 20_000) as i32),
+            )),
+        ),
+        ("at", Arc::new(TimestampMicrosecondArray::from(clusters))),
+        (
+            "name",
+            Arc::new(StringArray::from_iter_values(
+                few.iter().map(|word| format!("name {}", word % 50)),
+            )),
+        ),
+    ];
+    batch(columns)
+}
+
+const STATEMENTS: [&str; 19] = [
+    "SELECT exact_quantiles(x, 0.5) FROM t",
+    "SELECT exact_quantiles(x, [0, 0.01, 0.5, 0.99, 1]), exact_quantiles(f, [0.5, 0.25], 'linear'), \
+     exact_quantiles(g, 0.3), exact_quantiles(s, 0.9), exact_quantiles(u, [0.1, 0.9], 'higher'), \
+     exact_quantiles(d, 0.5, 'midpoint'), exact_quantiles(b, 0.7), exact_quantiles(day, 0.5), \
+     exact_quantiles(at, [0.5]) FROM t",
+    "SELECT exact_quantiles(0.2) WITHIN GROUP (ORDER BY f DESC), percentile_disc(0.2) WITHIN GROUP (ORDER BY c) FROM t",
+    "SELECT exact_quantiles(x, 0.5) FILTER (WHERE id % 3 = 0), exact_quantiles(x, 0.5) FILTER (WHERE false) FROM t",
+    "SELECT count(*), exact_quantiles(x, 0.5), max(f), exact_quantiles(few, [0.1, 0.9]), avg(s) FROM t WHERE x > 0",
+    "SELECT exact_quantiles(DISTINCT few, [0.5, 0.1]), exact_quantiles(DISTINCT f, 0.5), exact_quantiles(few, 0.5) FROM t",
+    "SELECT exact_quantiles(name, [0.1, 0.5]), exact_quantiles(x, 0.5) FROM t",
+    "SELECT name, exact_quantiles(x, [0.1, 0.5]), count(*), exact_quantiles(f, 0.5) FROM t GROUP BY name ORDER BY name",
+    "SELECT few, exact_quantiles(DISTINCT x, 0.5), exact_quantiles(name, 0.5) FROM t GROUP BY few ORDER BY few NULLS LAST LIMIT 20",
+    "SELECT id % 1000 AS k, exact_quantiles(x, 0.5) FROM t GROUP BY id % 1000 ORDER BY k",
+    "SELECT exact_quantiles(x, 0.5) FROM (SELECT x FROM t ORDER BY id LIMIT 1000)",
+    "SELECT exact_quantiles(a.x, 0.5) FROM t AS a JOIN t AS b ON a.id = b.id + 1 WHERE b.few > 0",
+    "SELECT exact_quantiles(m, 0.5) FROM (SELECT name, exact_quantiles(x, 0.5) AS m FROM t GROUP BY name)",
+    "SELECT count(*) FROM t WHERE x > (SELECT exact_quantiles(x, 0.9) FROM t)",
+    "SELECT exact_quantiles(x, 0.5) FROM (SELECT x FROM t UNION ALL SELECT c FROM t)",
+    "SELECT id, exact_quantiles(x, 0.5) OVER (ORDER BY id ROWS BETWEEN 50 PRECEDING AND CURRENT ROW) AS m FROM t \
+     ORDER BY id LIMIT 100",
+    "SELECT approx_percentile_gk(x, [0, 1], 100), gk_quantile(gk_sketch(f, 1000), [0, 1]) FROM t",
+    "SELECT median(x), percentile_cont(0.25) WITHIN GROUP (ORDER BY f) FROM t",
+    "SELECT name, median(f) FROM t GROUP BY name ORDER BY name",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_those_of_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let few = [(4, false), (16, true)].as_slice();
+    let many = [(1, true), (2, false), (16, true), (64, true)].as_slice();
+    for (count, files, planned) in [(0, 1, few), (1, 1, few), (20_000, 1, few), (50_000, 17, many)] {
+        let table = write_parquet(folder.path(), &format!("t{count}"), &rows(count, 42), files);
+        let local = crate::support::session(4);
+        register(&local, "t", &table).await;
+        let mut expected = Vec::new();
+        for sql in STATEMENTS {
+            expected.push(texts(&query(&local, sql).await.unwrap()));
+        }
+        for &(partitions, adaptive) in planned {
+            let ctx = session(&SHARED.url, partitions, adaptive).await;
+            register(&ctx, "t", &table).await;
+            for (sql, expected) in STATEMENTS.iter().zip(&expected) {
+                let found = query(&ctx, sql).await.unwrap_or_else(|error| {
+                    panic!("{sql}: {error} ({count} rows, {partitions} partitions, adaptive {adaptive})")
+                });
+                assert_eq!(
+                    &texts(&found),
+                    expected,
+                    "{sql} of {count} rows in {files} files, {partitions} partitions, adaptive {adaptive}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_strategy_gives_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(30_000, 8), 16);
+    let local = crate::support::session(2);
+    register(&local, "t", &table).await;
+    for adaptive in ADAPTIVE {
+        let ctx = session(&SHARED.url, 16, adaptive).await;
+        register(&ctx, "t", &table).await;
+        for strategy in StrategyName::ALL {
+            query(&ctx, &format!("SET quantiles.strategy = '{strategy}'"))
+                .await
+                .unwrap();
+            for sql in &STATEMENTS[..5] {
+                let expected = texts(&query(&local, sql).await.unwrap());
+                let found = texts(&query(&ctx, sql).await.unwrap());
+                assert_eq!(found, expected, "{strategy}, adaptive {adaptive}: {sql}");
+            }
+        }
+    }
+}
+
+/// `SET` of a client reaches the scheduler.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn builtins_are_replaced_where_the_client_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(10_000, 1), 4);
+    for adaptive in ADAPTIVE {
+        let ctx = session(&SHARED.url, 4, adaptive).await;
+        register(&ctx, "t", &table).await;
+        let sql = "SELECT median(f), percentile_cont(0.3) WITHIN GROUP (ORDER BY x) FROM t";
+        let expected = texts(&query(&ctx, sql).await.unwrap());
+        let plan = || async { texts(&query(&ctx, &format!("EXPLAIN {sql}")).await.unwrap()).join("\n") };
+        assert!(!plan().await.contains("RoundExec"));
+        query(&ctx, "SET quantiles.replace_builtins = true")
+            .await
+            .unwrap();
+        let replaced = plan().await;
+        assert!(replaced.contains("RoundExec"), "{replaced}");
+        assert_eq!(texts(&query(&ctx, sql).await.unwrap()), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_clients_at_once_are_all_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(20_000, 9), 6);
+    let local = crate::support::session(2);
+    register(&local, "t", &table).await;
+    let mut clients = Vec::new();
+    for client in 0..8 {
+        let sql = STATEMENTS[client * 2 % STATEMENTS.len()];
+        let expected = texts(&query(&local, sql).await.unwrap());
+        let table = table.clone();
+        clients.push(tokio::spawn(async move {
+            let ctx = session(&SHARED.url, 4, client % 2 == 0).await;
+            register(&ctx, "t", &table).await;
+            for _ in 0..3 {
+                assert_eq!(texts(&query(&ctx, sql).await.unwrap()), expected, "{sql}");
+            }
+        }));
+    }
+    for client in clients {
+        client.await.unwrap();
+    }
+}

@@ -1,0 +1,187 @@
+//! The commands of `dfq`, as a user runs them.
+
+use std::process::{Command, Output};
+
+use crate::answers::rows;
+use crate::machines::{Process, SHARED, free_port, write_parquet};
+
+fn dfq(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_dfq"))
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "{}", said(output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn sql_runs_on_a_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(5000, 3), 3);
+    let sql = format!(
+        "SELECT exact_quantiles(x, [0.1, 0.9]), count(*) FROM '{}/'",
+        table.display()
+    );
+    let sql = sql.replace("/'", "/*.parquet'");
+    let local = printed(&dfq(&["sql", "--format", "csv", "-c", &sql]));
+    let remote = dfq(&["sql", "--cluster", &SHARED.url, "--format", "csv", "-c", &sql]);
+    assert_eq!(printed(&remote), local);
+    assert_eq!(local.lines().count(), 2, "{local}");
+}
+
+#[test]
+fn what_is_wrong_with_a_cluster_is_said() {
+    let port = free_port();
+    let nobody = dfq(&[
+        "sql",
+        "--cluster",
+        &format!("df://127.0.0.1:{port}"),
+        "-c",
+        "SELECT 1",
+    ]);
+    assert_eq!(nobody.status.code(), Some(1));
+    let error = said(&nobody);
+    assert!(
+        error.contains(&format!(
+            "no scheduler answers at df://127.0.0.1:{port}: start one with 'dfq scheduler'"
+        )),
+        "{error}"
+    );
+    let error = said(&dfq(&["sql", "--cluster", "localhost:50050", "-c", "SELECT 1"]));
+    assert!(
+        error.contains("'localhost:50050' is no address of a cluster: allowed is df://host"),
+        "{error}"
+    );
+    let error = said(&dfq(&[
+        "sql",
+        "--cluster",
+        "df://h",
+        "--memory-limit",
+        "1g",
+        "-c",
+        "SELECT 1",
+    ]));
+    assert!(error.contains("cannot be used with"), "{error}");
+    // A scheduler without executors.
+    let port = port.to_string();
+    let scheduler = Process::start(&["scheduler", "--attached", "--bind-port", &port], &[]);
+    scheduler.wait_for("listening on");
+    let url = format!("df://127.0.0.1:{port}");
+    let error = loop {
+        let error = said(&dfq(&["sql", "--cluster", &url, "-c", "SELECT 1"]));
+        if !error.contains("no scheduler answers") {
+            break error;
+        }
+    };
+    assert!(
+        error.contains(&format!(
+            "the scheduler at {url} has no executor yet: start one with 'dfq executor'"
+        )),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_executor_without_a_scheduler_says_so() {
+    let ports = [free_port(), free_port(), free_port(), free_port()].map(|port| port.to_string());
+    let [scheduler, flight, grpc, health] = &ports;
+    let executor = dfq(&[
+        "executor",
+        "--scheduler-port",
+        scheduler,
+        "--bind-port",
+        flight,
+        "--bind-grpc-port",
+        grpc,
+        "--bind-health-port",
+        health,
+    ]);
+    assert_eq!(executor.status.code(), Some(1));
+    let error = said(&executor);
+    assert!(
+        error.contains(&format!(
+            "at localhost:{scheduler}: start one with 'dfq scheduler'"
+        )),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_cluster_ends_with_its_parent_and_leaves_nothing() {
+    let (work, port) = (tempfile::tempdir().unwrap(), free_port().to_string());
+    let mut cluster = Process::start(
+        &["cluster", "--attached", "--executors", "1", "--port", &port],
+        &[("TMPDIR", work.path().to_str().unwrap())],
+    );
+    cluster.wait_for("A cluster of 1 executors is ready");
+    assert!(
+        std::fs::read_dir(work.path()).unwrap().count() > 0,
+        "no folder of an executor"
+    );
+    assert_eq!(cluster.end(), Some(0));
+    assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0);
+    assert!(std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_err());
+}
+
+#[test]
+fn an_interrupt_ends_a_cluster() {
+    let port = free_port().to_string();
+    let mut cluster = Process::start(&["cluster", "--executors", "1", "--port", &port], &[]);
+    cluster.wait_for("is ready");
+    let interrupted = Command::new("kill")
+        .args(["-INT", &cluster.id().to_string()])
+        .status();
+    assert!(interrupted.unwrap().success());
+    assert_eq!(cluster.end(), Some(130));
+}
+
+#[test]
+fn a_statement_past_its_time_is_cancelled() {
+    let sql = "SELECT count(*) FROM (SELECT a.id FROM t AS a, t AS b, t AS c WHERE a.id + b.id + c.id = 1)";
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(20_000, 3), 2);
+    let create = format!(
+        "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}'",
+        table.display()
+    );
+    let started = std::time::Instant::now();
+    let output = dfq(&[
+        "sql",
+        "--cluster",
+        &SHARED.url,
+        "--timeout",
+        "2",
+        "-c",
+        &create,
+        "-c",
+        sql,
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = said(&output);
+    assert!(
+        error.contains("the statement was cancelled after 2s, as --timeout says"),
+        "{error}"
+    );
+    assert!(!error.contains("Warning"), "{error}");
+    assert!(started.elapsed().as_secs() < 60);
+    // The cluster is free again.
+    let sql = "SELECT exact_quantiles(x, 0.5) IS NULL FROM t";
+    printed(&dfq(&[
+        "sql",
+        "--cluster",
+        &SHARED.url,
+        "--timeout",
+        "60",
+        "-c",
+        &create,
+        "-c",
+        sql,
+    ]));
+}
