@@ -4,9 +4,11 @@
 //! which ships a session's options by key loses them.
 
 use std::any::Any;
+use std::fmt::{self, Display};
+use std::str::FromStr;
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
-use datafusion::common::{Result, config_err};
+use datafusion::common::{DataFusionError, Result, config_err};
 
 use crate::select::StrategyName;
 
@@ -23,6 +25,16 @@ pub struct OptionInfo {
 
 /// Every option there is, in the order of `information_schema.df_settings`.
 pub const OPTIONS: &[OptionInfo] = &[
+    OptionInfo {
+        name: "quantiles.cuda_memory_limit",
+        default: "none",
+        doc: "Most memory of a card that pinned tables and queries over them hold, such as 64GB; none: what there is.",
+    },
+    OptionInfo {
+        name: "quantiles.device",
+        default: "auto",
+        doc: "Where quantiles of pinned columns are selected: auto, cpu, cuda or cuda:N. All give the same answer.",
+    },
     OptionInfo {
         name: "quantiles.replace_builtins",
         default: "false",
@@ -52,6 +64,10 @@ pub const OPTIONS: &[OptionInfo] = &[
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantilesOptions {
+    /// `quantiles.cuda_memory_limit`: most bytes of a card's memory that this crate holds; `None`: what there is.
+    pub cuda_memory_limit: Option<u64>,
+    /// `quantiles.device`: where quantiles of pinned columns are selected.
+    pub device: DeviceChoice,
     /// `quantiles.replace_builtins`: whether DataFusion's `median` and `percentile_cont` run through this crate, with
     /// their own answers and types.
     pub replace_builtins: bool,
@@ -71,6 +87,49 @@ impl Default for QuantilesOptions {
     }
 }
 
+/// Which processor selects quantiles of columns that are pinned in a card's memory. All else runs on the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceChoice {
+    /// The card, and the CPU where the card fails.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The card with this number, or whichever the columns are pinned on; a failure of the card is an error.
+    Cuda(Option<usize>),
+}
+
+impl Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Auto => f.write_str("auto"),
+            DeviceChoice::Cpu => f.write_str("cpu"),
+            DeviceChoice::Cuda(None) => f.write_str("cuda"),
+            DeviceChoice::Cuda(Some(ordinal)) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+impl FromStr for DeviceChoice {
+    type Err = DataFusionError;
+
+    fn from_str(value: &str) -> Result<Self> {
+        let name = value.to_ascii_lowercase();
+        let ordinal = name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+        Ok(match (name.as_str(), ordinal) {
+            ("auto", _) => DeviceChoice::Auto,
+            ("cpu", _) => DeviceChoice::Cpu,
+            ("cuda", _) => DeviceChoice::Cuda(None),
+            (_, Some(ordinal)) => DeviceChoice::Cuda(Some(ordinal)),
+            _ => {
+                return config_err!(
+                    "option 'quantiles.device' is auto, cpu, cuda or cuda:N (cards count from 0), got '{value}'"
+                );
+            }
+        })
+    }
+}
+
 impl QuantilesOptions {
     /// The options in `config`; the defaults if the extension is not registered there.
     pub fn of(config: &ConfigOptions) -> Self {
@@ -80,6 +139,11 @@ impl QuantilesOptions {
     /// Current value of the option with this full name; `None` if there is no such option.
     fn value(&self, name: &str) -> Option<String> {
         match name {
+            "quantiles.cuda_memory_limit" => {
+                let limit = self.cuda_memory_limit;
+                Some(limit.map_or_else(|| NO_LIMIT.to_owned(), |bytes| bytes.to_string()))
+            }
+            "quantiles.device" => Some(self.device.to_string()),
             "quantiles.replace_builtins" => Some(self.replace_builtins.to_string()),
             "quantiles.strategy" => Some(self.strategy.to_string()),
             "quantiles.topk" => Some(self.topk.to_string()),
@@ -107,6 +171,8 @@ impl ExtensionOptions for QuantilesOptions {
 
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         match key {
+            "cuda_memory_limit" => self.cuda_memory_limit = limit(value)?,
+            "device" => self.device = value.parse()?,
             "replace_builtins" => self.replace_builtins = boolean(Self::PREFIX, key, value)?,
             "strategy" => self.strategy = value.parse()?,
             "topk" => self.topk = boolean(Self::PREFIX, key, value)?,
@@ -137,5 +203,72 @@ fn boolean(prefix: &str, key: &str, value: &str) -> Result<bool> {
         "true" => Ok(true),
         "false" => Ok(false),
         _ => config_err!("option '{prefix}.{key}' is true or false, got '{value}'"),
+    }
+}
+
+/// A limit that is none, as users write it.
+const NO_LIMIT: &str = "none";
+
+/// A number of bytes, with a unit or without: powers of 1024.
+fn limit(value: &str) -> Result<Option<u64>> {
+    let name = value.trim().to_ascii_lowercase();
+    if name == NO_LIMIT {
+        return Ok(None);
+    }
+    let digits = name.find(|c: char| !c.is_ascii_digit()).unwrap_or(name.len());
+    let (number, unit) = name.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "b" => Some(0),
+        "k" | "kb" | "kib" => Some(10),
+        "m" | "mb" | "mib" => Some(20),
+        "g" | "gb" | "gib" => Some(30),
+        "t" | "tb" | "tib" => Some(40),
+        _ => None,
+    };
+    let bytes = number.parse::<u64>().ok().zip(shift);
+    match bytes.and_then(|(number, shift)| number.checked_mul(1 << shift)) {
+        Some(bytes) if bytes > 0 => Ok(Some(bytes)),
+        _ => config_err!(
+            "option 'quantiles.cuda_memory_limit' is none or a size such as 64GB, 512m or 1000000 (powers of 1024), got \
+             '{value}'"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits() {
+        for (text, bytes) in [
+            ("none", None),
+            ("NONE", None),
+            ("1", Some(1)),
+            ("64GB", Some(64 << 30)),
+            ("512 m", Some(512 << 20)),
+            ("3TiB", Some(3 << 40)),
+        ] {
+            assert_eq!(limit(text).unwrap(), bytes, "{text}");
+        }
+        for text in ["", "0", "-1", "1.5g", "5 parsecs", "99999999999999t", "all"] {
+            let error = limit(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("got '{text}'")), "{error}");
+        }
+    }
+
+    #[test]
+    fn devices() {
+        for name in ["auto", "cpu", "cuda", "cuda:0", "cuda:3"] {
+            assert_eq!(name.parse::<DeviceChoice>().unwrap().to_string(), name);
+        }
+        assert_eq!(
+            "CUDA:1".parse::<DeviceChoice>().unwrap(),
+            DeviceChoice::Cuda(Some(1))
+        );
+        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cuda1"] {
+            let error = name.parse::<DeviceChoice>().unwrap_err().to_string();
+            assert!(error.contains(&format!("got '{name}'")), "{error}");
+        }
     }
 }

@@ -59,6 +59,12 @@ impl QuantilesCall {
         self
     }
 
+    /// Whether it is answered exactly, over all values and by keys.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_exact_by_keys(&self) -> bool {
+        self.sampled.is_none() && !self.selected.is_distinct() && matches!(self.selected, Selected::Keys(_))
+    }
+
     /// Whether the ranks that the answers have are wanted too.
     pub(super) fn wants_bounds(&self) -> bool {
         self.sampled.is_some_and(|sampled| sampled.bounds)

@@ -13,6 +13,8 @@
 
 mod aggregate;
 mod grouped;
+#[cfg(feature = "cuda")]
+mod pinned;
 mod quantiles;
 mod room;
 mod run;
@@ -23,6 +25,10 @@ mod values;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;
+#[cfg(feature = "cuda")]
+pub use pinned::PinnedQuantilesExec;
+#[cfg(feature = "cuda")]
+pub(crate) use pinned::PinnedSource;
 pub use quantiles::QuantilesExec;
 pub use topk::GroupedTopKExec;
 pub(crate) use topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};

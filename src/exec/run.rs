@@ -100,7 +100,7 @@ fn word_char(c: char) -> char {
 }
 
 /// The order statistics of a column.
-enum Solved {
+pub(super) enum Solved {
     Keys(Solution),
     Bytes(ValueSolution),
 }
@@ -249,7 +249,7 @@ impl Run {
     }
 }
 
-fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValue> {
+pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValue> {
     match (call.selected(), solved) {
         (Selected::Keys(column), Solved::Keys(solution)) => {
             let key_at = |rank| solution.key_at(rank);

@@ -9,6 +9,8 @@
 pub mod buckets;
 pub mod choose;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub(crate) mod memory;
 pub mod naive;
 pub mod round;

@@ -30,7 +30,7 @@ pub(super) async fn plan_with_inner(
     let mut number = 0;
     while let Some(node) = innermost(&plan)? {
         let input = inner.create_physical_plan(node.input(), session).await?;
-        let exec = quantiles_exec(&node, input, session, &PhysicalPlanningContext::default())?;
+        let exec = quantiles_exec(&node, input, session, &PhysicalPlanningContext::default()).await?;
         plan = replace_first(plan, &node, &scan_of(&node, exec, number)?)?;
         number += 1;
     }

@@ -18,6 +18,10 @@ mod check;
 mod foreign;
 mod node;
 mod physical;
+#[cfg(feature = "cuda")]
+mod pinned;
+#[cfg(feature = "cuda")]
+mod predicate;
 mod query_planner;
 mod register;
 mod rewrite;

@@ -49,7 +49,9 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         let Some(node) = node.as_any().downcast_ref::<QuantilesNode>() else {
             return Ok(None);
         };
-        quantiles_exec(node, Arc::clone(input), session, planning).map(Some)
+        quantiles_exec(node, Arc::clone(input), session, planning)
+            .await
+            .map(Some)
     }
 }
 
@@ -57,7 +59,7 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
 ///
 /// # Errors
 /// A planning error if a quantile is not a constant number in [0, 1].
-pub(super) fn quantiles_exec(
+pub(super) async fn quantiles_exec(
     node: &QuantilesNode,
     input: Arc<dyn ExecutionPlan>,
     session: &dyn Session,
@@ -75,10 +77,20 @@ pub(super) fn quantiles_exec(
     let group = node.group_expr().iter().map(|expr| lowering.expr(expr));
     let group = group.collect::<Result<Vec<_>>>()?;
     let schema = Arc::clone(node.schema().inner());
-    Ok(match group.is_empty() {
-        true => Arc::new(QuantilesExec::try_new(input, aggregates, strategy, schema)?),
-        false => Arc::new(GroupedQuantilesExec::try_new(input, group, aggregates, schema)?),
-    })
+    if !group.is_empty() {
+        return Ok(Arc::new(GroupedQuantilesExec::try_new(
+            input, group, aggregates, schema,
+        )?));
+    }
+    #[cfg(feature = "cuda")]
+    let planned = aggregates.clone();
+    let ordinary: Arc<dyn ExecutionPlan> =
+        Arc::new(QuantilesExec::try_new(input, aggregates, strategy, schema)?);
+    #[cfg(feature = "cuda")]
+    if let Some(on_card) = super::pinned::on_card(node, &planned, &ordinary, session).await? {
+        return Ok(on_card);
+    }
+    Ok(ordinary)
 }
 
 /// Logical aggregates to physical ones, over one input.

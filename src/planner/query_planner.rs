@@ -121,7 +121,7 @@ impl QueryPlanner for QuantilesPlanner {
             }
             false => rewritten,
         };
-        match &self.rest {
+        let plan = match &self.rest {
             Rest::Inner(inner) if !rewritten.transformed => {
                 inner.create_physical_plan(logical_plan, session).await
             }
@@ -138,6 +138,11 @@ impl QueryPlanner for QuantilesPlanner {
                     .create_physical_plan(&plan, session)
                     .await
             }
+        }?;
+        #[cfg(feature = "cuda")]
+        if matches!(logical_plan, LogicalPlan::Analyze(_)) {
+            return super::pinned::with_kernel_times(plan);
         }
+        Ok(plan)
     }
 }

@@ -41,6 +41,8 @@ pub fn register_all(ctx: &SessionContext) -> Result<()> {
 
 /// Functions, their planner and check, and options: what needs no rebuild.
 fn register_functions(state: &mut SessionState) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    crate::pinned::PinnedTables::register(state.config_mut());
     let extensions = &mut state.config_mut().options_mut().extensions;
     if extensions.get::<QuantilesOptions>().is_none() {
         extensions.insert(QuantilesOptions::default());
@@ -133,6 +135,8 @@ pub trait SessionStateBuilderExt {
 
 impl SessionStateBuilderExt for SessionStateBuilder {
     fn with_quantiles(mut self) -> Self {
+        #[cfg(feature = "cuda")]
+        crate::pinned::PinnedTables::register(self.config().get_or_insert_default());
         let extensions = &mut self.config().get_or_insert_default().options_mut().extensions;
         if extensions.get::<QuantilesOptions>().is_none() {
             extensions.insert(QuantilesOptions::default());

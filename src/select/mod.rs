@@ -213,6 +213,19 @@ pub struct Solution {
 }
 
 impl Solution {
+    /// The keys of `ranks` (1-based, ascending, distinct) among `n` values, as `strategy` found them without rounds.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn found(n: u64, strategy: &'static str, ranks: Vec<u64>, keys: Vec<KeyBits>) -> Self {
+        Self {
+            n,
+            strategy,
+            rounds: Vec::new(),
+            ranks,
+            keys,
+            places: None,
+        }
+    }
+
     /// The key of a rank that one of the questions needs.
     ///
     /// # Errors

@@ -667,6 +667,7 @@ async fn options() {
     assert_eq!(
         error(&ctx, "SET quantiles.speed = 'fast'").await,
         "Invalid or Unsupported Configuration: there is no option 'quantiles.speed': allowed are \
-         quantiles.replace_builtins, quantiles.strategy, quantiles.topk"
+         quantiles.cuda_memory_limit, quantiles.device, quantiles.replace_builtins, quantiles.strategy, \
+         quantiles.topk"
     );
 }

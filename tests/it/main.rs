@@ -6,6 +6,12 @@ mod builtins;
 mod cli;
 #[cfg(feature = "cli")]
 mod cli_memory;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "cuda")]
+mod cuda_kernels;
+#[cfg(feature = "cuda")]
+mod cuda_speed;
 mod embedding;
 mod exec;
 mod failures;

@@ -142,3 +142,11 @@ pub(crate) async fn all_is_given_back(ctx: &SessionContext) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
+
+/// Says on standard error, past the capture of tests that pass, that a test has not run, and why.
+#[cfg(feature = "cuda")]
+pub(crate) fn skipped(why: &str) {
+    use std::io::Write;
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    writeln!(std::io::stderr(), "SKIPPED {test}: {why}").ok();
+}

@@ -138,6 +138,11 @@ impl Runner {
     async fn try_run(&mut self, piece: &Piece) -> Result<bool> {
         match Statement::parse(piece, &self.config_options())? {
             Statement::DataFusion(statement) => self.run_datafusion(*statement).await,
+            #[cfg(feature = "cuda")]
+            Statement::Pinned(statement) => {
+                let answer = statement.execute(&self.ctx).await?;
+                self.print(answer, false).await
+            }
         }
     }
 
@@ -148,7 +153,13 @@ impl Runner {
             plan,
             LogicalPlan::Explain(_) | LogicalPlan::Analyze(_) | LogicalPlan::DescribeTable(_)
         );
-        let physical = self.start(plan).await?.create_physical_plan().await?;
+        let answer = self.start(plan).await?;
+        self.print(answer, whole).await
+    }
+
+    /// Runs what is planned and prints its rows, all of them if `whole`; whether some were left out.
+    async fn print(&mut self, answer: DataFrame, whole: bool) -> Result<bool> {
+        let physical = answer.create_physical_plan().await?;
         self.check_bounded(physical.as_ref())?;
         let task = self.ctx.task_ctx();
         let reservation = MemoryConsumer::new("dfq table output").register(task.memory_pool());

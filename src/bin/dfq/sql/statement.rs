@@ -9,6 +9,8 @@ use datafusion::error::Result;
 use datafusion::sql::parser::{DFParserBuilder, Statement as DataFusionStatement};
 use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::parser::ParserError;
+#[cfg(feature = "cuda")]
+use datafusion_quantiles::pinned::PinStatement;
 
 use super::split::{Piece, tokenize};
 
@@ -17,6 +19,9 @@ use super::split::{Piece, tokenize};
 pub(crate) enum Statement {
     /// One of DataFusion's own.
     DataFusion(Box<DataFusionStatement>),
+    /// About tables in the memory of a card.
+    #[cfg(feature = "cuda")]
+    Pinned(PinStatement),
 }
 
 impl Statement {
@@ -27,6 +32,10 @@ impl Statement {
     pub(crate) fn parse(piece: &Piece, options: &ConfigOptions) -> Result<Self> {
         let dialect = dialect(options)?;
         let tokens = tokenize(piece, dialect.as_ref()).map_err(ParserError::from)?;
+        #[cfg(feature = "cuda")]
+        if let Some(statement) = PinStatement::parse(&tokens, dialect.as_ref(), options)? {
+            return Ok(Self::Pinned(statement));
+        }
         let mut statements = DFParserBuilder::new(tokens)
             .with_dialect(dialect.as_ref())
             .with_recursion_limit(options.sql_parser.recursion_limit.get())

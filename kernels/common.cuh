@@ -1,0 +1,502 @@
+// What all kernels share: words and keys, streaming over a column, scans, the grid barrier.
+//
+// One compilation serves one column type, chosen by macros:
+//   STORAGE_BITS  8, 16, 32, 64, 128: bits of a value in the Arrow buffer (128 needs NVRTC's -device-int128)
+//   ENCODING      0 unsigned, 1 signed, 2 float (all NaNs one key above +inf), 3 float in totalOrder
+//   MASKED        1 if rows can be missing (validity or filter bitmap), else 0
+//   BATCH         16-byte vectors a thread holds at once
+//   DESCENDING    1: keys complemented, so that the smallest values are the greatest keys (top-k only)
+// The keys are those of src/key/fixed.rs, bit for bit.
+#pragma once
+
+#ifndef DESCENDING
+#define DESCENDING 0
+#endif
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#if STORAGE_BITS == 8
+typedef u8 Word;
+#elif STORAGE_BITS == 16
+typedef u16 Word;
+#elif STORAGE_BITS == 32
+typedef u32 Word;
+#elif STORAGE_BITS == 64
+typedef u64 Word;
+#else
+typedef unsigned __int128 Word;
+#endif
+
+#if STORAGE_BITS <= 32
+typedef u32 Key;
+#define KEY_BITS 32
+#else
+typedef Word Key;
+#define KEY_BITS STORAGE_BITS
+#endif
+
+[[maybe_unused]] constexpr Key MAX_KEY = ~Key(0);
+constexpr int VECTOR = 128 / STORAGE_BITS;
+constexpr u32 ALL_LANES = 0xffffffffu;
+constexpr u32 THREADS = 1024;
+
+// ---------------------------------------------------------------- keys
+
+__device__ __forceinline__ Key encode(Word word) {
+    Key key;
+#if ENCODING == 0
+    key = word;
+#elif ENCODING == 1
+#if STORAGE_BITS == 8
+    key = u32(int((signed char)word)) ^ 0x80000000u;
+#elif STORAGE_BITS == 16
+    key = u32(int(short(word))) ^ 0x80000000u;
+#else
+    key = word ^ (Word(1) << (STORAGE_BITS - 1));
+#endif
+#else
+    constexpr Word sign = Word(1) << (STORAGE_BITS - 1);
+    Word negative = Word(0) - (word >> (STORAGE_BITS - 1));
+    key = Word(word ^ (negative | sign));
+#if ENCODING == 2
+    [[maybe_unused]] constexpr Word infinity = STORAGE_BITS == 16 ? Word(0x7c00) : STORAGE_BITS == 32 ? Word(0x7f800000) : Word(0x7ff0000000000000ull);
+    constexpr Word nan = STORAGE_BITS == 16 ? Word(0x7e00) : STORAGE_BITS == 32 ? Word(0x7fc00000) : Word(0x7ff8000000000000ull);
+#if STORAGE_BITS == 32
+    key = isnan(__uint_as_float(word)) ? Key(nan ^ sign) : key;
+#else
+    key = Word(word & (sign - 1)) > infinity ? Key(nan ^ sign) : key;
+#endif
+#endif
+#endif
+    return DESCENDING ? Key(~key) : key;
+}
+
+__device__ __forceinline__ u32 bits_of(u64 value) { return 64 - __clzll(value); }
+__device__ __forceinline__ u32 key_bits(Key key) {
+#if KEY_BITS == 128
+    u64 upper = u64(key >> 64);
+    return upper ? 64 + bits_of(upper) : bits_of(u64(key));
+#else
+    return bits_of(key);
+#endif
+}
+
+// A shift by the width or more gives 0.
+template <class T>
+__device__ __forceinline__ T shifted_down(T key, u32 bits) {
+    return bits >= 8 * sizeof(T) ? T(0) : T(key >> bits);
+}
+
+// 32 bits that depend on all of a key's, for a multiplicative hash.
+__device__ __forceinline__ u32 fold_key(Key key) {
+#if KEY_BITS == 32
+    return key;
+#elif KEY_BITS == 64
+    return u32(key) ^ u32(key >> 32) * 0x85ebca6bu;
+#else
+    return u32(key) ^ u32(key >> 32) * 0x85ebca6bu ^ u32(key >> 64) * 0xc2b2ae35u ^ u32(key >> 96) * 0x27d4eb2fu;
+#endif
+}
+
+__device__ __forceinline__ u32 hash32(u32 x, u32 seed) {
+    x ^= seed;
+    x *= 0x9e3779b1u;
+    x ^= x >> 16;
+    x *= 0x85ebca6bu;
+    x ^= x >> 13;
+    x *= 0xc2b2ae35u;
+    return x ^ (x >> 16);
+}
+
+// ---------------------------------------------------------------- columns
+
+// One column on the card. Bitmaps are Arrow's (least significant bit first) from bit 0, null where all rows count;
+// `values` is aligned to 16 bytes, bitmaps are readable up to the next multiple of 16 bits.
+struct Column {
+    const Word* values;
+    u64 rows;
+    const u8* validity;
+    const u8* mask;
+};
+
+struct Vector {
+    uint4 bits;
+#if MASKED
+    u32 present;
+#endif
+};
+
+__device__ __forceinline__ Word word_of(const Vector& vector, int i) {
+    const u32 part[4] = {vector.bits.x, vector.bits.y, vector.bits.z, vector.bits.w};
+#if STORAGE_BITS < 32
+    return Word(part[i * STORAGE_BITS / 32] >> (i * STORAGE_BITS % 32));
+#elif STORAGE_BITS == 32
+    return part[i];
+#elif STORAGE_BITS == 64
+    return u64(part[2 * i]) | u64(part[2 * i + 1]) << 32;
+#else
+    return Word(u64(part[0]) | u64(part[1]) << 32) | Word(u64(part[2]) | u64(part[3]) << 32) << 64;
+#endif
+}
+
+__device__ __forceinline__ Key raw_key(const uint4& bits, int i) {
+    const u32 part[4] = {bits.x, bits.y, bits.z, bits.w};
+#if KEY_BITS == 32
+    return part[i];
+#elif KEY_BITS == 64
+    return u64(part[2 * i]) | u64(part[2 * i + 1]) << 32;
+#else
+    return Key(u64(part[0]) | u64(part[1]) << 32) | Key(u64(part[2]) | u64(part[3]) << 32) << 64;
+#endif
+}
+
+__device__ __forceinline__ Key key_of(const Vector& vector, int i) { return encode(word_of(vector, i)); }
+
+__device__ __forceinline__ bool is_present(const Column& column, u64 row) {
+#if MASKED
+    u64 byte = row >> 3;
+    u32 bit = u32(row & 7);
+    return (!column.validity || column.validity[byte] >> bit & 1) && (!column.mask || column.mask[byte] >> bit & 1);
+#else
+    return true;
+#endif
+}
+
+#if MASKED
+// Bits of the rows of one vector; a vector never straddles more than two bytes.
+__device__ __forceinline__ u32 bitmap_bits(const u8* bitmap, u64 vector) {
+    u64 bit = vector * VECTOR;
+#if STORAGE_BITS == 8
+    return ((const u16*)bitmap)[bit >> 4];
+#else
+    return bitmap[bit >> 3] >> (bit & 7);
+#endif
+}
+#endif
+
+__device__ __forceinline__ Vector load_vector(const Column& column, u64 vector) {
+    Vector loaded;
+    loaded.bits = __ldcs((const uint4*)column.values + vector);
+#if MASKED
+    loaded.present = (1u << VECTOR) - 1;
+    if (column.validity) loaded.present &= bitmap_bits(column.validity, vector);
+    if (column.mask) loaded.present &= bitmap_bits(column.mask, vector);
+#endif
+    return loaded;
+}
+
+__device__ __forceinline__ bool has(const Vector& vector, int i) {
+#if MASKED
+    return vector.present >> i & 1;
+#else
+    return true;
+#endif
+}
+
+// Rows of one tile: what a block reads at once.
+[[maybe_unused]] constexpr u64 TILE = u64(THREADS) * BATCH * VECTOR;
+
+// Calls visit.some(keys, present, row) for groups of rows of this block's tiles (strided, so that sorted data is spread
+// over all blocks; bit i of `present` says whether keys[i] counts; it stands in row group_row(row, i)), and visit.batch() after at most BATCH * VECTOR rows a
+// thread, by all threads of a block alike. Groups, so that a visitor can have several shared-memory accesses in flight:
+// the compiler may not reorder loads with the stores of the row before.
+__device__ __forceinline__ u64 group_row(u64 row, int i) { return row + u64(i / VECTOR) * THREADS * VECTOR + i % VECTOR; }
+
+template <class Visit>
+__device__ __forceinline__ void stream(const Column& column, Visit& visit) {
+    constexpr int JOINED = VECTOR >= 4 ? 1 : 4 / VECTOR < BATCH ? 4 / VECTOR : BATCH, GROUP = JOINED * VECTOR;
+    const u64 tiles = column.rows / TILE;
+    Vector next[BATCH];
+    auto load = [&](u64 tile) {
+#pragma unroll
+        for (int v = 0; v < BATCH; ++v) next[v] = load_vector(column, tile * (THREADS * BATCH) + v * THREADS + threadIdx.x);
+    };
+    if (blockIdx.x < tiles) load(blockIdx.x);
+    for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        Vector now[BATCH];
+#pragma unroll
+        for (int v = 0; v < BATCH; ++v) now[v] = next[v];
+        if (tile + gridDim.x < tiles) load(tile + gridDim.x);
+#pragma unroll
+        for (int v = 0; v < BATCH; v += JOINED) {
+            Key keys[GROUP];
+            u32 present = 0;
+#pragma unroll
+            for (int i = 0; i < GROUP; ++i) {
+                keys[i] = key_of(now[v + i / VECTOR], i % VECTOR);
+                present |= u32(has(now[v + i / VECTOR], i % VECTOR)) << i;
+            }
+            visit.some(keys, present, tile * TILE + (u64(v) * THREADS + threadIdx.x) * VECTOR);
+        }
+        visit.batch();
+    }
+    // The last rows, not a whole tile, go to the block whose turn it is.
+    if (tiles % gridDim.x == blockIdx.x)
+        for (u64 row = tiles * TILE; row < column.rows; row += THREADS) {
+            const u64 own = row + threadIdx.x;
+            if (own < column.rows) {
+                const Key keys[1] = {encode(column.values[own])};
+                visit.some(keys, u32(is_present(column, own)), own);
+            }
+            visit.batch();
+        }
+}
+
+// ---------------------------------------------------------------- warps and blocks
+
+__device__ __forceinline__ u32 lane_id() { return threadIdx.x & 31; }
+__device__ __forceinline__ u32 lanes_below() { return (1u << lane_id()) - 1; }
+
+__device__ __forceinline__ Key shuffle_xor_key(Key key, u32 mask) {
+#if KEY_BITS == 128
+    return Key(__shfl_xor_sync(ALL_LANES, u64(key >> 64), mask)) << 64 | __shfl_xor_sync(ALL_LANES, u64(key), mask);
+#else
+    return __shfl_xor_sync(ALL_LANES, key, mask);
+#endif
+}
+
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
+    for (int step = 16; step; step >>= 1) value += __shfl_xor_sync(ALL_LANES, value, step);
+    return value;
+}
+
+// Sum of the values of the threads before this one; `total` for all. `partial` holds 33 values; blocks of whole warps.
+template <class T>
+__device__ T block_scan(T value, T* partial, T& total) {
+    T inclusive = value;
+    for (u32 step = 1; step < 32; step <<= 1) {
+        T other = __shfl_up_sync(ALL_LANES, inclusive, step);
+        if (lane_id() >= step) inclusive += other;
+    }
+    __syncthreads();
+    const u32 warps = blockDim.x / 32;
+    if (lane_id() == 31) partial[threadIdx.x / 32] = inclusive;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        T own = threadIdx.x < warps ? partial[threadIdx.x] : T(0), sum = own;
+        for (u32 step = 1; step < 32; step <<= 1) {
+            T other = __shfl_up_sync(ALL_LANES, sum, step);
+            if (lane_id() >= step) sum += other;
+        }
+        partial[threadIdx.x] = sum - own;
+        if (threadIdx.x == 31) partial[32] = sum;
+    }
+    __syncthreads();
+    total = partial[32];
+    T before = partial[threadIdx.x / 32] + inclusive - value;
+    __syncthreads();
+    return before;
+}
+
+// Barrier over a cooperative grid; `barrier` is zeroed before the launch.
+struct GridBarrier {
+    u32* count;
+    u32 target;
+    __device__ explicit GridBarrier(u32* count) : count(count), target(0) {}
+    __device__ void wait() {
+        target += gridDim.x;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            __threadfence();
+            atomicAdd(count, 1);
+            while (*(volatile u32*)count < target) __nanosleep(64);
+            __threadfence();
+        }
+        __syncthreads();
+    }
+};
+
+// ---------------------------------------------------------------- samples
+
+constexpr u32 PLAN_SAMPLE = 8192;
+
+// One jittered row a stripe, by PLAN_SAMPLE threads over a few blocks: one block alone would wait long for the misses.
+__device__ void draw_sample(const Column& column, u32 seed, Key* sample, u32* samples) {
+    const u32 index = blockIdx.x * blockDim.x + threadIdx.x;
+    bool held = false;
+    Key key = 0;
+    // Where a row is missing, other rows of the stripe are tried.
+    for (u32 attempt = 0; attempt < (MASKED ? 4 : 1) && column.rows && !held; ++attempt) {
+        const u64 fraction = (u64(index) << 16 | (hash32(index + attempt * PLAN_SAMPLE, seed) & 0xffff)) << 35;
+        const u64 row = __umul64hi(column.rows, fraction);
+        key = encode(column.values[row]);
+        held = is_present(column, row);
+    }
+    const u32 all = __ballot_sync(ALL_LANES, held);
+    u32 at = 0;
+    if (lane_id() == 0 && all) at = atomicAdd(samples, u32(__popc(all)));
+    at = __shfl_sync(ALL_LANES, at, 0) + __popc(all & lanes_below());
+    if (held) sample[at] = key;
+}
+
+// Jittered 128-byte lines, one a stripe: a line is what memory gives at once. Items are vectors, 8 a line.
+struct SampledLines {
+    u64 count, step;
+    u32 seed;
+    __device__ SampledLines(u64 rows, u64 wanted, u32 seed) : seed(seed) {
+        const u64 all = rows / (8 * VECTOR);
+        count = wanted < all ? wanted : all;
+        // Lines a stripe, with 24 bits of fraction: stripes spread over all rows.
+        step = count ? (all << 24) / count : 0;
+    }
+    __device__ __forceinline__ u64 vector(u64 item) const {
+        const u64 line = item / 8, from = line * step >> 24, stripe = ((line + 1) * step >> 24) - from;
+        return (from + (u64(hash32(u32(line), seed)) * stripe >> 32)) * 8 + (item & 7);
+    }
+};
+
+// ---------------------------------------------------------------- selection in one block
+
+constexpr u32 DIGIT_BITS = 11;
+// Compared each with each: more costs more than another pass.
+constexpr u32 FEW = 256;
+
+template <class T>
+struct SelectScratch {
+    u32 bins[1 << DIGIT_BITS];
+    T few[FEW];
+    u32 partial[33];
+    u32 chosen, before, inside, collected;
+    T answer;
+};
+
+// The key of 0-based `rank` among the `count` keys at(i), which lie in [first, first + 2^bits). By all threads of a block.
+template <class T, class At>
+__device__ T block_select(At at, u32 count, u32 rank, T first, u32 bits, SelectScratch<T>& scratch) {
+    while (bits > 0) {
+        const u32 digit = bits < DIGIT_BITS ? bits : DIGIT_BITS, shift = bits - digit;
+        __syncthreads();
+        for (u32 bin = threadIdx.x; bin < 1u << DIGIT_BITS; bin += blockDim.x) scratch.bins[bin] = 0;
+        if (threadIdx.x == 0) scratch.collected = 0;
+        __syncthreads();
+#pragma unroll 8
+        for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
+            const T above = at(i) - first;
+            if (shifted_down(above, bits) == 0) atomicAdd(&scratch.bins[u32(above >> shift)], 1);
+        }
+        __syncthreads();
+        const u32 share = (1u << DIGIT_BITS) / blockDim.x, from = threadIdx.x * share;
+        u32 own = 0, total;
+        for (u32 bin = from; bin < from + share; ++bin) own += scratch.bins[bin];
+        u32 before = block_scan(own, scratch.partial, total);
+        if (before <= rank && rank < before + own)
+            for (u32 bin = from;; ++bin) {
+                if (rank < before + scratch.bins[bin]) {
+                    scratch.chosen = bin;
+                    scratch.before = before;
+                    scratch.inside = scratch.bins[bin];
+                    break;
+                }
+                before += scratch.bins[bin];
+            }
+        __syncthreads();
+        rank -= scratch.before;
+        first += T(scratch.chosen) << shift;
+        bits = shift;
+        const u32 inside = scratch.inside;
+        if (bits == 0 || inside > FEW) continue;
+#pragma unroll 8
+        for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
+            const T key = at(i);
+            if (shifted_down(T(key - first), bits) == 0) scratch.few[atomicAdd(&scratch.collected, 1)] = key;
+        }
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < inside; i += blockDim.x) {
+            const T key = scratch.few[i];
+            u32 less = 0, equal = 0;
+            for (u32 j = 0; j < inside; ++j) {
+                less += scratch.few[j] < key;
+                equal += scratch.few[j] == key;
+            }
+            if (less <= rank && rank < less + equal) scratch.answer = key;
+        }
+        __syncthreads();
+        return scratch.answer;
+    }
+    return first;
+}
+
+// ---------------------------------------------------------------- scatter into lists
+
+// Collects (list, key) pairs in shared memory and appends them to lists in device memory: one global atomic a list and
+// flush, not one a key.
+[[maybe_unused]] constexpr u32 NO_LIST = 0xffff;
+constexpr u32 STAGE_SHARE = 16;
+
+struct Staging {
+    Key* keys;      // shared, `room` of them; room <= STAGE_SHARE * blockDim.x
+    u16* lists;     // shared, `room`
+    u32* tally;     // shared, one a list, zero between flushes
+    u64* origin;    // shared, one a list
+    u32* staged;    // shared
+    u32 room;
+    u32 list_count;
+    const u64* starts;  // global: where each list begins
+    u64* cursors;       // global: keys in each list
+    Key* out;           // global
+
+    __device__ void begin() {
+        for (u32 i = threadIdx.x; i < list_count; i += blockDim.x) tally[i] = 0;
+        if (threadIdx.x == 0) *staged = 0;
+        __syncthreads();
+    }
+    // The keys whose list is not NO_LIST; by all threads of a warp together.
+    template <int N>
+    __device__ __forceinline__ void push(const Key (&key)[N], const u32 (&list)[N]) {
+        u32 own = 0;
+#pragma unroll
+        for (int i = 0; i < N; ++i) own += list[i] != NO_LIST;
+        u32 before = own;
+#pragma unroll
+        for (u32 step = 1; step < 32; step <<= 1) {
+            const u32 other = __shfl_up_sync(ALL_LANES, before, step);
+            if (lane_id() >= step) before += other;
+        }
+        u32 at = 0;
+        if (lane_id() == 31 && before) at = atomicAdd(staged, before);
+        at = __shfl_sync(ALL_LANES, at, 31) + before - own;
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            if (list[i] != NO_LIST) {
+                if (at < room) {
+                    keys[at] = key[i];
+                    lists[at] = u16(list[i]);
+                } else {
+                    out[starts[list[i]] + atomicAdd(&cursors[list[i]], 1ull)] = key[i];
+                }
+                ++at;
+            }
+    }
+    // By all threads of the block, with a barrier.
+    __device__ void flush_if(bool always) {
+        const u32 limit = always ? 0 : room / 2;
+        if (!__syncthreads_or(*(volatile u32*)staged > limit)) return;
+        const u32 count = min(*staged, room);
+        u32 place[STAGE_SHARE];
+#pragma unroll
+        for (u32 j = 0; j < STAGE_SHARE; ++j) {
+            const u32 i = j * blockDim.x + threadIdx.x;
+            if (i < count) place[j] = atomicAdd(&tally[lists[i]], 1);
+            if (j * blockDim.x >= count) break;
+        }
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < list_count; i += blockDim.x)
+            if (tally[i]) {
+                origin[i] = starts[i] + atomicAdd(&cursors[i], u64(tally[i]));
+                tally[i] = 0;
+            }
+        __syncthreads();
+#pragma unroll
+        for (u32 j = 0; j < STAGE_SHARE; ++j) {
+            const u32 i = j * blockDim.x + threadIdx.x;
+            if (i < count) out[origin[lists[i]] + place[j]] = keys[i];
+            if (j * blockDim.x >= count) break;
+        }
+        if (threadIdx.x == 0) *staged = 0;
+        __syncthreads();
+    }
+};

@@ -1,0 +1,314 @@
+//! Device memory, and the way there from host memory.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cudarc::driver::result::{memcpy_dtoh_async, memcpy_htod_async};
+use cudarc::driver::sys::CU_MEMHOSTALLOC_WRITECOMBINED;
+use cudarc::driver::{CudaEvent, CudaSlice, CudaView, CudaViewMut, DevicePtr, PinnedHostSlice};
+use datafusion::common::{Result, internal_err};
+
+use super::device::Card;
+
+/// Bytes that a buffer has beyond those asked for: kernels read bitmaps in words of 8 bytes.
+const SLACK: usize = 16;
+
+/// Memory of a card, accounted to it. 256-byte aligned.
+#[derive(Debug)]
+pub struct DeviceBuffer {
+    slice: Option<CudaSlice<u8>>,
+    bytes: usize,
+    card: Arc<Card>,
+}
+
+impl DeviceBuffer {
+    /// Use [`Card::allocate`], which accounts for it.
+    #[allow(unsafe_code, reason = "memory that nothing was written to")]
+    pub(super) fn try_new(card: &Arc<Card>, bytes: usize) -> Result<Self> {
+        // SAFETY: bytes have no invalid value; what reads them writes them first, or is a kernel that drops what it reads
+        // beyond the end.
+        let slice = unsafe { card.stream.alloc::<u8>(bytes + SLACK) };
+        let slice = slice.map_err(|error| card.failed("allocating device memory", error))?;
+        Ok(Self {
+            slice: Some(slice),
+            bytes,
+            card: Arc::clone(card),
+        })
+    }
+
+    /// Bytes asked for.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether none were asked for.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The card that it is on.
+    pub fn card(&self) -> &Arc<Card> {
+        &self.card
+    }
+
+    /// Address on the card.
+    pub(super) fn address(&self) -> u64 {
+        // One stream and no events: there is nothing to wait for.
+        self.slice
+            .as_ref()
+            .map_or(0, |slice| slice.device_ptr(&self.card.stream).0)
+    }
+
+    pub(super) fn view(&self, from: usize, to: usize) -> Option<CudaView<'_, u8>> {
+        self.slice.as_ref().and_then(|slice| slice.try_slice(from..to))
+    }
+
+    pub(super) fn view_mut(&mut self, from: usize, to: usize) -> Option<CudaViewMut<'_, u8>> {
+        self.slice
+            .as_mut()
+            .and_then(|slice| slice.try_slice_mut(from..to))
+    }
+
+    /// Zeroes a range of bytes, when the stream comes to it.
+    pub(super) fn zero(&mut self, range: Range<usize>) -> Result<()> {
+        let card = Arc::clone(&self.card);
+        let Some(mut part) = self.view_mut(range.start, range.end) else {
+            return internal_err!("{range:?} of a buffer of {} bytes", self.bytes);
+        };
+        let zeroed = card.stream.memset_zeros(&mut part);
+        zeroed.map_err(|error| card.failed("zeroing device memory", error))
+    }
+
+    /// Copies `host` to the buffer's front; when this returns, `host` is free again.
+    pub(super) fn fill(&mut self, host: &[u8]) -> Result<()> {
+        let card = Arc::clone(&self.card);
+        let Some(mut to) = self.view_mut(0, host.len()) else {
+            return internal_err!("{} bytes for a buffer of {}", host.len(), self.bytes);
+        };
+        let copied = card.stream.memcpy_htod(host, &mut to);
+        copied.map_err(|error| card.failed("copying to the card", error))?;
+        card.synchronize("copying to the card")
+    }
+}
+
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        drop(self.slice.take());
+        self.card.give_back(self.bytes as u64);
+    }
+}
+
+/// Bytes of page-locked memory that are filled while others are on their way.
+const STAGE: usize = 8 << 20;
+/// Bytes of the first piece of device memory; each is twice the one before, up to the greatest.
+const FIRST_PIECE: usize = 1 << 20;
+const GREATEST_PIECE: usize = 256 << 20;
+
+/// Host memory that the card reads and writes itself.
+#[derive(Debug)]
+pub(super) struct PageLocked {
+    memory: PinnedHostSlice<u8>,
+    card: Arc<Card>,
+}
+
+impl PageLocked {
+    /// To be read by the processor too.
+    pub(super) fn try_new(card: &Arc<Card>, bytes: usize) -> Result<Self> {
+        Self::with_flags(card, bytes, 0)
+    }
+
+    #[allow(unsafe_code, reason = "memory that nothing was written to")]
+    fn with_flags(card: &Arc<Card>, bytes: usize, flags: u32) -> Result<Self> {
+        // SAFETY: bytes have no invalid value: what is read without having been written is any bytes.
+        let memory = unsafe { card.context.alloc_pinned_with_flags(bytes, flags) };
+        Ok(Self {
+            memory: memory.map_err(|error| card.failed("allocating page-locked memory", error))?,
+            card: Arc::clone(card),
+        })
+    }
+
+    /// At least `bytes` bytes, whatever is in them.
+    pub(super) fn grow(&mut self, bytes: usize) -> Result<()> {
+        if self.memory.len() < bytes {
+            *self = Self::try_new(&self.card, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// What is there. The caller has waited for the stream.
+    pub(super) fn bytes(&self) -> Result<&[u8]> {
+        let bytes = self.memory.as_slice();
+        bytes.map_err(|error| self.card.failed("reading page-locked memory", error))
+    }
+
+    /// The same, to write to.
+    pub(super) fn bytes_mut(&mut self) -> Result<&mut [u8]> {
+        let card = Arc::clone(&self.card);
+        let bytes = self.memory.as_mut_slice();
+        bytes.map_err(|error| card.failed("writing page-locked memory", error))
+    }
+
+    /// Has a range copied to the buffer, from its byte `at` on. Until the stream was waited for, the range stays as it is.
+    #[allow(unsafe_code, reason = "a copy that ends later")]
+    pub(super) fn send(&self, range: Range<usize>, to: &DeviceBuffer, at: usize) -> Result<()> {
+        let card = &self.card;
+        let failed = |error| card.failed("copying to the card", error);
+        let Some(host) = self
+            .bytes()?
+            .get(range)
+            .filter(|host| at + host.len() <= to.bytes)
+        else {
+            return internal_err!("a copy beyond a buffer of {} bytes on the card", to.bytes);
+        };
+        card.context.bind_to_thread().map_err(failed)?;
+        // SAFETY: the target lies within the buffer, which is freed on the same stream; the caller neither writes nor frees
+        // the page-locked memory before it has waited for the stream.
+        unsafe { memcpy_htod_async(to.address() + at as u64, host, card.stream.cu_stream()) }.map_err(failed)
+    }
+
+    /// Has a range of the buffer copied to the front. Not to be looked at until the stream was waited for.
+    #[allow(unsafe_code, reason = "a copy that ends later")]
+    pub(super) fn fetch(&mut self, from: &DeviceBuffer, range: Range<usize>) -> Result<()> {
+        let card = Arc::clone(&self.card);
+        let failed = |error| card.failed("copying from the card", error);
+        let stream = card.stream.cu_stream();
+        if range.end > from.bytes || range.len() > self.memory.len() {
+            return internal_err!("{range:?} of {} bytes on the card", from.bytes);
+        }
+        card.context.bind_to_thread().map_err(failed)?;
+        let host = &mut self.bytes_mut()?[..range.len()];
+        // SAFETY: the source lies within the buffer, which is freed on the same stream; the caller waits for the stream
+        // before it reads or frees the page-locked memory.
+        unsafe { memcpy_dtoh_async(host, from.address() + range.start as u64, stream) }.map_err(failed)
+    }
+}
+
+/// Page-locked memory, and when the card is done with it.
+struct Stage {
+    memory: PageLocked,
+    sent: CudaEvent,
+}
+
+/// Bytes on their way to the card, as many as come.
+///
+/// They are written into page-locked memory, 8 MiB at a time, of which one half is copied to the card while the other is
+/// filled. On the card they lie in pieces until [`Self::finish`] joins them: it needs the bytes twice for that moment.
+pub(super) struct Upload {
+    card: Arc<Card>,
+    limit: Option<u64>,
+    stages: [Stage; 2],
+    current: usize,
+    filled: usize,
+    pieces: Vec<DeviceBuffer>,
+    /// Bytes in the last piece.
+    used: usize,
+}
+
+impl Upload {
+    pub(super) fn try_new(card: &Arc<Card>, limit: Option<u64>) -> Result<Self> {
+        Ok(Self {
+            card: Arc::clone(card),
+            limit,
+            stages: [stage(card)?, stage(card)?],
+            current: 0,
+            filled: 0,
+            pieces: Vec::new(),
+            used: 0,
+        })
+    }
+
+    /// Adds bytes.
+    pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let share = bytes.len().min(STAGE - self.filled);
+            let (now, rest) = bytes.split_at(share);
+            self.room()?[..share].copy_from_slice(now);
+            self.filled += share;
+            bytes = rest;
+            if self.filled == STAGE {
+                self.send()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Unfilled page-locked memory.
+    fn room(&mut self) -> Result<&mut [u8]> {
+        Ok(&mut self.stages[self.current].memory.bytes_mut()?[self.filled..])
+    }
+
+    /// Sends what was filled, and waits for the other half to be free.
+    fn send(&mut self) -> Result<()> {
+        let (mut from, end) = (0, self.filled);
+        while from < end {
+            if self.pieces.last().is_none_or(|piece| self.used == piece.len()) {
+                let next = self.pieces.last().map_or(FIRST_PIECE, |piece| piece.len() * 2);
+                let piece = self.card.allocate(next.min(GREATEST_PIECE), self.limit)?;
+                self.pieces.push(piece);
+                self.used = 0;
+            }
+            let Some(piece) = self.pieces.last() else { break };
+            let share = (end - from).min(piece.len() - self.used);
+            let stage = &self.stages[self.current].memory;
+            stage.send(from..from + share, piece, self.used)?;
+            self.used += share;
+            from += share;
+        }
+        let stage = &self.stages[self.current];
+        let recorded = stage.sent.record(&self.card.stream);
+        recorded.map_err(|error| self.card.failed("copying to the card", error))?;
+        self.current = 1 - self.current;
+        self.filled = 0;
+        let waited = self.stages[self.current].sent.synchronize();
+        waited.map_err(|error| self.card.failed("copying to the card", error))
+    }
+
+    /// All bytes in one buffer; `None` where there were none.
+    pub(super) fn finish(mut self) -> Result<Option<DeviceBuffer>> {
+        self.send()?;
+        let last = self.pieces.len().saturating_sub(1);
+        let lengths: Vec<_> = (0..self.pieces.len())
+            .map(|i| {
+                if i == last {
+                    self.used
+                } else {
+                    self.pieces[i].len()
+                }
+            })
+            .collect();
+        let total = lengths.iter().sum();
+        let whole = match total {
+            0 => None,
+            _ => {
+                let mut whole = self.card.allocate(total, self.limit)?;
+                let mut at = 0;
+                for (piece, length) in self.pieces.iter().zip(lengths) {
+                    let views = piece.view(0, length).zip(whole.view_mut(at, at + length));
+                    if let Some((from, mut to)) = views {
+                        let copied = self.card.stream.memcpy_dtod(&from, &mut to);
+                        copied.map_err(|error| self.card.failed("copying on the card", error))?;
+                    }
+                    at += length;
+                }
+                Some(whole)
+            }
+        };
+        self.card.synchronize("copying to the card")?;
+        Ok(whole)
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // Page-locked memory must not go while the card reads it. A fault here was, or will be, somebody's error.
+        self.card.stream.synchronize().ok();
+    }
+}
+
+fn stage(card: &Arc<Card>) -> Result<Stage> {
+    let sent = card.context.new_event(None);
+    Ok(Stage {
+        memory: PageLocked::with_flags(card, STAGE, CU_MEMHOSTALLOC_WRITECOMBINED)?,
+        sent: sent.map_err(|error| card.failed("making an event", error))?,
+    })
+}

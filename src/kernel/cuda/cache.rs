@@ -1,0 +1,225 @@
+//! Compiled kernels on disk, so that a process compiles only what no process before it has.
+//!
+//! ```text
+//! <folder>/<SHA-256 of source, options, architecture and NVRTC's version>.cubin
+//!   "DFQCUB1\n" | SHA-256 of the name and the code | code
+//! ```
+//! The folder belongs to the user alone (mode 0700): what lies there runs on the card. An entry whose checksum is wrong is
+//! compiled anew. A cache that cannot be used is none: nothing fails for it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::source::Program;
+
+/// Environment variable that names the folder.
+pub const CACHE_VARIABLE: &str = "QUANTILES_CUDA_CACHE";
+
+const MAGIC: &[u8] = b"DFQCUB1\n";
+const SUM: usize = 32;
+
+/// A folder of compiled kernels.
+#[derive(Debug, Clone)]
+pub struct CubinCache {
+    folder: PathBuf,
+}
+
+/// What a compilation depends on, as the name of its file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CubinKey(String);
+
+impl CubinKey {
+    /// `program` compiled for `architecture` by NVRTC of `version`.
+    pub fn new(program: &Program, architecture: &str, version: (i32, i32)) -> Self {
+        let mut hash = Sha256::new();
+        let options = program.options().join(" ");
+        let version = format!("{}.{}", version.0, version.1);
+        for part in [&program.file.source(), &options, architecture, &version] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part.as_bytes());
+        }
+        Self(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    fn sum(&self, cubin: &[u8]) -> [u8; SUM] {
+        let hash = Sha256::new().chain_update(self.0.as_bytes());
+        hash.chain_update(cubin).finalize().into()
+    }
+}
+
+impl CubinCache {
+    /// The cache in `folder`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If the folder cannot be made, or not be kept from others.
+    pub fn open(folder: impl Into<PathBuf>) -> io::Result<Self> {
+        let folder = folder.into();
+        make_private(&folder)?;
+        Ok(Self { folder })
+    }
+
+    /// The user's cache: where `QUANTILES_CUDA_CACHE` says, else below the user's folder of caches. `None`: there is no such
+    /// folder, or it cannot be used.
+    pub fn of_user() -> Option<Self> {
+        let set = |name| {
+            std::env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
+        let folder = set(CACHE_VARIABLE).or_else(|| {
+            let caches = set("XDG_CACHE_HOME")
+                .or_else(|| set("HOME").map(|home| home.join(".cache")))
+                .or_else(|| set("LOCALAPPDATA"));
+            caches.map(|caches| caches.join("datafusion-quantiles").join("cuda"))
+        })?;
+        match Self::open(&folder) {
+            Ok(cache) => Some(cache),
+            Err(error) => {
+                log::warn!(
+                    "CUDA kernels are not kept: the folder {} cannot be used: {error}",
+                    folder.display()
+                );
+                None
+            }
+        }
+    }
+
+    fn path(&self, key: &CubinKey) -> PathBuf {
+        self.folder.join(format!("{}.cubin", key.0))
+    }
+
+    /// The code under `key`; `None` if there is none, or it is damaged.
+    pub fn get(&self, key: &CubinKey) -> Option<Vec<u8>> {
+        let path = self.path(key);
+        let mut entry = fs::read(&path).ok()?;
+        let head = MAGIC.len() + SUM;
+        let whole = entry.len() > head
+            && entry.starts_with(MAGIC)
+            && entry[MAGIC.len()..head] == key.sum(&entry[head..]);
+        if !whole {
+            log::warn!("{} is damaged: its kernels are compiled anew", path.display());
+            return None;
+        }
+        Some(entry.split_off(head))
+    }
+
+    /// Keeps `cubin` under `key`, in one step: readers see all of it or nothing.
+    pub fn put(&self, key: &CubinKey, cubin: &[u8]) {
+        if let Err(error) = self.write(key, cubin) {
+            log::warn!("CUDA kernels are not kept in {}: {error}", self.folder.display());
+        }
+    }
+
+    fn write(&self, key: &CubinKey, cubin: &[u8]) -> io::Result<()> {
+        let path = self.path(key);
+        let part = self.folder.join(format!("{}.{}.part", key.0, std::process::id()));
+        let mut file = fs::File::create(&part)?;
+        let written = file
+            .write_all(MAGIC)
+            .and_then(|()| file.write_all(&key.sum(cubin)))
+            .and_then(|()| file.write_all(cubin))
+            .and_then(|()| fs::rename(&part, &path));
+        if written.is_err() {
+            // What is left of it has another name than any entry.
+            fs::remove_file(&part).ok();
+        }
+        written
+    }
+}
+
+/// Makes the folder, or takes it from all but its owner, who alone may do that.
+#[cfg(unix)]
+fn make_private(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
+}
+
+#[cfg(not(unix))]
+fn make_private(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::cuda::source::{KernelFile, Words};
+
+    fn program(batch: u32) -> Program {
+        Program {
+            file: KernelFile::SampleSelect,
+            words: Words::ALL[0],
+            masked: false,
+            batch,
+            descending: false,
+        }
+    }
+
+    #[test]
+    fn keys_depend_on_all_that_a_compilation_does() {
+        let key = CubinKey::new(&program(4), "sm_90", (13, 0));
+        assert_eq!(key, CubinKey::new(&program(4), "sm_90", (13, 0)));
+        let other_file = Program {
+            file: KernelFile::Bucket,
+            ..program(4)
+        };
+        for other in [
+            CubinKey::new(&program(2), "sm_90", (13, 0)),
+            CubinKey::new(&program(4), "sm_80", (13, 0)),
+            CubinKey::new(&program(4), "sm_90", (13, 1)),
+            CubinKey::new(&other_file, "sm_90", (13, 0)),
+        ] {
+            assert_ne!(key, other);
+        }
+    }
+
+    #[test]
+    fn damaged_entries_are_no_entries() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = CubinCache::open(folder.path().join("a/b")).unwrap();
+        let key = CubinKey::new(&program(4), "sm_90", (13, 0));
+        assert_eq!(cache.get(&key), None);
+        cache.put(&key, b"machine code");
+        assert_eq!(cache.get(&key).as_deref(), Some(&b"machine code"[..]));
+        let path = cache.path(&key);
+        let whole = fs::read(&path).unwrap();
+        for at in [0, MAGIC.len(), whole.len() - 1] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            fs::write(&path, damaged).unwrap();
+            assert_eq!(cache.get(&key), None, "byte {at}");
+        }
+        for length in [0, 3, MAGIC.len() + SUM, whole.len() - 1] {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(cache.get(&key), None, "{length} bytes");
+        }
+        // An entry under another's name is not that other.
+        let other = CubinKey::new(&program(2), "sm_90", (13, 0));
+        fs::write(cache.path(&other), &whole).unwrap();
+        assert_eq!(cache.get(&other), None);
+        cache.put(&key, b"machine code");
+        assert_eq!(cache.get(&key).as_deref(), Some(&b"machine code"[..]));
+        assert_eq!(
+            fs::read_dir(&cache.folder).unwrap().count(),
+            2,
+            "no part is left over"
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_folder_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let open = folder.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        CubinCache::open(&open).unwrap();
+        assert_eq!(fs::metadata(&open).unwrap().permissions().mode() & 0o777, 0o700);
+        fs::write(folder.path().join("file"), b"").unwrap();
+        assert!(CubinCache::open(folder.path().join("file")).is_err());
+    }
+}

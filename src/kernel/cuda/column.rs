@@ -1,0 +1,221 @@
+//! A column in the memory of a card: its values as Arrow has them, and which of them are NULL.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanBufferBuilder};
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::{Result, internal_err, plan_err};
+use datafusion::execution::memory_pool::{
+    MemoryConsumer, MemoryPool, MemoryReservation, UnboundedMemoryPool,
+};
+
+use super::buffer::{DeviceBuffer, Upload};
+use super::device::Card;
+use super::select::Shape;
+use super::source::{Words, storage_bytes};
+use crate::key::KeySpec;
+
+/// Values of one type in device memory, with a bitmap where some are NULL.
+#[derive(Debug)]
+pub struct DeviceColumn {
+    card: Arc<Card>,
+    data_type: DataType,
+    /// Bytes of a value, which may be more than in Arrow.
+    value_bytes: usize,
+    rows: u64,
+    nulls: u64,
+    values: Option<DeviceBuffer>,
+    validity: Option<DeviceBuffer>,
+}
+
+impl DeviceColumn {
+    /// Whether values of the type can be there: those with keys of fixed width.
+    pub fn supports(data_type: &DataType) -> bool {
+        storage_bytes(data_type).is_some()
+    }
+
+    /// The rows of `arrays`, one after the other.
+    ///
+    /// # Errors
+    /// A planning error for a type without keys of fixed width; an internal error if the arrays are not all of that type;
+    /// `ResourcesExhausted` where the card's memory ends; an execution error if the card fails.
+    pub fn upload(card: &Arc<Card>, data_type: &DataType, arrays: &[ArrayRef]) -> Result<Self> {
+        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+        let reservation = MemoryConsumer::new("column for a card").register(&pool);
+        let mut upload = ColumnUpload::try_new(card, data_type, None, reservation)?;
+        for array in arrays {
+            upload.append(array)?;
+        }
+        upload.finish()
+    }
+
+    /// The card that it is on.
+    pub fn card(&self) -> &Arc<Card> {
+        &self.card
+    }
+
+    /// Type of the values.
+    pub fn data_type(&self) -> &DataType {
+        &self.data_type
+    }
+
+    /// Rows, NULLs among them.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Values that are not NULL.
+    pub fn valid(&self) -> u64 {
+        self.rows - self.nulls
+    }
+
+    /// Bytes of device memory.
+    pub fn bytes(&self) -> usize {
+        let buffers = self.values.iter().chain(&self.validity);
+        buffers.map(DeviceBuffer::len).sum()
+    }
+
+    /// How its values lie there, ranked as `spec` says.
+    pub(super) fn words(&self, spec: &KeySpec) -> Words {
+        Words::stored(self.value_bytes, spec.encoding())
+    }
+
+    pub(super) fn has_nulls(&self) -> bool {
+        self.nulls > 0
+    }
+
+    pub(super) fn values_address(&self) -> u64 {
+        self.values.as_ref().map_or(0, DeviceBuffer::address)
+    }
+
+    pub(super) fn validity_address(&self) -> u64 {
+        self.validity.as_ref().map_or(0, DeviceBuffer::address)
+    }
+}
+
+/// A column on its way to the card.
+pub(crate) struct ColumnUpload {
+    card: Arc<Card>,
+    data_type: DataType,
+    spec: KeySpec,
+    value_bytes: usize,
+    rows: u64,
+    nulls: u64,
+    values: Upload,
+    /// Which rows are not NULL, from the first NULL on.
+    validity: Option<BooleanBufferBuilder>,
+    /// For the bits, which wait in host memory.
+    reservation: MemoryReservation,
+    limit: Option<u64>,
+}
+
+impl ColumnUpload {
+    /// For values of `data_type`; this crate may then hold `limit` bytes of device memory.
+    ///
+    /// # Errors
+    /// A planning error for a type without keys of fixed width; those of the card.
+    pub(crate) fn try_new(
+        card: &Arc<Card>,
+        data_type: &DataType,
+        limit: Option<u64>,
+        reservation: MemoryReservation,
+    ) -> Result<Self> {
+        let Some(mut value_bytes) = storage_bytes(data_type) else {
+            return plan_err!(
+                "a column of type {data_type} cannot be pinned: its values have no fixed-width key"
+            );
+        };
+        let spec = KeySpec::try_new(data_type)?;
+        // Where a block has too little shared memory for so many values at once.
+        let narrow = Words::stored(value_bytes, spec.encoding());
+        if value_bytes == 1 && Shape::try_new(narrow, card.shared_memory()).is_err() {
+            value_bytes = spec.width().bytes();
+        }
+        Ok(Self {
+            card: Arc::clone(card),
+            data_type: data_type.clone(),
+            spec,
+            value_bytes,
+            rows: 0,
+            nulls: 0,
+            values: Upload::try_new(card, limit)?,
+            validity: None,
+            reservation,
+            limit,
+        })
+    }
+
+    /// Adds the rows of `array`.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` where memory of the card or of the pool ends; an execution error if the card fails.
+    pub(crate) fn append(&mut self, array: &dyn Array) -> Result<()> {
+        if array.data_type() != &self.data_type {
+            return internal_err!(
+                "a column of {} got values of {}",
+                self.data_type,
+                array.data_type()
+            );
+        }
+        if Some(self.value_bytes) != storage_bytes(&self.data_type) {
+            self.values.push(self.spec.raw(array)?.as_slice())?;
+        } else if self.data_type == DataType::Boolean {
+            let bytes: Vec<u8> = array.as_boolean().values().iter().map(u8::from).collect();
+            self.values.push(&bytes)?;
+        } else {
+            let data = array.to_data();
+            let (from, length) = (data.offset() * self.value_bytes, data.len() * self.value_bytes);
+            self.values
+                .push(data.buffers()[0].slice_with_length(from, length).as_slice())?;
+        }
+        self.append_validity(array)?;
+        self.rows += array.len() as u64;
+        self.nulls += array.null_count() as u64;
+        Ok(())
+    }
+
+    fn append_validity(&mut self, array: &dyn Array) -> Result<()> {
+        if self.validity.is_none() && array.null_count() == 0 {
+            return Ok(());
+        }
+        let rows = self.rows as usize;
+        // Twice, for a buffer that grows.
+        self.reservation.try_resize((rows + array.len()) / 4)?;
+        let validity = self.validity.get_or_insert_with(|| {
+            let mut bits = BooleanBufferBuilder::new(rows + array.len());
+            bits.append_n(rows, true);
+            bits
+        });
+        match array.nulls() {
+            Some(nulls) => validity.append_buffer(nulls.inner()),
+            None => validity.append_n(array.len(), true),
+        }
+        Ok(())
+    }
+
+    /// The column, all of it on the card.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub(crate) fn finish(self) -> Result<DeviceColumn> {
+        let values = self.values.finish()?;
+        let validity = match self.validity {
+            None => None,
+            Some(mut bits) => {
+                let bits = bits.finish();
+                let mut buffer = self.card.allocate(bits.inner().len(), self.limit)?;
+                buffer.fill(bits.inner().as_slice())?;
+                Some(buffer)
+            }
+        };
+        Ok(DeviceColumn {
+            card: self.card,
+            data_type: self.data_type,
+            value_bytes: self.value_bytes,
+            rows: self.rows,
+            nulls: self.nulls,
+            values,
+            validity,
+        })
+    }
+}

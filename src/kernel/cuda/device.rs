@@ -1,0 +1,378 @@
+//! A card: its context and stream, the modules loaded on it, and the memory that this crate holds there.
+//!
+//! All work of a card goes through one stream, in the order of the calls, so that nothing but the end of a query is ever
+//! waited for. No function of CUDA is called before [`Card::get`].
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt::{self, Debug, Display};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use cudarc::driver::sys::{
+    self, CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute, CUresult,
+};
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverError};
+use cudarc::nvrtc::Ptx;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, resources_datafusion_err};
+
+use super::buffer::DeviceBuffer;
+use super::cache::{CubinCache, CubinKey};
+use super::nvrtc::Nvrtc;
+use super::select::Workspace;
+use super::source::Program;
+use crate::kernel::may_fail;
+
+/// Oldest driver whose functions are all there: that of CUDA 12.8.
+const OLDEST_DRIVER: i32 = 12080;
+
+/// An NVIDIA card of this machine.
+pub struct Card {
+    ordinal: usize,
+    name: String,
+    architecture: String,
+    multiprocessors: u32,
+    /// Most shared memory that a block may have, in bytes.
+    shared_memory: usize,
+    pub(super) context: Arc<CudaContext>,
+    pub(super) stream: Arc<CudaStream>,
+    /// Bytes of device memory that this crate holds.
+    held: AtomicU64,
+    modules: Mutex<HashMap<Program, Arc<Module>>>,
+    workspace: Mutex<Option<Workspace>>,
+    /// Why nothing runs on the card any more.
+    lost: OnceLock<String>,
+}
+
+impl Debug for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Card")
+            .field("ordinal", &self.ordinal)
+            .field("name", &self.name)
+            .field("architecture", &self.architecture)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Display for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cuda:{} ({})", self.ordinal, self.name)
+    }
+}
+
+/// Kernels of one compilation, loaded on a card.
+#[derive(Debug)]
+pub(super) struct Module {
+    module: Arc<CudaModule>,
+    functions: Mutex<HashMap<&'static str, Function>>,
+    sizes: OnceLock<[u32; 4]>,
+}
+
+/// A kernel, and the dynamic shared memory that it may have.
+#[derive(Debug, Clone)]
+struct Function {
+    function: CudaFunction,
+    shared: usize,
+}
+
+impl Module {
+    /// A kernel by its name, allowed to have `shared` bytes of dynamic shared memory.
+    pub(super) fn function(&self, card: &Card, name: &'static str, shared: usize) -> Result<CudaFunction> {
+        let failed = |error| card.failed(name, error);
+        let mut functions = locked(&self.functions);
+        let held = match functions.entry(name) {
+            Entry::Occupied(held) => held.into_mut(),
+            Entry::Vacant(free) => free.insert(Function {
+                function: self.module.load_function(name).map_err(failed)?,
+                shared: 0,
+            }),
+        };
+        if held.shared < shared {
+            let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            held.function.set_attribute(most, shared as i32).map_err(failed)?;
+            held.shared = shared;
+        }
+        Ok(held.function.clone())
+    }
+
+    /// The four numbers of the constant `name`: sizes of the kernels' structures.
+    pub(super) fn sizes(&self, card: &Card, name: &str) -> Result<[u32; 4]> {
+        if let Some(sizes) = self.sizes.get() {
+            return Ok(*sizes);
+        }
+        let failed = |error| card.failed("reading a constant of the kernels", error);
+        let global = self.module.get_global(name, &card.stream).map_err(failed)?;
+        let bytes = card.stream.clone_dtoh(&global).map_err(failed)?;
+        card.synchronize("reading a constant of the kernels")?;
+        let mut sizes = [0; 4];
+        for (size, bytes) in sizes.iter_mut().zip(bytes.as_chunks().0) {
+            *size = u32::from_le_bytes(*bytes);
+        }
+        Ok(*self.sizes.get_or_init(|| sizes))
+    }
+}
+
+/// A lock whose holder's panic left nothing half done that matters.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The error of a call into CUDA.
+pub(super) fn fault(what: &str, error: DriverError) -> DataFusionError {
+    match error.0 {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => resources_datafusion_err!("{what}: the card is out of memory"),
+        _ => exec_datafusion_err!("{what}: {error}"),
+    }
+}
+
+impl Card {
+    /// The card with this number, counted from 0, shared by the whole process.
+    ///
+    /// # Errors
+    /// An execution error that says why there is none: no driver, one that is too old, no such card, a card that does not
+    /// answer.
+    pub fn get(ordinal: usize) -> Result<Arc<Card>> {
+        static CARDS: LazyLock<Mutex<HashMap<usize, Arc<Card>>>> = LazyLock::new(Mutex::default);
+        let mut cards = locked(&CARDS);
+        if let Some(card) = cards.get(&ordinal) {
+            return Ok(Arc::clone(card));
+        }
+        let card = Arc::new(Card::open(ordinal, None)?);
+        cards.insert(ordinal, Arc::clone(&card));
+        Ok(card)
+    }
+
+    /// The card with this number, for the caller alone; as if a block could have at most `shared_memory` bytes of shared
+    /// memory, where that is less than it can.
+    ///
+    /// # Errors
+    /// As [`Card::get`].
+    #[allow(unsafe_code, reason = "events of cudarc are switched off")]
+    pub fn open(ordinal: usize, shared_memory: Option<usize>) -> Result<Card> {
+        may_fail!("cuda_open");
+        check_driver()?;
+        let what = format!("opening cuda:{ordinal}");
+        let failed = |error| fault(&what, error);
+        let count = CudaContext::device_count().map_err(failed)?;
+        if ordinal >= count as usize {
+            return exec_err!("there is no card cuda:{ordinal}: this machine has {count}, counted from 0");
+        }
+        let context = CudaContext::new(ordinal).map_err(failed)?;
+        // SAFETY: one stream does all work of this context, and memory is freed on it, so that order needs no events.
+        unsafe { context.disable_event_tracking() };
+        let attribute = |attribute| context.attribute(attribute).map_err(failed);
+        if attribute(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)? == 0 {
+            return exec_err!("cuda:{ordinal} cannot launch cooperative kernels");
+        }
+        let (major, minor) = context.compute_capability().map_err(failed)?;
+        let offered = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
+        Ok(Card {
+            ordinal,
+            name: context.name().map_err(failed)?,
+            architecture: format!("sm_{major}{minor}"),
+            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
+            shared_memory: shared_memory.map_or(offered, |most| most.min(offered)),
+            stream: context.new_stream().map_err(failed)?,
+            context,
+            held: AtomicU64::new(0),
+            modules: Mutex::default(),
+            workspace: Mutex::default(),
+            lost: OnceLock::new(),
+        })
+    }
+
+    /// Its number on this machine.
+    pub fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+
+    /// Its name, such as `NVIDIA H200`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What machine code it runs, such as `sm_90`.
+    pub fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    pub(super) fn multiprocessors(&self) -> u32 {
+        self.multiprocessors
+    }
+
+    pub(super) fn shared_memory(&self) -> usize {
+        self.shared_memory
+    }
+
+    /// Bytes of its memory that this crate holds.
+    pub fn held_bytes(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Free and total bytes of its memory, as the driver counts them.
+    ///
+    /// # Errors
+    /// An execution error if the card does not answer.
+    pub fn memory(&self) -> Result<(usize, usize)> {
+        let asked = self.context.mem_get_info();
+        asked.map_err(|error| self.failed("asking for the card's memory", error))
+    }
+
+    /// Whether it still works.
+    ///
+    /// # Errors
+    /// An execution error with the fault that ended it.
+    pub fn check(&self) -> Result<()> {
+        match self.lost.get() {
+            None => Ok(()),
+            Some(why) => exec_err!("{self} is not used any more: {why}"),
+        }
+    }
+
+    /// Remembers a fault that ends all work of the context; what it means for the caller.
+    pub(super) fn failed(&self, what: &str, error: DriverError) -> DataFusionError {
+        let shown = fault(what, error);
+        if !matches!(error.0, CUresult::CUDA_ERROR_OUT_OF_MEMORY) {
+            // The first fault is the reason of all others.
+            self.lost.get_or_init(|| shown.strip_backtrace());
+        }
+        shown
+    }
+
+    /// `bytes` bytes of its memory, whatever is in them, if this crate then holds at most `limit`. Where there are not so many,
+    /// the memory that queries work in is given up first.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` that names the bytes wanted, held and allowed; an execution error if the card does not answer.
+    pub fn allocate(self: &Arc<Self>, bytes: usize, limit: Option<u64>) -> Result<DeviceBuffer> {
+        self.check()?;
+        let refused = match self.try_allocate(bytes, limit) {
+            Err(error @ DataFusionError::ResourcesExhausted(_)) => error,
+            other => return other,
+        };
+        // Not the one that the caller works in.
+        let idle = self
+            .workspace
+            .try_lock()
+            .ok()
+            .and_then(|mut workspace| workspace.take());
+        match idle {
+            None => Err(refused),
+            Some(workspace) => {
+                drop(workspace);
+                // Memory goes back when the stream has come to it.
+                self.synchronize("freeing device memory")?;
+                self.try_allocate(bytes, limit)
+            }
+        }
+    }
+
+    fn try_allocate(self: &Arc<Self>, bytes: usize, limit: Option<u64>) -> Result<DeviceBuffer> {
+        let wanted = bytes as u64;
+        let grown = self
+            .held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+                let sum = held.checked_add(wanted)?;
+                limit.is_none_or(|limit| sum <= limit).then_some(sum)
+            });
+        if let Err(held) = grown {
+            return Err(resources_datafusion_err!(
+                "{wanted} bytes on {self} would pass quantiles.cuda_memory_limit: {held} of {} bytes are held",
+                limit.unwrap_or(u64::MAX)
+            ));
+        }
+        DeviceBuffer::try_new(self, bytes).inspect_err(|_| self.give_back(wanted))
+    }
+
+    pub(super) fn give_back(&self, bytes: u64) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// What queries work in, one query at a time.
+    pub(super) fn workspace(&self) -> MutexGuard<'_, Option<Workspace>> {
+        locked(&self.workspace)
+    }
+
+    /// Gives back the memory that queries work in; the next one takes it again.
+    pub fn release_workspace(&self) {
+        self.workspace().take();
+    }
+
+    /// Waits for all that was asked of the card.
+    pub(super) fn synchronize(&self, what: &str) -> Result<()> {
+        self.stream
+            .synchronize()
+            .map_err(|error| self.failed(what, error))
+    }
+
+    /// The kernels of `program`: loaded before, or from the cache on disk, or compiled.
+    ///
+    /// # Errors
+    /// An execution error if there is no compiler, or it refuses, or the card does.
+    pub(super) fn module(&self, program: &Program) -> Result<Arc<Module>> {
+        let mut modules = locked(&self.modules);
+        if let Some(module) = modules.get(program) {
+            return Ok(Arc::clone(module));
+        }
+        let module = Arc::new(self.load(program)?);
+        modules.insert(*program, Arc::clone(&module));
+        Ok(module)
+    }
+
+    fn load(&self, program: &Program) -> Result<Module> {
+        may_fail!("cuda_compile");
+        let nvrtc = Nvrtc::get()?;
+        let key = CubinKey::new(program, &self.architecture, nvrtc.version());
+        let cache = CubinCache::of_user();
+        if let Some(cubin) = cache.as_ref().and_then(|cache| cache.get(&key)) {
+            match self.loaded(cubin) {
+                Ok(module) => return Ok(module),
+                Err(error) => log::warn!("kernels from the cache are compiled anew: {error}"),
+            }
+        }
+        let cubin = nvrtc.cubin(program, &self.architecture)?;
+        let module = self.loaded(cubin.clone()).map_err(|error| {
+            exec_datafusion_err!("the driver refuses kernels of {}: {error}", program.file.name())
+        })?;
+        if let Some(cache) = cache {
+            cache.put(&key, &cubin);
+        }
+        Ok(module)
+    }
+
+    fn loaded(&self, cubin: Vec<u8>) -> Result<Module, DriverError> {
+        Ok(Module {
+            module: self.context.load_module(Ptx::from_binary(cubin))?,
+            functions: Mutex::default(),
+            sizes: OnceLock::new(),
+        })
+    }
+}
+
+/// Whether there is a driver that can do what is asked of it. Called before anything else of CUDA: without the library,
+/// every other function panics.
+#[allow(unsafe_code, reason = "calls into the driver")]
+fn check_driver() -> Result<()> {
+    // SAFETY: loads the driver's library if it is there; its initialisers ask nothing of the program.
+    if !unsafe { sys::is_culib_present() } {
+        return exec_err!("this machine has no NVIDIA driver: its library is not found");
+    }
+    let mut version = 0;
+    // SAFETY: allowed before cuInit; an integer to write to.
+    let asked = unsafe { sys::cuDriverGetVersion(&mut version) };
+    asked
+        .result()
+        .map_err(|error| fault("asking for the driver's version", error))?;
+    if version < OLDEST_DRIVER {
+        return exec_err!(
+            "the NVIDIA driver is too old: it is of CUDA {}, wanted is {} or newer",
+            shown(version),
+            shown(OLDEST_DRIVER)
+        );
+    }
+    Ok(())
+}
+
+fn shown(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}

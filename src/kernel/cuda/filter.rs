@@ -1,0 +1,308 @@
+//! Filters over columns on a card: the launches of `kernels/filter.cu`.
+//!
+//! A predicate becomes a bitmap of the rows where it is true, one launch for each comparison; no pass on the host. Cost: a
+//! read of each column that is compared, and of the bitmap.
+
+use std::sync::Arc;
+
+use cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
+use datafusion::common::{Result, exec_datafusion_err, internal_datafusion_err, internal_err};
+
+use super::buffer::DeviceBuffer;
+use super::column::DeviceColumn;
+use super::device::Card;
+use super::select::{ColumnArgument, Report};
+use super::source::{KernelFile, Program, Words};
+use crate::key::{KeyBits, KeySpec};
+
+const THREADS: u32 = 1024;
+/// Bytes of `Filter`, 0, bytes of a key, 0.
+const SIZES: &str = "fl_sizes";
+
+/// Which rows count: a condition over some columns, each by its index, that is true, false, or, of a NULL, neither.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Predicate {
+    /// The key of the value, in `ORDER BY`'s order, lies in `[first, last]`; or, for `outside`, it does not.
+    Within {
+        /// Index of the column.
+        column: usize,
+        /// The least key.
+        first: KeyBits,
+        /// The greatest key.
+        last: KeyBits,
+        /// Whether keys beyond count instead.
+        outside: bool,
+    },
+    /// The value is NULL.
+    IsNull {
+        /// Index of the column.
+        column: usize,
+    },
+    /// All of these are true.
+    And(Vec<Predicate>),
+    /// One of these is true.
+    Or(Vec<Predicate>),
+}
+
+impl Predicate {
+    /// The value is not NULL.
+    pub fn is_not_null(column: usize) -> Self {
+        Predicate::Within {
+            column,
+            first: 0,
+            last: KeyBits::MAX,
+            outside: false,
+        }
+    }
+
+    /// The predicate that is true where this one is false.
+    pub fn negated(self) -> Self {
+        let all = |list: Vec<Predicate>| list.into_iter().map(Predicate::negated).collect();
+        match self {
+            Predicate::Within {
+                column,
+                first: 0,
+                last: KeyBits::MAX,
+                outside: false,
+            } => Predicate::IsNull { column },
+            Predicate::Within {
+                column,
+                first,
+                last,
+                outside,
+            } => Predicate::Within {
+                column,
+                first,
+                last,
+                outside: !outside,
+            },
+            Predicate::IsNull { column } => Self::is_not_null(column),
+            Predicate::And(list) => Predicate::Or(all(list)),
+            Predicate::Or(list) => Predicate::And(all(list)),
+        }
+    }
+}
+
+/// `struct Filter` of `kernels/filter.cu`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct FilterArgument {
+    column: ColumnArgument,
+    words: u64,
+    other: u64,
+    count: u64,
+    first: [u64; 2],
+    last: [u64; 2],
+    how: u32,
+    outside: u32,
+}
+
+// SAFETY: plain integers in the layout of C, as the kernels' own structure; `fl_sizes` is compared with its size.
+#[allow(unsafe_code, reason = "a structure for kernels")]
+unsafe impl DeviceRepr for FilterArgument {}
+
+/// What becomes of the bits that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Set,
+    And,
+    Or,
+}
+
+/// The rows where a predicate is true, a bit each.
+#[derive(Debug)]
+pub struct RowMask {
+    bits: DeviceBuffer,
+    rows: u64,
+}
+
+impl RowMask {
+    /// The rows of a table where `predicate` is true; `columns` are all of one card and length. Nothing is waited for.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` where there is no memory for a bit a row and level of the predicate; an execution error if the
+    /// card fails; an internal error for a column that is not there.
+    pub fn evaluate(
+        predicate: &Predicate,
+        columns: &[&DeviceColumn],
+        limit: Option<u64>,
+        report: &mut Report,
+    ) -> Result<Self> {
+        let Some(first) = columns.first() else {
+            return internal_err!("a predicate over no columns");
+        };
+        let mut evaluation = Evaluation {
+            card: first.card(),
+            columns,
+            rows: first.rows(),
+            limit,
+            report,
+        };
+        let bits = evaluation.bitmap()?;
+        evaluation.run(predicate, &bits, How::Set)?;
+        Ok(Self {
+            bits,
+            rows: first.rows(),
+        })
+    }
+
+    /// The bits.
+    pub fn bits(&self) -> &DeviceBuffer {
+        &self.bits
+    }
+
+    /// How many of its rows are not NULL in `column`. Waits for the card.
+    ///
+    /// # Errors
+    /// As [`Self::evaluate`].
+    pub fn count(&self, column: &DeviceColumn, limit: Option<u64>, report: &mut Report) -> Result<u64> {
+        let card = column.card();
+        let mut count = card.allocate(size_of::<u64>(), limit)?;
+        count.zero(0..size_of::<u64>())?;
+        let columns = [column];
+        let mut evaluation = Evaluation {
+            card,
+            columns: &columns,
+            rows: self.rows,
+            limit,
+            report,
+        };
+        let argument = FilterArgument {
+            count: count.address(),
+            ..evaluation.argument(column, &self.bits, How::Set)
+        };
+        evaluation.launch("fl_count", Words::ALL[0], argument)?;
+        let view = count.view(0, size_of::<u64>());
+        let view = view.ok_or_else(|| internal_datafusion_err!("a count of {} bytes", count.len()))?;
+        let bytes = card.stream.clone_dtoh(&view);
+        let bytes = bytes.map_err(|error| card.failed("counting on the card", error))?;
+        card.synchronize("counting on the card")?;
+        let bytes = bytes
+            .try_into()
+            .map_err(|_| exec_datafusion_err!("a count of 8 bytes came short"))?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+struct Evaluation<'a> {
+    card: &'a Arc<Card>,
+    columns: &'a [&'a DeviceColumn],
+    rows: u64,
+    limit: Option<u64>,
+    report: &'a mut Report,
+}
+
+impl<'a> Evaluation<'a> {
+    /// A bit a row, in words of 4 bytes.
+    fn bitmap(&self) -> Result<DeviceBuffer> {
+        let bytes = self.rows.div_ceil(32) * 4;
+        self.card.allocate(bytes as usize, self.limit)
+    }
+
+    fn run(&mut self, predicate: &Predicate, bits: &DeviceBuffer, how: How) -> Result<()> {
+        let (list, own) = match predicate {
+            Predicate::Within {
+                column,
+                first,
+                last,
+                outside,
+            } => return self.within(*column, [*first, *last], *outside, bits, how),
+            Predicate::IsNull { column } => {
+                let column = self.column(*column)?;
+                let argument = self.argument(column, bits, how);
+                return self.launch("fl_null", Words::ALL[0], argument);
+            }
+            Predicate::And(list) => (list, How::And),
+            Predicate::Or(list) => (list, How::Or),
+        };
+        if how == How::Set || how == own {
+            for (number, part) in list.iter().enumerate() {
+                let first = number == 0 && how == How::Set;
+                self.run(part, bits, if first { How::Set } else { own })?;
+            }
+            return Ok(());
+        }
+        // Freed when it goes out of scope, which the stream does after what is asked here.
+        let apart = self.bitmap()?;
+        self.run(predicate, &apart, How::Set)?;
+        let column = self.column(0)?;
+        let argument = FilterArgument {
+            other: apart.address(),
+            ..self.argument(column, bits, how)
+        };
+        self.launch("fl_combine", Words::ALL[0], argument)
+    }
+
+    fn within(
+        &mut self,
+        column: usize,
+        ends: [KeyBits; 2],
+        outside: bool,
+        bits: &DeviceBuffer,
+        how: How,
+    ) -> Result<()> {
+        let column = self.column(column)?;
+        let spec = KeySpec::for_order_by(column.data_type())?;
+        let words = column.words(&spec);
+        let halves = |key: KeyBits| [key as u64, (key >> 64) as u64];
+        let argument = FilterArgument {
+            first: halves(ends[0]),
+            last: halves(ends[1].min(spec.width().max_key())),
+            outside: u32::from(outside),
+            ..self.argument(column, bits, how)
+        };
+        self.report.bytes_read += column.bytes() as u64;
+        self.launch("fl_within", words, argument)
+    }
+
+    fn column(&self, index: usize) -> Result<&'a DeviceColumn> {
+        let column = self.columns.get(index).copied();
+        column.ok_or_else(|| {
+            internal_datafusion_err!("a predicate over column {index} of {}", self.columns.len())
+        })
+    }
+
+    fn argument(&self, column: &DeviceColumn, bits: &DeviceBuffer, how: How) -> FilterArgument {
+        FilterArgument {
+            column: ColumnArgument::of(column, 0),
+            words: bits.address(),
+            other: 0,
+            count: 0,
+            first: [0; 2],
+            last: [0; 2],
+            how: how as u32,
+            outside: 0,
+        }
+    }
+
+    #[allow(unsafe_code, reason = "kernels are launched")]
+    fn launch(&mut self, name: &'static str, words: Words, argument: FilterArgument) -> Result<()> {
+        if self.rows == 0 {
+            return Ok(());
+        }
+        let module = self.card.module(&Program {
+            file: KernelFile::Filter,
+            words,
+            masked: false,
+            batch: 1,
+            descending: false,
+        })?;
+        let sizes = module.sizes(self.card, SIZES)?;
+        if sizes[0] as usize != size_of::<FilterArgument>() {
+            return internal_err!("kernels expect a structure of {} bytes", sizes[0]);
+        }
+        let function = module.function(self.card, name, 0)?;
+        let config = LaunchConfig {
+            grid_dim: (2 * self.card.multiprocessors(), 1, 1),
+            block_dim: (THREADS, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        self.report.kernels += 1;
+        let mut builder = self.card.stream.launch_builder(&function);
+        builder.arg(&argument);
+        // SAFETY: the kernel's one parameter is this structure, whose size was compared. Bitmaps have a word for each 32
+        // rows, columns as many rows as they say; all are freed on the stream, after this.
+        let launched = unsafe { builder.launch(config) };
+        launched.map(drop).map_err(|error| self.card.failed(name, error))
+    }
+}

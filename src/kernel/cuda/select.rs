@@ -1,0 +1,590 @@
+//! Exact ranks of a column on the card: the launches of `kernels/sample_select.cu`, one after the other on one stream.
+//!
+//! SampleSelect with a cell table (Ribizel and Anzt 2020, section IV; cells as in [`buckets`](crate::kernel::buckets)): a
+//! sample gives cells and brackets, one read counts all and copies what lies in the brackets, and the counts say which
+//! ranks were missed; those are found by a second read or by counting narrower intervals, still on the card. The host
+//! waits once, at the end.
+//!
+//! Cost on one H200: 0.5 ms for 101 ranks of 1 GiB, 0.33 ms for one. It loses below a few 100 000 values, where the
+//! launches alone cost 0.1 ms.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::{CudaEvent, CudaFunction, DeviceRepr, LaunchConfig, PushKernelArg};
+use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+
+use super::buffer::{DeviceBuffer, PageLocked};
+use super::column::DeviceColumn;
+use super::device::{Card, Module};
+use super::source::{KernelFile, Program, Words};
+use crate::kernel::may_fail;
+use crate::key::{KeyBits, KeySpec};
+
+/// Threads of a block.
+const THREADS: usize = 1024;
+/// Entries of the cell table.
+const ENTRIES: usize = 2048;
+/// Places for keys that are counted one by one.
+const HEAVY_SLOTS: usize = 1024;
+/// Most ranks of one sequence of launches.
+const MOST_RANKS: usize = 1024;
+/// Shared memory that kernels use beside what is asked for at the launch, at most.
+const STATIC_SHARED: usize = 13_000;
+/// Bytes of `Control` that say how it went.
+const OUTCOME_BYTES: usize = 64;
+/// Most ranks that a smaller sample serves.
+const FEW_RANKS: usize = 16;
+/// Bytes of `Control`, of `Query` and of a key; rows of a tile.
+const SIZES: &str = "ss_sizes";
+
+/// Bits of `Control::outcome`.
+const MISSED: u32 = 1;
+const DEEPENED: u32 = 2;
+const MISMATCH: u32 = 4;
+
+/// How shared memory is used: what follows from the bytes that a block may have and the width of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Cells of the table; 4 bytes of counters each.
+    cells: usize,
+    /// Vectors of 16 bytes that a thread holds at once.
+    pub batch: u32,
+    /// Keys that a thread holds back.
+    depth: usize,
+    /// Keys on their way to lists.
+    stage: usize,
+    /// Most ranks at a time.
+    ranks: usize,
+}
+
+impl Shape {
+    /// For values of `words` where a block may have `bytes` of shared memory.
+    ///
+    /// # Errors
+    /// An execution error where that is too little: less than 64 KiB; for values of one byte, less than about 128 KiB.
+    pub fn try_new(words: Words, bytes: usize) -> Result<Self> {
+        let (key, per_vector) = (words.key_bytes(), words.per_vector());
+        let (cells, mut batch) = match bytes >> 10 {
+            200.. => (16384, 4),
+            96.. => (8192, 2),
+            _ if per_vector > 4 => (3072, 1),
+            _ => (4096, 1),
+        };
+        let fixed = HEAVY_SLOTS * (key + 4) + ENTRIES * 4 + cells * 4 + 1024;
+        let depth = (bytes.saturating_sub(fixed) / (THREADS * key)).min(96 / key);
+        while batch > 1 && depth < batch * per_vector * 5 / 4 {
+            batch /= 2;
+        }
+        let stage = (0..=14).rev().map(|log| 1 << log);
+        let stage = stage
+            .into_iter()
+            .find(|stage| stage * (key + 2) + ENTRIES * 4 + cells * 2 + STATIC_SHARED <= bytes);
+        let deep_fixed = ENTRIES * 4 + cells * 8 + STATIC_SHARED;
+        let ranks = bytes.saturating_sub(deep_fixed) / (4 * key + 28) / 4 * 4;
+        match stage {
+            Some(stage) if depth >= batch * per_vector && ranks > 0 => Ok(Self {
+                cells,
+                batch: batch as u32,
+                depth,
+                stage,
+                ranks: ranks.min(MOST_RANKS),
+            }),
+            _ => exec_err!("a block has {bytes} bytes of shared memory on this card: wanted are 64 KiB"),
+        }
+    }
+}
+
+/// `struct Column` of `kernels/common.cuh`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ColumnArgument {
+    values: u64,
+    rows: u64,
+    validity: u64,
+    mask: u64,
+}
+
+impl ColumnArgument {
+    pub(super) fn of(column: &DeviceColumn, mask: u64) -> Self {
+        Self {
+            values: column.values_address(),
+            rows: column.rows(),
+            validity: column.validity_address(),
+            mask,
+        }
+    }
+}
+
+/// `struct Query` of `kernels/sample_select.cu`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct QueryArgument {
+    column: ColumnArgument,
+    ranks: u64,
+    kept: u64,
+    control: u64,
+    copied: u64,
+    region: u64,
+    listed: u64,
+    list_room: u64,
+    answers: u64,
+    sample_lines: u64,
+    rank_count: u32,
+    cells: u32,
+    depth: u32,
+    stage: u32,
+    regions: u32,
+    seed: u32,
+    sigmas: f32,
+    unused: u32,
+}
+
+// SAFETY: plain integers and a float in the layout of C, as the kernels' own structure; `ss_sizes` is compared with its size.
+#[allow(unsafe_code, reason = "a structure for kernels")]
+unsafe impl DeviceRepr for QueryArgument {}
+
+/// What a selection did on the card.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Kernels launched.
+    pub kernels: usize,
+    /// Bytes of the column, of its bitmap and of the filter's, each once.
+    pub bytes_read: u64,
+    /// Bytes copied to the card: the ranks.
+    pub bytes_to_card: u64,
+    /// Bytes copied back: keys and how it went.
+    pub bytes_from_card: u64,
+    /// Time between the first and the last event on the card.
+    pub card_time: Duration,
+    /// Sequences of launches in which a rank was missed by the first read.
+    pub second_reads: usize,
+    /// Those that counted narrower intervals.
+    pub deepened: usize,
+    /// Time of each kernel, if it was asked for; with about 5 microseconds of measuring in each.
+    pub kernel_times: Vec<(&'static str, Duration)>,
+}
+
+/// Memory that queries of a card work in, kept from one to the next.
+#[derive(Debug)]
+pub(super) struct Workspace {
+    device: DeviceBuffer,
+    /// Ranks on their way there, answers on their way back.
+    host: PageLocked,
+}
+
+/// A question to one column on its card.
+#[derive(Debug, Clone, Copy)]
+pub struct Selection<'a> {
+    /// The column.
+    pub column: &'a DeviceColumn,
+    /// How its values are ranked: of the column's type.
+    pub spec: &'a KeySpec,
+    /// Rows that count, a bit each, and how many of them are not NULL; `None`: all that are not NULL.
+    pub mask: Option<(&'a DeviceBuffer, u64)>,
+    /// Most bytes of device memory that this crate may hold then.
+    pub limit: Option<u64>,
+    /// Whether the time of each kernel is wanted.
+    pub timed: bool,
+}
+
+impl Selection<'_> {
+    /// Values that are ranked.
+    pub fn population(&self) -> u64 {
+        self.mask.map_or(self.column.valid(), |(_, kept)| kept)
+    }
+
+    /// The keys of `ranks`: 1-based, ascending, distinct, at most [`Self::population`]. What it cost is added to `report`.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` where the card's memory, or the limit on it, is too small; an execution error if the card fails;
+    /// an internal error for other ranks.
+    pub fn keys(&self, ranks: &[u64], report: &mut Report) -> Result<Vec<KeyBits>> {
+        let n = self.population();
+        let ascending = ranks.windows(2).all(|pair| pair[0] < pair[1]);
+        if !ascending || ranks.first() == Some(&0) || ranks.last().is_some_and(|last| *last > n) {
+            return internal_err!("ranks for a card are ascending and from 1 to {n}");
+        }
+        let mut keys = Vec::with_capacity(ranks.len());
+        if ranks.is_empty() {
+            return Ok(keys);
+        }
+        may_fail!("cuda_select");
+        let prepared = Prepared::try_new(self)?;
+        for some in ranks.chunks(prepared.shape.ranks) {
+            prepared.select(some, &mut keys, report)?;
+        }
+        Ok(keys)
+    }
+}
+
+/// A kernel of the sequence.
+#[derive(Debug)]
+struct Launch {
+    name: &'static str,
+    function: CudaFunction,
+    blocks: u32,
+    shared: u32,
+    cooperative: bool,
+}
+
+/// A selection with its kernels at hand.
+struct Prepared<'a> {
+    selection: &'a Selection<'a>,
+    card: &'a Arc<Card>,
+    shape: Shape,
+    key_bytes: usize,
+    per_vector: usize,
+    control_bytes: usize,
+    module: Arc<Module>,
+}
+
+impl<'a> Prepared<'a> {
+    fn try_new(selection: &'a Selection<'a>) -> Result<Self> {
+        let card = selection.column.card();
+        card.check()?;
+        let words = selection.column.words(selection.spec);
+        let shape = Shape::try_new(words, card.shared_memory())?;
+        let module = card.module(&Program {
+            file: KernelFile::SampleSelect,
+            words,
+            masked: selection.column.has_nulls() || selection.mask.is_some(),
+            batch: shape.batch,
+            descending: false,
+        })?;
+        let sizes = module.sizes(card, SIZES)?;
+        let expected = [size_of::<QueryArgument>() as u32, words.key_bytes() as u32];
+        if sizes[1..3] != expected {
+            return internal_err!("kernels expect structures of {sizes:?} bytes, the host has {expected:?}");
+        }
+        Ok(Self {
+            selection,
+            card,
+            shape,
+            key_bytes: words.key_bytes(),
+            per_vector: words.per_vector(),
+            control_bytes: sizes[0] as usize,
+            module,
+        })
+    }
+
+    /// Appends the keys of at most as many ranks as the shape allows.
+    fn select(&self, ranks: &[u64], keys: &mut Vec<KeyBits>, report: &mut Report) -> Result<()> {
+        let launches = self.launches(ranks.len())?;
+        let mut held = self.card.workspace();
+        let (layout, workspace) = self.make_room(&mut held, ranks.len())?;
+        let timeline = self.enqueue(ranks, &launches, &layout, workspace)?;
+        self.card.synchronize("selecting on the card")?;
+        let answer = workspace.host.bytes()?;
+        let (answers, control) = answer.split_at(layout.control - layout.answers);
+        let outcome = u32::from_le_bytes([control[0], control[1], control[2], control[3]]);
+        if outcome & MISMATCH != 0 {
+            return internal_err!(
+                "{} values were announced to the card, it counted others",
+                self.selection.population()
+            );
+        }
+        let width = self.key_bytes;
+        keys.extend(answers.chunks_exact(width).take(ranks.len()).map(|key| {
+            let mut bits = [0; 16];
+            bits[..width].copy_from_slice(key);
+            KeyBits::from_le_bytes(bits)
+        }));
+        self.record(ranks.len(), outcome, &launches, &timeline, report)
+    }
+
+    fn record(
+        &self,
+        ranks: usize,
+        outcome: u32,
+        launches: &[Launch],
+        timeline: &[CudaEvent],
+        report: &mut Report,
+    ) -> Result<()> {
+        let between = |from: &CudaEvent, to: &CudaEvent| {
+            let time = from.elapsed_ms(to);
+            let time = time.map_err(|error| self.card.failed("timing kernels", error))?;
+            Ok::<_, datafusion::common::DataFusionError>(Duration::from_secs_f64(
+                f64::from(time.max(0.0)) / 1e3,
+            ))
+        };
+        report.kernels += launches.len();
+        report.bytes_read += self.selection.column.bytes() as u64
+            + self.selection.mask.map_or(0, |(mask, _)| mask.len() as u64);
+        report.bytes_to_card += 8 * ranks as u64;
+        report.bytes_from_card += (ranks * self.key_bytes + OUTCOME_BYTES) as u64;
+        report.second_reads += usize::from(outcome & MISSED != 0);
+        report.deepened += usize::from(outcome & DEEPENED != 0);
+        if let [first, .., last] = timeline {
+            report.card_time += between(first, last)?;
+        }
+        if self.selection.timed {
+            for (launch, pair) in launches.iter().zip(timeline.windows(2)) {
+                report
+                    .kernel_times
+                    .push((launch.name, between(&pair[0], &pair[1])?));
+            }
+        }
+        Ok(())
+    }
+
+    /// The sequence for `ranks` ranks.
+    fn launches(&self, ranks: usize) -> Result<Vec<Launch>> {
+        let (key, shape) = (self.key_bytes, &self.shape);
+        let all = self.card.multiprocessors();
+        let (table, counters) = (ENTRIES * 4, shape.cells * 4);
+        let count = HEAVY_SLOTS * (key + 4) + THREADS * shape.depth * key + table + counters;
+        let even = ranks.next_multiple_of(4);
+        let deepen = (even * (4 * key + 28) + table + 8 * shape.cells).max(26 << 10);
+        [
+            ("ss_draw", 8, 0, false),
+            ("ss_plan", 1, 0, false),
+            ("ss_sample", 2 * all, table + counters, false),
+            (
+                "ss_brackets",
+                1,
+                16516 + (shape.cells + 1) * 4 + shape.cells * 2,
+                false,
+            ),
+            ("ss_count", all, count, false),
+            ("ss_resolve", 1, shape.cells * 8, false),
+            ("ss_extract", all, count, false),
+            (
+                "ss_refine",
+                all,
+                shape.stage * (key + 2) + table + shape.cells * 2,
+                false,
+            ),
+            ("ss_select", ranks as u32, 0, false),
+            ("ss_deepen", all, deepen, true),
+        ]
+        .into_iter()
+        .map(|(name, blocks, shared, cooperative)| {
+            Ok(Launch {
+                name,
+                function: self.module.function(self.card, name, shared)?,
+                blocks,
+                shared: shared as u32,
+                cooperative,
+            })
+        })
+        .collect()
+    }
+
+    /// The workspace, grown if need be; with less room for copied keys where there is no more memory, which costs reads.
+    fn make_room<'b>(
+        &self,
+        held: &'b mut Option<Workspace>,
+        ranks: usize,
+    ) -> Result<(Layout, &'b mut Workspace)> {
+        let mut shares = SHARES.iter().peekable();
+        while let Some(share) = shares.next() {
+            let layout = self.layout(ranks, *share);
+            if held
+                .as_ref()
+                .is_some_and(|held| held.device.len() >= layout.bytes)
+            {
+                break;
+            }
+            // What was there goes first: it need not fit beside.
+            held.take();
+            let made = self.card.allocate(layout.bytes, self.selection.limit);
+            match made {
+                Ok(device) => {
+                    let host = PageLocked::try_new(self.card, layout.host_bytes())?;
+                    *held = Some(Workspace { device, host });
+                    break;
+                }
+                Err(error) if shares.peek().is_none() => return Err(error),
+                Err(_) => {}
+            }
+        }
+        let Some(workspace) = held else {
+            return internal_err!("no workspace on the card");
+        };
+        // The most room that the workspace has.
+        let fitting = SHARES.iter().map(|share| self.layout(ranks, *share));
+        let layout = fitting
+            .into_iter()
+            .find(|layout| layout.bytes <= workspace.device.len());
+        let layout =
+            layout.ok_or_else(|| internal_datafusion_err!("the workspace on the card is too small"))?;
+        workspace.host.grow(layout.host_bytes())?;
+        Ok((layout, workspace))
+    }
+
+    fn layout(&self, ranks: usize, share: usize) -> Layout {
+        let rows = self.selection.column.rows() as usize;
+        let regions = self.card.multiprocessors() as usize;
+        let region = (rows / (4 * share) / regions)
+            .next_multiple_of(16)
+            .max(4096 / share)
+            .max(256);
+        let listed = if ranks <= 256 { 10 } else { 6 };
+        let list_room = (rows / (listed * share)).max(1 << 16);
+        let mut end = 0;
+        let mut take = |bytes: usize| {
+            let start = end;
+            end = (start + bytes).next_multiple_of(256);
+            start
+        };
+        Layout {
+            ranks: take(8 * ranks),
+            answers: take(self.key_bytes * ranks),
+            control: take(self.control_bytes),
+            listed: take(self.key_bytes * list_room),
+            copied: take(self.key_bytes * region * regions),
+            region,
+            list_room,
+            bytes: end,
+        }
+    }
+
+    /// Puts everything on the stream. Events: before and after all of it, or around each kernel.
+    fn enqueue(
+        &self,
+        ranks: &[u64],
+        launches: &[Launch],
+        layout: &Layout,
+        workspace: &mut Workspace,
+    ) -> Result<Vec<CudaEvent>> {
+        let base = workspace.device.address();
+        let zero_based: Vec<u64> = ranks.iter().map(|rank| rank - 1).collect();
+        let host = workspace.host.bytes_mut()?;
+        host[..8 * ranks.len()].copy_from_slice(bytemuck::cast_slice(&zero_based));
+        workspace
+            .host
+            .send(0..8 * ranks.len(), &workspace.device, layout.ranks)?;
+        let failed = |error| self.card.failed("selecting on the card", error);
+        let event = || {
+            let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
+            self.card.stream.record_event(flags).map_err(failed)
+        };
+        let mut timeline = vec![event()?];
+        workspace
+            .device
+            .zero(layout.control..layout.control + self.control_bytes)?;
+        let query = self.query(ranks.len(), layout, base);
+        for launch in launches {
+            self.launch(launch, &query)?;
+            if self.selection.timed {
+                timeline.push(event()?);
+            }
+        }
+        if !self.selection.timed {
+            timeline.push(event()?);
+        }
+        let from = layout.answers..layout.control + OUTCOME_BYTES;
+        workspace.host.fetch(&workspace.device, from)?;
+        Ok(timeline)
+    }
+
+    fn query(&self, ranks: usize, layout: &Layout, base: u64) -> QueryArgument {
+        let column = self.selection.column;
+        let rows = column.rows();
+        let most = if ranks > FEW_RANKS { 1 << 24 } else { 1 << 22 };
+        let sample = (rows / 16).max(1 << 16).min(most);
+        let at = |offset: usize| base + offset as u64;
+        QueryArgument {
+            column: ColumnArgument::of(column, self.selection.mask.map_or(0, |(mask, _)| mask.address())),
+            ranks: at(layout.ranks),
+            kept: self.selection.population(),
+            control: at(layout.control),
+            copied: at(layout.copied),
+            region: layout.region as u64,
+            listed: at(layout.listed),
+            list_room: layout.list_room as u64,
+            answers: at(layout.answers),
+            sample_lines: sample / (8 * self.per_vector as u64),
+            rank_count: ranks as u32,
+            cells: self.shape.cells as u32,
+            depth: self.shape.depth as u32,
+            stage: self.shape.stage as u32,
+            regions: self.card.multiprocessors(),
+            seed: 1,
+            sigmas: 4.0,
+            unused: 0,
+        }
+    }
+
+    #[allow(unsafe_code, reason = "kernels are launched")]
+    fn launch(&self, launch: &Launch, query: &QueryArgument) -> Result<()> {
+        let config = LaunchConfig {
+            grid_dim: (launch.blocks, 1, 1),
+            block_dim: (THREADS as u32, 1, 1),
+            shared_mem_bytes: launch.shared,
+        };
+        let mut builder = self.card.stream.launch_builder(&launch.function);
+        builder.arg(query);
+        // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in the
+        // column and in the workspace, with the room that `layout` gives and the structure announces; both live until the
+        // caller has waited for the stream, and nobody else works in the workspace, which is locked.
+        let launched = unsafe {
+            match launch.cooperative {
+                true => builder.launch_cooperative(config),
+                false => builder.launch(config),
+            }
+        };
+        launched
+            .map(drop)
+            .map_err(|error| self.card.failed(launch.name, error))
+    }
+}
+
+/// The room for copied keys and lists, as a fraction of what is best: 1, then less.
+const SHARES: [usize; 5] = [1, 4, 16, 64, 512];
+
+/// Where things lie in the workspace, in bytes from its front; answers come right before what says how it went.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    ranks: usize,
+    answers: usize,
+    control: usize,
+    listed: usize,
+    copied: usize,
+    /// Keys that each block may copy.
+    region: usize,
+    /// Keys in all lists.
+    list_room: usize,
+    bytes: usize,
+}
+
+impl Layout {
+    /// Bytes of page-locked memory for ranks, and for answers.
+    fn host_bytes(&self) -> usize {
+        let answer = self.control + OUTCOME_BYTES - self.answers;
+        answer.max(self.answers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shared memory of a block on the architectures that are named, in bytes.
+    const OFFERED: [usize; 4] = [64 << 10, 99 << 10, 163 << 10, 227 << 10];
+
+    #[test]
+    fn every_card_has_room_for_every_type() {
+        for words in Words::ALL {
+            for bytes in OFFERED {
+                // Values of one byte are widened there.
+                let Ok(shape) = Shape::try_new(words, bytes) else {
+                    assert!(words.value_bytes() == 1 && bytes < 128 << 10, "{words:?} {bytes}");
+                    continue;
+                };
+                let key = words.key_bytes();
+                assert!(
+                    shape.depth >= shape.batch as usize * words.per_vector(),
+                    "{words:?} {bytes}"
+                );
+                let count =
+                    HEAVY_SLOTS * (key + 4) + THREADS * shape.depth * key + ENTRIES * 4 + shape.cells * 4;
+                assert!(count + 1024 <= bytes, "{words:?} {bytes}");
+                assert!(shape.ranks >= 100, "{words:?} {bytes}: {shape:?}");
+            }
+            assert!(Shape::try_new(words, 16 << 10).is_err());
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Tables pinned in the memory of a card: columns that are read once, so that queries over them read nothing else.
+//!
+//! ```sql
+//! PIN TABLE trips (fare, tip);
+//! SELECT exact_quantiles(fare, [0.5, 0.99]), exact_quantiles(tip, 0.9) FROM trips;   -- on the card
+//! SHOW PINNED;
+//! UNPIN TABLE trips;
+//! ```
+//! [`sql`] runs these statements and all others; [`pin_table`], [`unpin_table`] and [`pinned_tables`] are the same without
+//! SQL.
+//!
+//! **What is pinned is a snapshot.** Ungrouped exact quantiles of pinned columns of that name are those of the moment of
+//! pinning, whatever happens to the table afterwards, until it is pinned again or unpinned:
+//!
+//! | afterwards | answers |
+//! | --- | --- |
+//! | rows are inserted, deleted or changed; a file is replaced | those of the snapshot |
+//! | another table is registered under the name, with the same schema | those of the snapshot |
+//! | ... with another schema | those of that table; the snapshot is left alone, and the log warns |
+//! | the table is dropped | an error: the name means nothing. The snapshot keeps its memory until it is unpinned |
+//! | `SET quantiles.device = 'cpu'`, or a query that is not answered on a card | those of the table as it is |
+//! | the card fails, with `quantiles.device = 'auto'` | those of the table as it is; the log warns |
+//!
+//! A session sees its own pinned tables only. Their memory is that of the process: `quantiles.cuda_memory_limit` counts what
+//! all its sessions hold on the card.
+
+mod load;
+mod statement;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{Result, TableReference, internal_datafusion_err, plan_err};
+use datafusion::execution::config::SessionConfig;
+use datafusion::prelude::SessionContext;
+
+use crate::config::{DeviceChoice, QuantilesOptions};
+use crate::kernel::cuda::{Card, DeviceColumn};
+pub use statement::{PinStatement, sql};
+
+/// A column of a pinned table.
+#[derive(Debug)]
+pub(crate) struct PinnedColumn {
+    pub(crate) name: String,
+    pub(crate) column: DeviceColumn,
+}
+
+/// Columns of one table in the memory of one card.
+#[derive(Debug)]
+pub(crate) struct PinnedTable {
+    /// The table's full name.
+    pub(crate) name: String,
+    /// Of the whole table.
+    pub(crate) schema: SchemaRef,
+    pub(crate) card: Arc<Card>,
+    pub(crate) columns: Vec<PinnedColumn>,
+    pub(crate) rows: u64,
+}
+
+impl PinnedTable {
+    fn bytes(&self) -> u64 {
+        let bytes = self.columns.iter().map(|pinned| pinned.column.bytes() as u64);
+        bytes.sum()
+    }
+
+    /// Index of a pinned column.
+    pub(crate) fn index_of(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column.name == name)
+    }
+}
+
+/// The pinned tables of a session, by their full names.
+#[derive(Debug, Default)]
+pub(crate) struct PinnedTables {
+    tables: RwLock<BTreeMap<String, Arc<PinnedTable>>>,
+}
+
+impl PinnedTables {
+    /// Gives a session its set of pinned tables, if it has none.
+    pub(crate) fn register(config: &mut SessionConfig) {
+        if config.get_extension::<Self>().is_none() {
+            config.set_extension(Arc::new(Self::default()));
+        }
+    }
+
+    /// The session's.
+    pub(crate) fn of(config: &SessionConfig) -> Option<Arc<Self>> {
+        config.get_extension::<Self>()
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.read(BTreeMap::is_empty)
+    }
+
+    /// The table of this full name.
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<PinnedTable>> {
+        self.read(|tables| tables.get(name).cloned())
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&BTreeMap<String, Arc<PinnedTable>>) -> T) -> T {
+        look(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn insert(&self, table: PinnedTable) {
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        tables.insert(table.name.clone(), Arc::new(table));
+    }
+
+    fn remove(&self, name: &str) -> Option<Arc<PinnedTable>> {
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        tables.remove(name)
+    }
+}
+
+/// A table's name with the defaults of the session filled in.
+pub(crate) fn full_name(table: &TableReference, config: &SessionConfig) -> TableReference {
+    let catalog = &config.options().catalog;
+    let resolved = table
+        .clone()
+        .resolve(&catalog.default_catalog, &catalog.default_schema);
+    TableReference::full(resolved.catalog, resolved.schema, resolved.table)
+}
+
+fn tables_of(ctx: &SessionContext) -> Result<Arc<PinnedTables>> {
+    let config = ctx.copied_config();
+    PinnedTables::of(&config).ok_or_else(|| {
+        internal_datafusion_err!(
+            "the session has no pinned tables: call datafusion_quantiles::register_all first"
+        )
+    })
+}
+
+/// Reads `columns` of a table, which are then in the memory of a card: that of `quantiles.device`, card 0 for `auto` and
+/// `cuda`. A table that is pinned already is replaced when all is read; until then it answers queries, and both take
+/// memory: unpin it first where that is too much.
+///
+/// Cost: one read of the columns, and their copy to the card through page-locked memory.
+///
+/// # Errors
+/// A planning error for a table or column that does not exist, a column that is named twice or whose values have no
+/// fixed-width key (all types of numbers up to 128 bits, Booleans, dates and times have), an endless table, or
+/// `quantiles.device = 'cpu'`; an execution error that says why there is no card; `ResourcesExhausted` where its memory, or
+/// `quantiles.cuda_memory_limit`, is too small. What was pinned before stays.
+pub async fn pin_table(
+    ctx: &SessionContext,
+    table: impl Into<TableReference>,
+    columns: &[&str],
+) -> Result<()> {
+    let tables = tables_of(ctx)?;
+    let config = ctx.copied_config();
+    let options = QuantilesOptions::of(config.options());
+    let table = full_name(&table.into(), &config);
+    let ordinal = match options.device {
+        DeviceChoice::Cpu => {
+            return plan_err!(
+                "quantiles.device is 'cpu': PIN TABLE needs a card, allowed are auto, cuda, cuda:N"
+            );
+        }
+        DeviceChoice::Auto | DeviceChoice::Cuda(None) => 0,
+        DeviceChoice::Cuda(Some(ordinal)) => ordinal,
+    };
+    let pinned = load::load(ctx, table, columns, ordinal, options.cuda_memory_limit).await?;
+    tables.insert(pinned);
+    Ok(())
+}
+
+/// Gives the memory of a pinned table back, once no query uses it any more.
+///
+/// # Errors
+/// A planning error that names the table if it is not pinned.
+pub fn unpin_table(ctx: &SessionContext, table: impl Into<TableReference>) -> Result<()> {
+    let tables = tables_of(ctx)?;
+    let name = full_name(&table.into(), &ctx.copied_config()).to_string();
+    match tables.remove(&name) {
+        None => plan_err!("table {name} is not pinned"),
+        Some(table) => {
+            let card = Arc::clone(&table.card);
+            drop(table);
+            let is_used = tables.read(|tables| tables.values().any(|table| Arc::ptr_eq(&table.card, &card)));
+            if !is_used {
+                card.release_workspace();
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The pinned tables of a session, a row each: `table_name`, `columns` (their names, separated by commas), `rows`, `bytes`
+/// (of device memory), `device` (such as `cuda:0`) and `card` (its name).
+///
+/// # Errors
+/// An internal error if the session does not have this crate.
+pub fn pinned_tables(ctx: &SessionContext) -> Result<RecordBatch> {
+    let tables = tables_of(ctx)?.read(|tables| tables.values().cloned().collect::<Vec<_>>());
+    let text = |of: &dyn Fn(&PinnedTable) -> String| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(
+            tables.iter().map(|table| of(table)),
+        ))
+    };
+    let number = |of: &dyn Fn(&PinnedTable) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(
+            tables.iter().map(|table| of(table)),
+        ))
+    };
+    let names = |table: &PinnedTable| {
+        let names: Vec<_> = table.columns.iter().map(|column| column.name.as_str()).collect();
+        names.join(", ")
+    };
+    Ok(RecordBatch::try_from_iter([
+        ("table_name", text(&|table| table.name.clone())),
+        ("columns", text(&names)),
+        ("rows", number(&|table| table.rows)),
+        ("bytes", number(&|table| table.bytes())),
+        ("device", text(&|table| format!("cuda:{}", table.card.ordinal()))),
+        ("card", text(&|table| table.card.name().to_owned())),
+    ])?)
+}

@@ -1,0 +1,232 @@
+//! Quantiles of pinned columns, on their card.
+//!
+//! ```text
+//! Quantiles: aggr=[[exact_quantiles(fare, ..)]]       PinnedQuantilesExec: device=cuda:0 .., columns=[fare]
+//!   TableScan: trips projection=[fare]            ->    QuantilesExec: ..          (auto: if the card fails)
+//!                                                         DataSourceExec
+//! ```
+//! Taken where all aggregates are exact quantiles of columns of one pinned table, without `DISTINCT`, and `WHERE` and `FILTER`
+//! compare only pinned columns with constants. The choice costs nothing: what is resident is read 50 times as fast as from the memory of the host, so the card is picked
+//! for any size.
+
+use std::sync::Arc;
+
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::{Column, Result};
+use datafusion::datasource::source_as_provider;
+use datafusion::logical_expr::{Expr, LogicalPlan, TableScan};
+use datafusion::physical_plan::ExecutionPlan;
+
+use super::QuantilesNode;
+use super::predicate::predicate;
+use super::rewrite::aggregate_call;
+use crate::config::{DeviceChoice, QuantilesOptions};
+use crate::exec::{ExecAggregate, PinnedQuantilesExec, PinnedSource, QuantilesCall};
+use crate::kernel::cuda::Predicate;
+use crate::pinned::{PinnedTable, PinnedTables, full_name};
+use crate::select::StrategyName;
+
+/// The operator on the card for `node`, whose `aggregates` are planned; `None`: it runs as ever. `ordinary` is that plan.
+///
+/// # Errors
+/// Those of the catalog.
+pub(super) async fn on_card(
+    node: &QuantilesNode,
+    aggregates: &[ExecAggregate],
+    ordinary: &Arc<dyn ExecutionPlan>,
+    session: &dyn Session,
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let options = QuantilesOptions::of(session.config_options());
+    // Another strategy than the card's was asked for by name.
+    let strategies = [StrategyName::Auto, StrategyName::SampleSelect];
+    if options.device == DeviceChoice::Cpu || !strategies.contains(&options.strategy) {
+        return Ok(None);
+    }
+    let tables = PinnedTables::of(session.config()).filter(|tables| !tables.is_empty());
+    let (Some(tables), Some(scan)) = (tables, scan_below(node.input())) else {
+        return Ok(None);
+    };
+    let Some(table) = pinned_table(scan, &tables, session).await? else {
+        return Ok(None);
+    };
+    if matches!(options.device, DeviceChoice::Cuda(Some(ordinal)) if ordinal != table.card.ordinal()) {
+        return Ok(None);
+    }
+    let Some(filters) = filters_of(node.input(), &table) else {
+        return Ok(None);
+    };
+    let calls = node.aggr_expr().iter().zip(aggregates);
+    let calls = calls.map(|(expr, aggregate)| sourced(expr, aggregate, node.input(), &filters, &table));
+    let Some(calls) = calls.collect::<Option<Vec<_>>>() else {
+        return Ok(None);
+    };
+    let shown: Vec<_> = filters.iter().map(|(shown, _)| shown.as_str()).collect();
+    let shown = (!shown.is_empty()).then(|| shown.join(" AND "));
+    let fallback = (options.device == DeviceChoice::Auto).then(|| Arc::clone(ordinary));
+    let schema = Arc::clone(node.schema().inner());
+    let exec = PinnedQuantilesExec::try_new(table, calls, fallback, options.cuda_memory_limit, schema)?;
+    Ok(Some(Arc::new(exec.showing(shown))))
+}
+
+/// A call over a pinned column, with the place of its values.
+fn sourced(
+    expr: &Expr,
+    aggregate: &ExecAggregate,
+    input: &LogicalPlan,
+    filters: &[(String, Predicate)],
+    table: &PinnedTable,
+) -> Option<(QuantilesCall, PinnedSource)> {
+    let ExecAggregate::Quantiles(call) = aggregate else {
+        return None;
+    };
+    let logical = aggregate_call(expr)?;
+    if !call.is_exact_by_keys() {
+        return None;
+    }
+    let name = match logical.params.args.first()? {
+        Expr::Column(column) => column_of_table(input, column)?,
+        _ => return None,
+    };
+    let column = table.index_of(&name)?;
+    let mut all: Vec<_> = filters.iter().map(|(_, filter)| filter.clone()).collect();
+    if let Some(own) = &logical.params.filter {
+        all.push(predicate(own, table, &|column| {
+            pinned_index(input, column, table)
+        })?);
+    }
+    let filter = match all.len() {
+        0 | 1 => all.pop(),
+        _ => Some(Predicate::And(all)),
+    };
+    Some((call.clone(), PinnedSource { column, filter }))
+}
+
+/// The scan below, if of its rows no more is made than filters leave.
+fn scan_below(plan: &LogicalPlan) -> Option<&TableScan> {
+    match plan {
+        LogicalPlan::SubqueryAlias(alias) => scan_below(&alias.input),
+        LogicalPlan::Projection(projection) => scan_below(&projection.input),
+        LogicalPlan::Filter(filter) => scan_below(&filter.input),
+        LogicalPlan::TableScan(scan) if scan.fetch.is_none() => Some(scan),
+        _ => None,
+    }
+}
+
+/// The filters above the scan and in it, as they are written and for the card; `None`: the card cannot decide them.
+fn filters_of(plan: &LogicalPlan, table: &PinnedTable) -> Option<Vec<(String, Predicate)>> {
+    let decided = |expr: &Expr, index_of: &dyn Fn(&Column) -> Option<usize>| {
+        Some((expr.to_string(), predicate(expr, table, index_of)?))
+    };
+    match plan {
+        LogicalPlan::SubqueryAlias(alias) => filters_of(&alias.input, table),
+        LogicalPlan::Projection(projection) => filters_of(&projection.input, table),
+        LogicalPlan::Filter(filter) => {
+            let mut filters = filters_of(&filter.input, table)?;
+            let own = decided(&filter.predicate, &|column| {
+                pinned_index(&filter.input, column, table)
+            })?;
+            // A table that may leave rows in that a filter drops has the filter twice: in the scan and above.
+            if !filters.iter().any(|(_, other)| *other == own.1) {
+                filters.push(own);
+            }
+            Some(filters)
+        }
+        // These may be of columns that the scan does not give out.
+        LogicalPlan::TableScan(scan) => {
+            let own = scan
+                .filters
+                .iter()
+                .map(|filter| decided(filter, &|column| table.index_of(&column.name)));
+            own.collect()
+        }
+        _ => None,
+    }
+}
+
+/// Index of the pinned column that comes through `plan` as `column`.
+fn pinned_index(plan: &LogicalPlan, column: &Column, table: &PinnedTable) -> Option<usize> {
+    table.index_of(&column_of_table(plan, column)?)
+}
+
+/// The table's own name of a column that comes through `plan` unchanged.
+fn column_of_table(plan: &LogicalPlan, column: &Column) -> Option<String> {
+    let index = plan.schema().maybe_index_of_column(column)?;
+    match plan {
+        LogicalPlan::SubqueryAlias(alias) => {
+            let inner = alias.input.schema().columns().into_iter().nth(index)?;
+            column_of_table(&alias.input, &inner)
+        }
+        LogicalPlan::Projection(projection) => match unaliased(projection.expr.get(index)?) {
+            Expr::Column(inner) => column_of_table(&projection.input, inner),
+            _ => None,
+        },
+        LogicalPlan::Filter(filter) => column_of_table(&filter.input, column),
+        LogicalPlan::TableScan(_) => Some(plan.schema().field(index).name().clone()),
+        _ => None,
+    }
+}
+
+fn unaliased(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Alias(alias) => unaliased(&alias.expr),
+        other => other,
+    }
+}
+
+/// The pinned table that `scan` reads, as its name says; not one whose name means another table, or has another schema by now.
+async fn pinned_table(
+    scan: &TableScan,
+    tables: &PinnedTables,
+    session: &dyn Session,
+) -> Result<Option<Arc<PinnedTable>>> {
+    let name = full_name(&scan.table_name, session.config());
+    let Some(table) = tables.get(&name.to_string()) else {
+        return Ok(None);
+    };
+    let (Some(catalog), Some(schema)) = (name.catalog(), name.schema()) else {
+        return Ok(None);
+    };
+    let Some(catalog) = session.catalog_list().catalog(catalog) else {
+        return Ok(None);
+    };
+    let Some(schema) = catalog.schema(schema) else {
+        return Ok(None);
+    };
+    let Some(now) = schema.table(name.table()).await? else {
+        return Ok(None);
+    };
+    // A view keeps the table that its name meant when it was made; that name may mean another by now. Catalogs that make
+    // a table anew for each query give another each time.
+    let scanned = source_as_provider(&scan.source).ok();
+    let is_same = |other: &Arc<dyn TableProvider>| {
+        let same =
+            |scanned: &Arc<dyn TableProvider>| std::ptr::addr_eq(Arc::as_ptr(scanned), Arc::as_ptr(other));
+        scanned.as_ref().is_some_and(same)
+    };
+    if !is_same(&now) {
+        let again = schema.table(name.table()).await?;
+        let is_stable = again.is_some_and(|again| std::ptr::addr_eq(Arc::as_ptr(&again), Arc::as_ptr(&now)));
+        if is_stable {
+            return Ok(None);
+        }
+    }
+    if scan.source.schema() != table.schema {
+        log::warn!(
+            "table {name} has another schema than when it was pinned: quantiles run over the table itself"
+        );
+        return Ok(None);
+    }
+    Ok(Some(table))
+}
+
+/// Every operator on a card in `plan`, with the time of each kernel among its metrics.
+pub(super) fn with_kernel_times(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    use datafusion::common::tree_node::{Transformed, TreeNode};
+    let timed = plan.transform_down(|part| {
+        Ok(match part.downcast_ref::<PinnedQuantilesExec>() {
+            Some(exec) => Transformed::yes(Arc::new(exec.timed()) as Arc<dyn ExecutionPlan>),
+            None => Transformed::no(part),
+        })
+    })?;
+    Ok(timed.data)
+}

@@ -1,0 +1,743 @@
+//! Pinned tables: on a card against the CPU, bit by bit.
+//!
+//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, BooleanArray, Float16Array, Float32Array, Float64Array, Int64Array, PrimitiveArray,
+    RecordBatch,
+};
+use datafusion::arrow::buffer::NullBuffer;
+use datafusion::arrow::compute::{cast, concat_batches};
+use datafusion::arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Int8Type, Int16Type, Int32Type, TimeUnit,
+    TimestampMillisecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use datafusion::common::DataFusionError;
+use datafusion::prelude::SessionContext;
+use datafusion_quantiles::kernel::cuda::{Card, DeviceColumn, Report, Selection};
+use datafusion_quantiles::key::KeySpec;
+use datafusion_quantiles::pinned::{self, pin_table, unpin_table};
+use half::f16;
+
+use crate::patterns::{self, Pattern};
+use crate::support::*;
+
+/// Card 0; `None`: there is none, and the test said so.
+fn card() -> Option<Arc<Card>> {
+    match Card::get(0) {
+        Ok(card) => Some(card),
+        Err(error) if std::env::var("QUANTILES_REQUIRE_CUDA").is_ok_and(|value| value == "1") => {
+            panic!("QUANTILES_REQUIRE_CUDA=1, and there is no card: {error}")
+        }
+        Err(error) => {
+            skipped(&error.strip_backtrace());
+            None
+        }
+    }
+}
+
+fn primitive<T: ArrowPrimitiveType>(words: &[i64], of: impl Fn(i64) -> T::Native) -> ArrayRef {
+    Arc::new(PrimitiveArray::<T>::from_iter_values(
+        words.iter().map(|word| of(*word)),
+    ))
+}
+
+/// One column for each kind of words on a card, and some more types, from the same words.
+fn columns(pattern: Pattern, len: usize, seed: u64) -> Vec<(&'static str, ArrayRef)> {
+    let words = pattern.words(len, seed);
+    let floats = pattern.floats(len, seed);
+    let fold = |word: i64| word ^ (word >> 32);
+    let f16s: Vec<f16> = floats.iter().map(|x| f16::from_f64(*x)).collect();
+    let f32s: Vec<f32> = floats.iter().map(|x| *x as f32).collect();
+    let decimals =
+        PrimitiveArray::<Decimal128Type>::from_iter_values(words.iter().map(|word| i128::from(*word) << 50));
+    vec![
+        (
+            "b",
+            Arc::new(BooleanArray::from_iter(
+                words.iter().map(|word| Some(fold(*word) & 4 != 0)),
+            )),
+        ),
+        ("i8", primitive::<Int8Type>(&words, |word| fold(word) as i8)),
+        ("u8", primitive::<UInt8Type>(&words, |word| fold(word) as u8)),
+        ("i16", primitive::<Int16Type>(&words, |word| fold(word) as i16)),
+        ("u16", primitive::<UInt16Type>(&words, |word| fold(word) as u16)),
+        ("f16", Arc::new(Float16Array::from(f16s))),
+        ("i32", primitive::<Int32Type>(&words, |word| fold(word) as i32)),
+        ("u32", primitive::<UInt32Type>(&words, |word| fold(word) as u32)),
+        ("f32", Arc::new(Float32Array::from(f32s))),
+        (
+            "date",
+            primitive::<Date32Type>(&words, |word| (fold(word) % 100_000) as i32),
+        ),
+        (
+            "i64",
+            primitive::<datafusion::arrow::datatypes::Int64Type>(&words, |word| word),
+        ),
+        ("u64", primitive::<UInt64Type>(&words, |word| word as u64)),
+        ("f64", Arc::new(Float64Array::from(floats))),
+        (
+            "ts",
+            primitive::<TimestampMillisecondType>(&words, |word| word >> 8),
+        ),
+        ("dec", Arc::new(decimals.with_precision_and_scale(38, 3).unwrap())),
+    ]
+}
+
+/// The same with about a third of the rows NULL, each column in its own rows.
+fn with_nulls(columns: Vec<(&'static str, ArrayRef)>) -> Vec<(&'static str, ArrayRef)> {
+    columns
+        .into_iter()
+        .enumerate()
+        .map(|(number, (name, array))| {
+            let random = pseudo_random(array.len(), number as u64 + 1);
+            let valid = NullBuffer::from_iter(random.map(|word| word % 3 != 0));
+            let data = array.to_data().into_builder().nulls(Some(valid)).build().unwrap();
+            (name, datafusion::arrow::array::make_array(data))
+        })
+        .collect()
+}
+
+fn percentiles() -> String {
+    let list: Vec<_> = (0..=100)
+        .map(|percent| (f64::from(percent) / 100.0).to_string())
+        .collect();
+    format!("[{}]", list.join(", "))
+}
+
+async fn set(ctx: &SessionContext, option: &str, value: &str) {
+    query(ctx, &format!("SET quantiles.{option} = '{value}'"))
+        .await
+        .unwrap();
+}
+
+/// The answer on the card and the one on the CPU, which must be one: every bit.
+async fn same_on_both(ctx: &SessionContext, sql: &str, what: &str) {
+    set(ctx, "device", "cuda").await;
+    let plan = physical_plan(ctx, sql).await;
+    assert!(
+        plan.starts_with("PinnedQuantilesExec: device=cuda:0"),
+        "{what}: {plan}"
+    );
+    let on_card = query(ctx, sql)
+        .await
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
+    set(ctx, "device", "cpu").await;
+    let plan = physical_plan(ctx, sql).await;
+    assert!(plan.starts_with("QuantilesExec"), "{what}: {plan}");
+    let on_cpu = query(ctx, sql).await.unwrap();
+    set(ctx, "device", "auto").await;
+    let (on_card, on_cpu) = (one(&on_card), one(&on_cpu));
+    for (number, (card, cpu)) in on_card.columns().iter().zip(on_cpu.columns()).enumerate() {
+        // Data compare by their bytes: NaN is NaN, and 0.0 is not -0.0.
+        assert!(
+            card.to_data() == cpu.to_data(),
+            "{what}, call {number}: {card:?} on the card, {cpu:?} on the CPU"
+        );
+    }
+}
+
+fn one(batches: &[RecordBatch]) -> RecordBatch {
+    concat_batches(&batches[0].schema(), batches).unwrap()
+}
+
+async fn pinned(ctx: &SessionContext, rows: &RecordBatch, partitions: usize) {
+    register(ctx, "t", rows, partitions, 4000);
+    let names: Vec<_> = rows
+        .schema_ref()
+        .fields()
+        .iter()
+        .map(|field| field.name().clone())
+        .collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    pin_table(ctx, "t", &names).await.unwrap();
+}
+
+/// Many ranks at once, from both ends.
+fn calls(rows: &RecordBatch) -> String {
+    let all = percentiles();
+    let names = rows
+        .schema_ref()
+        .fields()
+        .iter()
+        .map(|field| field.name().clone());
+    let calls = names.map(|x| {
+        format!("exact_quantiles({x}, {all}), exact_quantiles([0.3, 0.001]) WITHIN GROUP (ORDER BY {x} DESC)")
+    });
+    format!("SELECT {} FROM t", calls.collect::<Vec<_>>().join(", "))
+}
+
+/// Every method that the type has.
+fn methods(rows: &RecordBatch) -> String {
+    let names = rows
+        .schema_ref()
+        .fields()
+        .iter()
+        .map(|field| field.name().clone());
+    let calls = names.flat_map(|x| {
+        ["lower", "higher", "nearest", "linear", "midpoint"]
+            .map(|method| format!("exact_quantiles({x}, [0.07, 0.999, 0.5], '{method}')"))
+    });
+    format!("SELECT {} FROM t", calls.collect::<Vec<_>>().join(", "))
+}
+
+async fn every_type(patterns: &[Pattern]) {
+    if card().is_none() {
+        return;
+    }
+    for pattern in patterns {
+        for len in [0, 1, 2, 3, 31, 1000, 4097, 16_385, 100_003] {
+            for nulls in [false, true] {
+                let what = format!("{pattern:?}, {len} rows, nulls: {nulls}");
+                let ctx = session(3);
+                let columns = columns(*pattern, len, len as u64);
+                let rows = batch(if nulls { with_nulls(columns) } else { columns });
+                pinned(&ctx, &rows, 3).await;
+                same_on_both(&ctx, &calls(&rows), &what).await;
+                if len == 1000 {
+                    same_on_both(&ctx, &methods(&rows), &what).await;
+                }
+                unpin_table(&ctx, "t").unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_type_first_patterns() {
+    every_type(&patterns::ALL[..3]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_type_second_patterns() {
+    every_type(&patterns::ALL[3..6]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_type_third_patterns() {
+    every_type(&patterns::ALL[6..9]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_type_last_patterns() {
+    every_type(&patterns::ALL[9..]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_that_mislead_samples() {
+    if card().is_none() {
+        return;
+    }
+    for pattern in patterns::ALL {
+        let rows = 3_333_333;
+        let wanted = ["f32", "f64", "i64", "u32", "i16", "dec"];
+        let columns = columns(pattern, rows, 5)
+            .into_iter()
+            .filter(|(name, _)| wanted.contains(name));
+        let rows = batch(with_nulls(columns.collect()));
+        let ctx = session(2);
+        pinned(&ctx, &rows, 4).await;
+        same_on_both(&ctx, &calls(&rows), &format!("{pattern:?}")).await;
+    }
+}
+
+/// `WHERE` and `FILTER`, decided on the card.
+#[tokio::test(flavor = "multi_thread")]
+async fn filters() {
+    if card().is_none() {
+        return;
+    }
+    let conditions = [
+        "i64 > 0",
+        "0 >= i64",
+        "f64 >= -0.0 AND f64 < 100.5",
+        "f64 > 0.0",
+        "f64 = CAST('NaN' AS DOUBLE)",
+        "f64 <> 0.0",
+        "f64 < 0.0 OR f64 = -0.0",
+        "f32 <= CAST(-0.0 AS REAL) AND NOT (f32 >= CAST(0 AS REAL))",
+        "f32 < CAST(3 AS REAL) OR f32 > CAST(100 AS REAL)",
+        "NOT (i32 BETWEEN -100 AND 1000000)",
+        "i32 NOT IN (1, 2, 3, 42)",
+        "i8 IN (1, 2, 3, -4, 100) OR b",
+        "NOT b AND u8 <> 7",
+        "i64 IS NULL",
+        "(i64 IS NOT NULL AND u16 > 100) OR NOT (b OR i16 IS NULL)",
+        "(i64 > 0 OR i32 > 0) AND (u32 > 1000 OR NOT b) AND (f64 > 0 OR (i8 > 0 AND i16 > 0))",
+        "dec >= 5.125",
+        "dec < 0 OR dec IS NULL",
+        "date < DATE '2000-01-01'",
+        "ts <> TIMESTAMP '1970-01-01T00:00:00'",
+        "i64 > 9223372036854775806",
+    ];
+    for pattern in [
+        Pattern::Random,
+        Pattern::FewDistinct,
+        Pattern::Extremes,
+        Pattern::AllEqual,
+    ] {
+        for len in [1, 33, 1000, 70_001] {
+            for nulls in [false, true] {
+                let ctx = session(3);
+                let columns = columns(pattern, len, 77);
+                pinned(&ctx, &batch(if nulls { with_nulls(columns) } else { columns }), 3).await;
+                for condition in conditions {
+                    let what = format!("{condition}, {pattern:?}, {len} rows, nulls: {nulls}");
+                    let sql = format!(
+                        "SELECT exact_quantiles(f64, [0, 0.3, 1]), exact_quantiles(i64, 0.5, 'linear'), \
+                         exact_quantiles(i8, 0.9), exact_quantiles(dec, 0.2) FROM t WHERE {condition}"
+                    );
+                    same_on_both(&ctx, &sql, &what).await;
+                    let sql = format!(
+                        "SELECT exact_quantiles(f32, [0, 0.3, 1]) FILTER (WHERE {condition}), exact_quantiles(f32, 0.5), \
+                         exact_quantiles(u64, 0.5) FILTER (WHERE i32 > 5) FROM t AS a WHERE a.i16 < 1000"
+                    );
+                    same_on_both(&ctx, &sql, &what).await;
+                }
+                unpin_table(&ctx, "t").unwrap();
+            }
+        }
+    }
+    // What the card cannot decide runs over the table.
+    let ctx = session(2);
+    pinned(&ctx, &batch(columns(Pattern::Random, 1000, 1)), 2).await;
+    for condition in [
+        "i64 > i32",
+        "i64 % 2 = 0",
+        "f64 IN (1, 2, 3, 4, 5)",
+        "random() < 0.5",
+    ] {
+        let plan = physical_plan(
+            &ctx,
+            &format!("SELECT exact_quantiles(i64, 0.5) FROM t WHERE {condition}"),
+        )
+        .await;
+        assert!(plan.starts_with("QuantilesExec"), "{plan}");
+    }
+    let plan = physical_plan(
+        &ctx,
+        "SELECT exact_quantiles(i64, 0.5) FROM t WHERE i32 > 5 AND b",
+    )
+    .await;
+    assert!(plan.contains("columns=[i64], "), "{plan}");
+    assert!(plan.contains("where=[t.i32 > Int32(5) AND t.b]"), "{plan}");
+}
+
+/// More than one launch has room for, and the order of `ORDER BY`, in which NaNs differ.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_ranks_and_built_in_functions() {
+    if card().is_none() {
+        return;
+    }
+    let ctx = session(2);
+    let rows = batch(columns(Pattern::Random, 200_001, 9));
+    pinned(&ctx, &rows, 2).await;
+    let many: Vec<_> = (0..2500).map(|i| format!("{}", f64::from(i) / 2499.0)).collect();
+    let sql = format!(
+        "SELECT exact_quantiles(f64, [{0}]), exact_quantiles(u8, [{0}]) FROM t",
+        many.join(", ")
+    );
+    same_on_both(&ctx, &sql, "2500 ranks").await;
+    set(&ctx, "replace_builtins", "true").await;
+    same_on_both(&ctx, "SELECT median(dec) FROM t", "median of decimals").await;
+    for x in ["f16", "f32", "f64"] {
+        let sql = format!("SELECT median({x}), percentile_cont(0.9) WITHIN GROUP (ORDER BY {x}) FROM t");
+        same_on_both(&ctx, &sql, x).await;
+    }
+}
+
+/// Cards with less shared memory, and workspaces that are far too small.
+#[test]
+fn small_cards() {
+    if card().is_none() {
+        return;
+    }
+    for shared in [64 << 10, 99 << 10, 163 << 10, usize::MAX] {
+        let card = Arc::new(Card::open(0, Some(shared)).unwrap());
+        for pattern in [
+            Pattern::Random,
+            Pattern::Clusters,
+            Pattern::HalfEqual,
+            Pattern::Sorted,
+            Pattern::Zipf,
+        ] {
+            for (name, array) in columns(pattern, 300_007, 3) {
+                if !["f32", "f64", "i64", "i8", "f16", "dec"].contains(&name) {
+                    continue;
+                }
+                let what = format!("{shared} bytes, {pattern:?}, {name}");
+                let spec = KeySpec::try_new(array.data_type()).unwrap();
+                let column =
+                    DeviceColumn::upload(&card, array.data_type(), std::slice::from_ref(&array)).unwrap();
+                let mut keys = spec.keys(&array).unwrap();
+                keys.sort_unstable();
+                let ranks: Vec<u64> = (0..150).map(|i| 1 + i * (keys.len() as u64 - 1) / 149).collect();
+                let expected: Vec<_> = ranks.iter().map(|rank| keys[*rank as usize - 1]).collect();
+                for room in [None, Some(3 << 20)] {
+                    card.release_workspace();
+                    let selection = Selection {
+                        column: &column,
+                        spec: &spec,
+                        mask: None,
+                        limit: room.map(|room| card.held_bytes() + room),
+                        timed: false,
+                    };
+                    let mut report = Report::default();
+                    let found = selection
+                        .keys(&ranks, &mut report)
+                        .unwrap_or_else(|error| panic!("{what}: {error}"));
+                    assert!(found == expected, "{what}, room {room:?}: {report:?}");
+                }
+                card.release_workspace();
+                drop(column);
+                assert_eq!(card.held_bytes(), 0, "{what}");
+            }
+        }
+    }
+}
+
+/// What a statement gives, of this crate or of DataFusion.
+async fn run(ctx: &SessionContext, sql: &str) -> Vec<RecordBatch> {
+    let frame = pinned::sql(ctx, sql).await;
+    let frame = frame.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    frame.collect().await.unwrap()
+}
+
+/// A table of columns made of `value`, which runs through `range`.
+async fn make(ctx: &SessionContext, table: &str, columns: &str, range: &str) {
+    run(
+        ctx,
+        &format!("CREATE TABLE {table} AS SELECT {columns} FROM generate_series({range})"),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pinned_tables_are_snapshots() {
+    let Some(card) = card() else { return };
+    let ctx = session(2);
+    let ask = "SELECT exact_quantiles(x, [0, 1]) FROM s";
+    make(&ctx, "s", "value AS x, -value AS y", "1, 1000").await;
+    run(&ctx, "PIN TABLE s (x)").await;
+    let shown = run(&ctx, "SHOW PINNED").await;
+    let expected = format!("datafusion.public.s | x | 1000 | 8000 | cuda:0 | {}", card.name());
+    assert_eq!(texts(&shown), [expected]);
+    assert_eq!(row(&ctx, ask).await, "[1, 1000]");
+    run(&ctx, "INSERT INTO s VALUES (0, 0), (5000, 0)").await;
+    assert_eq!(row(&ctx, ask).await, "[1, 1000]");
+    // Not on the card: other columns, groups, other aggregates, parts of the rows.
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(y, [0, 1]) FROM s").await,
+        "[-1000, 0]"
+    );
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(x, 1), count(*) FROM s").await,
+        "5000 | 1002"
+    );
+    assert_eq!(row(&ctx, "SELECT exact_quantiles(x + 1, 1) FROM s").await, "5001");
+    assert_eq!(
+        row(
+            &ctx,
+            "SELECT exact_quantiles(x, 1) FROM (SELECT x FROM s LIMIT 5000)"
+        )
+        .await,
+        "5000"
+    );
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(DISTINCT x, 1) FROM s").await,
+        "5000"
+    );
+    // Under other names, and through a view, it is the same column.
+    assert_eq!(
+        row(
+            &ctx,
+            "SELECT exact_quantiles(b, 1) FROM (SELECT x AS b FROM s) AS q"
+        )
+        .await,
+        "1000"
+    );
+    run(&ctx, "CREATE VIEW v AS SELECT y AS x, x AS y FROM s").await;
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(x, 1), exact_quantiles(y, 0) FROM v").await,
+        "0 | 0"
+    );
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(y, [0, 1]) FROM v").await,
+        "[1, 1000]"
+    );
+    set(&ctx, "device", "cpu").await;
+    assert_eq!(row(&ctx, ask).await, "[0, 5000]");
+    set(&ctx, "device", "cuda:7").await;
+    assert_eq!(row(&ctx, ask).await, "[0, 5000]");
+    set(&ctx, "device", "auto").await;
+    // Another table of the name and schema; of another schema; of no schema at all.
+    run(&ctx, "DROP TABLE s").await;
+    assert!(
+        error(&ctx, ask)
+            .await
+            .contains("table 'datafusion.public.s' not found")
+    );
+    make(&ctx, "s", "value AS x, value AS y", "7, 8").await;
+    assert_eq!(row(&ctx, ask).await, "[1, 1000]");
+    run(&ctx, "DROP TABLE s").await;
+    make(&ctx, "s", "CAST(value AS INT) AS x, value AS y", "7, 8").await;
+    assert_eq!(row(&ctx, ask).await, "[7, 8]");
+    // A name that means another table by now.
+    run(&ctx, "DROP TABLE s").await;
+    make(&ctx, "s", "value AS x, value AS y", "20, 30").await;
+    run(&ctx, "CREATE SCHEMA other").await;
+    make(&ctx, "other.s", "value AS x, value AS y", "40, 50").await;
+    run(&ctx, "CREATE VIEW w AS SELECT x FROM s").await;
+    run(&ctx, "PIN TABLE other.s (x)").await;
+    run(&ctx, "SET datafusion.catalog.default_schema = 'other'").await;
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(x, [0, 1]) FROM s").await,
+        "[40, 50]"
+    );
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(x, [0, 1]) FROM public.w").await,
+        "[20, 30]"
+    );
+    run(&ctx, "SET datafusion.catalog.default_schema = 'public'").await;
+    // Pinned again: what is there now.
+    run(&ctx, "PIN TABLE s (y, x)").await;
+    assert_eq!(row(&ctx, ask).await, "[20, 30]");
+    run(&ctx, "UNPIN TABLE s").await;
+    run(&ctx, "UNPIN TABLE other.s").await;
+    assert!(texts(&run(&ctx, "SHOW PINNED").await).is_empty());
+    assert!(physical_plan(&ctx, ask).await.starts_with("QuantilesExec"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_says_what_ran() {
+    let Some(card) = card() else { return };
+    let ctx = session(2);
+    let rows = batch(columns(Pattern::Random, 100_003, 1));
+    pinned(&ctx, &rows, 2).await;
+    let sql = "SELECT exact_quantiles(f32, [0.5, 0.9]), exact_quantiles(f32, 0.1), exact_quantiles(i64, 0.5) FROM t";
+    let first = format!(
+        "PinnedQuantilesExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[f32, i64], \
+         calls=[exact_quantiles(f32@0, [0.5, 0.9], disc), exact_quantiles(f32@0, 0.1, disc), \
+         exact_quantiles(i64@1, 0.5, disc)]",
+        card.name()
+    );
+    let plan = physical_plan(&ctx, sql).await;
+    assert!(
+        plan.starts_with(&format!("{first}, input=[if the card fails]\n  QuantilesExec")),
+        "{plan}"
+    );
+    set(&ctx, "device", "cuda").await;
+    assert_eq!(physical_plan(&ctx, sql).await, first);
+    set(&ctx, "strategy", "dibms").await;
+    assert!(
+        physical_plan(&ctx, sql)
+            .await
+            .starts_with("QuantilesExec: strategy=dibms")
+    );
+    set(&ctx, "strategy", "auto").await;
+    let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+    for expected in [
+        "kernels=20",
+        "bytes_read=1.20 M",
+        "bytes_to_card=32",
+        "card_time=",
+        "ss_count_time=",
+        "ss_deepen_time=",
+        "deepened=0",
+        "output_rows=1",
+    ] {
+        assert!(analyzed.contains(expected), "{expected} in {analyzed}");
+    }
+}
+
+async fn rows_joined(ctx: &SessionContext, sql: &str) -> String {
+    rows(ctx, sql).await.join("\n")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_at_the_same_time() {
+    if card().is_none() {
+        return;
+    }
+    let ctx = session(2);
+    let rows = batch(columns(Pattern::Zipf, 500_000, 2));
+    pinned(&ctx, &rows, 2).await;
+    let sql = "SELECT exact_quantiles(f64, [0.1, 0.5]), exact_quantiles(u16, 0.75) FROM t";
+    let expected = row(&ctx, sql).await;
+    let tasks = (0..16).map(|_| {
+        let ctx = ctx.clone();
+        tokio::spawn(async move { row(&ctx, sql).await })
+    });
+    for answer in futures::future::join_all(tasks).await {
+        assert_eq!(answer.unwrap(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_memory() {
+    let Some(card) = card() else { return };
+    let ctx = session(2);
+    let rows = batch(vec![(
+        "x",
+        Arc::new(Int64Array::from_iter_values(0..1_000_000)) as ArrayRef,
+    )]);
+    register(&ctx, "t", &rows, 2, 4000);
+    set(&ctx, "cuda_memory_limit", "1k").await;
+    let error = pin_table(&ctx, "t", &["x"]).await.unwrap_err();
+    assert!(
+        matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("quantiles.cuda_memory_limit"),
+        "{error}"
+    );
+    // More than any card has.
+    set(&ctx, "cuda_memory_limit", "none").await;
+    let error = card.allocate(1 << 45, None).unwrap_err();
+    assert!(matches!(error, DataFusionError::ResourcesExhausted(_)), "{error}");
+    card.check().unwrap();
+    // The column fits, and nothing to work in.
+    pin_table(&ctx, "t", &["x"]).await.unwrap();
+    card.release_workspace();
+    set(&ctx, "cuda_memory_limit", "1k").await;
+    set(&ctx, "device", "cuda").await;
+    let sql = "SELECT exact_quantiles(x, 0.5) FROM t";
+    let refused = query(&ctx, sql)
+        .await
+        .map(|_| ())
+        .map_err(|error| error.find_root().strip_backtrace());
+    // Another test may have left a workspace that is large enough.
+    assert!(refused.is_ok() || refused.unwrap_err().contains("quantiles.cuda_memory_limit"));
+    set(&ctx, "device", "auto").await;
+    assert_eq!(row(&ctx, sql).await, "499999");
+}
+
+/// What is wrong with a statement is said on every machine.
+#[tokio::test]
+async fn mistakes() {
+    let ctx = session(2);
+    let rows = batch(vec![
+        (
+            "x",
+            cast(
+                &Int64Array::from_iter_values(0..10),
+                &DataType::Timestamp(TimeUnit::Second, None),
+            )
+            .unwrap(),
+        ),
+        (
+            "s",
+            cast(&Int64Array::from_iter_values(0..10), &DataType::Utf8).unwrap(),
+        ),
+    ]);
+    register(&ctx, "t", &rows, 2, 4);
+    for (sql, expected) in [
+        ("PIN TABLE nowhere (x)", "No table named 'nowhere'"),
+        (
+            "PIN TABLE t (y)",
+            "table datafusion.public.t has no column y: there are x, s",
+        ),
+        (
+            "PIN TABLE t (x, x)",
+            "column x of table datafusion.public.t is named twice",
+        ),
+        (
+            "PIN TABLE t (x, s)",
+            "column s of table datafusion.public.t cannot be pinned: values of type Utf8",
+        ),
+        ("UNPIN TABLE t", "table datafusion.public.t is not pinned"),
+        ("PIN t (x)", "Expected: TABLE, found: t at Line: 1, Column: 5"),
+    ] {
+        let error = pinned::sql(&ctx, sql).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{sql}: {error}");
+    }
+    set(&ctx, "device", "cpu").await;
+    let refused = pinned::sql(&ctx, "PIN TABLE t (x)")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("quantiles.device is 'cpu'"), "{refused}");
+    set(&ctx, "device", "cuda:1000").await;
+    let refused = pinned::sql(&ctx, "PIN TABLE t (x)")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("there is no card cuda:1000") || refused.contains("no NVIDIA driver"),
+        "{refused}"
+    );
+    assert!(
+        pinned::sql(&ctx, "SHOW PINNED")
+            .await
+            .unwrap()
+            .collect()
+            .await
+            .unwrap()[0]
+            .num_rows()
+            == 0
+    );
+    // All that is not about pinned tables is as ever, with and without a card.
+    for device in ["auto", "cpu", "cuda", "cuda:1000"] {
+        set(&ctx, "device", device).await;
+        let answer = pinned::sql(&ctx, "SELECT exact_quantiles(s, 0.5) FROM t")
+            .await
+            .unwrap()
+            .collect()
+            .await;
+        assert_eq!(texts(&answer.unwrap()), ["4"]);
+    }
+}
+
+/// Faults, in a process of their own: failpoints belong to the whole process.
+#[test]
+fn faults() {
+    if card().is_none() {
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "cuda::faults_in_a_process", "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let output =
+        String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && output.contains("1 passed"), "{output}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by the test `faults`"]
+async fn faults_in_a_process() {
+    let ctx = session(2);
+    query(
+        &ctx,
+        "CREATE TABLE t AS SELECT value AS x FROM generate_series(1, 1000)",
+    )
+    .await
+    .unwrap();
+    fail::cfg("quantiles::cuda_open", "return(the card is away)").unwrap();
+    let error = pinned::sql(&ctx, "PIN TABLE t (x)")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("the card is away"), "{error}");
+    fail::remove("quantiles::cuda_open");
+    pinned::sql(&ctx, "PIN TABLE t (x)").await.unwrap();
+    query(&ctx, "INSERT INTO t VALUES (5000)").await.unwrap();
+    let sql = "SELECT exact_quantiles(x, 1) FROM t";
+    for phase in ["cuda_select", "cuda_compile"] {
+        fail::cfg(format!("quantiles::{phase}"), "return(broken)").unwrap();
+        // The table itself, by the CPU.
+        assert_eq!(row(&ctx, sql).await, "5000", "{phase}");
+        let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+        assert!(analyzed.contains("cuda_fallback=1"), "{phase}: {analyzed}");
+        set(&ctx, "device", "cuda").await;
+        let failed = crate::support::error(&ctx, sql).await;
+        assert!(failed.contains("broken"), "{phase}: {failed}");
+        set(&ctx, "device", "auto").await;
+        fail::remove(format!("quantiles::{phase}"));
+    }
+    // Kernels are compiled at the first query, which comes now.
+    assert_eq!(row(&ctx, sql).await, "1000");
+}

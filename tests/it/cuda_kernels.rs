@@ -1,0 +1,131 @@
+//! Kernels compile for the architectures that are named; no card is needed, only NVRTC.
+
+use std::collections::BTreeSet;
+
+use datafusion_quantiles::kernel::cuda::source::{KernelFile, Program, Words};
+use datafusion_quantiles::kernel::cuda::{NVRTC_VARIABLE, Nvrtc, Shape};
+
+use crate::support::skipped;
+
+/// Bytes of shared memory that a block may have.
+const OTHERS: [(&str, usize); 6] = [
+    ("sm_75", 64 << 10),
+    ("sm_80", 163 << 10),
+    ("sm_86", 99 << 10),
+    ("sm_89", 99 << 10),
+    ("sm_100", 227 << 10),
+    ("sm_120", 99 << 10),
+];
+const H200: (&str, usize) = ("sm_90", 227 << 10);
+
+fn nvrtc() -> Option<&'static Nvrtc> {
+    match Nvrtc::get() {
+        Ok(nvrtc) => Some(nvrtc),
+        Err(error) if std::env::var_os(NVRTC_VARIABLE).is_some() => panic!("{error}"),
+        Err(error) => {
+            skipped(&format!("kernels are not compiled: {error}"));
+            None
+        }
+    }
+}
+
+/// What runs over values of `words` on a card with so much shared memory.
+fn selections(words: Words, shared: usize) -> [Program; 2] {
+    let shape = Shape::try_new(words, shared).unwrap();
+    [false, true].map(|masked| Program {
+        file: KernelFile::SampleSelect,
+        words,
+        masked,
+        batch: shape.batch,
+        descending: false,
+    })
+}
+
+/// What compares values of `words`.
+fn filter(words: Words) -> Program {
+    Program {
+        file: KernelFile::Filter,
+        words,
+        masked: false,
+        batch: 1,
+        descending: false,
+    }
+}
+
+fn compile(nvrtc: &Nvrtc, programs: &BTreeSet<(String, String)>, all: &[(Program, &str)]) {
+    assert_eq!(programs.len(), all.len(), "each once");
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((program, architecture)) =
+                    all.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+                {
+                    let cubin = nvrtc
+                        .cubin(program, architecture)
+                        .unwrap_or_else(|error| panic!("{program:?}: {error}"));
+                    assert_eq!(&cubin[..4], b"\x7fELF", "{program:?} for {architecture}");
+                }
+            });
+        }
+    });
+}
+
+fn distinct(all: &[(Program, &str)]) -> BTreeSet<(String, String)> {
+    let named =
+        |(program, architecture): &(Program, &str)| (format!("{program:?}"), (*architecture).to_owned());
+    all.iter().map(named).collect()
+}
+
+#[test]
+fn every_kernel_compiles_for_the_h200() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let (architecture, shared) = H200;
+    let mut all: Vec<_> = Words::ALL
+        .iter()
+        .flat_map(|words| selections(*words, shared))
+        .map(|program| (program, architecture))
+        .collect();
+    all.extend(Words::ALL.map(|words| (filter(words), architecture)));
+    // Float32 and Int64.
+    for words in [Words::ALL[8], Words::ALL[11]] {
+        for file in [KernelFile::Bucket, KernelFile::TopK, KernelFile::WarpSelect] {
+            let program = Program {
+                file,
+                words,
+                masked: true,
+                batch: 4,
+                descending: file != KernelFile::Bucket,
+            };
+            all.push((program, architecture));
+        }
+    }
+    compile(nvrtc, &distinct(&all), &all);
+}
+
+#[test]
+fn selections_compile_for_other_cards() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let all: Vec<_> = OTHERS
+        .iter()
+        .flat_map(|(architecture, shared)| {
+            let [_, masked] = selections(Words::ALL[8], *shared);
+            let [plain, _] = selections(Words::ALL[11], *shared);
+            [
+                (masked, *architecture),
+                (plain, *architecture),
+                (filter(Words::ALL[11]), *architecture),
+            ]
+        })
+        .collect();
+    compile(nvrtc, &distinct(&all), &all);
+}
+
+#[test]
+fn the_compiler_says_what_is_wrong() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let program = selections(Words::ALL[8], H200.1)[0];
+    let error = nvrtc.cubin(&program, "sm_1").unwrap_err().to_string();
+    assert!(error.contains("do not compile for sm_1"), "{error}");
+    assert!(error.contains("gpu-architecture"), "{error}");
+}
