@@ -78,7 +78,11 @@ impl SortKeys {
                 true => new_null_array(field.spec.data_type(), 1),
                 false => {
                     let word = field.word(key);
-                    let encoded = if field.descending { word } else { field.greatest() - word };
+                    let encoded = if field.descending {
+                        word
+                    } else {
+                        field.greatest() - word
+                    };
                     field.spec.to_array(&[encoded])?
                 }
             };

@@ -47,9 +47,16 @@ impl SharedFloor {
         *current = Some(key);
         self.risen.fetch_add(1, Ordering::Release);
         match &self.filter {
-            Some(filter) => filter.update(exceeding(&self.plan.by, &self.plan.keys.values(key)?)?),
+            Some(filter) => filter.update(self.exceeding(filter, key)?),
             None => Ok(()),
         }
+    }
+
+    /// What the filter says of its own expressions, which may be those of a scan with more columns.
+    fn exceeding(&self, filter: &DynamicFilterPhysicalExpr, key: KeyBits) -> Result<Arc<dyn PhysicalExpr>> {
+        let by = filter.children().into_iter().zip(&self.plan.by);
+        let by = by.map(|(expr, by)| PhysicalSortExpr::new(Arc::clone(expr), by.options));
+        exceeding(&by.collect::<Vec<_>>(), &self.plan.keys.values(key)?)
     }
 
     /// The floor, if it rose since `seen`, which is brought up to date.
@@ -119,7 +126,7 @@ fn equal(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Arc<dyn PhysicalE
 
 #[cfg(test)]
 mod tests {
-    use datafusion::arrow::array::{AsArray, Float64Array, Int32Array, RecordBatch};
+    use datafusion::arrow::array::{Array, AsArray, Float64Array, Int32Array, RecordBatch};
     use datafusion::arrow::compute::SortOptions;
     use datafusion::physical_expr::LexOrdering;
     use datafusion::physical_expr::expressions::col;
@@ -129,7 +136,16 @@ mod tests {
     /// The filter passes exactly the rows whose key is greater, for each row as the floor.
     #[test]
     fn filters_are_in_the_order_of_keys() {
-        let ints = [Some(1), None, Some(i32::MIN), Some(7), None, Some(7), Some(i32::MAX), Some(1)];
+        let ints = [
+            Some(1),
+            None,
+            Some(i32::MIN),
+            Some(7),
+            None,
+            Some(7),
+            Some(i32::MAX),
+            Some(1),
+        ];
         let floats = [f64::NAN, 0.0, -f64::NAN, -0.0, f64::INFINITY, 1.5, -1.5, f64::NAN];
         let floats = floats.iter().enumerate().map(|(i, x)| (i != 4).then_some(*x));
         let batch = RecordBatch::try_from_iter_with_nullable([

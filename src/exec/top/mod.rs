@@ -9,7 +9,11 @@
 //! ```
 
 mod floor;
+#[cfg(feature = "parquet")]
+mod late;
 mod plan;
+#[cfg(feature = "parquet")]
+mod rows;
 mod run;
 mod scan;
 mod store;
@@ -30,6 +34,8 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 
+#[cfg(feature = "parquet")]
+pub use self::late::LateFetchExec;
 use self::plan::TopPlan;
 
 /// The first `k` rows in the order of expressions of fixed width, 128 bits together at most. One partition, in order;
@@ -53,7 +59,7 @@ pub struct TopKByExec {
 
 impl TopKByExec {
     /// The first `k` rows of all partitions of `input` in the order `by`; `filter` is kept up to date with the bound that
-    /// rows must exceed. `None` if `k` is 0 or 128 bits do not hold what rows are ordered by.
+    /// rows must exceed: its children are the expressions of `by`, over whatever scan it was made for. `None` if `k` is 0 or 128 bits do not hold what rows are ordered by.
     ///
     /// # Errors
     /// DataFusion's, if an expression is not one over `input`.
@@ -63,6 +69,7 @@ impl TopKByExec {
         k: usize,
         filter: Option<Arc<DynamicFilterPhysicalExpr>>,
     ) -> Result<Option<Self>> {
+        let filter = filter.filter(|filter| filter.children().len() == by.len());
         let plan = TopPlan::try_new(by, k, input.schema())?.filter(|plan| plan.k > 0);
         plan.map(|plan| Self::over(input, Arc::new(plan), filter))
             .transpose()
@@ -186,7 +193,14 @@ impl ExecutionPlan for TopKByExec {
         let streams = streams.collect::<Result<Vec<_>>>()?;
         let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
         let (plan, filter) = (Arc::clone(&self.plan), self.filter.clone());
-        Ok(run::stream(plan, filter, streams, memory, &self.metrics, &context))
+        Ok(run::stream(
+            plan,
+            filter,
+            streams,
+            memory,
+            &self.metrics,
+            &context,
+        ))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

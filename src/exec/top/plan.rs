@@ -6,12 +6,15 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 
+use super::super::quantiles::comma_separated;
+use super::super::topk::in_words;
 use crate::key::{SortColumn, SortKeys};
 
 /// The first `k` rows of an order.
 #[derive(Debug)]
 pub(super) struct TopPlan {
     pub(super) by: LexOrdering,
+    columns: Vec<SortColumn>,
     pub(super) keys: SortKeys,
     pub(super) k: usize,
     pub(super) schema: SchemaRef,
@@ -35,12 +38,20 @@ impl TopPlan {
         if columns.iter().any(|column| column.data_type.is_null()) {
             return Ok(None);
         }
-        Ok(SortKeys::try_packed(&columns).map(|keys| Self { by, keys, k, schema }))
+        Ok(SortKeys::try_packed(&columns).map(|keys| Self {
+            by,
+            columns,
+            keys,
+            k,
+            schema,
+        }))
     }
 }
 
 impl fmt::Display for TopPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "k={}, by=[{}]", self.k, self.by)
+        let by = self.by.iter().zip(&self.columns);
+        let by = by.map(|(by, column)| in_words(&by.expr, column));
+        write!(f, "k={}, by=[{}]", self.k, comma_separated(by))
     }
 }

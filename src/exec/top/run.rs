@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::JoinSet;
+use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
@@ -23,7 +24,7 @@ use crate::exec::scan::in_order;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::top::{Best, Places};
 use crate::kernel::may_fail;
-use crate::key::Key;
+use crate::key::{Key, Width};
 
 /// The first rows of `streams`.
 pub(super) fn stream(
@@ -51,7 +52,7 @@ pub(super) fn stream(
     });
     let first = async move {
         let first = with_key!(width, K => first_rows::<K>(&shared, streams, memory).await)?;
-        Ok(first.batches(batch_rows, baseline))
+        Ok::<_, DataFusionError>(first.batches(batch_rows, baseline))
     };
     let batches = futures::stream::once(first).try_flatten();
     make_cooperative(Box::pin(RecordBatchStreamAdapter::new(schema, batches)))
@@ -71,7 +72,7 @@ impl FirstRows {
         self,
         batch_rows: usize,
         baseline: BaselineMetrics,
-    ) -> impl Stream<Item = Result<datafusion::arrow::record_batch::RecordBatch>> {
+    ) -> impl Stream<Item = Result<RecordBatch>> {
         let starts = (0..self.numbers.len()).step_by(batch_rows);
         futures::stream::iter(starts).map(move |from| {
             may_fail!("top_answer");
@@ -79,7 +80,9 @@ impl FirstRows {
             let _held = &self.memory;
             let _timer = baseline.elapsed_compute().timer();
             let to = self.numbers.len().min(from + batch_rows);
-            self.store.gather(&self.numbers[from..to]).record_output(&baseline)
+            self.store
+                .gather(&self.numbers[from..to])
+                .record_output(&baseline)
         })
     }
 }
@@ -130,5 +133,9 @@ fn merged<K: Key>(plan: &TopPlan, scans: Vec<TopScan<K>>, memory: MemoryReservat
         scan.memory.free();
     }
     let (_, numbers) = best.into_sorted()?;
-    Ok(FirstRows { store, numbers, memory })
+    Ok(FirstRows {
+        store,
+        numbers,
+        memory,
+    })
 }

@@ -194,7 +194,11 @@ impl<K: Key> TopScan<K> {
         // Old and new are there at the same time.
         let wanted = self.best.rows().len() as f64 / self.store.rows().max(1) as f64;
         let extra = self.memory.new_empty();
-        reserve(&extra, (self.store.bytes() as f64 * wanted) as usize, self.shared.plan.k)?;
+        reserve(
+            &extra,
+            (self.store.bytes() as f64 * wanted) as usize,
+            self.shared.plan.k,
+        )?;
         self.store.compact(self.best.rows_mut())
     }
 

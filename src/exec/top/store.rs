@@ -94,7 +94,10 @@ impl Store {
         let mut used: Vec<u32> = numbers.iter().map(|number| (number >> 32) as u32).collect();
         used.sort_unstable();
         used.dedup();
-        let chunks: Option<Vec<_>> = used.iter().map(|chunk| self.chunks.get(*chunk as usize)).collect();
+        let chunks: Option<Vec<_>> = used
+            .iter()
+            .map(|chunk| self.chunks.get(*chunk as usize))
+            .collect();
         let Some(chunks) = chunks else {
             return internal_err!("rows of {} chunks, of which some are gone", self.chunks.len());
         };
@@ -103,7 +106,10 @@ impl Store {
             (chunk, *number as u32 as usize)
         };
         let places: Vec<_> = numbers.iter().map(place).collect();
-        if places.iter().any(|(chunk, row)| *row >= chunks[*chunk].num_rows()) {
+        if places
+            .iter()
+            .any(|(chunk, row)| *row >= chunks[*chunk].num_rows())
+        {
             return internal_err!("a row behind the end of its chunk");
         }
         Ok(interleave_record_batch(&chunks, &places)?)

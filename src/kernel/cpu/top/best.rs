@@ -156,7 +156,10 @@ impl<K: Key> Best<K> {
         if ahead.len() / LOOKED_AT < self.k {
             return;
         }
-        let key = self.scratch.sampled(ahead, self.k).filter(|key| *key > self.floor);
+        let key = self
+            .scratch
+            .sampled(ahead, self.k)
+            .filter(|key| *key > self.floor);
         self.dense = key.is_some();
         if let Some(key) = key {
             (self.floor, self.ties, self.raised) = (key, true, true);
@@ -254,9 +257,7 @@ impl<K: Key> Best<K> {
     pub(crate) fn tighten(&mut self) -> Result<()> {
         self.drop_below();
         if self.keys.len() >= self.k {
-            let cut = self
-                .scratch
-                .exactly(&mut self.keys, &mut self.rows, self.k)?;
+            let cut = self.scratch.exactly(&mut self.keys, &mut self.rows, self.k)?;
             self.apply(cut);
         }
         self.fresh = 0;
@@ -292,7 +293,11 @@ impl<K: Key> Best<K> {
         let most = reached.min(self.full.max(buffer(self.k)).saturating_add(2 * CHUNK));
         let has_room = reached <= self.keys.capacity().min(self.rows.capacity());
         let grown = if has_room { 0 } else { most.saturating_mul(2) };
-        let cut = if reached < self.full { 0 } else { most.saturating_mul(2) };
+        let cut = if reached < self.full {
+            0
+        } else {
+            most.saturating_mul(2)
+        };
         grown
             .saturating_add(cut)
             .saturating_mul(size_of::<K>() + size_of::<u64>())

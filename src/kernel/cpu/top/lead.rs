@@ -120,7 +120,10 @@ mod tests {
                     let reaches = key > bound || (ties && key == bound);
                     let passes = places.binary_search(&(row as u32)).is_ok();
                     assert!(passes || !reaches, "{columns:?}: {row} for {bound:?}");
-                    assert!(columns.len() > 1 || passes == reaches, "{columns:?}: {row} for {bound:?}");
+                    assert!(
+                        columns.len() > 1 || passes == reaches,
+                        "{columns:?}: {row} for {bound:?}"
+                    );
                 }
             }
             let values = keys.values(bound.to_bits()).unwrap();
