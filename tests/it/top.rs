@@ -426,3 +426,153 @@ fn plain_of(table: &RecordBatch) -> SessionContext {
     register(&ctx, "t", table, 1, 8192);
     ctx
 }
+
+/// Files of `t` in a folder, each with so many of the rows.
+async fn files(ctx: &SessionContext, table: &RecordBatch, folder: &TempDir, count: usize) {
+    let rows = table.num_rows().div_ceil(count);
+    for file in 0..count {
+        let from = (file * rows).min(table.num_rows());
+        let part = table.slice(from, rows.min(table.num_rows() - from));
+        register(ctx, "part", &part, 1, 8192);
+        let path = folder.path().join(format!("{file}.parquet"));
+        let copy = format!(
+            "COPY part TO '{}' STORED AS PARQUET \
+             OPTIONS ('format.max_row_group_size' '50000', 'format.data_page_row_count_limit' '1000')",
+            path.display()
+        );
+        query(ctx, &copy).await.unwrap();
+    }
+    let path = folder.path().display();
+    query(
+        ctx,
+        &format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{path}/'"),
+    )
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wide_columns_are_fetched_late() {
+    for (pattern, count, partitions) in [
+        (Pattern::Random, 1, 2),
+        (Pattern::Random, 3, 2),
+        (Pattern::Sorted, 3, 1),
+        (Pattern::FewDistinct, 1, 3),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let ctx = session(partitions);
+        let table = numbers(200_000, pattern);
+        files(&ctx, &table, &folder, count).await;
+        query(&ctx, "SET datafusion.execution.batch_size = 100")
+            .await
+            .unwrap();
+        let off = session(1);
+        register(&off, "t", &table, 1, 8192);
+        for (columns, by, k) in [
+            ("id, text, x", "x DESC", 5),
+            ("text, x", "-x", 5),
+            ("text, x, id", "x % 5, x DESC NULLS FIRST", 1),
+        ] {
+            let sql = format!("SELECT {columns} FROM t ORDER BY {by} LIMIT {k}");
+            let plan = physical_plan(&ctx, &sql).await;
+            assert!(plan.contains("LateFetchExec: columns=["), "{plan}");
+            assert!(plan.contains(", file_row_index"), "{plan}");
+            assert_eq!(plan.contains("file_number"), count > 1, "{plan}");
+            let found = rows(&ctx, &sql).await;
+            let keys = format!("SELECT x FROM t ORDER BY {by} LIMIT {k}");
+            let all: Vec<String> = rows(&off, &format!("SELECT {columns} FROM t")).await;
+            let x = |row: &String| row.split(" | ").find_map(|value| value.parse::<i64>().ok());
+            let expected = rows(&off, &keys).await;
+            if columns.starts_with("text, x") {
+                let found: Vec<_> = found.iter().filter_map(x).map(|x| x.to_string()).collect();
+                assert_eq!(found, expected, "{sql}");
+            }
+            assert!(found.iter().all(|row| all.contains(row)), "{sql}: {found:?}");
+            let distinct: std::collections::HashSet<_> = found.iter().collect();
+            assert_eq!((distinct.len(), found.len()), (k, k), "{sql}: {found:?}");
+            all_is_given_back(&ctx).await;
+        }
+        let line = rows(&ctx, "EXPLAIN ANALYZE SELECT text, x FROM t ORDER BY x LIMIT 6")
+            .await
+            .join("\n");
+        assert!(
+            line.contains("fetched_rows=6") && line.contains("output_rows=6"),
+            "{line}"
+        );
+        // A filter in the scan has done its part when rows are fetched.
+        query(&ctx, "SET datafusion.execution.parquet.pushdown_filters = true")
+            .await
+            .unwrap();
+        let sql = "SELECT text, x FROM t WHERE id % 3 = 1 ORDER BY x LIMIT 4";
+        assert!(
+            physical_plan(&ctx, sql)
+                .await
+                .contains("LateFetchExec: columns=[")
+        );
+        let keys = "SELECT x FROM t WHERE id % 3 = 1 ORDER BY x LIMIT 4";
+        let found = rows(&ctx, sql).await;
+        let found: Vec<_> = found.iter().filter_map(|row| row.rsplit(" | ").next()).collect();
+        assert_eq!(found, rows(&off, keys).await);
+        query(&ctx, "SET datafusion.execution.parquet.pushdown_filters = false")
+            .await
+            .unwrap();
+        // Where it does not pay, columns come at once.
+        for sql in [
+            "SELECT text, x FROM t ORDER BY x LIMIT 1000",
+            "SELECT x FROM t ORDER BY x LIMIT 1",
+            "SELECT text, x FROM t WHERE id > 3 ORDER BY x LIMIT 1",
+        ] {
+            let plan = physical_plan(&ctx, sql).await;
+            assert!(
+                plan.contains("TopKByExec") && !plan.contains("LateFetchExec"),
+                "{sql}: {plan}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_changed_between_the_reads_are_an_error() {
+    use datafusion::catalog::memory::MemorySourceConfig;
+    use datafusion::physical_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
+
+    let folder = TempDir::new().unwrap();
+    let ctx = session(2);
+    let table = numbers(100_000, Pattern::Sorted);
+    files(&ctx, &table, &folder, 1).await;
+    let planned = ctx
+        .sql("SELECT x, text FROM t ORDER BY x DESC LIMIT 2")
+        .await
+        .unwrap();
+    let plan = planned.create_physical_plan().await.unwrap();
+    assert_eq!(plan.name(), "LateFetchExec");
+    let found = plan.children()[0].schema();
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+    // Another first read: keys and rows as it says.
+    let run = async |x: i64, row: i64| {
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from(vec![x])),
+            Arc::new(Int64Array::from(vec![row])),
+        ];
+        let batch = RecordBatch::try_new(Arc::clone(&found), columns).unwrap();
+        let input = MemorySourceConfig::try_new_exec(&[vec![batch]], Arc::clone(&found), None).unwrap();
+        let plan = Arc::clone(&plan).replace_children(vec![input], options).unwrap();
+        datafusion::physical_plan::collect(plan, ctx.task_ctx()).await
+    };
+    let x = |row: usize| Pattern::Sorted.words(100_000, 3)[row];
+    assert_eq!(
+        texts(&run(x(77_777), 77_777).await.unwrap()),
+        [format!("{} | row number 77777 of a table", x(77_777))]
+    );
+    for (key, row, said) in [
+        (x(77_777), 77_776, "x of a row is not what it was"),
+        (x(77_777), 100_000, "row 100000 of"),
+    ] {
+        let error = run(key, row).await.unwrap_err().to_string();
+        assert!(
+            error.contains(said) && error.contains("the input changed between two reads"),
+            "{error}"
+        );
+    }
+    all_is_given_back(&ctx).await;
+}

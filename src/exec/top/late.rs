@@ -34,7 +34,6 @@ use super::rows::{CHANGED, RowSource};
 use super::scan::reserve;
 use super::store::Store;
 use crate::exec::scan::in_order;
-use crate::kernel::may_fail;
 
 /// The rows that its input names, with all columns: the input has those that rows are ordered by, and where each row stands.
 ///
@@ -225,7 +224,6 @@ impl Fetch {
 
     /// The batches of all partitions of a scan of rows.
     async fn read(&self, numbers: &[u64]) -> Result<Vec<Vec<RecordBatch>>> {
-        may_fail!("top_fetch");
         let threads = self.context.session_config().target_partitions();
         let scan = self.rows.fetching(&self.schema, numbers, threads)?;
         let mut tasks = JoinSet::new();

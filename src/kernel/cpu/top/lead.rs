@@ -3,8 +3,29 @@
 use datafusion::arrow::array::Array;
 use datafusion::common::{Result, internal_datafusion_err};
 
+use super::super::dispatch::{Kernel, dispatch};
 use super::filter::{BLOCK, CHUNK, Masks, for_each_bit, passing};
-use crate::key::{Key, KeyBits, LeadBound, Least, Width, words};
+use crate::key::{Encoding, Key, KeyBits, LeadBound, Least, Width, words};
+
+/// Raw words as words of which larger ones come earlier.
+struct Words<'a, W> {
+    encoding: Encoding,
+    ascending: bool,
+    raw: &'a [W],
+    values: &'a mut [W],
+}
+
+impl<W: Key> Kernel for Words<'_, W> {
+    #[inline(always)]
+    fn run(self) {
+        self.encoding.encode(self.raw, self.values);
+        if self.ascending {
+            self.values
+                .iter_mut()
+                .for_each(|value| *value = W::MAX.minus(*value));
+        }
+    }
+}
 
 impl LeadBound<'_> {
     /// Appends the places of the rows of a first column that pass.
@@ -40,14 +61,15 @@ impl LeadBound<'_> {
     /// Appends the places of words that reach `least`; what lies under a NULL may be among them.
     fn reaching<W: Key>(&self, raw: &[W], least: KeyBits, ties: bool, places: &mut Vec<u32>) {
         let least = W::from_bits(least);
-        let encoding = self.spec.encoding();
         let (mut values, mut masks) = ([W::default(); CHUNK], Masks::default());
         for (from, chunk) in (0..).step_by(CHUNK).zip(raw.chunks(CHUNK)) {
             let values = &mut values[..chunk.len()];
-            encoding.encode(chunk, values);
-            if !self.descending {
-                values.iter_mut().for_each(|value| *value = W::MAX.minus(*value));
-            }
+            dispatch(Words {
+                encoding: self.spec.encoding(),
+                ascending: !self.descending,
+                raw: chunk,
+                values,
+            });
             passing(values, least, ties, &mut masks);
             let blocks = chunk.len().div_ceil(BLOCK);
             for (mask, at) in masks[..blocks].iter().zip((from..).step_by(BLOCK)) {
