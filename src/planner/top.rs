@@ -17,10 +17,13 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::physical_plan::{
+    ChildrenPropertiesMode, ExecutionPlan, ExecutionPlanProperties, ReplaceChildrenOptions,
+};
 
 use crate::config::QuantilesOptions;
 use crate::exec::TopKByExec;
@@ -50,8 +53,8 @@ impl PhysicalOptimizerRule for TopKByRule {
             if plan.is::<RecursiveQueryExec>() {
                 return Ok(Transformed::new(plan, false, TreeNodeRecursion::Jump));
             }
-            Ok(match top(&plan)? {
-                Some(top) => Transformed::yes(best_form(top)?),
+            Ok(match replaced(&plan)? {
+                Some(replaced) => Transformed::yes(replaced),
                 None => Transformed::no(plan),
             })
         })?;
@@ -86,20 +89,39 @@ fn best_form(top: TopKByExec) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(Arc::new(top))
 }
 
-/// The operator for a sort with a limit, or for the merge of such sorts.
-fn top(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<TopKByExec>> {
-    let (sort, k) = match plan.downcast_ref::<SortPreservingMergeExec>() {
-        Some(merge) => match (merge.input().downcast_ref::<SortExec>(), merge.fetch()) {
-            (Some(sort), Some(k)) if sort.expr() == merge.expr() => (sort, k),
-            _ => return Ok(None),
-        },
-        None => match plan.downcast_ref::<SortExec>() {
-            // One that gives a partition for each of its input's.
-            Some(sort) if sort.properties().output_partitioning().partition_count() > 1 => return Ok(None),
-            Some(sort) => (sort, sort.fetch().unwrap_or(0)),
-            None => return Ok(None),
-        },
+/// What stands in for a sort with a limit, or for the merge of such sorts, with projections between the two or not.
+fn replaced(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let Some(merge) = plan.downcast_ref::<SortPreservingMergeExec>() else {
+        return match plan.downcast_ref::<SortExec>() {
+            // One that gives a partition for each of its input's sorts only these.
+            Some(sort) if sort.properties().output_partitioning().partition_count() == 1 => {
+                top(sort, sort.fetch().unwrap_or(0))
+            }
+            _ => Ok(None),
+        };
     };
+    let (mut below, mut projections) = (merge.input(), Vec::new());
+    while let Some(projection) = below.downcast_ref::<ProjectionExec>() {
+        projections.push(below);
+        below = projection.input();
+    }
+    let (Some(sort), Some(k)) = (below.downcast_ref::<SortExec>(), merge.fetch()) else {
+        return Ok(None);
+    };
+    let Some(mut replaced) = top(sort, k)? else {
+        return Ok(None);
+    };
+    for projection in projections.into_iter().rev() {
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+        replaced = Arc::clone(projection).replace_children(vec![replaced], options)?;
+    }
+    let order = merge.expr().clone();
+    let is_same = replaced.equivalence_properties().ordering_satisfy(order)?;
+    Ok(is_same.then_some(replaced))
+}
+
+/// The first `k` rows of all partitions of a sort.
+fn top(sort: &SortExec, k: usize) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     // A sort without a limit of its own gives all rows to the merge.
     if !is_faster(k) || sort.fetch().is_some_and(|fetch| fetch < k) {
         return Ok(None);
@@ -117,7 +139,8 @@ fn top(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<TopKByExec>> {
         return Ok(None);
     }
     let filter = sort.dynamic_expressions_produced().into_iter().find_map(dynamic);
-    TopKByExec::try_new(Arc::clone(input), sort.expr().clone(), k, filter)
+    let top = TopKByExec::try_new(Arc::clone(input), sort.expr().clone(), k, filter)?;
+    top.map(best_form).transpose()
 }
 
 fn dynamic(expr: Arc<dyn PhysicalExpr>) -> Option<Arc<DynamicFilterPhysicalExpr>> {
