@@ -11,6 +11,7 @@
 //! Types that no integer of up to 128 bits can hold (strings, binary, lists, structs, 256-bit decimals) are ordered as
 //! byte strings, whose prefixes serve as keys.
 
+mod bound;
 mod bytes;
 mod fixed;
 mod single;
@@ -24,9 +25,12 @@ use datafusion::arrow::compute::{filter, is_not_null};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, plan_err};
 
+pub(crate) use bound::{LeadBound, Least};
 pub(crate) use bytes::{ByteSpec, PrefixKey};
 use fixed::Bits;
 pub(crate) use fixed::Encoding;
+#[cfg(test)]
+pub(crate) use fixed::tests::samples;
 pub(crate) use sort::{OrderBy, RowOrder, SortColumn, SortKeys};
 
 /// A key outside a lane: the key's bits, zero-extended to 128.

@@ -27,6 +27,7 @@ mod register;
 mod rewrite;
 mod staged;
 mod swap;
+mod top;
 mod topk;
 mod windows;
 
@@ -35,4 +36,5 @@ pub use node::QuantilesNode;
 pub use physical::QuantilesExtensionPlanner;
 pub use query_planner::QuantilesPlanner;
 pub use register::{SessionStateBuilderExt, register_all};
+pub use top::TopKByRule;
 pub use topk::TopKNode;

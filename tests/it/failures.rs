@@ -38,7 +38,7 @@ const PARTITIONED: [&str; 6] = [
 ];
 
 /// Every place that may fail. The ungrouped query has so many quantiles that every kind of round is asked for.
-const SHAPES: [Shape; 12] = [
+const SHAPES: [Shape; 13] = [
     Shape {
         strategy: "sample_select",
         sql: "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), count(*) FROM t",
@@ -165,6 +165,12 @@ const SHAPES: [Shape; 12] = [
             "topk_answer",
         ],
     },
+    Shape {
+        strategy: "sample_select",
+        sql: "SELECT x FROM t ORDER BY x DESC NULLS LAST LIMIT 100000",
+        limit: 256 << 20,
+        phases: &["top_scan", "top_compact", "top_merge", "top_answer"],
+    },
 ];
 
 /// Set in the process that fails.
@@ -277,6 +283,7 @@ async fn fail_at_each_phase(shape: &Shape) {
                     | "value_gather"
                     | "value_compare"
                     | "value_deal"
+                    | "top_merge"
             ) || (*phase, shape.limit) == ("group_answer", SHAPES[1].limit)
                 || (*phase, shape.limit) == ("topk_answer", SHAPES[1].limit);
             if is_single && when == "later" {
