@@ -15,7 +15,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use super::QuantilesNode;
 use super::rewrite::aggregate_call;
 use crate::exec::staged::{Rounds, StagedCall, StagedColumns, stages};
-use crate::functions::{ExactQuantiles, GkFunction, Guarded, constant_quantiles};
+use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy, constant_quantiles};
 use crate::key::KeySpec;
 use crate::select::StrategyName;
 use crate::select::quantile::Ask;
@@ -57,7 +57,8 @@ fn guarded(mut aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
     let mut found = None;
     for expr in &mut aggregate.aggr_expr {
         let is_ours = aggregate_call(expr).is_some_and(|call| {
-            ExactQuantiles::of(&call.func).is_some() || GkFunction::of(&call.func).is_some()
+            let func = &call.func;
+            ExactQuantiles::of(func).is_some() || GkFunction::of(func).is_some() || TopKBy::of(func).is_some()
         });
         if is_ours {
             found = Some(expr);
