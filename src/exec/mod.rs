@@ -26,9 +26,11 @@ mod values;
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;
 #[cfg(feature = "cuda")]
-pub use pinned::PinnedQuantilesExec;
+pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
-pub(crate) use pinned::PinnedSource;
+pub(crate) use pinned::{
+    PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall, PinnedWork,
+};
 pub use quantiles::QuantilesExec;
 pub use topk::GroupedTopKExec;
 pub(crate) use topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};

@@ -379,7 +379,7 @@ fn small_cards() {
                     card.release_workspace();
                     let selection = Selection {
                         column: &column,
-                        spec: &spec,
+                        words: column.words(&spec),
                         mask: None,
                         limit: room.map(|room| card.held_bytes() + room),
                         timed: false,
