@@ -80,6 +80,8 @@ pub struct QuantilesOptions {
 impl Default for QuantilesOptions {
     fn default() -> Self {
         Self {
+            cuda_memory_limit: None,
+            device: DeviceChoice::default(),
             replace_builtins: false,
             strategy: StrategyName::default(),
             topk: true,

@@ -335,7 +335,7 @@ impl<W: Word> PartReader<W> {
         if self.ids.is_empty() {
             return Ok(());
         }
-        let keys = part_keys(plan.keys.width(), &run.run.columns[0].keys, part, file)?;
+        let keys = part_keys(plan.keys.width(), run.run.columns[0].keys()?, part, file)?;
         self.sieve.push(numbers.len(), &self.ids, &keys, &carried)
     }
 }
