@@ -28,9 +28,7 @@ pub use grouped::GroupedQuantilesExec;
 #[cfg(feature = "cuda")]
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
-pub(crate) use pinned::{
-    PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall, PinnedWork,
-};
+pub(crate) use pinned::{PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall, PinnedWork};
 pub use quantiles::QuantilesExec;
 pub use topk::GroupedTopKExec;
 pub(crate) use topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};

@@ -18,9 +18,7 @@ use datafusion::arrow::compute::SortOptions;
 use datafusion::catalog::Session;
 use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchemaRef, Result, internal_err};
-use datafusion::logical_expr::{
-    Aggregate, Expr, Extension, LogicalPlan, Sort, UserDefinedLogicalNodeCore,
-};
+use datafusion::logical_expr::{Aggregate, Expr, Extension, LogicalPlan, Sort, UserDefinedLogicalNodeCore};
 use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;

@@ -104,11 +104,7 @@ impl PinnedTopKCall {
         rows.extend(self.smallest(&ties, room, on)?);
         let without = wanted as usize - rows.len();
         keys.resize(wanted as usize, last);
-        Ok(Best {
-            keys,
-            rows,
-            without,
-        })
+        Ok(Best { keys, rows, without })
     }
 
     /// The rows of `ties` with the smallest values, at most `room` of them.
@@ -164,7 +160,10 @@ impl PinnedWork for PinnedTopK {
     }
 
     fn shown(&self, _table: &PinnedTable) -> String {
-        format!("calls=[{}]", comma_separated(self.0.iter().map(|call| &call.shown)))
+        format!(
+            "calls=[{}]",
+            comma_separated(self.0.iter().map(|call| &call.shown))
+        )
     }
 
     fn host_bytes(&self, table: &PinnedTable) -> usize {

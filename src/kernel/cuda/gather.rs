@@ -171,12 +171,24 @@ mod tests {
 
     #[test]
     fn bytes_become_arrays() {
-        let values: Vec<u8> = [5_i16, -7, 300].iter().flat_map(|value| value.to_le_bytes()).collect();
+        let values: Vec<u8> = [5_i16, -7, 300]
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
         let found = array(&DataType::Int16, &values, &[1, 0, 1]).unwrap();
-        assert_eq!(found.as_ref(), &Int16Array::from(vec![Some(5), None, Some(300)]) as &dyn Array);
+        assert_eq!(
+            found.as_ref(),
+            &Int16Array::from(vec![Some(5), None, Some(300)]) as &dyn Array
+        );
         let found = array(&DataType::Boolean, &[1, 0, 1], &[1, 1, 0]).unwrap();
-        assert_eq!(found.as_boolean(), &BooleanArray::from(vec![Some(true), Some(false), None]));
-        let values: Vec<u8> = [1_i128 << 100, -3].iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!(
+            found.as_boolean(),
+            &BooleanArray::from(vec![Some(true), Some(false), None])
+        );
+        let values: Vec<u8> = [1_i128 << 100, -3]
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
         let found = array(&DataType::Decimal128(38, 3), &values, &[1, 1]).unwrap();
         let expected = Decimal128Array::from(vec![1_i128 << 100, -3]).with_precision_and_scale(38, 3);
         assert_eq!(found.as_ref(), &expected.unwrap() as &dyn Array);

@@ -399,7 +399,6 @@ impl<'a> Prepared<'a> {
             unused: 0,
         }
     }
-
 }
 
 /// The room for copied keys and lists, as a fraction of what is best: 1, then less.

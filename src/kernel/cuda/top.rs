@@ -23,8 +23,6 @@ use crate::key::KeyBits;
 const THREADS: u32 = 1024;
 /// Threads of the blocks that read the column.
 const READING: u32 = 512;
-/// Vectors of 16 bytes that a thread holds at once.
-const BATCH: u32 = 4;
 /// Interleaved lists of candidates.
 const LANES: usize = 32;
 /// Shared memory that the selecting kernel uses beside what is asked for at the launch, at most.
@@ -145,7 +143,10 @@ impl TopSelection<'_> {
         let kth = selection.keys(&[rank], report)?;
         match (kth.first(), prepared.read(kth.first().copied(), report)?) {
             (Some(_), Some(top)) => Ok(top),
-            _ => internal_err!("{k} rows of {} are not to be found on the card", self.population()),
+            _ => internal_err!(
+                "{k} rows of {} are not to be found on the card",
+                self.population()
+            ),
         }
     }
 }
@@ -184,7 +185,8 @@ impl<'a> Prepared<'a> {
             file: KernelFile::TopK,
             words: selection.words,
             masked: selection.column.has_nulls() || selection.mask.is_some(),
-            batch: BATCH,
+            // Vectors that a thread holds at once: those of narrow values would not fit in registers.
+            batch: (selection.words.value_bytes() as u32).min(4),
             descending: selection.least,
         })?;
         let sizes = module.sizes(card, SIZES)?;
