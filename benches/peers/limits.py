@@ -75,7 +75,9 @@ def measured(command):
 
 def statements(file, numbers, strings):
     """Name, statement of dfq, statement of DuckDB."""
-    by = f"SELECT count(v), sum(v[1]), sum(v[3]) FROM (SELECT {{}} AS g, CALL AS v FROM '{file}' GROUP BY 1)"
+    # In cents: sums of integers are the same in every order.
+    sums = ", ".join(f"sum(CAST(round(v[{i}] * 100) AS BIGINT))" for i in (1, 2, 3))
+    by = f"SELECT count(v), {sums} FROM (SELECT {{}} AS g, CALL AS v FROM '{file}' GROUP BY 1)"
     for name, template, column, q in [
         ("3 of 1e8 Float64", f"SELECT CALL FROM '{numbers}'", "x", THREE),
         ("99 of 1e8 Float64", f"SELECT CALL FROM '{numbers}'", "x", PERCENTILES),

@@ -28,7 +28,7 @@ const USUAL_ROWS: usize = 1 << 17;
 /// All rows, in parts.
 pub(super) struct Parts<W> {
     shared: Arc<Shared>,
-    scans: Vec<Box<Many<W>>>,
+    scans: Vec<Many<W>>,
     next: AtomicUsize,
     memory: MemoryReservation,
     /// Of `memory`, what each worker may use.
@@ -47,7 +47,7 @@ impl<W: Word> Parts<W> {
         threads: usize,
     ) -> Result<(Self, usize)> {
         let scans = scans.into_iter().map(|scan| match scan.phase {
-            Phase::Many(many) => Ok(many),
+            Phase::Many(many) => Ok(*many),
             Phase::Few(_) => internal_err!("rows are not partitioned"),
         });
         let mut parts = Self {

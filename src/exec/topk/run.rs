@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::Result;
 use datafusion::common::runtime::JoinSet;
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::coop::make_cooperative;
@@ -121,7 +121,7 @@ impl<W: Word> Few<W> {
         let mut all = AnySieve::new(plan)?;
         for (scan, map) in scans.into_iter().zip(&self.maps) {
             let Phase::Few(mut sieve) = scan.phase else {
-                continue;
+                return internal_err!("rows are partitioned");
             };
             let best = sieve.take(map.len(), plan)?;
             let ids = repeated(&best.lengths)

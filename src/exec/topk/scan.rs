@@ -203,7 +203,7 @@ impl<W: Word> Many<W> {
 
 /// How rows are kept.
 pub(super) enum Phase<W> {
-    Few(AnySieve),
+    Few(Box<AnySieve>),
     Many(Box<Many<W>>),
 }
 
@@ -222,7 +222,7 @@ impl<W: Word> TopKScan<W> {
         let plan = &shared.plan;
         Ok(Self {
             grouping: Grouping::try_new(plan.packing.as_ref(), plan.group_schema())?,
-            phase: Phase::Few(AnySieve::new(plan)?),
+            phase: Phase::Few(Box::new(AnySieve::new(plan)?)),
             memory: memory.new_empty(),
             ids: Vec::new(),
             shared,
