@@ -133,6 +133,11 @@ pub(crate) async fn same_by(ctx: &SessionContext, sql: &str, what: &str, operato
     assert!(!plan.contains("Pinned"), "{what}: {plan}");
     let on_cpu = query(ctx, sql).await.unwrap();
     set(ctx, "device", "auto").await;
+    let count = |rows: &[RecordBatch]| rows.iter().map(RecordBatch::num_rows).sum::<usize>();
+    assert_eq!(count(&on_card), count(&on_cpu), "{what}");
+    if count(&on_card) == 0 {
+        return;
+    }
     let (on_card, on_cpu) = (one(&on_card), one(&on_cpu));
     for (number, (card, cpu)) in on_card.columns().iter().zip(on_cpu.columns()).enumerate() {
         // Data compare by their bytes: NaN is NaN, and 0.0 is not -0.0.
