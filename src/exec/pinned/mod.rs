@@ -3,6 +3,7 @@
 mod quantiles;
 mod topk;
 
+use std::borrow::Borrow;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use super::quantiles::comma_separated;
-use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask};
+use crate::kernel::cuda::source::Words;
+use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask, Selection};
 use crate::pinned::PinnedTable;
 pub(crate) use quantiles::PinnedQuantiles;
 pub(crate) use topk::{PinnedRows, PinnedTopK, PinnedTopKCall};
@@ -76,6 +78,22 @@ pub(crate) struct OnCard<'a> {
 impl<'a> OnCard<'a> {
     fn column(&self, index: usize) -> &'a DeviceColumn {
         &self.table.columns[index].column
+    }
+
+    /// A question to the rows of a column, to those of `mask` where it is given.
+    fn among<'b, M: Borrow<RowMask>>(
+        &self,
+        column: &'b DeviceColumn,
+        words: Words,
+        mask: Option<&'b (M, u64)>,
+    ) -> Selection<'b> {
+        Selection {
+            column,
+            words,
+            mask: mask.map(|(mask, kept)| (mask.borrow().bits(), *kept)),
+            limit: self.limit,
+            timed: self.timed,
+        }
     }
 
     /// The rows of a filter, and how many of them are not NULL in `column`.

@@ -8,7 +8,6 @@ use super::{OnCard, PinnedSource, PinnedWork};
 use crate::exec::aggregate::{Aggregates, ExecAggregate, Output, QuantilesCall};
 use crate::exec::quantiles::comma_separated;
 use crate::exec::run::{Solved, answer};
-use crate::kernel::cuda::Selection;
 use crate::pinned::PinnedTable;
 use crate::select::{Ask, Solution, wanted_ranks};
 
@@ -46,13 +45,8 @@ impl PinnedQuantiles {
         let source = &self.sources[column];
         let values = on.column(source.column);
         let mask = on.kept(source.filter.as_ref(), values)?;
-        let selection = Selection {
-            column: values,
-            words: values.words(&self.aggregates.columns[column].spec),
-            mask: mask.as_ref().map(|(mask, kept)| (mask.bits(), *kept)),
-            limit: on.limit,
-            timed: on.timed,
-        };
+        let words = values.words(&self.aggregates.columns[column].spec);
+        let selection = on.among(values, words, mask.as_ref());
         let n = selection.population();
         let ranks = wanted_ranks(&asks, n);
         let keys = selection.keys(&ranks, &mut on.report)?;

@@ -66,16 +66,12 @@ impl PinnedTopKCall {
         let column = on.column(self.key.column);
         let words = column.words(&KeySpec::try_new(column.data_type())?);
         let mask = on.kept(self.key.filter.as_ref(), column)?;
-        let among = mask.as_ref().map(|(mask, _)| mask.bits());
+        let among = on.among(column, words, mask.as_ref());
         let selection = TopSelection {
-            column,
-            words,
+            among,
             least: self.call.ascending,
-            mask: mask.as_ref().map(|(mask, kept)| (mask.bits(), *kept)),
-            limit: on.limit,
-            timed: on.timed,
         };
-        let wanted = (self.call.rows() as u64).min(selection.population());
+        let wanted = (self.call.rows() as u64).min(among.population());
         let Top {
             mut keys,
             mut rows,
@@ -100,27 +96,26 @@ impl PinnedTopKCall {
         rows.retain(|_| kept.next().unwrap_or(false));
         keys.retain(|key| *key != last);
         let room = wanted - rows.len() as u64;
+        let among = mask.as_ref().map(|(mask, _)| mask.bits());
         let ties = RowMask::of_key(column, words, last, among, on.limit, &mut on.report)?;
-        rows.extend(self.smallest(&ties, room, on)?);
+        rows.extend(self.smallest(ties, room, on)?);
         let without = wanted as usize - rows.len();
         keys.resize(wanted as usize, last);
         Ok(Best { keys, rows, without })
     }
 
     /// The rows of `ties` with the smallest values, at most `room` of them.
-    fn smallest(&self, ties: &RowMask, room: u64, on: &mut OnCard<'_>) -> Result<Vec<u64>> {
+    fn smallest(&self, ties: RowMask, room: u64, on: &mut OnCard<'_>) -> Result<Vec<u64>> {
         let value = on.column(self.value);
+        let words = value.words(&KeySpec::try_new(value.data_type())?).turned();
         let kept = ties.count(value, on.limit, &mut on.report)?;
         if kept == 0 {
             return Ok(Vec::new());
         }
+        let ties = (ties, kept);
         let selection = TopSelection {
-            column: value,
-            words: value.words(&KeySpec::try_new(value.data_type())?).turned(),
+            among: on.among(value, words, Some(&ties)),
             least: true,
-            mask: Some((ties.bits(), kept)),
-            limit: on.limit,
-            timed: on.timed,
         };
         // Values that still tie are the same bits.
         Ok(selection.rows(room.min(kept), &mut on.report)?.rows)
@@ -210,15 +205,13 @@ impl PinnedWork for PinnedRows {
     fn batch(&self, on: &mut OnCard<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let column = on.column(self.key.column);
         let mask = on.kept(self.key.filter.as_ref(), column)?;
+        let words = column.words(&KeySpec::for_order_by(column.data_type())?);
+        let among = on.among(column, words, mask.as_ref());
         let selection = TopSelection {
-            column,
-            words: column.words(&KeySpec::for_order_by(column.data_type())?),
+            among,
             least: !self.descending,
-            mask: mask.as_ref().map(|(mask, kept)| (mask.bits(), *kept)),
-            limit: on.limit,
-            timed: on.timed,
         };
-        let top = match (self.k as u64).min(selection.population()) {
+        let top = match (self.k as u64).min(among.population()) {
             0 => Top::default(),
             k => selection.rows(k, &mut on.report)?,
         };

@@ -11,8 +11,6 @@ use std::sync::Arc;
 use cudarc::driver::DeviceRepr;
 use datafusion::common::{Result, internal_err};
 
-use super::buffer::DeviceBuffer;
-use super::column::DeviceColumn;
 use super::device::{Card, Module};
 use super::select::Selection;
 use super::sequence::{ColumnArgument, Launch, Report, Timeline, Workspace};
@@ -83,18 +81,10 @@ unsafe impl DeviceRepr for TopArgument {}
 /// A question for the rows with the greatest keys of one column.
 #[derive(Debug, Clone, Copy)]
 pub struct TopSelection<'a> {
-    /// The column.
-    pub column: &'a DeviceColumn,
-    /// How its values are ranked: [`DeviceColumn::words`] of its type's keys, or [`Words::turned`] of those.
-    pub words: Words,
+    /// The column, how its values are ranked, and which rows count.
+    pub among: Selection<'a>,
     /// Whether the least keys are wanted instead.
     pub least: bool,
-    /// Rows that count, a bit each, and how many of them are not NULL; `None`: all that are not NULL.
-    pub mask: Option<(&'a DeviceBuffer, u64)>,
-    /// Most bytes of device memory that this crate may hold then.
-    pub limit: Option<u64>,
-    /// Whether the time of each kernel is wanted.
-    pub timed: bool,
 }
 
 /// Rows with the greatest keys, in any order. Which of the rows that tie with the last are there is any choice.
@@ -112,19 +102,14 @@ impl TopSelection<'_> {
     /// Most rows of one question.
     pub const MOST: u64 = 1 << 20;
 
-    /// Values that are ranked.
-    pub fn population(&self) -> u64 {
-        self.mask.map_or(self.column.valid(), |(_, kept)| kept)
-    }
-
-    /// The `k` best rows, `k` from 1 to [`Self::population`] and [`Self::MOST`]. What it cost is added to `report`.
+    /// The `k` best rows, `k` from 1 to [`Selection::population`] and [`Self::MOST`]. What it cost is added to `report`.
     ///
     /// # Errors
     /// `ResourcesExhausted` where the card's memory, or the limit on it, is too small; an execution error if the card fails;
     /// an internal error for another `k`.
     pub fn rows(&self, k: u64, report: &mut Report) -> Result<Top> {
-        if k == 0 || k > self.population().min(Self::MOST) {
-            return internal_err!("{k} rows asked of a card that has {}", self.population());
+        if k == 0 || k > self.among.population().min(Self::MOST) {
+            return internal_err!("{k} rows asked of a card that has {}", self.among.population());
         }
         may_fail!("cuda_top");
         let prepared = Prepared::try_new(self, k as usize)?;
@@ -132,20 +117,17 @@ impl TopSelection<'_> {
             return Ok(top);
         }
         report.second_reads += 1;
-        let rank = if self.least { k } else { self.population() - k + 1 };
-        let selection = Selection {
-            column: self.column,
-            words: self.words,
-            mask: self.mask,
-            limit: self.limit,
-            timed: self.timed,
+        let rank = if self.least {
+            k
+        } else {
+            self.among.population() - k + 1
         };
-        let kth = selection.keys(&[rank], report)?;
+        let kth = self.among.keys(&[rank], report)?;
         match (kth.first(), prepared.read(kth.first().copied(), report)?) {
             (Some(_), Some(top)) => Ok(top),
             _ => internal_err!(
                 "{k} rows of {} are not to be found on the card",
-                self.population()
+                self.among.population()
             ),
         }
     }
@@ -168,7 +150,8 @@ struct Layout {
 
 /// A question with its kernels at hand.
 struct Prepared<'a> {
-    selection: &'a TopSelection<'a>,
+    selection: Selection<'a>,
+    least: bool,
     card: &'a Arc<Card>,
     k: usize,
     key_bytes: usize,
@@ -178,7 +161,8 @@ struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    fn try_new(selection: &'a TopSelection<'a>, k: usize) -> Result<Self> {
+    fn try_new(top: &TopSelection<'a>, k: usize) -> Result<Self> {
+        let selection = top.among;
         let card = selection.column.card();
         card.check()?;
         let module = card.module(&Program {
@@ -187,7 +171,7 @@ impl<'a> Prepared<'a> {
             masked: selection.column.has_nulls() || selection.mask.is_some(),
             // Vectors that a thread holds at once: those of narrow values would not fit in registers.
             batch: (selection.words.value_bytes() as u32).min(4),
-            descending: selection.least,
+            descending: top.least,
         })?;
         let sizes = module.sizes(card, SIZES)?;
         let key_bytes = selection.words.key_bytes();
@@ -199,6 +183,7 @@ impl<'a> Prepared<'a> {
         let chunks = selection.column.rows().div_ceil(u64::from(sizes[3]).max(1)) as usize;
         Ok(Self {
             selection,
+            least: top.least,
             card,
             k,
             key_bytes,
@@ -243,7 +228,7 @@ impl<'a> Prepared<'a> {
         device.zero(layout.ties..layout.works)?;
         if let Some(kth) = kth {
             // Kernels rank complements where the least are wanted.
-            let bits = if self.selection.least { !kth } else { kth };
+            let bits = if self.least { !kth } else { kth };
             let bytes = &bits.to_le_bytes()[..self.key_bytes];
             workspace.host.bytes_mut()?[..self.key_bytes].copy_from_slice(bytes);
             let at = layout.control + self.head.threshold();
@@ -285,7 +270,7 @@ impl<'a> Prepared<'a> {
     }
 
     fn query(&self, base: u64) -> TopArgument {
-        let (selection, layout) = (self.selection, &self.layout);
+        let (selection, layout) = (&self.selection, &self.layout);
         let (rows, k) = (selection.column.rows(), self.k as u64);
         let least = 1 << 14;
         let sample = (rows / 16)
