@@ -235,7 +235,8 @@ async fn rows_of_pinned_columns() {
             "SELECT topk_by(id, x, 10) FROM t WHERE x < CAST(0.5 AS REAL)",
             "SELECT x FROM t ORDER BY x DESC LIMIT 100",
         ] {
-            if data_type == DataType::Int64 && sql.contains("WHERE") {
+            // All of them over one kind of data, those of many rows over the others.
+            if !matches!(data, Data::Uniform) && !sql.contains("000,") && !sql.contains("000)") {
                 continue;
             }
             query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
