@@ -252,6 +252,32 @@ async fn data_that_mislead_samples() {
     }
 }
 
+/// One rank a sequence of kernels, which is found by two comparisons.
+#[tokio::test(flavor = "multi_thread")]
+async fn single_ranks_of_data_that_mislead_samples() {
+    if card().is_none() {
+        return;
+    }
+    for pattern in patterns::ALL {
+        let wanted = ["f32", "f64", "i64", "i16"];
+        let columns = columns(pattern, 3_000_001, 5)
+            .into_iter()
+            .filter(|(name, _)| wanted.contains(name));
+        let rows = batch(with_nulls(columns.collect()));
+        let ctx = session(2);
+        pinned(&ctx, &rows, 4).await;
+        for q in ["0.0001", "0.05", "0.5", "0.95", "0.9999"] {
+            let calls = wanted.map(|x| format!("exact_quantiles({x}, {q})")).join(", ");
+            same_on_both(
+                &ctx,
+                &format!("SELECT {calls} FROM t"),
+                &format!("{pattern:?}, {q}"),
+            )
+            .await;
+        }
+    }
+}
+
 /// `WHERE` and `FILTER`, decided on the card.
 #[tokio::test(flavor = "multi_thread")]
 async fn filters() {

@@ -14,7 +14,7 @@ use datafusion::common::{Result, internal_err};
 use super::device::{Card, Module};
 use super::select::Selection;
 use super::sequence::{ColumnArgument, Launch, Report, Timeline, Workspace};
-use super::source::{KernelFile, Program, Words};
+use super::source::{KernelFile, Program};
 use crate::kernel::may_fail;
 use crate::key::KeyBits;
 
@@ -41,14 +41,14 @@ impl Head {
         48 + self.key
     }
 
-    /// The end of what the host looks at.
-    fn end(self) -> usize {
+    /// Where the counters of lanes start.
+    fn lanes(self) -> usize {
         48 + 4 * self.key + 16
     }
 
-    /// The end of what is zero at the start: the lanes' counters, each in a cache line of its own.
+    /// Their end, each in a cache line of its own: what is zero at the start, and what the host looks at.
     fn zeroed(self) -> usize {
-        self.end() + LANES * 16 * 8
+        self.lanes() + LANES * 16 * 8
     }
 }
 
@@ -113,24 +113,35 @@ impl TopSelection<'_> {
         }
         may_fail!("cuda_top");
         let prepared = Prepared::try_new(self, k as usize)?;
-        if let Some(top) = prepared.read(None, report)? {
-            return Ok(top);
-        }
-        report.second_reads += 1;
-        let rank = if self.least {
-            k
-        } else {
-            self.among.population() - k + 1
+        let missed = match prepared.read(None, report)? {
+            Ok(top) => return Ok(top),
+            Err(missed) => missed,
         };
+        report.second_reads += 1;
+        let n = self.among.population();
+        let rank = if self.least { k } else { n - k + 1 };
         let kth = self.among.keys(&[rank], report)?;
-        match (kth.first(), prepared.read(kth.first().copied(), report)?) {
-            (Some(_), Some(top)) => Ok(top),
-            _ => internal_err!(
-                "{k} rows of {} are not to be found on the card",
-                self.among.population()
+        let Some(kth) = kth.first() else {
+            return internal_err!("rank {rank} of {n} is not to be found on the card");
+        };
+        match prepared.read(Some(*kth), report)? {
+            Ok(top) => Ok(top),
+            Err(again) => internal_err!(
+                "{k} rows of {n} are not to be found on the card: {missed:?}, then {again:?} at key {kth}"
             ),
         }
     }
+}
+
+/// What a read found instead of k rows.
+#[derive(Debug, Clone, Copy)]
+struct Missed {
+    /// `Outcome` of `kernels/top_k.cu`.
+    #[expect(dead_code, reason = "shown")]
+    outcome: u32,
+    /// Keys above the threshold.
+    #[expect(dead_code, reason = "shown")]
+    above: u64,
 }
 
 /// Where things lie in the workspace, in bytes from its front; the answer comes right before what says how it went.
@@ -193,11 +204,11 @@ impl<'a> Prepared<'a> {
         })
     }
 
-    /// One read; `None`: its threshold was too high or too low. With the k-th key itself as the threshold it never is.
-    fn read(&self, kth: Option<KeyBits>, report: &mut Report) -> Result<Option<Top>> {
+    /// One read, which misses where its threshold is too high or too low: never with the k-th key itself.
+    fn read(&self, kth: Option<KeyBits>, report: &mut Report) -> Result<Result<Top, Missed>> {
         let launches = self.launches(kth.is_none())?;
         let (layout, limit) = (&self.layout, self.selection.limit);
-        let fetched = layout.out_keys..layout.control + self.head.end();
+        let fetched = layout.out_keys..layout.control + self.head.zeroed();
         let mut held = self.card.workspace();
         Workspace::reserve(&mut held, self.card, layout.bytes, fetched.len(), limit)?;
         let workspace = Workspace::of(&mut held)?;
@@ -301,12 +312,16 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// What was fetched; `None` where the threshold misled.
-    fn answer(&self, fetched: &[u8]) -> Option<Top> {
+    /// What was fetched.
+    fn answer(&self, fetched: &[u8]) -> Result<Top, Missed> {
         let (layout, width) = (&self.layout, self.key_bytes);
         let control = &fetched[layout.control - layout.out_keys..];
-        if control[..4] != [0; 4] {
-            return None;
+        let word = |at: usize| control[at..].as_chunks::<4>().0[0];
+        let outcome = u32::from_le_bytes(word(0));
+        if outcome != 0 {
+            let lanes = control[self.head.lanes()..].as_chunks::<8>().0.iter().step_by(16);
+            let above = lanes.map(|lane| u64::from_le_bytes(*lane)).sum();
+            return Err(Missed { outcome, above });
         }
         let key = |bytes: &[u8]| {
             let mut bits = [0; 16];
@@ -314,7 +329,7 @@ impl<'a> Prepared<'a> {
             KeyBits::from_le_bytes(bits)
         };
         let rows = &fetched[layout.out_rows - layout.out_keys..];
-        Some(Top {
+        Ok(Top {
             keys: fetched.chunks_exact(width).take(self.k).map(key).collect(),
             rows: rows.as_chunks::<8>().0[..self.k]
                 .iter()
