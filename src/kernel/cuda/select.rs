@@ -42,6 +42,7 @@ const SIZES: &str = "ss_sizes";
 const MISSED: u32 = 1;
 const DEEPENED: u32 = 2;
 const MISMATCH: u32 = 4;
+const OUTSIDE: u32 = 8;
 
 /// How shared memory is used: what follows from the bytes that a block may have and the width of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +117,7 @@ struct QueryArgument {
     regions: u32,
     seed: u32,
     sigmas: f32,
-    unused: u32,
+    counts_all: u32,
 }
 
 // SAFETY: plain integers and a float in the layout of C, as the kernels' own structure; `ss_sizes` is compared with its size.
@@ -210,10 +211,25 @@ impl<'a> Prepared<'a> {
 
     /// Appends the keys of at most as many ranks as the shape allows.
     fn select(&self, ranks: &[u64], keys: &mut Vec<KeyBits>, report: &mut Report) -> Result<()> {
+        // A single rank is found by two comparisons with the ends of its bracket, which say nothing where it lies outside.
+        if self.read(ranks, false, keys, report)? || self.read(ranks, true, keys, report)? {
+            return Ok(());
+        }
+        internal_err!("a rank outside of all cells on the card")
+    }
+
+    /// One sequence of launches; `false`: the single rank lies outside of its bracket. `counts_all`: there is none.
+    fn read(
+        &self,
+        ranks: &[u64],
+        counts_all: bool,
+        keys: &mut Vec<KeyBits>,
+        report: &mut Report,
+    ) -> Result<bool> {
         let launches = self.launches(ranks.len())?;
         let mut held = self.card.workspace();
         let (layout, workspace) = self.make_room(&mut held, ranks.len())?;
-        let timeline = self.enqueue(ranks, &launches, &layout, workspace)?;
+        let timeline = self.enqueue(ranks, counts_all, &launches, &layout, workspace)?;
         self.card.synchronize("selecting on the card")?;
         let answer = workspace.host.bytes()?;
         let (answers, control) = answer.split_at(layout.control - layout.answers);
@@ -224,15 +240,18 @@ impl<'a> Prepared<'a> {
                 self.selection.population()
             );
         }
+        timeline.report(report)?;
+        self.record(ranks.len(), outcome, report);
+        if outcome & OUTSIDE != 0 {
+            return Ok(false);
+        }
         let width = self.key_bytes;
         keys.extend(answers.chunks_exact(width).take(ranks.len()).map(|key| {
             let mut bits = [0; 16];
             bits[..width].copy_from_slice(key);
             KeyBits::from_le_bytes(bits)
         }));
-        timeline.report(report)?;
-        self.record(ranks.len(), outcome, report);
-        Ok(())
+        Ok(true)
     }
 
     fn record(&self, ranks: usize, outcome: u32, report: &mut Report) {
@@ -240,7 +259,7 @@ impl<'a> Prepared<'a> {
             + self.selection.mask.map_or(0, |(mask, _)| mask.len() as u64);
         report.bytes_to_card += 8 * ranks as u64;
         report.bytes_from_card += (ranks * self.key_bytes + OUTCOME_BYTES) as u64;
-        report.second_reads += usize::from(outcome & MISSED != 0);
+        report.second_reads += usize::from(outcome & (MISSED | OUTSIDE) != 0);
         report.deepened += usize::from(outcome & DEEPENED != 0);
     }
 
@@ -343,6 +362,7 @@ impl<'a> Prepared<'a> {
     fn enqueue(
         &self,
         ranks: &[u64],
+        counts_all: bool,
         launches: &[Launch],
         layout: &Layout,
         workspace: &mut Workspace,
@@ -358,7 +378,7 @@ impl<'a> Prepared<'a> {
         workspace
             .device
             .zero(layout.control..layout.control + self.control_bytes)?;
-        let query = self.query(ranks.len(), layout, base);
+        let query = self.query(ranks.len(), counts_all, layout, base);
         for launch in launches {
             // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in
             // the column and in the workspace, with the room that `layout` gives and the structure announces; both live
@@ -372,7 +392,7 @@ impl<'a> Prepared<'a> {
         Ok(timeline)
     }
 
-    fn query(&self, ranks: usize, layout: &Layout, base: u64) -> QueryArgument {
+    fn query(&self, ranks: usize, counts_all: bool, layout: &Layout, base: u64) -> QueryArgument {
         let column = self.selection.column;
         let rows = column.rows();
         let most = if ranks > FEW_RANKS { 1 << 24 } else { 1 << 22 };
@@ -396,7 +416,7 @@ impl<'a> Prepared<'a> {
             regions: self.card.multiprocessors(),
             seed: 1,
             sigmas: 4.0,
-            unused: 0,
+            counts_all: u32::from(counts_all),
         }
     }
 }
