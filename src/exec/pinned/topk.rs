@@ -123,17 +123,18 @@ impl PinnedTopKCall {
 
     /// Values of rows with these keys, best first.
     fn ordered(&self, keys: &[KeyBits], values: ArrayRef) -> Result<ArrayRef> {
-        let order = RowOrder::try_new(vec![OrderBy::values(0, values.data_type().clone())])?;
-        let by_value = order.rows(std::slice::from_ref(&values))?;
+        let by_key = |a: &u64, b: &u64| match self.call.ascending {
+            true => keys[*a as usize].cmp(&keys[*b as usize]),
+            false => keys[*b as usize].cmp(&keys[*a as usize]),
+        };
         let mut places: Vec<u64> = (0..values.len() as u64).collect();
-        places.sort_unstable_by(|a, b| {
-            let (a, b) = (*a as usize, *b as usize);
-            let by_key = match self.call.ascending {
-                true => keys[a].cmp(&keys[b]),
-                false => keys[b].cmp(&keys[a]),
-            };
-            by_key.then_with(|| by_value.row(a).cmp(&by_value.row(b)))
-        });
+        places.sort_unstable_by(by_key);
+        if places.windows(2).any(|pair| by_key(&pair[0], &pair[1]).is_eq()) {
+            let order = RowOrder::try_new(vec![OrderBy::values(0, values.data_type().clone())])?;
+            let rows = order.rows(std::slice::from_ref(&values))?;
+            let by_value = |a: &u64, b: &u64| rows.row(*a as usize).cmp(&rows.row(*b as usize));
+            places.sort_unstable_by(|a, b| by_key(a, b).then_with(|| by_value(a, b)));
+        }
         Ok(take(values.as_ref(), &UInt64Array::from(places), None)?)
     }
 }
