@@ -48,7 +48,8 @@ pub const OPTIONS: &[OptionInfo] = &[
     OptionInfo {
         name: "quantiles.topk",
         default: "true",
-        doc: "Whether topk_by with GROUP BY, and ROW_NUMBER or RANK up to a constant, run as GroupedTopKExec. The answer is the same.",
+        doc: "Whether ORDER BY with LIMIT runs as TopKByExec, and topk_by with GROUP BY, and ROW_NUMBER or RANK up to a constant, as \
+              GroupedTopKExec. The answer is the same.",
     },
 ];
 
@@ -73,7 +74,8 @@ pub struct QuantilesOptions {
     pub replace_builtins: bool,
     /// `quantiles.strategy`: how [`QuantilesExec`](crate::exec::QuantilesExec) selects.
     pub strategy: StrategyName,
-    /// `quantiles.topk`: whether the best rows of groups are found by [`GroupedTopKExec`](crate::exec::GroupedTopKExec).
+    /// `quantiles.topk`: whether the first rows of an order are found by [`TopKByExec`](crate::exec::TopKByExec), and the best
+    /// rows of groups by [`GroupedTopKExec`](crate::exec::GroupedTopKExec).
     pub topk: bool,
 }
 

@@ -105,14 +105,14 @@ class DataFusionTopK(DataFusion):
         yield "row_number", NEWEST, lambda n: self.best(lambda: self.context.sql(newest("bench")).collect(), n)
 
 
-def main():
-    parser = options(__doc__, repeat=3)
+def measured_best(doc, own, peers):
+    """Best times of dfq, of dfq without its operators, and of peers; printed with date and versions."""
+    parser = options(doc, repeat=3)
     parser.add_argument("--rounds", type=int, default=2, help="times that the whole list is gone through")
     parser.add_argument("--only", default="", help="names of systems, separated by ;")
     arguments, file = parsed(parser)
-    peers = (DuckDbTopK, PolarsTopK, ClickHouseTopK, DataFusionTopK)
-    measured = list(systems(arguments, file, DfqTopK, peers))
-    measured.insert(1, DfqTopK(arguments.dfq, file, arguments.threads, on=False))
+    measured = list(systems(arguments, file, own, peers))
+    measured.insert(1, own(arguments.dfq, file, arguments.threads, on=False))
     wanted = [name.strip() for name in arguments.only.split(";") if name.strip()]
     measured = [system for system in measured if not wanted or system.name in wanted]
     best = best_times(measured, arguments.rounds, arguments.repeat)
@@ -120,9 +120,9 @@ def main():
     print(f"\n{'shape':20} {'query':12} {'system':20} {'seconds':>8} {'x dfq sum':>10} {'x dfq':>7}")
     for (name, label, system), seconds in sorted(best.items()):
         base = best.get((name, "sum", "dfq"), float("nan"))
-        own = best.get((name, label, "dfq"), float("nan"))
-        print(f"{name:20} {label:12} {system:20} {seconds:8.3f} {seconds / base:10.2f} {seconds / own:7.2f}")
+        same = best.get((name, label, "dfq"), float("nan"))
+        print(f"{name:20} {label:12} {system:20} {seconds:8.3f} {seconds / base:10.2f} {seconds / same:7.2f}")
 
 
 if __name__ == "__main__":
-    main()
+    measured_best(__doc__, DfqTopK, (DuckDbTopK, PolarsTopK, ClickHouseTopK, DataFusionTopK))

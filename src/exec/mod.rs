@@ -20,6 +20,7 @@ mod room;
 mod run;
 mod scan;
 pub mod staged;
+mod top;
 mod topk;
 mod values;
 
@@ -30,5 +31,8 @@ pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
 pub(crate) use pinned::{PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall, PinnedWork};
 pub use quantiles::QuantilesExec;
+#[cfg(feature = "parquet")]
+pub use top::LateFetchExec;
+pub use top::TopKByExec;
 pub use topk::GroupedTopKExec;
 pub(crate) use topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};

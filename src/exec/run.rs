@@ -18,8 +18,8 @@ use super::aggregate::{Aggregates, KeyColumn, Output, QuantilesCall};
 use super::room::{Columns, Wanting, make_room};
 use super::scan::{Kept, PartitionScan, in_order};
 use super::values::ValueSolver;
-use crate::functions::gk::bounds_rows;
-use crate::functions::{Selected, SelectedColumn};
+use crate::functions::Selected;
+use crate::functions::gk::with_bounds;
 use crate::kernel::{Stop, may_fail};
 use crate::select::by_value::ValueSolution;
 use crate::select::distinct::solve_distinct;
@@ -255,7 +255,7 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
             let key_at = |rank| solution.key_at(rank);
             let answers = column.ask().answers(column.spec(), solution.n, &key_at)?;
             if call.wants_bounds() {
-                return with_bounds(column, answers, solution);
+                return with_bounds(column, answers, solution.n, |rank| solution.place_at(rank));
             }
             column.row(answers, solution.n)
         }
@@ -265,20 +265,6 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
         }
         _ => internal_err!("{call} was answered by another column"),
     }
-}
-
-/// The answers with the ranks that they have, in the order of the quantiles.
-fn with_bounds(column: &SelectedColumn, answers: ArrayRef, solution: &Solution) -> Result<ScalarValue> {
-    let (n, ask) = (solution.n, column.ask());
-    let places = ask.quantiles.iter().map(|quantile| match (n, ask.descending) {
-        (0, _) => Ok((0, 0)),
-        (_, false) => solution.place_at(quantile.rank(n)),
-        (_, true) => solution.place_at(n + 1 - quantile.rank(n)),
-    });
-    let places = places.collect::<Result<Vec<_>>>()?;
-    let counts = vec![n; places.len()];
-    let (least, most) = places.into_iter().unzip();
-    column.row(bounds_rows(answers, least, most, counts)?, n)
 }
 
 /// One accumulator for each aggregate, from those of all partitions.

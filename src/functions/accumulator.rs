@@ -256,14 +256,19 @@ pub(super) fn state_rows(states: &[ArrayRef]) -> Result<&LargeListArray> {
 
 /// Appends, with an error instead of an abort if memory ends.
 pub(super) fn extend<T: Copy>(buffer: &mut Vec<T>, values: &[T]) -> Result<()> {
-    buffer.try_reserve(values.len()).map_err(|error| {
-        exec_datafusion_err!(
-            "exact_quantiles cannot buffer {} more bytes: {error}",
-            std::mem::size_of_val(values)
-        )
-    })?;
+    reserve(buffer, values.len())?;
     buffer.extend_from_slice(values);
     Ok(())
+}
+
+/// Makes room for so many more, with an error instead of an abort if memory ends.
+pub(super) fn reserve<T>(buffer: &mut Vec<T>, count: usize) -> Result<()> {
+    buffer.try_reserve(count).map_err(|error| {
+        exec_datafusion_err!(
+            "exact_quantiles cannot buffer {} more bytes: {error}",
+            count * size_of::<T>()
+        )
+    })
 }
 
 /// Keys of one group, in any order; of a window frame that grows, in order from the second answer on.

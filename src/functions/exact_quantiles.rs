@@ -18,7 +18,7 @@ use super::accumulator::{QuantilesAccumulator, Selected, state_type};
 use super::call::evaluated_quantiles;
 use super::frame::SlidingQuantilesAccumulator;
 use super::frame_values::SlidingValuesAccumulator;
-use super::groups::QuantilesGroupsAccumulator;
+use super::groups::groups_accumulator;
 use super::rows::{ValuesAccumulator, ValuesGroupsAccumulator};
 use crate::select::quantile::{Ask, Method, Quantiles};
 
@@ -295,7 +295,7 @@ impl AggregateUDFImpl for ExactQuantiles {
 
     fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
         Ok(match self.column(&args)? {
-            Selected::Keys(column) => Box::new(QuantilesGroupsAccumulator::new(column)),
+            Selected::Keys(column) => groups_accumulator(column),
             Selected::Bytes(column) => Box::new(ValuesGroupsAccumulator::new(column)),
         })
     }

@@ -4,55 +4,103 @@
 //! groups: 2 0 1 0 2      counting sort       |0 0|1|2 2|      select inside
 //! keys:   e a c b d      ------------->      |a b|c|e d|      each segment
 //! ```
-//! Cost: 20 bytes a value, and as much again while groups are emitted; no allocation for a group.
+//! Cost: 4 bytes and a key (of 4, 8 or 16) a value, as much again while groups are emitted; no allocation for a group. Of
+//! partial states, which bring the keys of a group together, only the keys.
 
 use std::mem::size_of;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, LargeListArray, new_empty_array};
 use datafusion::arrow::buffer::OffsetBuffer;
-use datafusion::arrow::compute::{concat, filter};
+use datafusion::arrow::compute::filter;
 use datafusion::common::{Result, internal_err, resources_datafusion_err};
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
-use super::accumulator::{SelectedColumn, extend, state_item, state_rows};
-use crate::key::{KeyBits, KeySpec, kept};
+use super::accumulator::{SelectedColumn, reserve, state_item, state_rows};
+use crate::kernel::cpu::groups::segments::{Plans, Segments};
+use crate::key::{Key, KeyBits, KeySpec, Width, kept};
 
-/// Groups whose answers are gathered before they become one array.
-const CHUNK: usize = 4096;
+/// The accumulator over keys of the column's width.
+pub(super) fn groups_accumulator(column: SelectedColumn) -> Box<dyn GroupsAccumulator> {
+    match column.spec().width() {
+        Width::W32 => Box::new(QuantilesGroupsAccumulator::<u32>::new(column)),
+        Width::W64 => Box::new(QuantilesGroupsAccumulator::<u64>::new(column)),
+        Width::W128 => Box::new(QuantilesGroupsAccumulator::<u128>::new(column)),
+    }
+}
 
 /// Keys of all groups, in any order.
 #[derive(Debug)]
-pub(super) struct QuantilesGroupsAccumulator {
+struct QuantilesGroupsAccumulator<K> {
     column: SelectedColumn,
     /// Group of each key.
     groups: Vec<u32>,
-    keys: Vec<KeyBits>,
+    keys: Vec<K>,
+    merged: Runs<K>,
     /// Groups seen so far, those without values included.
     group_count: usize,
 }
 
-/// Keys of the groups `0..starts.len() - 1`, those of group `g` at `starts[g]..starts[g + 1]`.
-struct Segments {
-    keys: Vec<KeyBits>,
-    starts: Vec<usize>,
+/// Keys of partial states: a run of each.
+#[derive(Debug, Default)]
+struct Runs<K> {
+    /// Group and length of each run.
+    runs: Vec<(u32, usize)>,
+    keys: Vec<K>,
 }
 
-impl QuantilesGroupsAccumulator {
-    pub(super) fn new(column: SelectedColumn) -> Self {
+impl<K: Key> Runs<K> {
+    /// Copies the keys of the first groups to their places; later groups move down by `next.len()`.
+    fn take(&mut self, next: &mut [usize], keys: &mut [K]) {
+        let (mut from, mut stay, mut kept) = (0, 0, 0);
+        for at in 0..self.runs.len() {
+            let (group, length) = self.runs[at];
+            let run = from..from + length;
+            from = run.end;
+            match next.get_mut(group as usize) {
+                Some(next) => {
+                    keys[*next..*next + length].copy_from_slice(&self.keys[run]);
+                    *next += length;
+                }
+                None => {
+                    self.keys.copy_within(run, stay);
+                    stay += length;
+                    self.runs[kept] = (group - next.len() as u32, length);
+                    kept += 1;
+                }
+            }
+        }
+        self.runs.truncate(kept);
+        self.keys.truncate(stay);
+        if kept == 0 {
+            *self = Self::default();
+        }
+    }
+}
+
+impl<K: Key> QuantilesGroupsAccumulator<K> {
+    fn new(column: SelectedColumn) -> Self {
         Self {
             column,
             groups: Vec::new(),
             keys: Vec::new(),
+            merged: Runs::default(),
             group_count: 0,
         }
     }
 
     /// Takes the keys of the first `count` groups out, partitioned by group; later groups move down.
-    fn take_segments(&mut self, count: usize) -> Segments {
-        let starts = starts(&self.groups, count);
-        let mut next = starts.clone();
-        let mut keys = vec![0; starts[count]];
+    fn take_segments(&mut self, count: usize) -> Segments<K> {
+        let mut starts = counts_before(&self.groups, count);
+        for &(group, length) in &self.merged.runs {
+            if let Some(after) = starts.get_mut(group as usize + 1) {
+                *after += length;
+            }
+        }
+        sum_up(&mut starts);
+        let mut next = starts[..count].to_vec();
+        let mut keys = vec![K::default(); starts[count]];
+        self.merged.take(&mut next, &mut keys);
         let mut kept = 0;
         for i in 0..self.keys.len() {
             let group = self.groups[i] as usize;
@@ -71,10 +119,10 @@ impl QuantilesGroupsAccumulator {
             (self.groups, self.keys) = (Vec::new(), Vec::new());
         }
         self.group_count -= count;
-        Segments { keys, starts }
+        Segments::new(keys, starts)
     }
 
-    fn emitted(&mut self, emit_to: EmitTo) -> Segments {
+    fn emitted(&mut self, emit_to: EmitTo) -> Segments<K> {
         self.take_segments(emitted_count(emit_to, self.group_count))
     }
 }
@@ -87,17 +135,29 @@ pub(super) fn emitted_count(emit_to: EmitTo, count: usize) -> usize {
     }
 }
 
-/// Where the values of each of the first `count` groups start once they are partitioned, and where the last ends.
-pub(super) fn starts(groups: &[u32], count: usize) -> Vec<usize> {
-    let mut starts = vec![0; count + 1];
+/// How many values the group before each of the first `count` groups has, and the last of these.
+fn counts_before(groups: &[u32], count: usize) -> Vec<usize> {
+    let mut counts = vec![0; count + 1];
     for &group in groups {
         if (group as usize) < count {
-            starts[group as usize + 1] += 1;
+            counts[group as usize + 1] += 1;
         }
     }
-    for group in 0..count {
-        starts[group + 1] += starts[group];
+    counts
+}
+
+fn sum_up(counts: &mut [usize]) {
+    let mut sum = 0;
+    for count in counts {
+        sum += *count;
+        *count = sum;
     }
+}
+
+/// Where the values of each of the first `count` groups start once they are partitioned, and where the last ends.
+pub(super) fn starts(groups: &[u32], count: usize) -> Vec<usize> {
+    let mut starts = counts_before(groups, count);
+    sum_up(&mut starts);
     starts
 }
 
@@ -112,18 +172,21 @@ pub(super) fn extend_groups(
     kept: Option<&BooleanArray>,
     group_indices: &[usize],
 ) -> Result<()> {
-    let ids: Vec<u32> = match kept {
-        None => group_indices
-            .iter()
-            .map(|&group| group_id(group))
-            .collect::<Result<_>>()?,
-        Some(kept) => {
-            let rows = kept.values().set_indices();
-            rows.map(|row| group_id(group_indices[row]))
-                .collect::<Result<_>>()?
+    if let Some(greatest) = group_indices.iter().max() {
+        group_id(*greatest)?;
+    }
+    // All of them fit, as the greatest does.
+    match kept {
+        None => {
+            reserve(groups, group_indices.len())?;
+            groups.extend(group_indices.iter().map(|&group| group as u32));
         }
-    };
-    extend(groups, &ids)
+        Some(kept) => {
+            reserve(groups, kept.values().count_set_bits())?;
+            groups.extend(kept.values().set_indices().map(|row| group_indices[row] as u32));
+        }
+    }
+    Ok(())
 }
 
 /// The keys of the rows that count, and the group of each.
@@ -156,7 +219,7 @@ pub(super) fn group_id(group: usize) -> Result<u32> {
     })
 }
 
-impl GroupsAccumulator for QuantilesGroupsAccumulator {
+impl<K: Key> GroupsAccumulator for QuantilesGroupsAccumulator<K> {
     fn update_batch(
         &mut self,
         values: &[ArrayRef],
@@ -165,37 +228,38 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
         total_num_groups: usize,
     ) -> Result<()> {
         self.group_count = total_num_groups;
-        let (groups, keys) = grouped_keys(self.column.spec(), &values[0], group_indices, opt_filter)?;
-        extend(&mut self.groups, &groups)?;
-        extend(&mut self.keys, &keys)?;
-        Ok(())
+        let kept = kept(values[0].as_ref(), opt_filter)?;
+        extend_groups(&mut self.groups, kept.as_ref(), group_indices)?;
+        let dense = match &kept {
+            None => Arc::clone(&values[0]),
+            Some(kept) => filter(values[0].as_ref(), kept)?,
+        };
+        reserve(&mut self.keys, dense.len())?;
+        self.column.spec().append_keys(dense.as_ref(), &mut self.keys)?;
+        match self.groups.len() == self.keys.len() {
+            true => Ok(()),
+            false => internal_err!("{} groups for {} keys", self.groups.len(), self.keys.len()),
+        }
     }
 
     fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
         let mut segments = self.emitted(emit_to);
-        let lengths = lengths(&segments.starts);
-        let one = self.column.answer_type()?;
-        let mut chunks = vec![new_empty_array(&one)];
-        let mut answers = Vec::with_capacity(CHUNK);
-        let mut rest = segments.keys.as_mut_slice();
-        for &length in lengths.iter().filter(|&&length| length > 0) {
-            let (keys, after) = rest.split_at_mut(length);
-            rest = after;
-            answers.push(self.column.answers(keys)?);
-            if answers.len() == CHUNK {
-                chunks.push(concatenated(&answers)?);
-                answers.clear();
-            }
-        }
-        chunks.extend(answers);
-        let lengths: Vec<u64> = lengths.into_iter().map(|length| length as u64).collect();
-        self.column.group_rows(concatenated(&chunks)?, &lengths)
+        let mut plans = Plans::new([self.column.ask().clone()].into());
+        let answers = segments.answers(&mut plans, self.column.is_distinct())?;
+        let values = match (segments.keys().is_empty(), answers.found.first()) {
+            (false, Some(found)) => self.column.ask().values(self.column.spec(), found)?,
+            _ => new_empty_array(&self.column.answer_type()?),
+        };
+        self.column.group_rows(values, &answers.lengths)
     }
 
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
-        let segments = self.emitted(emit_to);
-        let values = self.column.spec().to_array(&segments.keys)?;
-        Ok(vec![state_column(values, lengths(&segments.starts))?])
+        let (segments, spec) = (self.emitted(emit_to), self.column.spec());
+        let values = match segments.keys().is_empty() {
+            true => new_empty_array(spec.data_type()),
+            false => spec.values_of(segments.keys())?,
+        };
+        Ok(vec![state_column(values, lengths(segments.starts()))?])
     }
 
     fn merge_batch(
@@ -205,13 +269,27 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
         total_num_groups: usize,
     ) -> Result<()> {
         self.group_count = total_num_groups;
-        for (list, &group) in state_rows(values)?.iter().zip(group_indices) {
-            let Some(list) = list else { continue };
-            let keys = self.column.spec().keys(list.as_ref())?;
-            extend(&mut self.groups, &vec![group_id(group)?; keys.len()])?;
-            extend(&mut self.keys, &keys)?;
+        let states = state_rows(values)?;
+        if states.null_count() > 0 || states.len() != group_indices.len() {
+            return internal_err!(
+                "{} states, {} of them NULL, for {} groups",
+                states.len(),
+                states.null_count(),
+                group_indices.len()
+            );
         }
-        Ok(())
+        let offsets = states.offsets();
+        let lengths = offsets.lengths();
+        let start = offsets.first().map_or(0, |start| *start as usize);
+        let end = offsets.last().map_or(0, |end| *end as usize);
+        for (length, &group) in lengths.zip(group_indices) {
+            self.merged.runs.push((group_id(group)?, length));
+        }
+        reserve(&mut self.merged.keys, end - start)?;
+        let keys = states.values().slice(start, end - start);
+        self.column
+            .spec()
+            .append_keys(keys.as_ref(), &mut self.merged.keys)
     }
 
     fn convert_to_state(
@@ -225,7 +303,8 @@ impl GroupsAccumulator for QuantilesGroupsAccumulator {
     fn size(&self) -> usize {
         size_of::<Self>()
             + self.groups.capacity() * size_of::<u32>()
-            + self.keys.capacity() * size_of::<KeyBits>()
+            + (self.keys.capacity() + self.merged.keys.capacity()) * size_of::<K>()
+            + self.merged.runs.capacity() * size_of::<(u32, usize)>()
     }
 }
 
@@ -248,11 +327,6 @@ pub(super) fn state_column(values: ArrayRef, lengths: Vec<usize>) -> Result<Arra
     Ok(Arc::new(LargeListArray::try_new(item, offsets, values, None)?))
 }
 
-fn concatenated(arrays: &[ArrayRef]) -> Result<ArrayRef> {
-    let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-    Ok(concat(&arrays)?)
-}
-
 #[cfg(test)]
 mod tests {
     use datafusion::arrow::array::{AsArray, Int32Array};
@@ -262,7 +336,7 @@ mod tests {
     use crate::functions::Selected;
     use crate::select::quantile::{Ask, Method, Quantile};
 
-    fn accumulator() -> QuantilesGroupsAccumulator {
+    fn accumulator() -> QuantilesGroupsAccumulator<u32> {
         let ask = Ask {
             quantiles: vec![Quantile::try_from_f64(1.0).unwrap()],
             method: Method::Disc,
@@ -278,7 +352,7 @@ mod tests {
         vec![Arc::new(Int32Array::from(list.to_vec()))]
     }
 
-    fn emitted(accumulator: &mut QuantilesGroupsAccumulator, emit_to: EmitTo) -> Vec<Option<i32>> {
+    fn emitted(accumulator: &mut QuantilesGroupsAccumulator<u32>, emit_to: EmitTo) -> Vec<Option<i32>> {
         accumulator
             .evaluate(emit_to)
             .unwrap()
@@ -319,13 +393,37 @@ mod tests {
     }
 
     #[test]
+    fn states_of_later_groups_stay() {
+        let state = |rows: &[Option<i32>], groups: &[usize]| {
+            let mut partial = accumulator();
+            partial.update_batch(&values(rows), groups, None, 3).unwrap();
+            partial.state(EmitTo::All).unwrap()
+        };
+        let mut merged = accumulator();
+        let rows = [Some(1), Some(4), Some(2), Some(9), Some(3)];
+        merged
+            .merge_batch(&state(&rows, &[0, 0, 1, 2, 2]), &[0, 1, 3], 4)
+            .unwrap();
+        merged
+            .merge_batch(&state(&rows[..2], &[0, 1]), &[1, 3, 0], 4)
+            .unwrap();
+        // Of group 3, between those that left.
+        merged.update_batch(&values(&[Some(11)]), &[3], None, 4).unwrap();
+        assert_eq!(emitted(&mut merged, EmitTo::First(2)), [Some(4), Some(2)]);
+        assert_eq!(emitted(&mut merged, EmitTo::First(1)), [None]);
+        assert_eq!(emitted(&mut merged, EmitTo::All), [Some(11)]);
+        let null = datafusion::arrow::array::new_null_array(state(&[], &[])[0].data_type(), 1);
+        assert!(merged.merge_batch(&[null], &[0], 1).is_err());
+    }
+
+    #[test]
     fn its_size_is_that_of_its_buffers() {
         let mut groups = accumulator();
         let empty = groups.size();
         groups
             .update_batch(&values(&[Some(1); 1000]), &[0; 1000], None, 1)
             .unwrap();
-        assert!(groups.size() >= empty + 1000 * 20);
+        assert!(groups.size() >= empty + 1000 * 8);
         groups.evaluate(EmitTo::All).unwrap();
         assert_eq!(groups.size(), empty);
     }

@@ -5,6 +5,7 @@
 //! aggregate:  0 | name | quantiles?              exact_quantiles, its other names and methods
 //!             1 | name | quantiles, precision?   approximate
 //!             2 | aggregate                      with guarded states
+//!             3 | name | rows?                   the best rows: one value, or a list of so many
 //! window:     name | quantiles | frame | DISTINCT
 //! ```
 
@@ -14,14 +15,16 @@ use datafusion::common::{Result, exec_err};
 use datafusion::logical_expr::{AggregateUDF, WindowUDF};
 
 use super::guarded::Guarded;
-use super::{ExactQuantiles, GkFunction, MovingQuantiles, all_aggregates};
+use super::{ExactQuantiles, GkFunction, MovingQuantiles, TopKBy, all_aggregates};
 use crate::functions::gk::gk_aggregates;
+use crate::functions::topk::topk_aggregates;
 use crate::select::quantile::Quantiles;
 use crate::wire::{Reader, put};
 
 const EXACT: u8 = 0;
 const APPROXIMATE: u8 = 1;
 const GUARDED: u8 = 2;
+const TOP_ROWS: u8 = 3;
 
 /// Appends an aggregate function of ours; false, and nothing, for another's.
 pub(crate) fn put_aggregate(function: &AggregateUDF, out: &mut Vec<u8>) -> bool {
@@ -34,6 +37,11 @@ pub(crate) fn put_aggregate(function: &AggregateUDF, out: &mut Vec<u8>) -> bool 
         out.push(APPROXIMATE);
         put_name(function.name(), out);
         approximate.put_constants(out);
+        true
+    } else if let Some(rows) = TopKBy::of(function) {
+        out.push(TOP_ROWS);
+        put_name(function.name(), out);
+        rows.put_bound(out);
         true
     } else if let Some(guarded) = Guarded::of(function) {
         let start = out.len();
@@ -67,9 +75,16 @@ pub(crate) fn read_aggregate(input: &mut Reader<'_>) -> Result<AggregateUDF> {
                 None => function.as_ref().clone(),
             })
         }
+        TOP_ROWS => {
+            let function = named(topk_aggregates(), input)?;
+            Ok(match TopKBy::of(&function) {
+                Some(rows) => rows.with_bound(input)?.into(),
+                None => function.as_ref().clone(),
+            })
+        }
         // One guard is enough, and bytes must not say how deep this goes.
         GUARDED => match input.peek() {
-            Some(EXACT | APPROXIMATE) => Ok(Guarded::new(Arc::new(read_aggregate(input)?)).into()),
+            Some(EXACT | APPROXIMATE | TOP_ROWS) => Ok(Guarded::new(Arc::new(read_aggregate(input)?)).into()),
             kind => input.damaged(format!("a guarded function of kind {kind:?}")),
         },
         kind => input.damaged(format!("a function of kind {kind}")),
@@ -129,6 +144,7 @@ pub(super) fn read_option<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::functions::TopKName;
     use crate::select::quantile::Quantile;
 
     fn quantiles() -> Quantiles {
@@ -162,6 +178,32 @@ mod tests {
             round_trip(&Guarded::new(Arc::clone(function)).into());
         }
         gk_aggregates().iter().for_each(|function| round_trip(function));
+        for function in topk_aggregates() {
+            round_trip(function);
+            round_trip(&Guarded::new(Arc::clone(function)).into());
+            let rows = TopKBy::of(function).unwrap();
+            round_trip(&rows.bound_to(Some(300)).into());
+            if rows.called() != TopKName::TopkBy {
+                round_trip(&rows.bound_to(None).into());
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_rows_that_no_call_has_are_errors() {
+        let error = |k: Option<usize>| {
+            let function = TopKBy::new(TopKName::TopkBy, false).bound_to(k);
+            let mut out = Vec::new();
+            assert!(put_aggregate(&function.into(), &mut out));
+            read_aggregate(&mut Reader::new("function", &out))
+                .unwrap_err()
+                .strip_backtrace()
+        };
+        assert_eq!(error(Some(0)), "Execution error: a damaged function: 0 rows");
+        assert_eq!(
+            error(None),
+            "Execution error: a damaged function: topk_by without a number of rows"
+        );
     }
 
     #[test]

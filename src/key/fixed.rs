@@ -254,16 +254,16 @@ pub(super) fn raw(values: &dyn Array, data_type: &DataType) -> Result<Buffer> {
     })
 }
 
-/// An array of `data_type` from keys.
-pub(super) fn to_array(data_type: &DataType, encoding: Encoding, bits: &[KeyBits]) -> Result<ArrayRef> {
-    fn narrow<T: ArrowPrimitiveType>(bits: &[KeyBits], value: impl Fn(KeyBits) -> T::Native) -> ArrayRef {
+/// An array of `data_type` from keys, in integers of their width or wider ones.
+pub(super) fn to_array<B: Key>(data_type: &DataType, encoding: Encoding, bits: &[B]) -> Result<ArrayRef> {
+    fn narrow<T: ArrowPrimitiveType>(bits: &[impl Key], value: impl Fn(KeyBits) -> T::Native) -> ArrayRef {
         Arc::new(PrimitiveArray::<T>::from_iter_values(
-            bits.iter().map(|key| value(*key)),
+            bits.iter().map(|key| value(key.to_bits())),
         ))
     }
-    fn words<K: Key>(encoding: Encoding, bits: &[KeyBits]) -> Vec<K> {
+    fn words<K: Key>(encoding: Encoding, bits: &[impl Key]) -> Vec<K> {
         bits.iter()
-            .map(|key| encoding.decode(K::from_bits(*key)))
+            .map(|key| encoding.decode(K::from_bits(key.to_bits())))
             .collect()
     }
     let buffer = match data_type {
@@ -272,7 +272,7 @@ pub(super) fn to_array(data_type: &DataType, encoding: Encoding, bits: &[KeyBits
         }
         DataType::Boolean => {
             return Ok(Arc::new(BooleanArray::from_iter(
-                bits.iter().map(|key| Some(*key != 0)),
+                bits.iter().map(|key| Some(*key != B::default())),
             )));
         }
         DataType::UInt8 => return Ok(narrow::<UInt8Type>(bits, |key| key as u8)),

@@ -11,6 +11,7 @@
 //! Types that no integer of up to 128 bits can hold (strings, binary, lists, structs, 256-bit decimals) are ordered as
 //! byte strings, whose prefixes serve as keys.
 
+mod bound;
 mod bytes;
 mod fixed;
 mod single;
@@ -24,9 +25,12 @@ use datafusion::arrow::compute::{filter, is_not_null};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, plan_err};
 
+pub(crate) use bound::{LeadBound, Least};
 pub(crate) use bytes::{ByteSpec, PrefixKey};
 use fixed::Bits;
 pub(crate) use fixed::Encoding;
+#[cfg(test)]
+pub(crate) use fixed::tests::samples;
 pub(crate) use sort::{OrderBy, RowOrder, SortColumn, SortKeys};
 
 /// A key outside a lane: the key's bits, zero-extended to 128.
@@ -212,6 +216,26 @@ impl KeySpec {
         fixed::to_array(&self.data_type, self.encoding, bits)
     }
 
+    /// The same from keys of the type that [`Self::width`] says.
+    pub(crate) fn values_of<K: Key>(&self, keys: &[K]) -> Result<ArrayRef> {
+        fixed::to_array(&self.data_type, self.encoding, keys)
+    }
+
+    /// Appends the keys of values without NULL, of the type that [`Self::width`] says.
+    ///
+    /// # Errors
+    /// An internal error if `values` is not of [`Self::data_type`].
+    pub(crate) fn append_keys<K: Key>(&self, values: &dyn Array, keys: &mut Vec<K>) -> Result<()> {
+        let raw = fixed::raw(values, &self.data_type)?;
+        let mut block = [K::default(); 1024];
+        for words in words::<K>(&raw).chunks(1024) {
+            let block = &mut block[..words.len()];
+            self.encoding.encode(words, block);
+            keys.extend_from_slice(block);
+        }
+        Ok(())
+    }
+
     /// The keys of the non-NULL values, in row order.
     ///
     /// # Errors
@@ -288,8 +312,7 @@ fn checksum<K: Key>(encoding: Encoding, raw: &Buffer) -> (u64, u64) {
         let keys = &mut keys[..block.len()];
         encoding.encode(block, keys);
         for key in keys {
-            let bits = key.to_bits();
-            sum = sum.wrapping_add(mixed(bits as u64 ^ mixed((bits >> 64) as u64)));
+            sum = sum.wrapping_add(mixed(key.to_bits()));
         }
     }
     (words.len() as u64, sum)
@@ -298,8 +321,16 @@ fn checksum<K: Key>(encoding: Encoding, raw: &Buffer) -> (u64, u64) {
 /// Distance of states in Steele, Lea and Flood's SplitMix64 (2014).
 pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-fn mixed(word: u64) -> u64 {
-    finalised(word.wrapping_add(GOLDEN))
+/// Both halves of a product, as in Wang's wyhash (2019): a multiplication a word. It need not withstand an adversary.
+fn mixed(key: KeyBits) -> u64 {
+    let fold = |word: u64| {
+        let product = u128::from(word ^ GOLDEN) * 0xbf58_476d_1ce4_e5b9;
+        product as u64 ^ (product >> 64) as u64
+    };
+    match (key >> 64) as u64 {
+        0 => fold(key as u64),
+        upper => fold(key as u64 ^ fold(upper)),
+    }
 }
 
 /// SplitMix64's number for a state.

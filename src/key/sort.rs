@@ -46,14 +46,14 @@ enum Form {
 }
 
 #[derive(Debug)]
-struct Field {
-    spec: KeySpec,
-    descending: bool,
+pub(super) struct Field {
+    pub(super) spec: KeySpec,
+    pub(super) descending: bool,
     /// Place of the lowest bit.
-    shift: u32,
+    pub(super) shift: u32,
     /// Place of the bit that puts NULLs first or last.
-    null_bit: Option<u32>,
-    nulls_first: bool,
+    pub(super) null_bit: Option<u32>,
+    pub(super) nulls_first: bool,
 }
 
 impl SortKeys {
@@ -62,9 +62,8 @@ impl SortKeys {
     /// # Errors
     /// Arrow's, for a type that has no order.
     pub(crate) fn try_new(columns: &[SortColumn]) -> Result<Self> {
-        if let Some((fields, width)) = packed(columns) {
-            let form = Form::Packed(fields);
-            return Ok(Self { form, width });
+        if let Some(packed) = Self::try_packed(columns) {
+            return Ok(packed);
         }
         let fields = columns
             .iter()
@@ -75,9 +74,25 @@ impl SortKeys {
         })
     }
 
+    /// The same, if 128 bits hold all that tells rows apart.
+    pub(crate) fn try_packed(columns: &[SortColumn]) -> Option<Self> {
+        packed(columns).map(|(fields, width)| Self {
+            form: Form::Packed(fields),
+            width,
+        })
+    }
+
     /// Width of the keys.
     pub(crate) fn width(&self) -> Width {
         self.width
+    }
+
+    /// Places of the columns in a key, if it holds them all.
+    pub(super) fn fields(&self) -> Option<&[Field]> {
+        match &self.form {
+            Form::Packed(fields) => Some(fields),
+            Form::Prefix(_) => None,
+        }
     }
 
     /// Whether rows with equal keys are equal.

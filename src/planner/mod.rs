@@ -29,6 +29,7 @@ mod register;
 mod rewrite;
 mod staged;
 mod swap;
+mod top;
 mod topk;
 mod windows;
 
@@ -37,4 +38,5 @@ pub use node::QuantilesNode;
 pub use physical::QuantilesExtensionPlanner;
 pub use query_planner::QuantilesPlanner;
 pub use register::{SessionStateBuilderExt, register_all};
+pub use top::TopKByRule;
 pub use topk::TopKNode;

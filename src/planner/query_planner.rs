@@ -66,6 +66,11 @@ impl QuantilesPlanner {
         }
     }
 
+    /// Whether plans are for many machines.
+    pub(super) fn is_staged(&self) -> bool {
+        self.staged
+    }
+
     /// Around any other planner: it still plans every node but the quantiles, and gets plans without them untouched.
     ///
     /// The input of a quantile call is then planned by `inner` on its own, and stands in the rest of the plan as a

@@ -7,9 +7,10 @@ use datafusion::common::Result;
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::prelude::SessionContext;
 
-use super::{CheckQuantiles, QuantilesPlanner};
+use super::{CheckQuantiles, QuantilesPlanner, TopKByRule};
 use crate::config::QuantilesOptions;
 use crate::functions::gk::{gk_aggregates, gk_scalars};
 use crate::functions::topk::topk_aggregates;
@@ -32,7 +33,12 @@ pub fn register_all(ctx: &SessionContext) -> Result<()> {
     let mut state = shared.write();
     register_functions(&mut state)?;
     match origin(state.query_planner().as_ref()) {
-        Origin::Ours | Origin::Remote => {}
+        Origin::Ours if !has_rule(state.physical_optimizers()) => {
+            *state = rebuilt(&state, |builder| {
+                builder.with_physical_optimizer_rule(Arc::new(TopKByRule))
+            });
+        }
+        Origin::Ours | Origin::Staged | Origin::Remote => {}
         Origin::Foreign => warn_foreign(),
         Origin::DataFusion => *state = with_planner(&state),
     }
@@ -73,20 +79,37 @@ fn register_functions(state: &mut SessionState) -> Result<()> {
 
 /// The same state with our query planner.
 fn with_planner(state: &SessionState) -> SessionState {
+    rebuilt(state, |builder| {
+        builder
+            .with_query_planner(Arc::new(QuantilesPlanner::new()))
+            .with_physical_optimizer_rule(Arc::new(TopKByRule))
+    })
+}
+
+fn rebuilt(
+    state: &SessionState,
+    change: impl FnOnce(SessionStateBuilder) -> SessionStateBuilder,
+) -> SessionState {
     let creates_default = state.config_options().catalog.create_default_catalog_and_schema;
-    let mut rebuilt = SessionStateBuilder::new_from_existing(state.clone())
-        .with_session_id(state.session_id().to_owned())
-        .with_query_planner(Arc::new(QuantilesPlanner::new()))
-        .build();
+    let builder =
+        SessionStateBuilder::new_from_existing(state.clone()).with_session_id(state.session_id().to_owned());
+    let mut rebuilt = change(builder).build();
     // The builder turns it off where the catalog exists already.
     let catalog = &mut rebuilt.config_mut().options_mut().catalog;
     catalog.create_default_catalog_and_schema = creates_default;
     rebuilt
 }
 
+/// Whether our rule is among these.
+fn has_rule(rules: &[Arc<dyn PhysicalOptimizerRule + Send + Sync>]) -> bool {
+    rules.iter().any(|rule| rule.name() == TopKByRule.name())
+}
+
 /// Whose query planner it is.
 enum Origin {
     Ours,
+    /// Ours, for plans that run on many machines.
+    Staged,
     DataFusion,
     /// It sends plans to machines that plan them: with this crate, if they have it.
     Remote,
@@ -105,8 +128,11 @@ fn origin(planner: &(dyn QueryPlanner + Send + Sync)) -> Origin {
     #[cfg(not(feature = "ballista"))]
     let is_remote = false;
     let planner: &dyn Any = planner;
-    if planner.is::<QuantilesPlanner>() {
-        Origin::Ours
+    if let Some(ours) = planner.downcast_ref::<QuantilesPlanner>() {
+        match ours.is_staged() {
+            true => Origin::Staged,
+            false => Origin::Ours,
+        }
     } else if is_remote {
         Origin::Remote
     } else if planner.type_id() == *DEFAULT {
@@ -167,8 +193,19 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             .as_ref()
             .map(|planner| origin(planner.as_ref()))
         {
-            None | Some(Origin::DataFusion) => self.with_query_planner(Arc::new(QuantilesPlanner::new())),
-            Some(Origin::Ours | Origin::Remote) => self,
+            None | Some(Origin::DataFusion) => self
+                .with_query_planner(Arc::new(QuantilesPlanner::new()))
+                .with_physical_optimizer_rule(Arc::new(TopKByRule)),
+            Some(Origin::Ours) => {
+                let rules = self.physical_optimizers().as_ref();
+                let is_built_in = rules.is_some_and(|all| has_rule(&all.rules));
+                let added = self.physical_optimizer_rules().as_deref();
+                match is_built_in || added.is_some_and(has_rule) {
+                    true => self,
+                    false => self.with_physical_optimizer_rule(Arc::new(TopKByRule)),
+                }
+            }
+            Some(Origin::Staged | Origin::Remote) => self,
             Some(Origin::Foreign) => {
                 warn_foreign();
                 self

@@ -15,10 +15,10 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use super::QuantilesNode;
 use super::rewrite::aggregate_call;
 use crate::exec::staged::{Rounds, StagedCall, StagedColumns, stages};
-use crate::functions::{ExactQuantiles, GkFunction, Guarded, constant_quantiles};
+use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy, constant_quantiles};
 use crate::key::KeySpec;
 use crate::select::StrategyName;
-use crate::select::quantile::Ask;
+use crate::select::quantile::{Ask, Method};
 
 /// Values that an input without statistics is taken to have, for the error fraction of its summaries.
 const UNKNOWN: usize = 100_000_000;
@@ -57,7 +57,8 @@ fn guarded(mut aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
     let mut found = None;
     for expr in &mut aggregate.aggr_expr {
         let is_ours = aggregate_call(expr).is_some_and(|call| {
-            ExactQuantiles::of(&call.func).is_some() || GkFunction::of(&call.func).is_some()
+            let func = &call.func;
+            ExactQuantiles::of(func).is_some() || GkFunction::of(func).is_some() || TopKBy::of(func).is_some()
         });
         if is_ours {
             found = Some(expr);
@@ -176,7 +177,7 @@ struct Column {
 
 impl Units {
     fn add(&mut self, output: usize, column: Column, expr: &Expr) -> Result<()> {
-        let ranks = constant_quantiles_of(expr)?.1.list.len();
+        let ranks = staged_call(0, expr)?.ask.quantiles.len();
         // Distinct values of one column are no row of another.
         let shared = self.staged.iter_mut().find(|unit| {
             let same = match column.distinct {
@@ -276,25 +277,43 @@ impl StagedNode {
 
 /// A call over a column of the input.
 fn staged_call(column: usize, expr: &Expr) -> Result<StagedCall> {
-    let (function, quantiles) = constant_quantiles_of(expr)?;
+    let asked = asked(expr).transpose()?;
+    let (ask, is_list, bounds) =
+        asked.ok_or_else(|| internal_datafusion_err!("{expr} asks for no quantiles"))?;
     Ok(StagedCall {
         column,
-        ask: Ask {
-            quantiles: quantiles.list,
-            method: function.method(),
-            descending: function.is_descending(),
-        },
-        is_list: quantiles.is_list,
+        ask,
+        is_list,
+        bounds,
     })
 }
 
-/// The function of a call, and its quantiles.
-fn constant_quantiles_of(expr: &Expr) -> Result<(&ExactQuantiles, crate::select::quantile::Quantiles)> {
-    let call = aggregate_call(expr);
-    let found = call.and_then(|call| Some((ExactQuantiles::of(&call.func)?, call.params.args.get(1)?)));
-    let (function, quantiles) =
-        found.ok_or_else(|| internal_datafusion_err!("{expr} asks for no quantiles"))?;
-    Ok((function, constant_quantiles(function.called(), quantiles)?))
+/// What a call asks of its values, whether the answer is a list, and whether it says the ranks too. `None` for a call that
+/// is answered otherwise.
+///
+/// Stages give the exact answer for less than a sample's splitters and their count would take.
+fn asked(expr: &Expr) -> Option<Result<(Ask, bool, bool)>> {
+    let call = aggregate_call(expr)?;
+    if let Some(function) = ExactQuantiles::of(&call.func) {
+        let quantiles = call.params.args.get(1)?;
+        let known = constant_quantiles(function.called(), quantiles);
+        return Some(known.map(|known| {
+            let ask = Ask {
+                quantiles: known.list,
+                method: function.method(),
+                descending: function.is_descending(),
+            };
+            (ask, known.is_list, false)
+        }));
+    }
+    let function = GkFunction::of(&call.func)?;
+    let (quantiles, sampled) = function.sampled()?;
+    let ask = Ask {
+        quantiles: quantiles.list.clone(),
+        method: Method::Disc,
+        descending: function.is_descending(),
+    };
+    Some(Ok((ask, quantiles.is_list, sampled.bounds)))
 }
 
 /// The values of a call: NULL where its filter drops a row. `None` if stages cannot answer it.
@@ -302,7 +321,12 @@ fn column_of(expr: &Expr, node: &QuantilesNode) -> Result<Option<Column>> {
     let Some(AggregateFunction { func, params }) = aggregate_call(expr) else {
         return Ok(None);
     };
-    let (Some(function), [x, _]) = (ExactQuantiles::of(func), params.args.as_slice()) else {
+    let is_builtin = match (ExactQuantiles::of(func), GkFunction::of(func)) {
+        (Some(function), _) => function.called().is_builtin(),
+        (None, Some(function)) if function.sampled().is_some() => false,
+        _ => return Ok(None),
+    };
+    let Some(x) = params.args.first() else {
         return Ok(None);
     };
     let data_type = x.get_type(node.input().schema())?;
@@ -319,7 +343,7 @@ fn column_of(expr: &Expr, node: &QuantilesNode) -> Result<Option<Column>> {
     Ok(Some(Column {
         values,
         distinct: params.distinct,
-        builtin: function.called().is_builtin(),
+        builtin: is_builtin,
     }))
 }
 

@@ -38,7 +38,7 @@ const PARTITIONED: [&str; 6] = [
 ];
 
 /// Every place that may fail. The ungrouped query has so many quantiles that every kind of round is asked for.
-const SHAPES: [Shape; 12] = [
+const SHAPES: [Shape; 13] = [
     Shape {
         strategy: "sample_select",
         sql: "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), count(*) FROM t",
@@ -154,7 +154,7 @@ const SHAPES: [Shape; 12] = [
     Shape {
         strategy: "sample_select",
         sql: "SELECT many, topk_by(x, few, 3) FROM t GROUP BY many",
-        limit: 24 << 20,
+        limit: 88 << 20,
         phases: &[
             "topk_scan",
             "topk_scatter",
@@ -165,6 +165,12 @@ const SHAPES: [Shape; 12] = [
             "topk_answer",
         ],
     },
+    Shape {
+        strategy: "sample_select",
+        sql: "SELECT x FROM t ORDER BY x DESC NULLS LAST LIMIT 100000",
+        limit: 256 << 20,
+        phases: &["top_scan", "top_compact", "top_merge", "top_answer"],
+    },
 ];
 
 /// Set in the process that fails.
@@ -174,7 +180,7 @@ const ALONE: &str = "QUANTILES_TEST_ALONE";
 fn alone(name: &str, test: impl Future<Output = ()>) {
     if std::env::var_os(ALONE).is_some() {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(4)
+            .worker_threads(16)
             .enable_all()
             .build()
             .unwrap();
@@ -277,6 +283,7 @@ async fn fail_at_each_phase(shape: &Shape) {
                     | "value_gather"
                     | "value_compare"
                     | "value_deal"
+                    | "top_merge"
             ) || (*phase, shape.limit) == ("group_answer", SHAPES[1].limit)
                 || (*phase, shape.limit) == ("topk_answer", SHAPES[1].limit);
             if is_single && when == "later" {
@@ -397,6 +404,8 @@ fn every_place_that_may_fail_does_so_here() {
     }
     let mut found = Vec::new();
     places(&root().join("src"), &mut found);
+    // A card's fail in `cuda`.
+    found.retain(|place| !place.starts_with("cuda_"));
     let mut tested: Vec<&str> = SHAPES.iter().flat_map(|shape| shape.phases).copied().collect();
     found.sort_unstable();
     tested.sort_unstable();

@@ -34,6 +34,7 @@ mod select_edges;
 mod slt;
 mod staged;
 mod support;
+mod top;
 mod topk;
 mod topk_rows;
 mod types;

@@ -215,7 +215,8 @@ impl Case {
         );
         // Rows that count stand first in their group; equal ones are numbered once if distinct.
         let number = if is_distinct { "dense_rank" } else { "row_number" };
-        let tie = if is_distinct { "" } else { ", id" };
+        // Values that differ in their bits alone, as NaNs do, are two.
+        let tie = if is_distinct { ", v" } else { ", id" };
         let mut inner = format!(
             "SELECT *, {number}() OVER (PARTITION BY {names}, counts \
              ORDER BY by_x {direction}, by_v ASC NULLS LAST{tie} ROWS UNBOUNDED PRECEDING) AS rn \

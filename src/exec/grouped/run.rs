@@ -157,8 +157,8 @@ impl GroupRun {
         };
         let giants = self.giants(&parts, &groups);
         let schema = Arc::clone(&plan.schema);
-        // Byte strings of giants may take all memory that there is.
-        let batches = match plan.has_byte_strings() {
+        // Where memory is bounded, giants have it alone: what they work in was seen to be there, and byte strings may take all.
+        let batches = match self.shared.is_bounded() || plan.has_byte_strings() {
             true => {
                 let ordinary = futures::stream::once(async move { ordinary() }).flatten();
                 giants.chain(ordinary).boxed()

@@ -62,6 +62,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// Whether the pool has a limit that is known.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.share < usize::MAX
+    }
+
     pub(super) fn new(
         plan: Arc<GroupPlan>,
         free: Option<Arc<FreePages>>,

@@ -69,6 +69,8 @@ pub(crate) struct StagedCall {
     pub(crate) ask: Ask,
     /// Whether the answer is a list.
     pub(crate) is_list: bool,
+    /// Whether the ranks of the answers are wanted too.
+    pub(crate) bounds: bool,
 }
 
 impl StagedColumns {

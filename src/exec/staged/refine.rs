@@ -21,6 +21,7 @@ use futures::TryStreamExt;
 use super::rows::{Merged, Rows, schema};
 use super::state::{ColumnState, State};
 use super::{StagedColumns, reached};
+use crate::functions::gk::with_bounds;
 
 /// Merges the replies of a round and steps: to the state for the next round, or to the row of answers.
 #[derive(Debug)]
@@ -110,7 +111,13 @@ fn answers(columns: &StagedColumns, state: &State, schema: &SchemaRef) -> Result
         }
         let key_at = |rank| state.progress.key_at(rank);
         let found = call.ask.answers(selected.spec(), state.seen.n, &key_at)?;
-        selected.row(found, state.seen.n)?.to_array()
+        let n = state.seen.n;
+        match call.bounds {
+            // Of an exact answer there is one.
+            true => with_bounds(selected, found, n, |rank| Ok((rank, rank)))?,
+            false => selected.row(found, n)?,
+        }
+        .to_array()
     });
     let row = row.collect::<Result<Vec<_>>>()?;
     Ok(RecordBatch::try_new(Arc::clone(schema), row)?)

@@ -134,6 +134,7 @@ impl StagedColumns {
         for call in &self.calls {
             put(out, call.column as u64);
             call.ask.put(call.is_list, out);
+            out.push(u8::from(call.bounds));
         }
         self.rounds.put(out);
         Ok(())
@@ -149,7 +150,12 @@ impl StagedColumns {
         let calls = input.list("calls", |input| {
             let column = input.number("column")?;
             let (ask, is_list) = Ask::read(input)?;
-            Ok(StagedCall { column, ask, is_list })
+            Ok(StagedCall {
+                column,
+                ask,
+                is_list,
+                bounds: input.flag("bounds")?,
+            })
         })?;
         Self::try_new(types, calls, Rounds::read(input)?)
     }
@@ -198,6 +204,7 @@ mod tests {
                 descending: column == 1,
             },
             is_list,
+            bounds: column == 2,
         };
         let calls = vec![
             call(2, Method::Disc, false),

@@ -34,6 +34,7 @@ use datafusion::physical_plan::{
 };
 
 use self::plan::TopKPlan;
+pub(super) use self::plan::in_words;
 pub(crate) use self::plan::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
 
 /// The best rows of every group: as one list a group (`topk_by`), or as rows with their number (`ROW_NUMBER`, `RANK`).

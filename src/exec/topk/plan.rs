@@ -346,17 +346,20 @@ fn within(passed: Option<BooleanArray>, counts: Option<BooleanArray>) -> Option<
     Some(BooleanArray::from(both.collect::<Vec<_>>()))
 }
 
+/// What rows are ordered by, as SQL has it.
+pub(in crate::exec) fn in_words(expr: &Arc<dyn PhysicalExpr>, column: &SortColumn) -> String {
+    let direction = if column.options.descending { " DESC" } else { "" };
+    let nulls = match (column.nullable, column.options.nulls_first) {
+        (false, _) => "",
+        (true, true) => " NULLS FIRST",
+        (true, false) => " NULLS LAST",
+    };
+    format!("{expr}{direction}{nulls}")
+}
+
 impl fmt::Display for TopKPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by = self.spec.order.iter().map(|by| {
-            let direction = if by.column.options.descending { " DESC" } else { "" };
-            let nulls = match (by.column.nullable, by.column.options.nulls_first) {
-                (false, _) => "",
-                (true, true) => " NULLS FIRST",
-                (true, false) => " NULLS LAST",
-            };
-            format!("{}{direction}{nulls}", by.expr)
-        });
+        let by = self.spec.order.iter().map(|by| in_words(&by.expr, &by.column));
         let (groups, by) = (comma_separated(self.spec.group.iter()), comma_separated(by));
         match &self.spec.answer {
             Answer::Lists { call, value, filter } => {

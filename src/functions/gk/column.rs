@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, BinaryArray, StructArray, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, Fields};
-use datafusion::common::Result;
+use datafusion::common::{Result, ScalarValue};
 
 use super::super::accumulator::SelectedColumn;
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
@@ -44,13 +44,31 @@ fn bounds_fields(value: DataType) -> Fields {
     ])
 }
 
+/// The answers over `n` values with the least and the greatest rank that the key of each rank has, in the order of the
+/// quantiles.
+///
+/// # Errors
+/// Those of `place_at`.
+pub(crate) fn with_bounds(
+    column: &SelectedColumn,
+    answers: ArrayRef,
+    n: u64,
+    place_at: impl Fn(u64) -> Result<(u64, u64)>,
+) -> Result<ScalarValue> {
+    let ask = column.ask();
+    let places = ask.quantiles.iter().map(|quantile| match (n, ask.descending) {
+        (0, _) => Ok((0, 0)),
+        (_, false) => place_at(quantile.rank(n)),
+        (_, true) => place_at(n + 1 - quantile.rank(n)),
+    });
+    let places = places.collect::<Result<Vec<_>>>()?;
+    let counts = vec![n; places.len()];
+    let (least, most) = places.into_iter().unzip();
+    column.row(bounds_rows(answers, least, most, counts)?, n)
+}
+
 /// Structs of [`bounds_type`].
-pub(crate) fn bounds_rows(
-    values: ArrayRef,
-    least: Vec<u64>,
-    most: Vec<u64>,
-    counts: Vec<u64>,
-) -> Result<ArrayRef> {
+fn bounds_rows(values: ArrayRef, least: Vec<u64>, most: Vec<u64>, counts: Vec<u64>) -> Result<ArrayRef> {
     let ranks = |ranks: Vec<u64>| Arc::new(UInt64Array::from(ranks)) as ArrayRef;
     let fields = bounds_fields(values.data_type().clone());
     let columns = vec![values, ranks(least), ranks(most), ranks(counts)];

@@ -32,7 +32,7 @@ use datafusion::logical_expr::{
 };
 
 use self::accumulator::GkAccumulator;
-pub(crate) use self::column::bounds_rows;
+pub(crate) use self::column::with_bounds;
 use self::column::{GkColumn, Output, bounds_type};
 use self::groups::GkGroupsAccumulator;
 use self::merge::MergeAccumulator;
@@ -42,7 +42,7 @@ use super::call::{QuantileArgument, constant, evaluated, evaluated_quantiles};
 use super::exact_quantiles::ordered_type;
 use super::frame::SlidingQuantilesAccumulator;
 use super::frame_values::SlidingValuesAccumulator;
-use super::groups::QuantilesGroupsAccumulator;
+use super::groups::groups_accumulator;
 use super::rows::{ValuesAccumulator, ValuesGroupsAccumulator};
 use crate::key::{KeySpec, Order};
 use crate::select::quantile::{Ask, Method, Quantiles};
@@ -579,7 +579,7 @@ impl AggregateUDFImpl for GkFunction {
     fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
         Ok(match self.way(&args)? {
             Way::Sketch(column) => Box::new(GkGroupsAccumulator::new(column)),
-            Way::Exact(Selected::Keys(column)) => Box::new(QuantilesGroupsAccumulator::new(column)),
+            Way::Exact(Selected::Keys(column)) => groups_accumulator(column),
             Way::Exact(Selected::Bytes(column)) => Box::new(ValuesGroupsAccumulator::new(column)),
         })
     }

@@ -14,6 +14,8 @@ mod call;
 mod column;
 mod groups;
 mod sliding;
+#[cfg(feature = "ballista")]
+mod wire;
 
 use std::fmt::{self, Display};
 use std::sync::{Arc, LazyLock};

@@ -26,9 +26,6 @@ use crate::kernel::may_fail;
 /// Oldest driver whose functions are all there: that of CUDA 12.8.
 const OLDEST_DRIVER: i32 = 12080;
 
-/// Bytes of freed device memory that the driver keeps for the next query: to unmap and map them takes a millisecond.
-const KEPT: u64 = 128 << 20;
-
 /// An NVIDIA card of this machine.
 pub struct Card {
     ordinal: usize,
@@ -163,9 +160,6 @@ impl Card {
         let context = CudaContext::new(ordinal).map_err(failed)?;
         // SAFETY: one stream does all work of this context, and memory is freed on it, so that order needs no events.
         unsafe { context.disable_event_tracking() };
-        if let Err(error) = keep_freed_memory(&context) {
-            log::debug!("{what}: freed memory is not kept: {error}");
-        }
         let attribute = |attribute| context.attribute(attribute).map_err(failed);
         if attribute(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)? == 0 {
             return exec_err!("cuda:{ordinal} cannot launch cooperative kernels");
@@ -352,19 +346,6 @@ impl Card {
             functions: Mutex::default(),
             sizes: OnceLock::new(),
         })
-    }
-}
-
-/// Has the driver keep some of the memory that is freed.
-#[allow(unsafe_code, reason = "calls into the driver")]
-fn keep_freed_memory(context: &CudaContext) -> Result<(), DriverError> {
-    let mut pool = std::ptr::null_mut();
-    let mut kept = KEPT;
-    // SAFETY: the device is that of a live context; there is a pool to write to, and 8 bytes to read, as the attribute has.
-    unsafe {
-        sys::cuDeviceGetDefaultMemPool(&mut pool, context.cu_device()).result()?;
-        let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut kept).cast()).result()
     }
 }
 

@@ -319,7 +319,8 @@ impl<'a> Prepared<'a> {
         let word = |at: usize| control[at..].as_chunks::<4>().0[0];
         let outcome = u32::from_le_bytes(word(0));
         if outcome != 0 {
-            let lanes = control[self.head.lanes()..].as_chunks::<8>().0.iter().step_by(16);
+            let lanes = &control[self.head.lanes()..self.head.zeroed()];
+            let lanes = lanes.as_chunks::<8>().0.iter().step_by(16);
             let above = lanes.map(|lane| u64::from_le_bytes(*lane)).sum();
             return Err(Missed { outcome, above });
         }

@@ -110,6 +110,25 @@ pub(crate) struct Segments<K> {
 }
 
 impl<K: Key> Segments<K> {
+    /// Of keys that are together: those of group `g` at `starts[g]..starts[g + 1]`.
+    pub(crate) fn new(keys: Vec<K>, starts: Vec<usize>) -> Self {
+        Self {
+            keys,
+            starts,
+            next: Vec::new(),
+        }
+    }
+
+    /// The keys of all groups, one group after the other.
+    pub(crate) fn keys(&self) -> &[K] {
+        &self.keys
+    }
+
+    /// Where each group starts, and where the last ends.
+    pub(crate) fn starts(&self) -> &[usize] {
+        &self.starts
+    }
+
     /// Brings the keys of each of `groups` groups together: a counting sort by id.
     pub(crate) fn fill(&mut self, groups: usize, pieces: &[(&[u32], &[K])]) {
         self.starts.clear();

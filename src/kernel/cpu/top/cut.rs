@@ -1,9 +1,11 @@
 //! The best `k` of a buffer, by selection, in place and in the order that they came in.
 //!
-//! Few rows are compared all with all ([`ranking`](super::ranking)); of more, the keys alone are copied and selected by
-//! `select_nth_unstable`. Both are linear in the buffer.
+//! Few rows are compared all with all ([`ranking`](super::ranking)); in a large buffer a key drawn from a sample is proven
+//! by a count to have at least `k` and not many more above it, as in SampleSelect and Floyd and Rivest's SELECT, 1975 (one
+//! count, and one move of what stays); else the keys alone are copied and selected by `select_nth_unstable`. All are linear
+//! in the buffer.
 
-use super::filter::retain;
+use super::filter::{count_from, retain};
 use super::floor::Floor;
 use super::make_room;
 use super::ranking::{FEW, places_of};
@@ -26,10 +28,52 @@ pub(crate) struct Cut<K, R> {
     pub(crate) floor: Floor<K, R>,
 }
 
+/// Fewest rows of a buffer that is sampled, and the size of the sample up to eight times that, and so on.
+const SAMPLED: usize = 1 << 11;
+const SAMPLES: [usize; 3] = [1 << 6, 1 << 8, 1 << 10];
+
 impl<K: Key, R: Key> Scratch<K, R> {
     /// Bytes held.
     pub(crate) fn held_bytes(&self) -> usize {
         self.keys.capacity() * size_of::<K>() + self.rows.capacity() * size_of::<R>()
+    }
+
+    /// Cuts to at most `2 * k` rows that hold the best `k`.
+    ///
+    /// # Errors
+    /// When the system gives no memory.
+    pub(crate) fn about(&mut self, keys: &mut [K], rows: &mut [R], k: usize) -> Result<Cut<K, R>> {
+        let Some(key) = self.sampled(keys, k) else {
+            return self.exactly(keys, rows, k);
+        };
+        let floor = Floor::at(key);
+        let kept = retain(keys, rows, floor);
+        if kept <= k.saturating_mul(2) {
+            return Ok(Cut { kept, floor });
+        }
+        self.exactly(&mut keys[..kept], &mut rows[..kept], k)
+    }
+
+    /// A key that at least `k` keys reach, and at most twice as many or an eighth of all; not for less than
+    /// [`SAMPLED`] keys.
+    pub(crate) fn sampled(&mut self, keys: &[K], k: usize) -> Option<K> {
+        let class = (keys.len() / SAMPLED).checked_ilog2()? as usize / 3;
+        let size = SAMPLES[class.min(SAMPLES.len() - 1)];
+        let stride = keys.len() / size;
+        self.keys.clear();
+        // A place in each stride that no period of the data meets.
+        let at = |i: usize| i * stride + (i.wrapping_mul(0x9e37_79b9) >> 7) % stride;
+        self.keys.extend((0..size).filter_map(|i| keys.get(at(i))));
+        let share = k as f64 / keys.len() as f64;
+        let mean = size as f64 * share;
+        let rank = (mean + 3.0 * (mean * (1.0 - share).max(0.0)).sqrt()).ceil() as usize + 1;
+        if rank >= self.keys.len() {
+            return None;
+        }
+        let (_, key, _) = self.keys.select_nth_unstable_by(rank, |a, b| b.cmp(a));
+        let reach = count_from(keys, *key);
+        let most = k.saturating_mul(2).max(keys.len() / 8);
+        (k..=most).contains(&reach).then_some(*key)
     }
 
     /// Cuts to the best `k > 0` rows.

@@ -54,6 +54,35 @@ impl<K: Key, const TIES: bool> Kernel for Passing<'_, K, TIES> {
     }
 }
 
+/// Number of keys from `floor` on.
+pub(crate) fn count_from<K: Key>(keys: &[K], floor: K) -> usize {
+    let mut count = 0;
+    dispatch(Count {
+        keys,
+        floor,
+        count: &mut count,
+    });
+    count
+}
+
+struct Count<'a, K> {
+    keys: &'a [K],
+    floor: K,
+    count: &'a mut usize,
+}
+
+impl<K: Key> Kernel for Count<'_, K> {
+    #[inline(always)]
+    fn run(self) {
+        for keys in self.keys.chunks(1 << 16) {
+            // In the width of keys, which the comparison has too.
+            let one_each =
+                |count: K, key: &K| count.minus(if *key >= self.floor { K::MAX } else { K::default() });
+            *self.count += keys.iter().fold(K::default(), one_each).shr32(0) as usize;
+        }
+    }
+}
+
 #[inline(always)]
 fn bits<K>(block: &[K], pass: impl Fn(&K) -> bool) -> u64 {
     let bit = |(at, key)| u64::from(pass(key)) << (at % BLOCK);
@@ -105,6 +134,8 @@ mod tests {
             for (floor, ties) in [(0, true), (0, false), (300, true), (612, false), (600, true)] {
                 let mut masks = [u64::MAX; CHUNK / BLOCK];
                 passing(&keys, floor, ties, &mut masks);
+                let from = keys.iter().filter(|key| **key >= floor).count();
+                assert_eq!(count_from(&keys, floor), from);
                 for (at, key) in keys.iter().enumerate() {
                     let passes = *key > floor || (ties && *key == floor);
                     assert_eq!(

@@ -1,12 +1,15 @@
-//! The best `k` rows of each group, without a sort.
+//! The best `k` rows of all or of each group, without a sort.
 //!
+//! [`Best`] takes the keys of a stream; the others are for groups:
 //! [`segments`] ranks rows that are there as a whole; [`Sieve`] takes them batch by batch, cuts them to the best of each
 //! group when they are too many, and rejects rows that reach no group's floor before anything is kept of them.
 //! Largest keys come first: who wants the smallest inverts their bits.
 
+mod best;
 mod cut;
 mod filter;
 mod floor;
+mod lead;
 #[cfg(test)]
 mod naive;
 mod ranking;
@@ -19,7 +22,8 @@ mod ties;
 
 use datafusion::common::{Result, resources_datafusion_err};
 
-pub(crate) use sieve::{Rows, Sieve, Wanted, bytes};
+pub(crate) use best::{Best, Places};
+pub(crate) use sieve::{Rows, Sieve, Wanted, bytes, taken};
 pub(crate) use ties::Ties;
 
 /// Makes room for `more` values, in at least doubling steps up to `most` of them in all.

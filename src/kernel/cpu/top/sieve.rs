@@ -311,7 +311,7 @@ impl<K: Key> Sieve<K> {
 }
 
 /// Rows of each column, without what other rows keep alive.
-pub(super) fn taken(columns: &[ArrayRef], rows: UInt32Array) -> Result<Vec<ArrayRef>> {
+pub(crate) fn taken(columns: &[ArrayRef], rows: UInt32Array) -> Result<Vec<ArrayRef>> {
     let taken = columns.iter().map(|column| {
         let column = take(column.as_ref(), &rows, None)?;
         Ok(match column.data_type() {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::naive::{PATTERNS, best_of_groups, keys, mix, rows, sizes};
 use super::segments::{GroupedRows, SegmentBest};
 use super::slots::Segments;
-use super::{Rows, Sieve, Ties, Wanted};
+use super::{Best, Places, Rows, Sieve, Ties, Wanted};
 use crate::key::{Key, OrderBy, RowOrder};
 
 /// Keys of a width from those of 64 bits, in the same order.
@@ -112,6 +112,93 @@ fn check_grouped<K: Key>(grouped: &Grouped) {
                 .all(|(a, b)| u64::from(*a) == *b)
         );
     }
+}
+
+/// One stream, in batches, dealt out to states that tell each other of their floors.
+#[derive(Debug, Clone)]
+struct Stream {
+    n: usize,
+    k: usize,
+    pattern: usize,
+    batch: usize,
+    states: usize,
+    /// How row numbers are given.
+    places: usize,
+    seed: u64,
+}
+
+fn streams() -> impl Strategy<Value = Stream> {
+    let k = prop_oneof![Just(1_usize), 2..40_usize, 40..3_000_usize, Just(30_000_usize)];
+    let how = (0..PATTERNS, 1..20_000_usize, 1..4_usize, 0..3_usize);
+    (sizes(), k, how, any::<u64>()).prop_map(|(n, k, (pattern, batch, states, places), seed)| Stream {
+        n,
+        k,
+        pattern,
+        batch,
+        states,
+        places,
+        seed,
+    })
+}
+
+/// The keys of the first `k`, and rows that have them.
+fn check_stream<K: Key>(stream: &Stream) {
+    let keys = of_width::<K>(&keys(stream.pattern, stream.n, stream.seed));
+    let mut states: Vec<Best<K>> = (0..stream.states)
+        .map(|_| Best::try_new(stream.k).unwrap())
+        .collect();
+    let mut expected = keys.clone();
+    expected.sort_unstable_by(|a, b| b.cmp(a));
+    expected.truncate(stream.k);
+    let last = expected.get(stream.k - 1);
+    for (index, batch) in keys.chunks(stream.batch).enumerate() {
+        let from = (index * stream.batch) as u64;
+        let proven = states.iter().filter_map(Best::proven).max();
+        let state = &mut states[index % stream.states];
+        if let Some(proven) = proven {
+            state.exceed(proven);
+        }
+        let rows: Vec<u64> = (from..from + batch.len() as u64).collect();
+        let places: Vec<u32> = (0..batch.len() as u32).collect();
+        let places = match stream.places {
+            0 => Places::From(from),
+            1 => Places::At(from, &places),
+            _ => Places::Each(&rows),
+        };
+        let (before, more) = (state.held_bytes(), state.more_bytes(batch.len()));
+        state.push(batch, places).unwrap();
+        assert!(
+            state.held_bytes() <= before.saturating_add(more),
+            "more bytes than said"
+        );
+        if index % 3 == 0 {
+            state.settle().unwrap();
+        }
+        assert!(state.rows().is_sorted());
+        assert!(
+            state.proven() <= last.copied().or(state.proven()),
+            "a bound above the last key"
+        );
+    }
+    let mut all = Best::try_new(stream.k).unwrap();
+    let mut held: Vec<(u64, K)> = Vec::new();
+    for state in &states {
+        held.extend(state.rows().iter().copied().zip(state.keys().iter().copied()));
+    }
+    held.sort_unstable_by_key(|(row, _)| *row);
+    let (rows, kept): (Vec<u64>, Vec<K>) = held.into_iter().unzip();
+    all.push(&kept, Places::Each(&rows)).unwrap();
+    let (found, mut rows) = all.into_sorted().unwrap();
+    assert_eq!(found, expected);
+    assert!(
+        found
+            .iter()
+            .zip(&rows)
+            .all(|(key, row)| keys[*row as usize] == *key)
+    );
+    rows.sort_unstable();
+    rows.dedup();
+    assert_eq!(rows.len(), found.len(), "a row came twice");
 }
 
 /// Which ties are kept.
@@ -229,6 +316,15 @@ proptest! {
     #[test]
     fn sieves_equal_a_sort(grouped in grouped(), kept in 0..4_usize) {
         check_sieve(&grouped, [Kept::Any, Kept::All, Kept::ByValue, Kept::Distinct][kept]);
+    }
+
+    #[test]
+    fn streams_equal_a_sort(stream in streams(), width in 0..3) {
+        match width {
+            0 => check_stream::<u32>(&stream),
+            1 => check_stream::<u64>(&stream),
+            _ => check_stream::<u128>(&stream),
+        }
     }
 
     #[test]

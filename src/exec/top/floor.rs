@@ -1,0 +1,184 @@
+//! The bound that all partitions share, and the scans below through DataFusion's dynamic filter.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use datafusion::common::{Result, ScalarValue};
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::expressions::{
+    BinaryExpr, DynamicFilterPhysicalExpr, is_not_null, is_null, lit,
+};
+use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
+
+use super::plan::TopPlan;
+use crate::key::KeyBits;
+
+/// The greatest key that `k` rows of some partition reach: rows of others that do not exceed it are not wanted.
+///
+/// Whoever raised it holds `k` rows that reach it until someone raises it further, so those are never lost.
+pub(super) struct SharedFloor {
+    plan: Arc<TopPlan>,
+    /// How often it rose: what partitions look at for each batch.
+    risen: AtomicU64,
+    key: Mutex<Option<KeyBits>>,
+    filter: Option<Arc<DynamicFilterPhysicalExpr>>,
+}
+
+impl SharedFloor {
+    /// Not raised yet. `filter`: what scans below are to be told.
+    pub(super) fn new(plan: Arc<TopPlan>, filter: Option<Arc<DynamicFilterPhysicalExpr>>) -> Self {
+        Self {
+            plan,
+            risen: AtomicU64::new(0),
+            key: Mutex::new(None),
+            filter,
+        }
+    }
+
+    /// Raises it to `key`, if that is higher.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(super) fn raise(&self, key: KeyBits) -> Result<()> {
+        let mut current = self.key.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.is_some_and(|current| current >= key) {
+            return Ok(());
+        }
+        *current = Some(key);
+        self.risen.fetch_add(1, Ordering::Release);
+        match &self.filter {
+            Some(filter) => filter.update(self.exceeding(filter, key)?),
+            None => Ok(()),
+        }
+    }
+
+    /// What the filter says of its own expressions, which may be those of a scan with more columns.
+    fn exceeding(&self, filter: &DynamicFilterPhysicalExpr, key: KeyBits) -> Result<Arc<dyn PhysicalExpr>> {
+        let by = filter.children().into_iter().zip(&self.plan.by);
+        let by = by.map(|(expr, by)| PhysicalSortExpr::new(Arc::clone(expr), by.options));
+        exceeding(&by.collect::<Vec<_>>(), &self.plan.keys.values(key)?)
+    }
+
+    /// The floor, if it rose since `seen`, which is brought up to date.
+    pub(super) fn risen_since(&self, seen: &mut u64) -> Option<KeyBits> {
+        let risen = self.risen.load(Ordering::Acquire);
+        if risen == *seen {
+            return None;
+        }
+        *seen = risen;
+        *self.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says to scans that it rises no more.
+    pub(super) fn finish(&self) {
+        if let Some(filter) = &self.filter {
+            filter.mark_complete();
+        }
+    }
+}
+
+/// Rows that come before the row of these values: `a > 1 OR (a = 1 AND b < 2)`.
+fn exceeding(by: &[PhysicalSortExpr], values: &[ScalarValue]) -> Result<Arc<dyn PhysicalExpr>> {
+    let mut rest: Option<Arc<dyn PhysicalExpr>> = None;
+    for (by, value) in by.iter().zip(values).rev() {
+        let tied = match rest {
+            Some(rest) => Some(binary(equal(by, value)?, Operator::And, rest)),
+            None => None,
+        };
+        rest = match (before(by, value)?, tied) {
+            (Some(before), Some(tied)) => Some(binary(before, Operator::Or, tied)),
+            (before, tied) => before.or(tied),
+        };
+    }
+    Ok(rest.unwrap_or_else(|| lit(false)))
+}
+
+fn binary(left: Arc<dyn PhysicalExpr>, op: Operator, right: Arc<dyn PhysicalExpr>) -> Arc<dyn PhysicalExpr> {
+    Arc::new(BinaryExpr::new(left, op, right))
+}
+
+/// Values of one expression before `value`; `None`: there are none.
+fn before(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Option<Arc<dyn PhysicalExpr>>> {
+    let expr = || Arc::clone(&by.expr);
+    if value.is_null() {
+        return match by.options.nulls_first {
+            true => Ok(None),
+            false => is_not_null(expr()).map(Some),
+        };
+    }
+    let op = match by.options.descending {
+        true => Operator::Gt,
+        false => Operator::Lt,
+    };
+    let compared = binary(expr(), op, lit(value.clone()));
+    Ok(Some(match by.options.nulls_first {
+        true => binary(is_null(expr())?, Operator::Or, compared),
+        false => compared,
+    }))
+}
+
+fn equal(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Arc<dyn PhysicalExpr>> {
+    match value.is_null() {
+        true => is_null(Arc::clone(&by.expr)),
+        false => Ok(binary(Arc::clone(&by.expr), Operator::Eq, lit(value.clone()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::{Array, AsArray, Float64Array, Int32Array, RecordBatch};
+    use datafusion::arrow::compute::SortOptions;
+    use datafusion::physical_expr::LexOrdering;
+    use datafusion::physical_expr::expressions::col;
+
+    use super::*;
+
+    /// The filter passes exactly the rows whose key is greater, for each row as the floor.
+    #[test]
+    fn filters_are_in_the_order_of_keys() {
+        let ints = [
+            Some(1),
+            None,
+            Some(i32::MIN),
+            Some(7),
+            None,
+            Some(7),
+            Some(i32::MAX),
+            Some(1),
+        ];
+        let floats = [f64::NAN, 0.0, -f64::NAN, -0.0, f64::INFINITY, 1.5, -1.5, f64::NAN];
+        let floats = floats.iter().enumerate().map(|(i, x)| (i != 4).then_some(*x));
+        let batch = RecordBatch::try_from_iter_with_nullable([
+            ("a", Arc::new(Int32Array::from(ints.to_vec())) as _, true),
+            ("b", Arc::new(Float64Array::from_iter(floats)) as _, true),
+        ])
+        .unwrap();
+        for number in 0..32 {
+            let bit = |at: u32| number >> at & 1 == 1;
+            let options = |at| SortOptions {
+                descending: bit(at),
+                nulls_first: bit(at + 1),
+            };
+            let by = |name, at| PhysicalSortExpr::new(col(name, &batch.schema()).unwrap(), options(at));
+            let order = match bit(4) {
+                true => vec![by("b", 2), by("a", 0)],
+                false => vec![by("b", 2)],
+            };
+            let order = LexOrdering::new(order).unwrap();
+            let plan = TopPlan::try_new(order, 3, batch.schema()).unwrap().unwrap();
+            let columns = plan.by.iter().map(|by| by.expr.evaluate(&batch).unwrap());
+            let columns: Vec<_> = columns.map(|value| value.into_array(8).unwrap()).collect();
+            let keys = plan.keys.keys::<u128>(&columns).unwrap();
+            for floor in &keys {
+                let values = plan.keys.values(*floor).unwrap();
+                let passed = exceeding(&plan.by, &values).unwrap().evaluate(&batch).unwrap();
+                let passed = passed.into_array(8).unwrap();
+                for (row, key) in keys.iter().enumerate() {
+                    let passes = passed.as_boolean();
+                    let passes = passes.value(row) && !passes.nulls().is_some_and(|nulls| nulls.is_null(row));
+                    assert_eq!(passes, key > floor, "{plan} {values:?} {row}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Columns that are fetched late: only of the rows that are wanted.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::array::Array;
+use datafusion::arrow::compute::concat_batches;
+use datafusion::arrow::compute::kernels::cmp::not_distinct;
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::runtime::JoinSet;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
+use datafusion::physical_expr_common::physical_expr::is_volatile;
+use datafusion::physical_plan::coop::make_cooperative;
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, RecordOutput,
+};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+    ReplaceChildrenOptions,
+};
+use futures::{StreamExt, TryStreamExt};
+
+use super::super::quantiles::comma_separated;
+use super::TopKByExec;
+use super::rows::{CHANGED, RowSource};
+use super::scan::reserve;
+use super::store::Store;
+use crate::exec::scan::in_order;
+
+/// The rows that its input names, with all columns: the input has those that rows are ordered by, and where each row stands.
+///
+/// ```text
+/// LateFetchExec: columns=[id, text]
+///   TopKByExec: k=100, by=[fare DESC]
+///     DataSourceExec: projection=[fare, file_row_index]
+/// ```
+/// Reads the files once more, but only pages with rows that are wanted. What rows are ordered by is read again with them,
+/// and must be what it was: if files changed between the two reads, the query ends with an error.
+///
+/// Metrics: `output_rows`, `elapsed_compute`, `fetched_rows`.
+#[derive(Debug, Clone)]
+pub struct LateFetchExec {
+    input: Arc<dyn ExecutionPlan>,
+    rows: Arc<RowSource>,
+    /// Which of the columns the input has, in its order.
+    early: Arc<[usize]>,
+    k: usize,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+/// Rows that a page of a column is taken to have.
+const PAGE_ROWS: f64 = 20_000.0;
+/// What it costs to number a row, in bytes of a column that could be read instead.
+const NUMBER_BYTES: f64 = 4.0;
+
+/// Whether it is faster to fetch columns of `late` bytes a row for `k` of `rows` rows only, that are found by columns of
+/// `early` bytes a row.
+///
+/// Each row that is wanted has a page of each column read, these ones too, as long as pages are many more than rows.
+fn pays(k: usize, rows: usize, early: usize, late: usize) -> bool {
+    let share = (k as f64 * PAGE_ROWS / rows.max(1) as f64).min(1.0);
+    late as f64 * (1.0 - share) > early as f64 * share + NUMBER_BYTES
+}
+
+/// Bytes of a value, about.
+fn bytes_of(data_type: &DataType) -> usize {
+    match data_type {
+        DataType::Boolean => 1,
+        DataType::Dictionary(..) => 4,
+        DataType::FixedSizeBinary(size) => *size as usize,
+        other => other.primitive_width().unwrap_or(24),
+    }
+}
+
+impl LateFetchExec {
+    /// In the place of `top`, if that reads plain Parquet files and it pays.
+    ///
+    /// # Errors
+    /// DataFusion's.
+    pub(crate) fn try_over(top: &TopKByExec) -> Result<Option<Self>> {
+        let by = &top.plan.by;
+        let Some(rows) = RowSource::of(top.input.as_ref()) else {
+            return Ok(None);
+        };
+        let schema = top.input.schema();
+        let mut early: Vec<usize> = by.iter().flat_map(|by| indices(&by.expr)).collect();
+        early.sort_unstable();
+        early.dedup();
+        let bytes = |column: usize| bytes_of(schema.field(column).data_type());
+        let all: usize = (0..schema.fields().len()).map(bytes).sum();
+        let of_early: usize = early.iter().map(|column| bytes(*column)).sum();
+        if early.is_empty()
+            || by.iter().any(|by| is_volatile(&by.expr))
+            || !pays(top.plan.k, rows.rows(), of_early, all - of_early)
+        {
+            return Ok(None);
+        }
+        let numbered = rows.numbered(&schema, &early)?;
+        let moved = by.iter().map(|by| {
+            let expr = moved(&by.expr, &early)?;
+            Ok(PhysicalSortExpr::new(expr, by.options))
+        });
+        let Some(moved) = LexOrdering::new(moved.collect::<Result<Vec<_>>>()?) else {
+            return internal_err!("an order by nothing");
+        };
+        let Some(found) = TopKByExec::try_new(numbered, moved, top.plan.k, top.filter.clone())? else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            input: Arc::new(found),
+            rows: Arc::new(rows),
+            early: early.into(),
+            k: top.plan.k,
+            properties: Arc::clone(top.properties()),
+            metrics: ExecutionPlanMetricsSet::new(),
+        }))
+    }
+
+    fn with_input(&self, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        match (children.pop(), children.is_empty()) {
+            (Some(input), true) => Ok(Arc::new(Self {
+                input,
+                metrics: ExecutionPlanMetricsSet::new(),
+                ..self.clone()
+            })),
+            _ => internal_err!("LateFetchExec has one input"),
+        }
+    }
+}
+
+fn indices(expr: &Arc<dyn PhysicalExpr>) -> Vec<usize> {
+    collect_columns(expr).iter().map(Column::index).collect()
+}
+
+/// The same expression over some of the columns.
+fn moved(expr: &Arc<dyn PhysicalExpr>, columns: &[usize]) -> Result<Arc<dyn PhysicalExpr>> {
+    let moved = Arc::clone(expr).transform_up(|part| {
+        let Some(column) = part.downcast_ref::<Column>() else {
+            return Ok(Transformed::no(part));
+        };
+        match columns.iter().position(|index| *index == column.index()) {
+            Some(index) => Ok(Transformed::yes(Arc::new(Column::new(column.name(), index)) as _)),
+            None => internal_err!("column {} is fetched late", column.name()),
+        }
+    })?;
+    Ok(moved.data)
+}
+
+/// One execution.
+struct Fetch {
+    rows: Arc<RowSource>,
+    early: Arc<[usize]>,
+    k: usize,
+    schema: SchemaRef,
+    memory: MemoryReservation,
+    fetched: Count,
+    context: Arc<TaskContext>,
+}
+
+/// All rows, and the numbers by which they are in order.
+struct Fetched {
+    found: RecordBatch,
+    store: Store,
+    numbers: Vec<u64>,
+    fetch: Fetch,
+}
+
+impl Fetch {
+    /// The rows that `found` names, in this order.
+    async fn fetch(self, mut found: SendableRecordBatchStream) -> Result<Fetched> {
+        let (schema, mut batches, mut held) = (found.schema(), Vec::new(), 0);
+        while let Some(batch) = found.next().await {
+            let batch = batch?;
+            held += 2 * batch.get_array_memory_size();
+            reserve(&self.memory, held, self.k)?;
+            batches.push(batch);
+        }
+        drop(found);
+        let found = concat_batches(&schema, &batches)?;
+        drop(batches);
+        let wanted = self.rows.numbers(&found, self.early.len())?;
+        let mut sorted = wanted.clone();
+        sorted.sort_unstable();
+        let mut store = Store::new(Arc::clone(&self.schema));
+        // Where each row of the files lies in the store.
+        let mut places = Vec::with_capacity(sorted.len());
+        if !sorted.is_empty() {
+            for batch in self.read(&sorted).await?.iter().flatten() {
+                let columns: Vec<usize> = (0..self.schema.fields().len()).collect();
+                let first = store.next();
+                let numbers = self.rows.numbers(batch, columns.len())?;
+                places.extend(numbers.into_iter().zip(first..));
+                let columns = batch.project(&columns)?.columns().to_vec();
+                store.add(RecordBatch::try_new(Arc::clone(&self.schema), columns)?);
+                reserve(&self.memory, held + store.bytes(), self.k)?;
+            }
+        }
+        self.fetched.add(places.len());
+        places.sort_unstable();
+        if !places.iter().map(|(number, _)| number).eq(&sorted) {
+            return exec_err!("{} rows found, {} fetched: {CHANGED}", sorted.len(), places.len());
+        }
+        let place = |number: &u64| match places.binary_search_by_key(number, |(number, _)| *number) {
+            Ok(at) => Ok(places[at].1),
+            Err(_) => internal_err!("row {number} was not fetched"),
+        };
+        let numbers = wanted.iter().map(place).collect::<Result<_>>()?;
+        Ok(Fetched {
+            found,
+            store,
+            numbers,
+            fetch: self,
+        })
+    }
+
+    /// The batches of all partitions of a scan of rows.
+    async fn read(&self, numbers: &[u64]) -> Result<Vec<Vec<RecordBatch>>> {
+        let threads = self.context.session_config().target_partitions();
+        let scan = self.rows.fetching(&self.schema, numbers, threads)?;
+        let mut tasks = JoinSet::new();
+        for partition in 0..scan.output_partitioning().partition_count() {
+            let stream = scan.execute(partition, Arc::clone(&self.context))?;
+            tasks.spawn(async move { (partition, stream.try_collect::<Vec<_>>().await) });
+        }
+        in_order(tasks).await
+    }
+}
+
+impl Fetched {
+    /// Some of the rows, in order.
+    fn batch(&self, from: usize, rows: usize) -> Result<RecordBatch> {
+        let batch = self.store.gather(&self.numbers[from..from + rows])?;
+        for (found, column) in self.fetch.early.iter().enumerate() {
+            let (then, now) = (self.found.column(found).slice(from, rows), batch.column(*column));
+            let same = not_distinct(&then, now)?;
+            if same.true_count() < rows {
+                let name = self.fetch.schema.field(*column).name();
+                return exec_err!("{name} of a row is not what it was: {CHANGED}");
+            }
+        }
+        Ok(batch)
+    }
+}
+
+impl DisplayAs for LateFetchExec {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let schema = self.schema();
+        let late = schema.fields().iter().enumerate();
+        let late = late.filter(|(index, _)| !self.early.contains(index));
+        let late = comma_separated(late.map(|(_, field)| field.name()));
+        match format {
+            DisplayFormatType::TreeRender => writeln!(f, "columns=[{late}]"),
+            _ => write!(f, "LateFetchExec: columns=[{late}]"),
+        }
+    }
+}
+
+impl ExecutionPlan for LateFetchExec {
+    fn name(&self) -> &str {
+        "LateFetchExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.with_input(children)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.with_input(children)
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        if partition != 0 {
+            return internal_err!("LateFetchExec has one partition, asked for partition {partition}");
+        }
+        let found = self.input.execute(0, Arc::clone(&context))?;
+        let batch_rows = context.session_config().batch_size().max(1);
+        let fetch = Fetch {
+            rows: Arc::clone(&self.rows),
+            early: Arc::clone(&self.early),
+            k: self.k,
+            schema: self.schema(),
+            memory: MemoryConsumer::new(self.name()).register(context.memory_pool()),
+            fetched: MetricBuilder::new(&self.metrics).counter("fetched_rows", 0),
+            context,
+        };
+        let baseline = BaselineMetrics::new(&self.metrics, 0);
+        let batches = async move {
+            let fetched = fetch.fetch(found).await?;
+            let len = fetched.numbers.len();
+            let batches = (0..len).step_by(batch_rows).map(move |from| {
+                let _timer = baseline.elapsed_compute().timer();
+                fetched
+                    .batch(from, batch_rows.min(len - from))
+                    .record_output(&baseline)
+            });
+            Ok::<_, DataFusionError>(futures::stream::iter(batches))
+        };
+        let batches = futures::stream::once(batches).try_flatten();
+        let stream = RecordBatchStreamAdapter::new(self.schema(), batches);
+        Ok(make_cooperative(Box::pin(stream)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pays;
+
+    #[test]
+    fn few_rows_of_wide_tables_are_fetched_late() {
+        assert!(pays(100, 30_000_000, 8, 8));
+        assert!(!pays(1000, 30_000_000, 8, 8));
+        assert!(pays(1000, 30_000_000, 8, 80));
+        assert!(!pays(100, 30_000_000, 8, 4));
+        assert!(!pays(10_000, 30_000_000, 8, 800));
+        assert!(!pays(1, 100, 8, 800));
+        assert!(!pays(1, 0, 8, 800));
+    }
+}

@@ -1,0 +1,258 @@
+//! Rows of Parquet files by number: where they stand, and fetching some of them.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, AsArray};
+use datafusion::arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::stats::Precision;
+use datafusion::common::{Result, ScalarValue, exec_err, internal_err};
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::parquet::{ParquetAccessPlan, ParquetRowSelection};
+use datafusion::datasource::physical_plan::{
+    FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource, ParquetSource,
+};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::functions::core::{file_row_index, input_file_name};
+use datafusion::logical_expr::{
+    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+use datafusion::parquet::arrow::arrow_reader::{RowSelection, RowSelector};
+use datafusion::physical_expr::expressions::{Column, lit};
+use datafusion::physical_expr::projection::{ProjectionExpr, ProjectionExprs};
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+use datafusion::physical_expr_common::physical_expr::is_volatile;
+use datafusion::physical_plan::ExecutionPlan;
+
+/// Bits of a row's number within its file.
+const ROW_BITS: u32 = 40;
+
+/// A file, whole, and how many rows it has.
+#[derive(Debug, Clone)]
+struct NumberedFile {
+    file: PartitionedFile,
+    rows: usize,
+}
+
+/// A scan of Parquet files that is nothing but that, whose rows can be told apart by file and place.
+#[derive(Debug)]
+pub(super) struct RowSource {
+    config: FileScanConfig,
+    files: Vec<NumberedFile>,
+}
+
+impl RowSource {
+    /// `None` if `plan` is anything else, or how many rows the files have is not known for sure.
+    pub(super) fn of(plan: &dyn ExecutionPlan) -> Option<Self> {
+        let source: &dyn Any = plan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
+        let config = source.downcast_ref::<FileScanConfig>()?;
+        let parquet: &dyn Any = config.file_source.as_ref();
+        parquet.downcast_ref::<ParquetSource>()?;
+        let projection = config.file_source.projection()?;
+        if config.limit.is_some() || projection.iter().any(|column| is_volatile(&column.expr)) {
+            return None;
+        }
+        let mut files: Vec<NumberedFile> = Vec::new();
+        for file in config.file_groups.iter().flat_map(FileGroup::iter) {
+            let is_selected = file.extension::<ParquetAccessPlan>().is_some()
+                || file.extension::<ParquetRowSelection>().is_some();
+            let Precision::Exact(rows) = file.statistics.as_ref()?.num_rows else {
+                return None;
+            };
+            if is_selected || rows >> ROW_BITS > 0 {
+                return None;
+            }
+            // A large file is read in ranges.
+            match files.iter().find(|other| other.file.path() == file.path()) {
+                Some(other) if other.file.partition_values != file.partition_values => return None,
+                Some(_) => {}
+                None => {
+                    let mut file = file.clone();
+                    file.range = None;
+                    files.push(NumberedFile { file, rows });
+                }
+            }
+        }
+        let config = config.clone();
+        (!files.is_empty() && files.len() < 1 << (63 - ROW_BITS)).then_some(Self { config, files })
+    }
+
+    /// Rows of all files.
+    pub(super) fn rows(&self) -> usize {
+        self.files.iter().map(|file| file.rows).sum()
+    }
+
+    /// A scan of some columns, with two or one more: the row's number in its file and, if there are several, the file's.
+    ///
+    /// # Errors
+    /// DataFusion's; an internal error if the source does not take the projection.
+    pub(super) fn numbered(&self, schema: &Schema, columns: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {
+        let source = self.projected(self.config.file_source.as_ref(), schema, columns)?;
+        let builder = FileScanConfigBuilder::from(self.config.clone()).with_source(source);
+        Ok(DataSourceExec::from_data_source(builder.build()))
+    }
+
+    /// A scan of all columns of the rows of these ascending numbers, in up to `threads` partitions, with the same columns
+    /// more as [`Self::numbered`] has.
+    ///
+    /// # Errors
+    /// As for [`Self::numbered`].
+    pub(super) fn fetching(
+        &self,
+        schema: &Schema,
+        numbers: &[u64],
+        threads: usize,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let parquet: &dyn Any = self.config.file_source.as_ref();
+        let Some(parquet) = parquet.downcast_ref::<ParquetSource>() else {
+            return internal_err!("rows of other files than Parquet");
+        };
+        // The rows are known: what was to find them is done.
+        let all = parquet.with_predicate(lit(true));
+        let columns: Vec<usize> = (0..schema.fields().len()).collect();
+        let source = self.projected(&all, schema, &columns)?;
+        let each = numbers.len().div_ceil(threads.max(1)).max(1);
+        let groups = numbers.chunks(each).map(|numbers| self.selected(numbers));
+        let builder = FileScanConfigBuilder::from(self.config.clone())
+            .with_source(source)
+            .with_output_partitioning(None)
+            .with_file_groups(groups.collect::<Result<_>>()?);
+        Ok(DataSourceExec::from_data_source(builder.build()))
+    }
+
+    fn projected(
+        &self,
+        source: &dyn FileSource,
+        schema: &Schema,
+        columns: &[usize],
+    ) -> Result<Arc<dyn FileSource>> {
+        let column = |index: &usize| {
+            let name = schema.field(*index).name();
+            ProjectionExpr::new(Arc::new(Column::new(name, *index)), name)
+        };
+        let mut exprs: Vec<ProjectionExpr> = columns.iter().map(column).collect();
+        let free = |mut name: String| {
+            while schema.index_of(&name).is_ok() {
+                name.push('_');
+            }
+            name
+        };
+        let call = |name: &str, function: Arc<ScalarUDF>, args, data_type| -> Arc<dyn PhysicalExpr> {
+            let field = Arc::new(Field::new(name, data_type, true));
+            let options = Arc::new(ConfigOptions::default());
+            Arc::new(ScalarFunctionExpr::new(name, function, args, field, options))
+        };
+        let row = call("file_row_index", file_row_index(), Vec::new(), DataType::Int64);
+        exprs.push(ProjectionExpr::new(row, free("file_row_index".to_owned())));
+        if self.files.len() > 1 {
+            let paths = self.files.iter().map(|file| file.file.path().to_string());
+            let numbers = Arc::new(ScalarUDF::from(FileNumber::new(paths.collect())));
+            let name = call("input_file_name", input_file_name(), Vec::new(), DataType::Utf8);
+            let number = call("file_number", numbers, vec![name], DataType::Int32);
+            exprs.push(ProjectionExpr::new(number, free("file_number".to_owned())));
+        }
+        match source.try_pushdown_projection(&ProjectionExprs::new(exprs))? {
+            Some(source) => Ok(source),
+            None => internal_err!("a Parquet source does not take a projection"),
+        }
+    }
+
+    /// The numbers of the rows of a batch whose columns from `from` on are those that are more.
+    ///
+    /// # Errors
+    /// An internal error if they are not.
+    pub(super) fn numbers(&self, batch: &RecordBatch, from: usize) -> Result<Vec<u64>> {
+        let columns = &batch.columns()[from..];
+        let (Some(rows), true) = (
+            columns.first(),
+            columns.iter().all(|column| column.null_count() == 0),
+        ) else {
+            return internal_err!("rows without a number");
+        };
+        let rows = rows.as_primitive::<Int64Type>().values().iter();
+        Ok(match columns.get(1) {
+            Some(files) => {
+                let files = files.as_primitive::<Int32Type>().values().iter();
+                rows.zip(files)
+                    .map(|(row, file)| (*file as u64) << ROW_BITS | *row as u64)
+                    .collect()
+            }
+            None => rows.map(|row| *row as u64).collect(),
+        })
+    }
+
+    /// The files of some rows, and which rows of each.
+    fn selected(&self, numbers: &[u64]) -> Result<FileGroup> {
+        let mut files = Vec::new();
+        for numbers in numbers.chunk_by(|a, b| a >> ROW_BITS == b >> ROW_BITS) {
+            let index = numbers.first().map_or(0, |number| number >> ROW_BITS) as usize;
+            let Some(NumberedFile { file, rows }) = self.files.get(index) else {
+                return internal_err!("file {index} of {}", self.files.len());
+            };
+            let (mut selectors, mut at): (Vec<RowSelector>, usize) = (Vec::new(), 0);
+            for number in numbers {
+                let row = (number & ((1 << ROW_BITS) - 1)) as usize;
+                if row < at || row >= *rows {
+                    return exec_err!("row {row} of {}, which had {rows} rows: {CHANGED}", file.path());
+                }
+                match selectors.last_mut() {
+                    Some(last) if row == at && !last.skip => last.row_count += 1,
+                    _ => {
+                        selectors.push(RowSelector::skip(row - at));
+                        selectors.push(RowSelector::select(1));
+                    }
+                }
+                at = row + 1;
+            }
+            selectors.push(RowSelector::skip(rows - at));
+            let selection = ParquetRowSelection::new(RowSelection::from(selectors));
+            files.push(file.clone().with_extension(selection));
+        }
+        Ok(FileGroup::new(files))
+    }
+}
+
+/// What an error says where a second read finds other rows than the first.
+pub(super) const CHANGED: &str = "the input changed between two reads of one query";
+
+/// The number of a file by its path.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct FileNumber {
+    paths: Vec<String>,
+    signature: Signature,
+}
+
+impl FileNumber {
+    fn new(paths: Vec<String>) -> Self {
+        Self {
+            paths,
+            signature: Signature::exact(vec![DataType::Utf8], Volatility::Immutable),
+        }
+    }
+}
+
+impl ScalarUDFImpl for FileNumber {
+    fn name(&self) -> &str {
+        "file_number"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _args: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Int32)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [ColumnarValue::Scalar(ScalarValue::Utf8(Some(path)))] = args.args.as_slice() else {
+            return internal_err!("a file is numbered by one path");
+        };
+        match self.paths.iter().position(|other| other == path) {
+            Some(number) => Ok(ColumnarValue::Scalar(ScalarValue::Int32(Some(number as i32)))),
+            None => internal_err!("{path} is none of the {} files of the scan", self.paths.len()),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! From the streams of all partitions to the stream of the first rows.
+
+use std::sync::Arc;
+
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::runtime::JoinSet;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
+use datafusion::physical_plan::coop::make_cooperative;
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, RecordOutput,
+};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::{Stream, StreamExt, TryStreamExt};
+
+use super::super::grouped::blocking;
+use super::floor::SharedFloor;
+use super::plan::TopPlan;
+use super::scan::{Shared, TopScan, reserve};
+use super::store::Store;
+use crate::exec::scan::in_order;
+use crate::kernel::cpu::groups::runs::with_key;
+use crate::kernel::cpu::top::{Best, Places};
+use crate::kernel::may_fail;
+use crate::key::{Key, Width};
+
+/// The first rows of `streams`.
+pub(super) fn stream(
+    plan: Arc<TopPlan>,
+    filter: Option<Arc<DynamicFilterPhysicalExpr>>,
+    streams: Vec<SendableRecordBatchStream>,
+    memory: MemoryReservation,
+    metrics: &ExecutionPlanMetricsSet,
+    context: &Arc<TaskContext>,
+) -> SendableRecordBatchStream {
+    let baseline = BaselineMetrics::new(metrics, 0);
+    let builder = || MetricBuilder::new(metrics);
+    let times = [
+        builder().subset_time("scan_time", 0),
+        baseline.elapsed_compute().clone(),
+    ];
+    let (schema, width) = (Arc::clone(&plan.schema), plan.keys.width());
+    let batch_rows = context.session_config().batch_size().max(1);
+    let shared = Arc::new(Shared {
+        floor: SharedFloor::new(Arc::clone(&plan), filter),
+        plan,
+        rows: builder().counter("input_rows", 0),
+        rejected: builder().counter("rejected_rows", 0),
+        times,
+    });
+    let first = async move {
+        let first = with_key!(width, K => first_rows::<K>(&shared, streams, memory).await)?;
+        Ok::<_, DataFusionError>(first.batches(batch_rows, baseline))
+    };
+    let batches = futures::stream::once(first).try_flatten();
+    make_cooperative(Box::pin(RecordBatchStreamAdapter::new(schema, batches)))
+}
+
+/// The rows of the answer.
+struct FirstRows {
+    store: Store,
+    /// Their numbers, in order.
+    numbers: Vec<u64>,
+    memory: MemoryReservation,
+}
+
+impl FirstRows {
+    /// In batches of so many rows.
+    fn batches(
+        self,
+        batch_rows: usize,
+        baseline: BaselineMetrics,
+    ) -> impl Stream<Item = Result<RecordBatch>> {
+        let starts = (0..self.numbers.len()).step_by(batch_rows);
+        futures::stream::iter(starts).map(move |from| {
+            may_fail!("top_answer");
+            // What is left to give out stays reserved until it is.
+            let _held = &self.memory;
+            let _timer = baseline.elapsed_compute().timer();
+            let to = self.numbers.len().min(from + batch_rows);
+            self.store
+                .gather(&self.numbers[from..to])
+                .record_output(&baseline)
+        })
+    }
+}
+
+/// Reads all partitions, and ranks what they held.
+async fn first_rows<K: Key>(
+    shared: &Arc<Shared>,
+    streams: Vec<SendableRecordBatchStream>,
+    memory: MemoryReservation,
+) -> Result<FirstRows> {
+    let mut tasks = JoinSet::new();
+    for (partition, stream) in streams.into_iter().enumerate() {
+        let scan = TopScan::<K>::try_new(Arc::clone(shared), &memory)?;
+        tasks.spawn(async move { (partition, scan.read(stream).await) });
+    }
+    let scans = in_order(tasks).await?;
+    shared.floor.finish();
+    let shared = Arc::clone(shared);
+    blocking(move || {
+        let time = shared.times[1].clone();
+        let _timer = time.timer();
+        merged(&shared.plan, scans, memory)
+    })
+    .await
+}
+
+/// The first rows of all scans.
+fn merged<K: Key>(plan: &TopPlan, scans: Vec<TopScan<K>>, memory: MemoryReservation) -> Result<FirstRows> {
+    may_fail!("top_merge");
+    let mut best = Best::<K>::try_new(plan.k)?;
+    let mut store = Store::new(Arc::clone(&plan.schema));
+    let mut held = 0;
+    for scan in scans {
+        let (keys, own) = (scan.best.keys(), scan.best.rows());
+        held += scan.store.bytes();
+        // The numbers once more, and what sorting takes in the end.
+        let numbers = own.len() * size_of::<u64>();
+        let sorting = plan.k.min(best.rows().len() + own.len()) * size_of::<(K, u64)>();
+        reserve(
+            &memory,
+            held + best.held_bytes() + best.more_bytes(own.len()) + numbers + sorting,
+            plan.k,
+        )?;
+        let first = store.append(scan.store);
+        let own: Vec<u64> = own.iter().map(|row| row + first).collect();
+        best.push(keys, Places::Each(&own))?;
+        // What it reserved for its rows is in `held`.
+        scan.memory.free();
+    }
+    let (_, numbers) = best.into_sorted()?;
+    Ok(FirstRows {
+        store,
+        numbers,
+        memory,
+    })
+}

@@ -1,0 +1,105 @@
+//! A key as a bound: what it asks of the first column to order by, and the values that it stands for.
+//!
+//! Most rows are told to be too late by their first column alone, so that neither the other columns are looked at nor a
+//! key is made of them.
+
+use datafusion::arrow::array::new_null_array;
+use datafusion::common::{Result, ScalarValue, internal_err};
+
+use super::sort::{Field, SortKeys};
+use super::{KeyBits, KeySpec};
+
+/// What a row's first column must be for its key to reach a bound.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LeadBound<'a> {
+    pub(crate) spec: &'a KeySpec,
+    pub(crate) descending: bool,
+    /// What is asked of values; `None`: no value passes.
+    pub(crate) values: Option<Least>,
+    /// Whether NULLs pass.
+    pub(crate) nulls: bool,
+}
+
+/// What is asked of the word of a value, the larger the earlier.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Least {
+    /// Nothing.
+    Any,
+    /// To be at least this, or above it.
+    Word { word: KeyBits, ties: bool },
+}
+
+impl SortKeys {
+    /// What the first column of a row must be for its key to be at least `bound`, or with `ties` false, above it. Some
+    /// more rows may pass, none less. `None` if a key is not made of all columns.
+    pub(crate) fn lead_bound(&self, bound: KeyBits, ties: bool) -> Option<LeadBound<'_>> {
+        let fields = self.fields()?;
+        let field = fields.first()?;
+        // Behind an equal first column others decide.
+        let ties = ties || fields.len() > 1;
+        let word = field.word(bound);
+        let mut lead = LeadBound {
+            spec: &field.spec,
+            descending: field.descending,
+            values: Some(Least::Word { word, ties }),
+            nulls: false,
+        };
+        let Some(bit) = field.null_bit else {
+            return Some(lead);
+        };
+        let flag = bound >> bit & 1 == 1;
+        let (valid, null) = (!field.nulls_first, field.nulls_first);
+        match (valid, flag) {
+            (true, false) => lead.values = Some(Least::Any),
+            (false, true) => lead.values = None,
+            _ => {}
+        }
+        lead.nulls = match (null, flag) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => word == 0 && ties,
+        };
+        Some(lead)
+    }
+
+    /// The values that a key stands for, in the order of the columns.
+    ///
+    /// # Errors
+    /// An internal error if a key is not made of all columns.
+    pub(crate) fn values(&self, key: KeyBits) -> Result<Vec<ScalarValue>> {
+        let Some(fields) = self.fields() else {
+            return internal_err!("a prefix stands for no values");
+        };
+        let value = |field: &Field| {
+            let is_null = field
+                .null_bit
+                .is_some_and(|bit| (key >> bit & 1 == 1) == field.nulls_first);
+            let values = match is_null {
+                true => new_null_array(field.spec.data_type(), 1),
+                false => {
+                    let word = field.word(key);
+                    let encoded = if field.descending {
+                        word
+                    } else {
+                        field.greatest() - word
+                    };
+                    field.spec.to_array(&[encoded])?
+                }
+            };
+            ScalarValue::try_from_array(&values, 0)
+        };
+        fields.iter().map(value).collect()
+    }
+}
+
+impl Field {
+    /// The greatest word of its width.
+    fn greatest(&self) -> KeyBits {
+        self.spec.width().max_key()
+    }
+
+    /// Its bits of a key.
+    fn word(&self, key: KeyBits) -> KeyBits {
+        key >> self.shift & self.greatest()
+    }
+}

@@ -1,0 +1,126 @@
+//! `ORDER BY ... LIMIT k` as [`TopKByExec`].
+//!
+//! ```text
+//! SortPreservingMergeExec: [fare DESC], fetch=100        TopKByExec: k=100, by=[fare DESC]
+//!   SortExec: TopK(fetch=100), expr=[fare DESC]     ->     DataSourceExec: predicate=DynamicFilter [..]
+//!     DataSourceExec: predicate=DynamicFilter [..]
+//! ```
+//! The sort's dynamic filter goes over to the operator, so that scans go on to skip what cannot be among the first rows. So
+//! the rule runs last, when the filter has reached the scans.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+
+use crate::config::QuantilesOptions;
+use crate::exec::TopKByExec;
+
+/// Most rows for which [`TopKByExec`] stands in for DataFusion's sort: what it holds does not go to disk.
+const MOST_ROWS: usize = 1 << 20;
+
+/// Puts [`TopKByExec`] in the place of sorts with a limit, where it gives the same rows (but for which of those that tie
+/// with the last) and is faster: up to 2^20 rows, by expressions that 128 bits hold, over input in no useful order.
+/// `SET quantiles.topk = false` leaves plans as they are.
+///
+/// For the end of a session's physical optimizer rules, where [`register_all`](crate::register_all) puts it.
+#[derive(Debug, Default)]
+pub struct TopKByRule;
+
+impl PhysicalOptimizerRule for TopKByRule {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if !QuantilesOptions::of(config).topk {
+            return Ok(plan);
+        }
+        let rewritten = plan.transform_down(|plan| {
+            // Its parts run once for each step, and what a filter has learnt in one step is wrong in the next.
+            if plan.is::<RecursiveQueryExec>() {
+                return Ok(Transformed::new(plan, false, TreeNodeRecursion::Jump));
+            }
+            Ok(match top(&plan)? {
+                Some(top) => Transformed::yes(best_form(top)?),
+                None => Transformed::no(plan),
+            })
+        })?;
+        Ok(rewritten.data)
+    }
+
+    fn name(&self) -> &str {
+        "topk_by"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// Whether the operator is faster than DataFusion's sort.
+fn is_faster(k: usize) -> bool {
+    (1..=MOST_ROWS).contains(&k)
+}
+
+/// With columns fetched late, where that is faster.
+#[cfg(feature = "parquet")]
+fn best_form(top: TopKByExec) -> Result<Arc<dyn ExecutionPlan>> {
+    Ok(match crate::exec::LateFetchExec::try_over(&top)? {
+        Some(late) => Arc::new(late),
+        None => Arc::new(top),
+    })
+}
+
+#[cfg(not(feature = "parquet"))]
+fn best_form(top: TopKByExec) -> Result<Arc<dyn ExecutionPlan>> {
+    Ok(Arc::new(top))
+}
+
+/// The operator for a sort with a limit, or for the merge of such sorts.
+fn top(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<TopKByExec>> {
+    let (sort, k) = match plan.downcast_ref::<SortPreservingMergeExec>() {
+        Some(merge) => match (merge.input().downcast_ref::<SortExec>(), merge.fetch()) {
+            (Some(sort), Some(k)) if sort.expr() == merge.expr() => (sort, k),
+            _ => return Ok(None),
+        },
+        None => match plan.downcast_ref::<SortExec>() {
+            // One that gives a partition for each of its input's.
+            Some(sort) if sort.properties().output_partitioning().partition_count() > 1 => return Ok(None),
+            Some(sort) => (sort, sort.fetch().unwrap_or(0)),
+            None => return Ok(None),
+        },
+    };
+    // A sort without a limit of its own gives all rows to the merge.
+    if !is_faster(k) || sort.fetch().is_some_and(|fetch| fetch < k) {
+        return Ok(None);
+    }
+    let mut input = sort.input();
+    if let Some(gathered) = input.downcast_ref::<CoalescePartitionsExec>()
+        && gathered.fetch().is_none()
+    {
+        input = gathered.input();
+    }
+    let ordered = input.equivalence_properties().clone();
+    let (prefix, is_sorted) = ordered.extract_common_sort_prefix(sort.expr().clone())?;
+    let is_useful = is_sorted || !prefix.is_empty();
+    if is_useful || input.boundedness().is_unbounded() || input.schema().fields().is_empty() {
+        return Ok(None);
+    }
+    let filter = sort.dynamic_expressions_produced().into_iter().find_map(dynamic);
+    TopKByExec::try_new(Arc::clone(input), sort.expr().clone(), k, filter)
+}
+
+fn dynamic(expr: Arc<dyn PhysicalExpr>) -> Option<Arc<DynamicFilterPhysicalExpr>> {
+    let expr: Arc<dyn std::any::Any + Send + Sync> = expr;
+    expr.downcast().ok()
+}
