@@ -119,7 +119,7 @@ fn merged<K: Key>(plan: &TopPlan, scans: Vec<TopScan<K>>, memory: MemoryReservat
         let (keys, own) = (scan.best.keys(), scan.best.rows());
         held += scan.store.bytes();
         // The numbers once more, and what sorting takes in the end.
-        let numbers = own.len() * size_of::<u64>();
+        let numbers = std::mem::size_of_val(own);
         let sorting = plan.k.min(best.rows().len() + own.len()) * size_of::<(K, u64)>();
         reserve(
             &memory,
