@@ -16,7 +16,7 @@ use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
 use super::device::{Card, Module};
-use super::sequence::{ColumnArgument, Launch, Report, Timeline, Workspace};
+use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
 use super::source::{KernelFile, Program, Words};
 use crate::kernel::may_fail;
 use crate::key::KeyBits;
@@ -339,12 +339,8 @@ impl<'a> Prepared<'a> {
             .max(256);
         let listed = if ranks <= 256 { 10 } else { 6 };
         let list_room = (rows / (listed * share)).max(1 << 16);
-        let mut end = 0;
-        let mut take = |bytes: usize| {
-            let start = end;
-            end = (start + bytes).next_multiple_of(256);
-            start
-        };
+        let mut places = Places::default();
+        let mut take = |bytes| places.take(bytes);
         Layout {
             ranks: take(8 * ranks),
             answers: take(self.key_bytes * ranks),
@@ -353,7 +349,7 @@ impl<'a> Prepared<'a> {
             copied: take(self.key_bytes * region * regions),
             region,
             list_room,
-            bytes: end,
+            bytes: places.end(),
         }
     }
 

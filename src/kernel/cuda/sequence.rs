@@ -62,6 +62,24 @@ pub(super) struct Workspace {
     pub(super) host: PageLocked,
 }
 
+/// Places in a workspace, one after the other, each aligned to 256 bytes.
+#[derive(Debug, Default)]
+pub(super) struct Places(usize);
+
+impl Places {
+    /// Where the next `bytes` start.
+    pub(super) fn take(&mut self, bytes: usize) -> usize {
+        let start = self.0;
+        self.0 = (start + bytes).next_multiple_of(256);
+        start
+    }
+
+    /// The end of all.
+    pub(super) fn end(&self) -> usize {
+        self.0
+    }
+}
+
 impl Workspace {
     /// Makes what is held at least so large; what was there goes first, as it need not fit beside.
     pub(super) fn reserve(

@@ -13,7 +13,7 @@ use datafusion::common::{Result, internal_err};
 
 use super::device::{Card, Module};
 use super::select::Selection;
-use super::sequence::{ColumnArgument, Launch, Report, Timeline, Workspace};
+use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
 use super::source::{KernelFile, Program};
 use crate::kernel::may_fail;
 use crate::key::KeyBits;
@@ -343,12 +343,8 @@ impl<'a> Prepared<'a> {
 
 fn layout(k: usize, key_bytes: usize, control_bytes: usize, chunks: usize) -> Layout {
     let room = ((4 * k).next_multiple_of(LANES) + 1024).max(1 << 16);
-    let mut end = 0;
-    let mut take = |bytes: usize| {
-        let start = end;
-        end = (start + bytes).next_multiple_of(256);
-        start
-    };
+    let mut places = Places::default();
+    let mut take = |bytes| places.take(bytes);
     Layout {
         out_keys: take(k * key_bytes),
         out_rows: take(8 * k),
@@ -358,6 +354,6 @@ fn layout(k: usize, key_bytes: usize, control_bytes: usize, chunks: usize) -> La
         ties: take(2 * chunks),
         works: take(16 * k.min(chunks)),
         room,
-        bytes: end,
+        bytes: places.end(),
     }
 }
