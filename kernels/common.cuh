@@ -2,11 +2,12 @@
 //
 // One compilation serves one column type, chosen by macros:
 //   STORAGE_BITS  8, 16, 32, 64, 128: bits of a value in the Arrow buffer (128 needs NVRTC's -device-int128)
-//   ENCODING      0 unsigned, 1 signed, 2 float (all NaNs one key above +inf), 3 float in totalOrder
+//   ENCODING      0 unsigned, 1 signed, 2 float (all NaNs one key above +inf), 3 float in totalOrder,
+//                 4 float in totalOrder turned to start at -inf, so that all NaNs are the greatest
 //   MASKED        1 if rows can be missing (validity or filter bitmap), else 0
 //   BATCH         16-byte vectors a thread holds at once
 //   DESCENDING    1: keys complemented, so that the smallest values are the greatest keys (top-k only)
-// The keys are those of src/key/fixed.rs, bit for bit.
+// The keys are those of src/key/fixed.rs, bit for bit; those of encoding 4 order rows as src/key/sort.rs has values.
 #pragma once
 
 #ifndef DESCENDING
@@ -61,8 +62,11 @@ __device__ __forceinline__ Key encode(Word word) {
     constexpr Word sign = Word(1) << (STORAGE_BITS - 1);
     Word negative = Word(0) - (word >> (STORAGE_BITS - 1));
     key = Word(word ^ (negative | sign));
-#if ENCODING == 2
     [[maybe_unused]] constexpr Word infinity = STORAGE_BITS == 16 ? Word(0x7c00) : STORAGE_BITS == 32 ? Word(0x7f800000) : Word(0x7ff0000000000000ull);
+#if ENCODING == 4
+    // The key of -inf is the complement of its word.
+    key = Word(Word(key) - Word(~(infinity | sign)));
+#elif ENCODING == 2
     constexpr Word nan = STORAGE_BITS == 16 ? Word(0x7e00) : STORAGE_BITS == 32 ? Word(0x7fc00000) : Word(0x7ff8000000000000ull);
 #if STORAGE_BITS == 32
     key = isnan(__uint_as_float(word)) ? Key(nan ^ sign) : key;

@@ -38,8 +38,9 @@ constexpr u32 MOST_SUBCELLS = 16384;
 // interval: two compares tell what lies below and above it, and only what lies inside has its cell counted.
 enum Mode : u32 { COUNT_ONLY, COUNT_COPY, COUNT_COPY_REPEATED, COUNT_COPY_HEAVY, COPY_ONLY, ONE_BRACKET };
 enum Where : u32 { OPEN, ANSWERED, LISTED };
-// Bits of Control::outcome. MISMATCH: fewer or more rows than `kept`: no answer is right then.
-enum Outcome : u32 { MISSED = 1, DEEPENED = 2, MISMATCH = 4 };
+// Bits of Control::outcome. MISMATCH: fewer or more rows than `kept`: no answer is right then. OUTSIDE: the rank of
+// ONE_BRACKET lies outside of it, where nothing is known: no answer, the query is to be repeated with `counts_all`.
+enum Outcome : u32 { MISSED = 1, DEEPENED = 2, MISMATCH = 4, OUTSIDE = 8 };
 
 // A rank on its way: the keys it can be, how many there are, its place among them.
 struct Target {
@@ -103,7 +104,7 @@ struct Query {
     u32 regions;         // blocks of ss_count
     u32 seed;
     float sigmas;
-    u32 unused;
+    u32 counts_all;      // 1: ONE_BRACKET is not to be used
 };
 
 // For the host: how much to allocate, and whether its structures agree.
@@ -464,7 +465,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
     for (u32 c = threadIdx.x; c < cells; c += THREADS) control.flags[c] = fits && mark[c] ? FLAG : 0;
     if (threadIdx.x == 0) {
         const bool repeated = u64(control.repeats) * 20 > control.pairs;
-        const bool one = query.rank_count == 1 && fits && hots == 0 && mark[range[0][0]] && mark[range[1][0]];
+        const bool one = query.rank_count == 1 && !query.counts_all && fits && hots == 0 && mark[range[0][0]] && mark[range[1][0]];
         if (one) {
             Key unused;
             cell_range(control, first_cell, range[0][0], control.bracket_first, unused);
@@ -696,6 +697,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
         return;
     }
     __syncthreads();
+    if (control.mode == ONE_BRACKET) {
+        // Of what lies beside the bracket only the sums are right.
+        const u32 cell = last_at_most(before, cells, query.ranks[0]);
+        if (cell < control.bracket_cells[0] || cell > control.bracket_cells[1]) {
+            if (threadIdx.x == 0) control.outcome = OUTSIDE;
+            return;
+        }
+    }
     // A thread a rank; ranks are ascending, so those of one cell are neighbours and share a list.
     const u32 r = threadIdx.x;
     const bool is_rank = r < query.rank_count;

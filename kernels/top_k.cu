@@ -31,6 +31,7 @@ struct TieWork {
 struct TopControl {
     u32 outcome, samples, fine, equal;
     u64 candidates, emitted, works;
+    u64 more_ties;  // 1 if rows equal to the k-th may have been left out
     Key coarse, threshold, kth;
     Key ceiling;   // fewer than k keys lie above it, with near certainty
     u64 last_row;  // of the candidates equal to kth, those up to this row count
@@ -289,6 +290,7 @@ __device__ void select_candidate(const TopQuery& query, u32 count, u32 candidate
     if (threadIdx.x == 0) {
         control.kth = kth;
         control.last_row = last_row;
+        control.more_ties = needed < u32(totals);
     }
 }
 
@@ -340,8 +342,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) tk_select(const __grid_con
         control.kth = 0;
         control.last_row = ~0ull;
     }
-    u64 found = 0;
-    for (u64 base = 0; base < chunks && found < needed; base += 8 * THREADS) {
+    u64 found = 0, base = 0;
+    for (; base < chunks && found < needed; base += 8 * THREADS) {
         u32 ties[8];
         u64 own = 0, total;
 #pragma unroll
@@ -360,7 +362,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) tk_select(const __grid_con
         }
         found += total;
     }
-    if (threadIdx.x == 0 && found < needed) control.outcome = SHORT;
+    if (threadIdx.x == 0) {
+        if (found < needed) control.outcome = SHORT;
+        // Chunks that were not looked at may have some.
+        control.more_ties = found > needed || base < chunks;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(FILTER_THREADS) tk_emit(const __grid_constant__ TopQuery query) {

@@ -67,7 +67,7 @@ pub const OPTIONS: &[OptionInfo] = &[
 pub struct QuantilesOptions {
     /// `quantiles.cuda_memory_limit`: most bytes of a card's memory that this crate holds; `None`: what there is.
     pub cuda_memory_limit: Option<u64>,
-    /// `quantiles.device`: where quantiles of pinned columns are selected.
+    /// `quantiles.device`: where quantiles and best rows of pinned columns are selected.
     pub device: DeviceChoice,
     /// `quantiles.replace_builtins`: whether DataFusion's `median` and `percentile_cont` run through this crate, with
     /// their own answers and types.
@@ -91,7 +91,7 @@ impl Default for QuantilesOptions {
     }
 }
 
-/// Which processor selects quantiles of columns that are pinned in a card's memory. All else runs on the CPU.
+/// Which processor selects quantiles and best rows of columns that are pinned in a card's memory. All else runs on the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
     /// The card, and the CPU where the card fails.

@@ -27,9 +27,9 @@ mod values;
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;
 #[cfg(feature = "cuda")]
-pub use pinned::PinnedQuantilesExec;
+pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
-pub(crate) use pinned::PinnedSource;
+pub(crate) use pinned::{PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall, PinnedWork};
 pub use quantiles::QuantilesExec;
 #[cfg(feature = "parquet")]
 pub use top::LateFetchExec;

@@ -46,6 +46,13 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         if let Some(node) = node.as_any().downcast_ref::<TopKNode>() {
             return topk_exec(node, Arc::clone(input), session, planning).map(Some);
         }
+        #[cfg(feature = "cuda")]
+        if let Some(node) = node.as_any().downcast_ref::<super::pinned_topk::PinnedNode>() {
+            let ordinary = Arc::clone(input);
+            return super::pinned_topk::pinned_exec(node, ordinary, session)
+                .await
+                .map(Some);
+        }
         let Some(node) = node.as_any().downcast_ref::<QuantilesNode>() else {
             return Ok(None);
         };

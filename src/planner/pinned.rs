@@ -6,11 +6,12 @@
 //!                                                         DataSourceExec
 //! ```
 //! Taken where all aggregates are exact quantiles of columns of one pinned table, without `DISTINCT`, and `WHERE` and `FILTER`
-//! compare only pinned columns with constants. The choice costs nothing: what is resident is read 50 times as fast as from the memory of the host, so the card is picked
-//! for any size.
+//! compare only pinned columns with constants. The choice costs nothing: what is resident is read 50 times as fast as from
+//! the memory of the host, so the card is picked for any size.
 
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::{Column, Result};
 use datafusion::datasource::source_as_provider;
@@ -21,10 +22,87 @@ use super::QuantilesNode;
 use super::predicate::predicate;
 use super::rewrite::aggregate_call;
 use crate::config::{DeviceChoice, QuantilesOptions};
-use crate::exec::{ExecAggregate, PinnedQuantilesExec, PinnedSource, QuantilesCall};
+use crate::exec::{ExecAggregate, PinnedExec, PinnedQuantiles, PinnedSource, PinnedWork, QuantilesCall};
 use crate::kernel::cuda::Predicate;
 use crate::pinned::{PinnedTable, PinnedTables, full_name};
 use crate::select::StrategyName;
+
+/// A pinned table below a query, and the filters between them.
+pub(super) struct Resident {
+    pub(super) table: Arc<PinnedTable>,
+    /// As they are written, and for the card.
+    filters: Vec<(String, Predicate)>,
+    options: QuantilesOptions,
+}
+
+impl Resident {
+    /// The pinned table whose rows `input` gives, but for filters that the card can decide; `None`: there is none, or its
+    /// card was not asked for.
+    ///
+    /// # Errors
+    /// Those of the catalog.
+    pub(super) async fn below(input: &LogicalPlan, session: &dyn Session) -> Result<Option<Self>> {
+        let options = QuantilesOptions::of(session.config_options());
+        if options.device == DeviceChoice::Cpu {
+            return Ok(None);
+        }
+        let tables = PinnedTables::of(session.config()).filter(|tables| !tables.is_empty());
+        let (Some(tables), Some(scan)) = (tables, scan_below(input)) else {
+            return Ok(None);
+        };
+        let Some(table) = pinned_table(scan, &tables, session).await? else {
+            return Ok(None);
+        };
+        if matches!(options.device, DeviceChoice::Cuda(Some(ordinal)) if ordinal != table.card.ordinal()) {
+            return Ok(None);
+        }
+        let filters = filters_of(input, &table);
+        Ok(filters.map(|filters| Self {
+            table,
+            filters,
+            options,
+        }))
+    }
+
+    /// Index of the pinned column that `expr` over `input` is.
+    pub(super) fn column(&self, expr: &Expr, input: &LogicalPlan) -> Option<usize> {
+        match unaliased(expr) {
+            Expr::Column(column) => pinned_index(input, column, &self.table),
+            _ => None,
+        }
+    }
+
+    /// What is asked of rows: all filters, and `own` over `input`; `None`: the card cannot decide that.
+    pub(super) fn filter(&self, own: Option<&Expr>, input: &LogicalPlan) -> Option<Vec<Predicate>> {
+        let mut all: Vec<_> = self.filters.iter().map(|(_, filter)| filter.clone()).collect();
+        if let Some(own) = own {
+            let index_of = |column: &Column| pinned_index(input, column, &self.table);
+            all.push(predicate(own, &self.table, &index_of)?);
+        }
+        Some(all)
+    }
+
+    /// The operator; `ordinary` computes the same without the card.
+    pub(super) fn exec(
+        self,
+        work: Arc<dyn PinnedWork>,
+        ordinary: &Arc<dyn ExecutionPlan>,
+        schema: SchemaRef,
+    ) -> PinnedExec {
+        let shown: Vec<_> = self.filters.iter().map(|(shown, _)| shown.as_str()).collect();
+        let shown = (!shown.is_empty()).then(|| shown.join(" AND "));
+        let fallback = (self.options.device == DeviceChoice::Auto).then(|| Arc::clone(ordinary));
+        PinnedExec::new(self.table, work, fallback, self.options.cuda_memory_limit, schema).showing(shown)
+    }
+}
+
+/// All of the predicates; `None`: there are none.
+pub(super) fn conjunction(mut all: Vec<Predicate>) -> Option<Predicate> {
+    match all.len() {
+        0 | 1 => all.pop(),
+        _ => Some(Predicate::And(all)),
+    }
+}
 
 /// The operator on the card for `node`, whose `aggregates` are planned; `None`: it runs as ever. `ordinary` is that plan.
 ///
@@ -36,36 +114,22 @@ pub(super) async fn on_card(
     ordinary: &Arc<dyn ExecutionPlan>,
     session: &dyn Session,
 ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    let options = QuantilesOptions::of(session.config_options());
     // Another strategy than the card's was asked for by name.
     let strategies = [StrategyName::Auto, StrategyName::SampleSelect];
-    if options.device == DeviceChoice::Cpu || !strategies.contains(&options.strategy) {
+    if !strategies.contains(&QuantilesOptions::of(session.config_options()).strategy) {
         return Ok(None);
     }
-    let tables = PinnedTables::of(session.config()).filter(|tables| !tables.is_empty());
-    let (Some(tables), Some(scan)) = (tables, scan_below(node.input())) else {
-        return Ok(None);
-    };
-    let Some(table) = pinned_table(scan, &tables, session).await? else {
-        return Ok(None);
-    };
-    if matches!(options.device, DeviceChoice::Cuda(Some(ordinal)) if ordinal != table.card.ordinal()) {
-        return Ok(None);
-    }
-    let Some(filters) = filters_of(node.input(), &table) else {
+    let Some(resident) = Resident::below(node.input(), session).await? else {
         return Ok(None);
     };
     let calls = node.aggr_expr().iter().zip(aggregates);
-    let calls = calls.map(|(expr, aggregate)| sourced(expr, aggregate, node.input(), &filters, &table));
+    let calls = calls.map(|(expr, aggregate)| sourced(expr, aggregate, node.input(), &resident));
     let Some(calls) = calls.collect::<Option<Vec<_>>>() else {
         return Ok(None);
     };
-    let shown: Vec<_> = filters.iter().map(|(shown, _)| shown.as_str()).collect();
-    let shown = (!shown.is_empty()).then(|| shown.join(" AND "));
-    let fallback = (options.device == DeviceChoice::Auto).then(|| Arc::clone(ordinary));
     let schema = Arc::clone(node.schema().inner());
-    let exec = PinnedQuantilesExec::try_new(table, calls, fallback, options.cuda_memory_limit, schema)?;
-    Ok(Some(Arc::new(exec.showing(shown))))
+    let work = Arc::new(PinnedQuantiles::new(calls));
+    Ok(Some(Arc::new(resident.exec(work, ordinary, schema))))
 }
 
 /// A call over a pinned column, with the place of its values.
@@ -73,8 +137,7 @@ fn sourced(
     expr: &Expr,
     aggregate: &ExecAggregate,
     input: &LogicalPlan,
-    filters: &[(String, Predicate)],
-    table: &PinnedTable,
+    resident: &Resident,
 ) -> Option<(QuantilesCall, PinnedSource)> {
     let ExecAggregate::Quantiles(call) = aggregate else {
         return None;
@@ -83,21 +146,9 @@ fn sourced(
     if !call.is_exact_by_keys() {
         return None;
     }
-    let name = match logical.params.args.first()? {
-        Expr::Column(column) => column_of_table(input, column)?,
-        _ => return None,
-    };
-    let column = table.index_of(&name)?;
-    let mut all: Vec<_> = filters.iter().map(|(_, filter)| filter.clone()).collect();
-    if let Some(own) = &logical.params.filter {
-        all.push(predicate(own, table, &|column| {
-            pinned_index(input, column, table)
-        })?);
-    }
-    let filter = match all.len() {
-        0 | 1 => all.pop(),
-        _ => Some(Predicate::And(all)),
-    };
+    let column = resident.column(logical.params.args.first()?, input)?;
+    let filter = resident.filter(logical.params.filter.as_deref(), input)?;
+    let filter = conjunction(filter);
     Some((call.clone(), PinnedSource { column, filter }))
 }
 
@@ -166,7 +217,7 @@ fn column_of_table(plan: &LogicalPlan, column: &Column) -> Option<String> {
     }
 }
 
-fn unaliased(expr: &Expr) -> &Expr {
+pub(super) fn unaliased(expr: &Expr) -> &Expr {
     match expr {
         Expr::Alias(alias) => unaliased(&alias.expr),
         other => other,
@@ -223,7 +274,7 @@ async fn pinned_table(
 pub(super) fn with_kernel_times(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     use datafusion::common::tree_node::{Transformed, TreeNode};
     let timed = plan.transform_down(|part| {
-        Ok(match part.downcast_ref::<PinnedQuantilesExec>() {
+        Ok(match part.downcast_ref::<PinnedExec>() {
             Some(exec) => Transformed::yes(Arc::new(exec.timed()) as Arc<dyn ExecutionPlan>),
             None => Transformed::no(part),
         })

@@ -137,6 +137,11 @@ impl QueryPlanner for QuantilesPlanner {
                     true => rewrite_topk(rewritten.data)?.data,
                     false => rewritten.data,
                 };
+                #[cfg(feature = "cuda")]
+                let plan = match self.staged {
+                    true => plan,
+                    false => super::pinned_topk::mark_pinned(plan, session)?.data,
+                };
                 let mut planners: Vec<SharedExtensionPlanner> = vec![Arc::new(QuantilesExtensionPlanner)];
                 planners.extend(others.iter().cloned());
                 DefaultPhysicalPlanner::with_extension_planners(planners)

@@ -25,7 +25,7 @@ use crate::patterns::{self, Pattern};
 use crate::support::*;
 
 /// Card 0; `None`: there is none, and the test said so.
-fn card() -> Option<Arc<Card>> {
+pub(crate) fn card() -> Option<Arc<Card>> {
     match Card::get(0) {
         Ok(card) => Some(card),
         Err(error) if std::env::var("QUANTILES_REQUIRE_CUDA").is_ok_and(|value| value == "1") => {
@@ -45,7 +45,7 @@ fn primitive<T: ArrowPrimitiveType>(words: &[i64], of: impl Fn(i64) -> T::Native
 }
 
 /// One column for each kind of words on a card, and some more types, from the same words.
-fn columns(pattern: Pattern, len: usize, seed: u64) -> Vec<(&'static str, ArrayRef)> {
+pub(crate) fn columns(pattern: Pattern, len: usize, seed: u64) -> Vec<(&'static str, ArrayRef)> {
     let words = pattern.words(len, seed);
     let floats = pattern.floats(len, seed);
     let fold = |word: i64| word ^ (word >> 32);
@@ -87,7 +87,7 @@ fn columns(pattern: Pattern, len: usize, seed: u64) -> Vec<(&'static str, ArrayR
 }
 
 /// The same with about a third of the rows NULL, each column in its own rows.
-fn with_nulls(columns: Vec<(&'static str, ArrayRef)>) -> Vec<(&'static str, ArrayRef)> {
+pub(crate) fn with_nulls(columns: Vec<(&'static str, ArrayRef)>) -> Vec<(&'static str, ArrayRef)> {
     columns
         .into_iter()
         .enumerate()
@@ -107,18 +107,22 @@ fn percentiles() -> String {
     format!("[{}]", list.join(", "))
 }
 
-async fn set(ctx: &SessionContext, option: &str, value: &str) {
+pub(crate) async fn set(ctx: &SessionContext, option: &str, value: &str) {
     query(ctx, &format!("SET quantiles.{option} = '{value}'"))
         .await
         .unwrap();
 }
 
-/// The answer on the card and the one on the CPU, which must be one: every bit.
 async fn same_on_both(ctx: &SessionContext, sql: &str, what: &str) {
+    same_by(ctx, sql, what, "PinnedQuantilesExec").await;
+}
+
+/// The answer of the `operator` on the card and the one on the CPU, which must be one: every bit.
+pub(crate) async fn same_by(ctx: &SessionContext, sql: &str, what: &str, operator: &str) {
     set(ctx, "device", "cuda").await;
     let plan = physical_plan(ctx, sql).await;
     assert!(
-        plan.starts_with("PinnedQuantilesExec: device=cuda:0"),
+        plan.contains(&format!("{operator}: device=cuda:0")),
         "{what}: {plan}"
     );
     let on_card = query(ctx, sql)
@@ -126,9 +130,14 @@ async fn same_on_both(ctx: &SessionContext, sql: &str, what: &str) {
         .unwrap_or_else(|error| panic!("{what}: {error}"));
     set(ctx, "device", "cpu").await;
     let plan = physical_plan(ctx, sql).await;
-    assert!(plan.starts_with("QuantilesExec"), "{what}: {plan}");
+    assert!(!plan.contains("Pinned"), "{what}: {plan}");
     let on_cpu = query(ctx, sql).await.unwrap();
     set(ctx, "device", "auto").await;
+    let count = |rows: &[RecordBatch]| rows.iter().map(RecordBatch::num_rows).sum::<usize>();
+    assert_eq!(count(&on_card), count(&on_cpu), "{what}");
+    if count(&on_card) == 0 {
+        return;
+    }
     let (on_card, on_cpu) = (one(&on_card), one(&on_cpu));
     for (number, (card, cpu)) in on_card.columns().iter().zip(on_cpu.columns()).enumerate() {
         // Data compare by their bytes: NaN is NaN, and 0.0 is not -0.0.
@@ -143,7 +152,7 @@ fn one(batches: &[RecordBatch]) -> RecordBatch {
     concat_batches(&batches[0].schema(), batches).unwrap()
 }
 
-async fn pinned(ctx: &SessionContext, rows: &RecordBatch, partitions: usize) {
+pub(crate) async fn pinned(ctx: &SessionContext, rows: &RecordBatch, partitions: usize) {
     register(ctx, "t", rows, partitions, 4000);
     let names: Vec<_> = rows
         .schema_ref()
@@ -240,6 +249,32 @@ async fn data_that_mislead_samples() {
         let ctx = session(2);
         pinned(&ctx, &rows, 4).await;
         same_on_both(&ctx, &calls(&rows), &format!("{pattern:?}")).await;
+    }
+}
+
+/// One rank a sequence of kernels, which is found by two comparisons.
+#[tokio::test(flavor = "multi_thread")]
+async fn single_ranks_of_data_that_mislead_samples() {
+    if card().is_none() {
+        return;
+    }
+    for pattern in patterns::ALL {
+        let wanted = ["f32", "f64", "i64", "i16"];
+        let columns = columns(pattern, 3_000_001, 5)
+            .into_iter()
+            .filter(|(name, _)| wanted.contains(name));
+        let rows = batch(with_nulls(columns.collect()));
+        let ctx = session(2);
+        pinned(&ctx, &rows, 4).await;
+        for q in ["0.0001", "0.05", "0.5", "0.95", "0.9999"] {
+            let calls = wanted.map(|x| format!("exact_quantiles({x}, {q})")).join(", ");
+            same_on_both(
+                &ctx,
+                &format!("SELECT {calls} FROM t"),
+                &format!("{pattern:?}, {q}"),
+            )
+            .await;
+        }
     }
 }
 
@@ -379,7 +414,7 @@ fn small_cards() {
                     card.release_workspace();
                     let selection = Selection {
                         column: &column,
-                        spec: &spec,
+                        words: column.words(&spec),
                         mask: None,
                         limit: room.map(|room| card.held_bytes() + room),
                         timed: false,
@@ -552,7 +587,7 @@ async fn explain_says_what_ran() {
     }
 }
 
-async fn rows_joined(ctx: &SessionContext, sql: &str) -> String {
+pub(crate) async fn rows_joined(ctx: &SessionContext, sql: &str) -> String {
     rows(ctx, sql).await.join("\n")
 }
 
@@ -740,4 +775,18 @@ async fn faults_in_a_process() {
     }
     // Kernels are compiled at the first query, which comes now.
     assert_eq!(row(&ctx, sql).await, "1000");
+    for sql in [
+        "SELECT max_by(x, x) FROM t",
+        "SELECT x FROM t ORDER BY x DESC LIMIT 1",
+    ] {
+        fail::cfg("quantiles::cuda_top", "return(broken)").unwrap();
+        assert_eq!(row(&ctx, sql).await, "5000", "{sql}");
+        let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+        assert!(analyzed.contains("cuda_fallback=1"), "{sql}: {analyzed}");
+        set(&ctx, "device", "cuda").await;
+        assert!(crate::support::error(&ctx, sql).await.contains("broken"), "{sql}");
+        fail::remove("quantiles::cuda_top");
+        assert_eq!(row(&ctx, sql).await, "1000", "{sql}");
+        set(&ctx, "device", "auto").await;
+    }
 }

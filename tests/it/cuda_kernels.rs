@@ -43,8 +43,13 @@ fn selections(words: Words, shared: usize) -> [Program; 2] {
 
 /// What compares values of `words`.
 fn filter(words: Words) -> Program {
+    simple(KernelFile::Filter, words)
+}
+
+/// Kernels that hold one value at a time.
+fn simple(file: KernelFile, words: Words) -> Program {
     Program {
-        file: KernelFile::Filter,
+        file,
         words,
         masked: false,
         batch: 1,
@@ -100,7 +105,32 @@ fn every_kernel_compiles_for_the_h200() {
             all.push((program, architecture));
         }
     }
+    // Rows of floats with NaNs and of decimals, values of rows, points.
+    for words in [Words::TURNED[2], Words::ALL[14]] {
+        all.push((top(words), architecture));
+    }
+    all.push((simple(KernelFile::Gather, Words::ALL[0]), architecture));
+    all.push((nearest(), architecture));
     compile(nvrtc, &distinct(&all), &all);
+}
+
+/// What ranks rows by values of `words`.
+fn top(words: Words) -> Program {
+    Program {
+        file: KernelFile::TopK,
+        words,
+        masked: true,
+        batch: 4,
+        descending: true,
+    }
+}
+
+/// What finds nearest points.
+fn nearest() -> Program {
+    Program {
+        descending: true,
+        ..simple(KernelFile::Nearest, Words::ALL[8])
+    }
 }
 
 #[test]
@@ -115,6 +145,8 @@ fn selections_compile_for_other_cards() {
                 (masked, *architecture),
                 (plain, *architecture),
                 (filter(Words::ALL[11]), *architecture),
+                (top(Words::TURNED[1]), *architecture),
+                (nearest(), *architecture),
             ]
         })
         .collect();

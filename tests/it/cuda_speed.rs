@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch};
+use datafusion::arrow::array::{FixedSizeListArray, UInt32Array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::datasource::MemTable;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
-use datafusion_quantiles::kernel::cuda::Card;
+use datafusion_quantiles::kernel::cuda::{Card, DeviceMatrix, Report};
 use datafusion_quantiles::pinned::{pin_table, unpin_table};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -62,22 +64,36 @@ fn array(data_type: &DataType, data: Data, part: usize, rows: usize) -> ArrayRef
     match data_type {
         DataType::Float32 => Arc::new(Float32Array::from_iter_values(values.map(|x| x as f32))),
         DataType::Float64 => Arc::new(Float64Array::from_iter_values(values)),
+        // Numbers of the rows.
+        DataType::UInt32 => Arc::new(UInt32Array::from_iter_values(
+            (0..rows).map(|i| (part * rows + i) as u32),
+        )),
         _ => Arc::new(Int64Array::from_iter_values(values.map(|x| (x * 1e12) as i64))),
     }
 }
 
 /// A table `t` of one column `x` in 16 partitions.
 fn table(ctx: &SessionContext, data_type: &DataType, data: Data, rows: usize) {
-    let schema = Arc::new(Schema::new(vec![Field::new("x", data_type.clone(), true)]));
+    table_of(ctx, &[("x", data_type.clone(), data)], rows);
+}
+
+/// A table `t` of some columns in 16 partitions.
+fn table_of(ctx: &SessionContext, columns: &[(&str, DataType, Data)], rows: usize) {
+    let fields = columns
+        .iter()
+        .map(|(name, data_type, _)| Field::new(*name, data_type.clone(), false));
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
     let partitions: Vec<Vec<RecordBatch>> = std::thread::scope(|scope| {
         let parts = (0..PARTITIONS).map(|part| {
             let schema = &schema;
             scope.spawn(move || {
-                let array = array(data_type, data, part, rows / PARTITIONS);
-                let slices = (0..array.len()).step_by(1 << 16);
-                let slices = slices.map(|from| array.slice(from, (1 << 16).min(array.len() - from)));
-                slices
-                    .map(|slice| RecordBatch::try_new(Arc::clone(schema), vec![slice]).unwrap())
+                let arrays = columns
+                    .iter()
+                    .map(|(_, data_type, data)| array(data_type, *data, part, rows / PARTITIONS));
+                let all = RecordBatch::try_new(Arc::clone(schema), arrays.collect()).unwrap();
+                let starts = (0..all.num_rows()).step_by(1 << 16);
+                starts
+                    .map(|from| all.slice(from, (1 << 16).min(all.num_rows() - from)))
                     .collect()
             })
         });
@@ -193,5 +209,105 @@ async fn quantiles_of_pinned_columns() {
             }
             unpin_table(&ctx, "t").unwrap();
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn rows_of_pinned_columns() {
+    println!("| rows | keys | query | planning | execution | of it kernels | CPU: execution | ratio |");
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
+    for (data_type, log, data) in [
+        (DataType::Float32, 28, Data::Uniform),
+        (DataType::Float32, 28, Data::AllEqual),
+        (DataType::Float32, 28, Data::Values16),
+        (DataType::Int64, 27, Data::Normal),
+    ] {
+        let ctx = session(PARTITIONS);
+        let columns = [("x", data_type.clone(), data), ("id", DataType::UInt32, data)];
+        table_of(&ctx, &columns, 1 << log);
+        pin_table(&ctx, "t", &["x", "id"]).await.unwrap();
+        for sql in [
+            "SELECT topk_by(id, x, 10) FROM t",
+            "SELECT topk_by(id, x, 1000) FROM t",
+            "SELECT topk_by(id, x, 100000) FROM t",
+            "SELECT min_by(id, x) FROM t",
+            "SELECT topk_by(id, x, 10) FROM t WHERE x < CAST(0.5 AS REAL)",
+            "SELECT x FROM t ORDER BY x DESC LIMIT 100",
+        ] {
+            // All of them over one kind of data, those of many rows over the others.
+            if !matches!(data, Data::Uniform) && !sql.contains("000,") && !sql.contains("000)") {
+                continue;
+            }
+            query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
+            let (on_card, answer) = timed(&ctx, sql, RUNS).await;
+            query(&ctx, "SET quantiles.device = 'cpu'").await.unwrap();
+            let (on_cpu, expected) = timed(&ctx, sql, 1).await;
+            assert!(
+                answer.column(0).to_data() == expected.column(0).to_data(),
+                "{data:?} {data_type}: {sql}"
+            );
+            println!(
+                "| 2^{log} | {data_type}, {data:?} | `{}` | {:.2} | {:.3} | {:.3} | {:.1} | {:.0} |",
+                sql.trim_start_matches("SELECT ").replace(" FROM t", ""),
+                on_card[0],
+                on_card[1],
+                on_card[2],
+                on_cpu[1],
+                on_cpu[1] / on_card[1]
+            );
+        }
+        query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
+        let analyzed = rows(&ctx, "EXPLAIN ANALYZE SELECT topk_by(id, x, 1000) FROM t").await;
+        println!("{}", analyzed.join("\n"));
+        unpin_table(&ctx, "t").unwrap();
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn nearest_rows() {
+    const ROWS: usize = 1 << 22;
+    const WIDTH: usize = 128;
+    let card = Card::get(0).unwrap();
+    let parts: Vec<ArrayRef> = std::thread::scope(|scope| {
+        let parts = (0..PARTITIONS).map(|part| {
+            scope.spawn(move || {
+                let values = array(&DataType::Float32, Data::Uniform, part, ROWS / PARTITIONS * WIDTH);
+                let item = Arc::new(Field::new_list_field(DataType::Float32, false));
+                let points = FixedSizeListArray::try_new(item, WIDTH as i32, values, None);
+                Arc::new(points.unwrap()) as ArrayRef
+            })
+        });
+        let parts: Vec<_> = parts.collect();
+        parts.into_iter().map(|part| part.join().unwrap()).collect()
+    });
+    let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+    let reservation = MemoryConsumer::new("points").register(&pool);
+    let matrix = DeviceMatrix::upload(&card, &parts, None, &reservation).unwrap();
+    println!("{ROWS} points of {WIDTH} coordinates, 2 GiB; milliseconds, medians of {RUNS}");
+    println!("| k | with the host | kernels | nr_rows | nr_finish |");
+    println!("| --- | --- | --- | --- | --- |");
+    for k in [1, 32, 100, 256, 1000] {
+        let mut times: [Vec<f64>; 4] = Default::default();
+        for run in 0..RUNS + 2 {
+            let point = vec![run as f32 / 30.0; WIDTH];
+            let mut report = Report::default();
+            let start = Instant::now();
+            matrix.nearest(&point, k, None, true, &mut report).unwrap();
+            let whole = start.elapsed();
+            let kernels = report.kernel_times.iter().map(|(_, time)| *time);
+            let all = [whole, report.card_time].into_iter().chain(kernels);
+            for (times, time) in times.iter_mut().zip(all) {
+                if run >= 2 {
+                    times.push(time.as_secs_f64() * 1e3);
+                }
+            }
+        }
+        let medians = times.map(|mut times| {
+            times.sort_by(f64::total_cmp);
+            format!("{:.3}", times[times.len() / 2])
+        });
+        println!("| {k} | {} |", medians.join(" | "));
     }
 }

@@ -12,6 +12,8 @@ mod cuda;
 mod cuda_kernels;
 #[cfg(feature = "cuda")]
 mod cuda_speed;
+#[cfg(feature = "cuda")]
+mod cuda_topk;
 mod embedding;
 mod exec;
 mod failures;

@@ -76,11 +76,16 @@ impl DeviceColumn {
     }
 
     /// How its values lie there, ranked as `spec` says.
-    pub(super) fn words(&self, spec: &KeySpec) -> Words {
+    pub fn words(&self, spec: &KeySpec) -> Words {
         Words::stored(self.value_bytes, spec.encoding())
     }
 
-    pub(super) fn has_nulls(&self) -> bool {
+    /// Bytes of a value there, which may be more than in Arrow.
+    pub(super) fn value_bytes(&self) -> usize {
+        self.value_bytes
+    }
+
+    pub(crate) fn has_nulls(&self) -> bool {
         self.nulls > 0
     }
 

@@ -19,7 +19,7 @@ use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err,
 use super::buffer::DeviceBuffer;
 use super::cache::{CubinCache, CubinKey};
 use super::nvrtc::Nvrtc;
-use super::select::Workspace;
+use super::sequence::Workspace;
 use super::source::Program;
 use crate::kernel::may_fail;
 

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{DeviceRepr, LaunchConfig, PushKernelArg};
+use cudarc::driver::DeviceRepr;
 use datafusion::common::{Result, exec_datafusion_err, internal_datafusion_err, internal_err};
 
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
 use super::device::Card;
-use super::select::{ColumnArgument, Report};
+use super::sequence::{ColumnArgument, Launch, Report};
 use super::source::{KernelFile, Program, Words};
 use crate::key::{KeyBits, KeySpec};
 
@@ -146,6 +146,45 @@ impl RowMask {
         })
     }
 
+    /// The rows whose key is `key`, as `words` says of `column`; of those in `among`, where it is given. NULL has no key.
+    ///
+    /// # Errors
+    /// As [`Self::evaluate`].
+    pub fn of_key(
+        column: &DeviceColumn,
+        words: Words,
+        key: KeyBits,
+        among: Option<&DeviceBuffer>,
+        limit: Option<u64>,
+        report: &mut Report,
+    ) -> Result<Self> {
+        let columns = [column];
+        let mut evaluation = Evaluation {
+            card: column.card(),
+            columns: &columns,
+            rows: column.rows(),
+            limit,
+            report,
+        };
+        let bits = evaluation.bitmap()?;
+        let argument = FilterArgument {
+            first: halves(key),
+            last: halves(key),
+            ..evaluation.argument(column, &bits, How::Set)
+        };
+        evaluation.report.bytes_read += column.bytes() as u64;
+        evaluation.launch("fl_within", words, argument)?;
+        if let Some(among) = among {
+            let argument = FilterArgument {
+                other: among.address(),
+                ..evaluation.argument(column, &bits, How::And)
+            };
+            evaluation.launch("fl_combine", Words::ALL[0], argument)?;
+        }
+        let rows = column.rows();
+        Ok(Self { bits, rows })
+    }
+
     /// The bits.
     pub fn bits(&self) -> &DeviceBuffer {
         &self.bits
@@ -182,6 +221,11 @@ impl RowMask {
             .map_err(|_| exec_datafusion_err!("a count of 8 bytes came short"))?;
         Ok(u64::from_le_bytes(bytes))
     }
+}
+
+/// A key as kernels take it, the low half first.
+fn halves(key: KeyBits) -> [u64; 2] {
+    [key as u64, (key >> 64) as u64]
 }
 
 struct Evaluation<'a> {
@@ -244,7 +288,6 @@ impl<'a> Evaluation<'a> {
         let column = self.column(column)?;
         let spec = KeySpec::for_order_by(column.data_type())?;
         let words = column.words(&spec);
-        let halves = |key: KeyBits| [key as u64, (key >> 64) as u64];
         let argument = FilterArgument {
             first: halves(ends[0]),
             last: halves(ends[1].min(spec.width().max_key())),
@@ -291,18 +334,11 @@ impl<'a> Evaluation<'a> {
         if sizes[0] as usize != size_of::<FilterArgument>() {
             return internal_err!("kernels expect a structure of {} bytes", sizes[0]);
         }
-        let function = module.function(self.card, name, 0)?;
-        let config = LaunchConfig {
-            grid_dim: (2 * self.card.multiprocessors(), 1, 1),
-            block_dim: (THREADS, 1, 1),
-            shared_mem_bytes: 0,
-        };
+        let grid = [2 * self.card.multiprocessors(), THREADS];
+        let launch = Launch::try_new(self.card, &module, name, grid, 0)?;
         self.report.kernels += 1;
-        let mut builder = self.card.stream.launch_builder(&function);
-        builder.arg(&argument);
         // SAFETY: the kernel's one parameter is this structure, whose size was compared. Bitmaps have a word for each 32
         // rows, columns as many rows as they say; all are freed on the stream, after this.
-        let launched = unsafe { builder.launch(config) };
-        launched.map(drop).map_err(|error| self.card.failed(name, error))
+        unsafe { launch.run(self.card, &argument) }
     }
 }

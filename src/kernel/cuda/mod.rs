@@ -3,21 +3,30 @@
 //! The driver and the compiler of kernels (NVRTC) are loaded at run time, so that one binary runs with and without them:
 //! [`Card::get`] is the gate, and says why there is no card. Kernels are text ([`source`]), compiled for the card at hand and
 //! kept on disk ([`cache`]). A [`DeviceColumn`] holds values, a [`RowMask`] the rows where a [`Predicate`] is true, and a
-//! [`Selection`] finds exact ranks of a column, or of those rows of it.
+//! [`Selection`] finds exact ranks of a column, or of those rows of it, a [`TopSelection`] its greatest or least keys with their
+//! rows, and [`Gather`] fetches values of rows. A [`DeviceMatrix`] holds points, and finds those nearest to another.
 
 mod buffer;
 pub mod cache;
 mod column;
 mod device;
 mod filter;
+mod gather;
+mod nearest;
 mod nvrtc;
 mod select;
+mod sequence;
 pub mod source;
+mod top;
 
 pub use buffer::DeviceBuffer;
 pub(crate) use column::ColumnUpload;
 pub use column::DeviceColumn;
 pub use device::Card;
 pub use filter::{Predicate, RowMask};
+pub use gather::Gather;
+pub use nearest::{DeviceMatrix, Neighbour, squared_distance};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc};
-pub use select::{Report, Selection, Shape};
+pub use select::{Selection, Shape};
+pub use sequence::Report;
+pub use top::{Top, TopSelection};

@@ -9,18 +9,17 @@
 //! launches alone cost 0.1 ms.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use cudarc::driver::sys::CUevent_flags;
-use cudarc::driver::{CudaEvent, CudaFunction, DeviceRepr, LaunchConfig, PushKernelArg};
+use cudarc::driver::DeviceRepr;
 use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 
-use super::buffer::{DeviceBuffer, PageLocked};
+use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
 use super::device::{Card, Module};
+use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
 use super::source::{KernelFile, Program, Words};
 use crate::kernel::may_fail;
-use crate::key::{KeyBits, KeySpec};
+use crate::key::KeyBits;
 
 /// Threads of a block.
 const THREADS: usize = 1024;
@@ -43,6 +42,7 @@ const SIZES: &str = "ss_sizes";
 const MISSED: u32 = 1;
 const DEEPENED: u32 = 2;
 const MISMATCH: u32 = 4;
+const OUTSIDE: u32 = 8;
 
 /// How shared memory is used: what follows from the bytes that a block may have and the width of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,27 +96,6 @@ impl Shape {
     }
 }
 
-/// `struct Column` of `kernels/common.cuh`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ColumnArgument {
-    values: u64,
-    rows: u64,
-    validity: u64,
-    mask: u64,
-}
-
-impl ColumnArgument {
-    pub(super) fn of(column: &DeviceColumn, mask: u64) -> Self {
-        Self {
-            values: column.values_address(),
-            rows: column.rows(),
-            validity: column.validity_address(),
-            mask,
-        }
-    }
-}
-
 /// `struct Query` of `kernels/sample_select.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -138,49 +117,20 @@ struct QueryArgument {
     regions: u32,
     seed: u32,
     sigmas: f32,
-    unused: u32,
+    counts_all: u32,
 }
 
 // SAFETY: plain integers and a float in the layout of C, as the kernels' own structure; `ss_sizes` is compared with its size.
 #[allow(unsafe_code, reason = "a structure for kernels")]
 unsafe impl DeviceRepr for QueryArgument {}
 
-/// What a selection did on the card.
-#[derive(Debug, Clone, Default)]
-pub struct Report {
-    /// Kernels launched.
-    pub kernels: usize,
-    /// Bytes of the column, of its bitmap and of the filter's, each once.
-    pub bytes_read: u64,
-    /// Bytes copied to the card: the ranks.
-    pub bytes_to_card: u64,
-    /// Bytes copied back: keys and how it went.
-    pub bytes_from_card: u64,
-    /// Time between the first and the last event on the card.
-    pub card_time: Duration,
-    /// Sequences of launches in which a rank was missed by the first read.
-    pub second_reads: usize,
-    /// Those that counted narrower intervals.
-    pub deepened: usize,
-    /// Time of each kernel, if it was asked for; with about 5 microseconds of measuring in each.
-    pub kernel_times: Vec<(&'static str, Duration)>,
-}
-
-/// Memory that queries of a card work in, kept from one to the next.
-#[derive(Debug)]
-pub(super) struct Workspace {
-    device: DeviceBuffer,
-    /// Ranks on their way there, answers on their way back.
-    host: PageLocked,
-}
-
 /// A question to one column on its card.
 #[derive(Debug, Clone, Copy)]
 pub struct Selection<'a> {
     /// The column.
     pub column: &'a DeviceColumn,
-    /// How its values are ranked: of the column's type.
-    pub spec: &'a KeySpec,
+    /// How its values are ranked: [`DeviceColumn::words`] of its type's keys.
+    pub words: Words,
     /// Rows that count, a bit each, and how many of them are not NULL; `None`: all that are not NULL.
     pub mask: Option<(&'a DeviceBuffer, u64)>,
     /// Most bytes of device memory that this crate may hold then.
@@ -219,16 +169,6 @@ impl Selection<'_> {
     }
 }
 
-/// A kernel of the sequence.
-#[derive(Debug)]
-struct Launch {
-    name: &'static str,
-    function: CudaFunction,
-    blocks: u32,
-    shared: u32,
-    cooperative: bool,
-}
-
 /// A selection with its kernels at hand.
 struct Prepared<'a> {
     selection: &'a Selection<'a>,
@@ -244,7 +184,7 @@ impl<'a> Prepared<'a> {
     fn try_new(selection: &'a Selection<'a>) -> Result<Self> {
         let card = selection.column.card();
         card.check()?;
-        let words = selection.column.words(selection.spec);
+        let words = selection.words;
         let shape = Shape::try_new(words, card.shared_memory())?;
         let module = card.module(&Program {
             file: KernelFile::SampleSelect,
@@ -271,10 +211,25 @@ impl<'a> Prepared<'a> {
 
     /// Appends the keys of at most as many ranks as the shape allows.
     fn select(&self, ranks: &[u64], keys: &mut Vec<KeyBits>, report: &mut Report) -> Result<()> {
+        // A single rank is found by two comparisons with the ends of its bracket, which say nothing where it lies outside.
+        if self.read(ranks, false, keys, report)? || self.read(ranks, true, keys, report)? {
+            return Ok(());
+        }
+        internal_err!("a rank outside of all cells on the card")
+    }
+
+    /// One sequence of launches; `false`: the single rank lies outside of its bracket. `counts_all`: there is none.
+    fn read(
+        &self,
+        ranks: &[u64],
+        counts_all: bool,
+        keys: &mut Vec<KeyBits>,
+        report: &mut Report,
+    ) -> Result<bool> {
         let launches = self.launches(ranks.len())?;
         let mut held = self.card.workspace();
         let (layout, workspace) = self.make_room(&mut held, ranks.len())?;
-        let timeline = self.enqueue(ranks, &launches, &layout, workspace)?;
+        let timeline = self.enqueue(ranks, counts_all, &launches, &layout, workspace)?;
         self.card.synchronize("selecting on the card")?;
         let answer = workspace.host.bytes()?;
         let (answers, control) = answer.split_at(layout.control - layout.answers);
@@ -285,48 +240,27 @@ impl<'a> Prepared<'a> {
                 self.selection.population()
             );
         }
+        timeline.report(report)?;
+        self.record(ranks.len(), outcome, report);
+        if outcome & OUTSIDE != 0 {
+            return Ok(false);
+        }
         let width = self.key_bytes;
         keys.extend(answers.chunks_exact(width).take(ranks.len()).map(|key| {
             let mut bits = [0; 16];
             bits[..width].copy_from_slice(key);
             KeyBits::from_le_bytes(bits)
         }));
-        self.record(ranks.len(), outcome, &launches, &timeline, report)
+        Ok(true)
     }
 
-    fn record(
-        &self,
-        ranks: usize,
-        outcome: u32,
-        launches: &[Launch],
-        timeline: &[CudaEvent],
-        report: &mut Report,
-    ) -> Result<()> {
-        let between = |from: &CudaEvent, to: &CudaEvent| {
-            let time = from.elapsed_ms(to);
-            let time = time.map_err(|error| self.card.failed("timing kernels", error))?;
-            Ok::<_, datafusion::common::DataFusionError>(Duration::from_secs_f64(
-                f64::from(time.max(0.0)) / 1e3,
-            ))
-        };
-        report.kernels += launches.len();
+    fn record(&self, ranks: usize, outcome: u32, report: &mut Report) {
         report.bytes_read += self.selection.column.bytes() as u64
             + self.selection.mask.map_or(0, |(mask, _)| mask.len() as u64);
         report.bytes_to_card += 8 * ranks as u64;
         report.bytes_from_card += (ranks * self.key_bytes + OUTCOME_BYTES) as u64;
-        report.second_reads += usize::from(outcome & MISSED != 0);
+        report.second_reads += usize::from(outcome & (MISSED | OUTSIDE) != 0);
         report.deepened += usize::from(outcome & DEEPENED != 0);
-        if let [first, .., last] = timeline {
-            report.card_time += between(first, last)?;
-        }
-        if self.selection.timed {
-            for (launch, pair) in launches.iter().zip(timeline.windows(2)) {
-                report
-                    .kernel_times
-                    .push((launch.name, between(&pair[0], &pair[1])?));
-            }
-        }
-        Ok(())
     }
 
     /// The sequence for `ranks` ranks.
@@ -361,13 +295,9 @@ impl<'a> Prepared<'a> {
         ]
         .into_iter()
         .map(|(name, blocks, shared, cooperative)| {
-            Ok(Launch {
-                name,
-                function: self.module.function(self.card, name, shared)?,
-                blocks,
-                shared: shared as u32,
-                cooperative,
-            })
+            let grid = [blocks, THREADS as u32];
+            let launch = Launch::try_new(self.card, &self.module, name, grid, shared)?;
+            Ok(if cooperative { launch.cooperative() } else { launch })
         })
         .collect()
     }
@@ -381,28 +311,14 @@ impl<'a> Prepared<'a> {
         let mut shares = SHARES.iter().peekable();
         while let Some(share) = shares.next() {
             let layout = self.layout(ranks, *share);
-            if held
-                .as_ref()
-                .is_some_and(|held| held.device.len() >= layout.bytes)
-            {
-                break;
-            }
-            // What was there goes first: it need not fit beside.
-            held.take();
-            let made = self.card.allocate(layout.bytes, self.selection.limit);
-            match made {
-                Ok(device) => {
-                    let host = PageLocked::try_new(self.card, layout.host_bytes())?;
-                    *held = Some(Workspace { device, host });
-                    break;
-                }
+            let limit = self.selection.limit;
+            match Workspace::reserve(held, self.card, layout.bytes, layout.host_bytes(), limit) {
+                Ok(()) => break,
                 Err(error) if shares.peek().is_none() => return Err(error),
                 Err(_) => {}
             }
         }
-        let Some(workspace) = held else {
-            return internal_err!("no workspace on the card");
-        };
+        let workspace = Workspace::of(held)?;
         // The most room that the workspace has.
         let fitting = SHARES.iter().map(|share| self.layout(ranks, *share));
         let layout = fitting
@@ -423,12 +339,8 @@ impl<'a> Prepared<'a> {
             .max(256);
         let listed = if ranks <= 256 { 10 } else { 6 };
         let list_room = (rows / (listed * share)).max(1 << 16);
-        let mut end = 0;
-        let mut take = |bytes: usize| {
-            let start = end;
-            end = (start + bytes).next_multiple_of(256);
-            start
-        };
+        let mut places = Places::default();
+        let mut take = |bytes| places.take(bytes);
         Layout {
             ranks: take(8 * ranks),
             answers: take(self.key_bytes * ranks),
@@ -437,18 +349,20 @@ impl<'a> Prepared<'a> {
             copied: take(self.key_bytes * region * regions),
             region,
             list_room,
-            bytes: end,
+            bytes: places.end(),
         }
     }
 
-    /// Puts everything on the stream. Events: before and after all of it, or around each kernel.
+    /// Puts everything on the stream.
+    #[allow(unsafe_code, reason = "kernels are launched")]
     fn enqueue(
         &self,
         ranks: &[u64],
+        counts_all: bool,
         launches: &[Launch],
         layout: &Layout,
         workspace: &mut Workspace,
-    ) -> Result<Vec<CudaEvent>> {
+    ) -> Result<Timeline<'a>> {
         let base = workspace.device.address();
         let zero_based: Vec<u64> = ranks.iter().map(|rank| rank - 1).collect();
         let host = workspace.host.bytes_mut()?;
@@ -456,31 +370,25 @@ impl<'a> Prepared<'a> {
         workspace
             .host
             .send(0..8 * ranks.len(), &workspace.device, layout.ranks)?;
-        let failed = |error| self.card.failed("selecting on the card", error);
-        let event = || {
-            let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
-            self.card.stream.record_event(flags).map_err(failed)
-        };
-        let mut timeline = vec![event()?];
+        let mut timeline = Timeline::start(self.card, self.selection.timed)?;
         workspace
             .device
             .zero(layout.control..layout.control + self.control_bytes)?;
-        let query = self.query(ranks.len(), layout, base);
+        let query = self.query(ranks.len(), counts_all, layout, base);
         for launch in launches {
-            self.launch(launch, &query)?;
-            if self.selection.timed {
-                timeline.push(event()?);
-            }
+            // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in
+            // the column and in the workspace, with the room that `layout` gives and the structure announces; both live
+            // until the caller has waited for the stream, and nobody else works in the workspace, which is locked.
+            unsafe { launch.run(self.card, &query) }?;
+            timeline.passed(launch.name)?;
         }
-        if !self.selection.timed {
-            timeline.push(event()?);
-        }
+        timeline.end()?;
         let from = layout.answers..layout.control + OUTCOME_BYTES;
         workspace.host.fetch(&workspace.device, from)?;
         Ok(timeline)
     }
 
-    fn query(&self, ranks: usize, layout: &Layout, base: u64) -> QueryArgument {
+    fn query(&self, ranks: usize, counts_all: bool, layout: &Layout, base: u64) -> QueryArgument {
         let column = self.selection.column;
         let rows = column.rows();
         let most = if ranks > FEW_RANKS { 1 << 24 } else { 1 << 22 };
@@ -504,31 +412,8 @@ impl<'a> Prepared<'a> {
             regions: self.card.multiprocessors(),
             seed: 1,
             sigmas: 4.0,
-            unused: 0,
+            counts_all: u32::from(counts_all),
         }
-    }
-
-    #[allow(unsafe_code, reason = "kernels are launched")]
-    fn launch(&self, launch: &Launch, query: &QueryArgument) -> Result<()> {
-        let config = LaunchConfig {
-            grid_dim: (launch.blocks, 1, 1),
-            block_dim: (THREADS as u32, 1, 1),
-            shared_mem_bytes: launch.shared,
-        };
-        let mut builder = self.card.stream.launch_builder(&launch.function);
-        builder.arg(query);
-        // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in the
-        // column and in the workspace, with the room that `layout` gives and the structure announces; both live until the
-        // caller has waited for the stream, and nobody else works in the workspace, which is locked.
-        let launched = unsafe {
-            match launch.cooperative {
-                true => builder.launch_cooperative(config),
-                false => builder.launch(config),
-            }
-        };
-        launched
-            .map(drop)
-            .map_err(|error| self.card.failed(launch.name, error))
     }
 }
 

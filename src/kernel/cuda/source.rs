@@ -28,16 +28,22 @@ pub enum KernelFile {
     WarpSelect,
     /// Rows where a comparison holds.
     Filter,
+    /// Values of some rows.
+    Gather,
+    /// The rows of a matrix that are nearest to a point.
+    Nearest,
 }
 
 impl KernelFile {
     /// All files.
-    pub const ALL: [KernelFile; 5] = [
+    pub const ALL: [KernelFile; 7] = [
         KernelFile::SampleSelect,
         KernelFile::Bucket,
         KernelFile::TopK,
         KernelFile::WarpSelect,
         KernelFile::Filter,
+        KernelFile::Gather,
+        KernelFile::Nearest,
     ];
 
     /// Name of the file, which NVRTC shows in its messages.
@@ -48,6 +54,8 @@ impl KernelFile {
             KernelFile::TopK => "top_k.cu",
             KernelFile::WarpSelect => "warp_select.cu",
             KernelFile::Filter => "filter.cu",
+            KernelFile::Gather => "gather.cu",
+            KernelFile::Nearest => "nearest.cu",
         }
     }
 
@@ -59,6 +67,8 @@ impl KernelFile {
             KernelFile::TopK => include_str!("../../../kernels/top_k.cu"),
             KernelFile::WarpSelect => include_str!("../../../kernels/warp_select.cu"),
             KernelFile::Filter => include_str!("../../../kernels/filter.cu"),
+            KernelFile::Gather => include_str!("../../../kernels/gather.cu"),
+            KernelFile::Nearest => include_str!("../../../kernels/nearest.cu"),
         })
     }
 }
@@ -100,7 +110,7 @@ pub struct Words {
 }
 
 impl Words {
-    /// All kinds that columns have.
+    /// All kinds that keys of columns have.
     pub const ALL: [Words; 15] = [
         Words::new(8, 0),
         Words::new(8, 1),
@@ -119,6 +129,9 @@ impl Words {
         Words::new(128, 1),
     ];
 
+    /// Those of floats among which ties are broken: from `-inf` on, NaNs last and apart by their bits.
+    pub const TURNED: [Words; 3] = [Words::new(16, 4), Words::new(32, 4), Words::new(64, 4)];
+
     const fn new(storage_bits: u32, encoding: u32) -> Self {
         Self {
             storage_bits,
@@ -135,6 +148,14 @@ impl Words {
             Encoding::FloatTotal(_) => 3,
         };
         Self::new(8 * bytes as u32, encoding)
+    }
+
+    /// The same values as they are ordered where keys tie: floats as in [`Self::TURNED`].
+    pub(crate) fn turned(self) -> Self {
+        match self.encoding {
+            2 | 3 => Self::new(self.storage_bits, 4),
+            _ => self,
+        }
     }
 
     /// Bytes of a value.

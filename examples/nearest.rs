@@ -1,0 +1,87 @@
+//! The nearest rows of a column of points, on an NVIDIA card: `cargo run --release --example nearest`.
+//!
+//! Distances and the selection of the nearest are one kernel, which reads the points once. The answer is compared with
+//! that of the processor, bit by bit. Without a card this says so.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use datafusion::arrow::array::{ArrayRef, AsArray, FixedSizeListArray, Float32Array};
+use datafusion::arrow::datatypes::{DataType, Field, Float32Type};
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+use datafusion_quantiles::kernel::cuda::{Card, DeviceMatrix, Neighbour, Report, squared_distance};
+
+/// Points, coordinates of each, and neighbours that are wanted.
+const ROWS: usize = 1_000_000;
+const WIDTH: usize = 128;
+const K: usize = 10;
+
+/// Reproducible numbers from -1 to 1.
+fn numbers(count: usize) -> Vec<f32> {
+    let mut state = 1_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// The same by the processor: all distances, sorted.
+fn by_sort(points: &FixedSizeListArray, point: &[f32]) -> Vec<Neighbour> {
+    let values = points.values().as_primitive::<Float32Type>().values();
+    let mut all: Vec<_> = values
+        .chunks_exact(WIDTH)
+        .zip(0_u64..)
+        .map(|(other, row)| Neighbour {
+            row,
+            squared_distance: squared_distance(other, point),
+        })
+        .collect();
+    all.sort_by(|a, b| a.squared_distance.total_cmp(&b.squared_distance));
+    all.truncate(K);
+    all
+}
+
+fn main() -> Result<()> {
+    let card = match Card::get(0) {
+        Ok(card) => card,
+        Err(error) => {
+            println!("nothing to show: {}", error.strip_backtrace());
+            return Ok(());
+        }
+    };
+    let item = Arc::new(Field::new_list_field(DataType::Float32, false));
+    let values = Arc::new(Float32Array::from(numbers(ROWS * WIDTH)));
+    let points = FixedSizeListArray::try_new(item, WIDTH as i32, values, None)?;
+    let point = numbers(WIDTH + 7).split_off(7);
+
+    let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+    let reservation = MemoryConsumer::new("points").register(&pool);
+    let matrix = DeviceMatrix::upload(&card, &[Arc::new(points.clone()) as ArrayRef], None, &reservation)?;
+    // The first question compiles the kernels, or finds them on disk.
+    matrix.nearest(&point, K, None, false, &mut Report::default())?;
+    let mut report = Report::default();
+    let start = Instant::now();
+    let nearest = matrix.nearest(&point, K, None, true, &mut report)?;
+    let elapsed = start.elapsed();
+
+    for neighbour in &nearest {
+        println!(
+            "row {:>7}  distance {:.4}",
+            neighbour.row,
+            neighbour.squared_distance.sqrt()
+        );
+    }
+    println!(
+        "{ROWS} points of {WIDTH} coordinates on {card}: {elapsed:.2?}, of it kernels {:.2?}",
+        report.card_time
+    );
+    println!(
+        "the same by the processor: {}",
+        nearest == by_sort(&points, &point)
+    );
+    Ok(())
+}

@@ -1,0 +1,32 @@
+// Values of some rows, one after the other. One compilation serves all types: values are bytes here.
+#include "common.cuh"
+
+struct Gather {
+    const u8* values;    // `stride` bytes each, of which the first `width` are wanted
+    const u8* validity;  // Arrow's bitmap, null: all are valid
+    const u64* rows;
+    u8* out;        // count * width
+    u8* out_valid;  // count, 0 or 1
+    u64 count;
+    u32 stride, width;
+};
+
+extern "C" __constant__ u32 ga_sizes[4] = {sizeof(Gather), 0, 0, 0};
+
+extern "C" __global__ void __launch_bounds__(THREADS) ga_values(const __grid_constant__ Gather gather) {
+    const u64 threads = u64(gridDim.x) * THREADS;
+    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < gather.count; i += threads) {
+        const u64 row = gather.rows[i];
+        const u8* value = gather.values + row * gather.stride;
+        u8* out = gather.out + i * gather.width;
+        // Widths are powers of two, and both buffers are aligned to them.
+        switch (gather.width) {
+            case 1: *out = *value; break;
+            case 2: *(u16*)out = *(const u16*)value; break;
+            case 4: *(u32*)out = *(const u32*)value; break;
+            case 8: *(u64*)out = *(const u64*)value; break;
+            default: *(uint4*)out = *(const uint4*)value; break;
+        }
+        gather.out_valid[i] = !gather.validity || gather.validity[row >> 3] >> (row & 7) & 1;
+    }
+}

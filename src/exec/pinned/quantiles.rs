@@ -1,0 +1,84 @@
+//! Exact quantiles of pinned columns: for each column one sequence of kernels, which finds the ranks of all calls over it.
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::{Result, internal_err};
+
+use super::{OnCard, PinnedSource, PinnedWork};
+use crate::exec::aggregate::{Aggregates, ExecAggregate, Output, QuantilesCall};
+use crate::exec::quantiles::comma_separated;
+use crate::exec::run::{Solved, answer};
+use crate::pinned::PinnedTable;
+use crate::select::{Ask, Solution, wanted_ranks};
+
+/// How ranks were found, for those who look at a solution.
+const STRATEGY: &str = "sample_select on the card";
+
+/// Calls over pinned columns, one output column for each.
+#[derive(Debug)]
+pub(crate) struct PinnedQuantiles {
+    aggregates: Aggregates,
+    /// Of each column of `aggregates`.
+    sources: Vec<PinnedSource>,
+}
+
+impl PinnedQuantiles {
+    pub(crate) fn new(calls: Vec<(QuantilesCall, PinnedSource)>) -> Self {
+        let (calls, of_calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+        let aggregates = Aggregates::new(calls.into_iter().map(ExecAggregate::Quantiles).collect());
+        let mut sources = vec![None; aggregates.columns.len()];
+        for ((column, _), source) in aggregates.calls.iter().zip(of_calls) {
+            sources[*column] = Some(source);
+        }
+        Self {
+            aggregates,
+            sources: sources.into_iter().flatten().collect(),
+        }
+    }
+
+    fn solve(&self, column: usize, on: &mut OnCard<'_>) -> Result<Solved> {
+        let asks: Vec<&Ask> = self
+            .aggregates
+            .calls_of(column)
+            .map(|call| call.selected().ask())
+            .collect();
+        let source = &self.sources[column];
+        let values = on.column(source.column);
+        let mask = on.kept(source.filter.as_ref(), values)?;
+        let words = values.words(&self.aggregates.columns[column].spec);
+        let selection = on.among(values, words, mask.as_ref());
+        let n = selection.population();
+        let ranks = wanted_ranks(&asks, n);
+        let keys = selection.keys(&ranks, &mut on.report)?;
+        Ok(Solved::Keys(Solution::found(n, STRATEGY, ranks, keys)))
+    }
+}
+
+impl PinnedWork for PinnedQuantiles {
+    fn name(&self) -> &'static str {
+        "PinnedQuantilesExec"
+    }
+
+    fn batch(&self, on: &mut OnCard<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+        let solutions = (0..self.sources.len()).map(|column| self.solve(column, on));
+        let solutions = solutions.collect::<Result<Vec<_>>>()?;
+        let columns = self.aggregates.outputs.iter().map(|output| match *output {
+            Output::Call(index) => {
+                let (column, call) = &self.aggregates.calls[index];
+                answer(call, &solutions[*column])?.to_array()
+            }
+            Output::Plain(_) => internal_err!("a card computes quantiles only"),
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        Ok(RecordBatch::try_new(schema.clone(), columns)?)
+    }
+
+    fn columns(&self) -> Vec<usize> {
+        self.sources.iter().map(|source| source.column).collect()
+    }
+
+    fn shown(&self, _table: &PinnedTable) -> String {
+        let calls = comma_separated(self.aggregates.calls.iter().map(|(_, call)| call));
+        format!("calls=[{calls}]")
+    }
+}

@@ -1,0 +1,256 @@
+//! The best rows of pinned columns: `topk_by`, `max_by` and `min_by` without groups, and `ORDER BY` with a `LIMIT`.
+//!
+//! The rows with the best keys are selected with their numbers, and values of those rows fetched. Where more rows tie with
+//! the last one than have room, they become a bitmap, and the smallest values among them are selected in the same way.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, UInt64Array, new_null_array};
+use datafusion::arrow::compute::{concat, take};
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use datafusion::common::Result;
+
+use super::{OnCard, PinnedSource, PinnedWork};
+use crate::exec::quantiles::comma_separated;
+use crate::functions::topk::{Call, firsts, lists};
+use crate::kernel::cuda::{Gather, RowMask, Top, TopSelection};
+use crate::key::{KeyBits, KeySpec, OrderBy, RowOrder};
+use crate::pinned::PinnedTable;
+
+/// Bytes of host memory for a row that is selected, beside its values.
+const ROW_BYTES: usize = 64;
+
+/// A call over pinned columns.
+#[derive(Debug, Clone)]
+pub(crate) struct PinnedTopKCall {
+    pub(crate) call: Call,
+    /// Index of the pinned column of values.
+    pub(crate) value: usize,
+    /// Keys, and which rows count; of `max_by` and `min_by` only those that have a value.
+    pub(crate) key: PinnedSource,
+    /// The call as it is shown.
+    pub(crate) shown: String,
+}
+
+/// Calls over pinned columns, one output column for each.
+#[derive(Debug)]
+pub(crate) struct PinnedTopK(pub(crate) Vec<PinnedTopKCall>);
+
+/// Best rows: their keys and numbers, and as many more without a value, which have the last key.
+struct Best {
+    keys: Vec<KeyBits>,
+    rows: Vec<u64>,
+    without: usize,
+}
+
+impl PinnedTopKCall {
+    fn answer(&self, on: &mut OnCard<'_>) -> Result<ArrayRef> {
+        let value = on.column(self.value);
+        let best = self.best(on)?;
+        let gather = Gather::try_new(value.card(), &best.rows, on.limit, on.timed, &mut on.report)?;
+        let mut values = gather.values(value, &mut on.report)?;
+        if best.without > 0 {
+            let nulls = new_null_array(value.data_type(), best.without);
+            values = concat(&[values.as_ref(), nulls.as_ref()])?;
+        }
+        let values = self.ordered(&best.keys, values)?;
+        match self.call.k {
+            Some(_) => lists(&values, &[values.len()]),
+            None => firsts(&values, &[values.len()]),
+        }
+    }
+
+    /// The rows of the answer, in any order.
+    fn best(&self, on: &mut OnCard<'_>) -> Result<Best> {
+        let column = on.column(self.key.column);
+        let words = column.words(&KeySpec::try_new(column.data_type())?);
+        let mask = on.kept(self.key.filter.as_ref(), column)?;
+        let among = on.among(column, words, mask.as_ref());
+        let selection = TopSelection {
+            among,
+            least: self.call.ascending,
+        };
+        let wanted = (self.call.rows() as u64).min(among.population());
+        let Top {
+            mut keys,
+            mut rows,
+            more_ties,
+        } = match wanted {
+            0 => Top::default(),
+            k => selection.rows(k, &mut on.report)?,
+        };
+        let last = match self.call.ascending {
+            true => keys.iter().max().copied(),
+            false => keys.iter().min().copied(),
+        };
+        let (Some(last), true) = (last, more_ties) else {
+            return Ok(Best {
+                keys,
+                rows,
+                without: 0,
+            });
+        };
+        // Among rows with the last key, those with the smallest values, and then those without one.
+        let mut kept = keys.iter().map(|key| *key != last);
+        rows.retain(|_| kept.next().unwrap_or(false));
+        keys.retain(|key| *key != last);
+        let room = wanted - rows.len() as u64;
+        let among = mask.as_ref().map(|(mask, _)| mask.bits());
+        let ties = RowMask::of_key(column, words, last, among, on.limit, &mut on.report)?;
+        rows.extend(self.smallest(ties, room, on)?);
+        let without = wanted as usize - rows.len();
+        keys.resize(wanted as usize, last);
+        Ok(Best { keys, rows, without })
+    }
+
+    /// The rows of `ties` with the smallest values, at most `room` of them.
+    fn smallest(&self, ties: RowMask, room: u64, on: &mut OnCard<'_>) -> Result<Vec<u64>> {
+        let value = on.column(self.value);
+        let words = value.words(&KeySpec::try_new(value.data_type())?).turned();
+        let kept = ties.count(value, on.limit, &mut on.report)?;
+        if kept == 0 {
+            return Ok(Vec::new());
+        }
+        let ties = (ties, kept);
+        let selection = TopSelection {
+            among: on.among(value, words, Some(&ties)),
+            least: true,
+        };
+        // Values that still tie are the same bits.
+        Ok(selection.rows(room.min(kept), &mut on.report)?.rows)
+    }
+
+    /// Values of rows with these keys, best first.
+    fn ordered(&self, keys: &[KeyBits], values: ArrayRef) -> Result<ArrayRef> {
+        let by_key = |a: &u64, b: &u64| match self.call.ascending {
+            true => keys[*a as usize].cmp(&keys[*b as usize]),
+            false => keys[*b as usize].cmp(&keys[*a as usize]),
+        };
+        let mut places: Vec<u64> = (0..values.len() as u64).collect();
+        places.sort_unstable_by(by_key);
+        if places.windows(2).any(|pair| by_key(&pair[0], &pair[1]).is_eq()) {
+            let order = RowOrder::try_new(vec![OrderBy::values(0, values.data_type().clone())])?;
+            let rows = order.rows(std::slice::from_ref(&values))?;
+            let by_value = |a: &u64, b: &u64| rows.row(*a as usize).cmp(&rows.row(*b as usize));
+            places.sort_unstable_by(|a, b| by_key(a, b).then_with(|| by_value(a, b)));
+        }
+        Ok(take(values.as_ref(), &UInt64Array::from(places), None)?)
+    }
+}
+
+impl PinnedWork for PinnedTopK {
+    fn name(&self) -> &'static str {
+        "PinnedTopKExec"
+    }
+
+    fn batch(&self, on: &mut OnCard<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+        let columns = self.0.iter().map(|call| call.answer(on));
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
+    }
+
+    fn columns(&self) -> Vec<usize> {
+        let columns = self.0.iter().flat_map(|call| [call.value, call.key.column]);
+        distinct(columns)
+    }
+
+    fn shown(&self, _table: &PinnedTable) -> String {
+        format!(
+            "calls=[{}]",
+            comma_separated(self.0.iter().map(|call| &call.shown))
+        )
+    }
+
+    fn host_bytes(&self, table: &PinnedTable) -> usize {
+        let bytes = |call: &PinnedTopKCall| {
+            let value = table.columns[call.value].column.data_type();
+            call.call.rows().min(table.rows as usize) * (ROW_BYTES + value_bytes(value))
+        };
+        self.0.iter().map(bytes).sum()
+    }
+}
+
+/// Each once, as they come.
+fn distinct(columns: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut all = Vec::new();
+    columns.for_each(|column| {
+        if !all.contains(&column) {
+            all.push(column);
+        }
+    });
+    all
+}
+
+/// Bytes for a value while an answer is put together: fetched, gathered, ordered.
+fn value_bytes(data_type: &DataType) -> usize {
+    4 * data_type.primitive_width().unwrap_or(1)
+}
+
+/// The first rows of a table in the order of a column that has no NULLs.
+#[derive(Debug)]
+pub(crate) struct PinnedRows {
+    pub(crate) key: PinnedSource,
+    pub(crate) descending: bool,
+    /// Rows, at most.
+    pub(crate) k: usize,
+    /// Of each output column.
+    pub(crate) columns: Vec<usize>,
+}
+
+impl PinnedWork for PinnedRows {
+    fn name(&self) -> &'static str {
+        "PinnedTopKExec"
+    }
+
+    fn batch(&self, on: &mut OnCard<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+        let column = on.column(self.key.column);
+        let mask = on.kept(self.key.filter.as_ref(), column)?;
+        let words = column.words(&KeySpec::for_order_by(column.data_type())?);
+        let among = on.among(column, words, mask.as_ref());
+        let selection = TopSelection {
+            among,
+            least: !self.descending,
+        };
+        let top = match (self.k as u64).min(among.population()) {
+            0 => Top::default(),
+            k => selection.rows(k, &mut on.report)?,
+        };
+        let mut ordered: Vec<_> = top.keys.into_iter().zip(top.rows).collect();
+        ordered.sort_unstable_by(|a, b| match self.descending {
+            true => b.0.cmp(&a.0),
+            false => a.0.cmp(&b.0),
+        });
+        let rows: Vec<u64> = ordered.into_iter().map(|(_, row)| row).collect();
+        let gather = Gather::try_new(column.card(), &rows, on.limit, on.timed, &mut on.report)?;
+        let columns = self.columns.iter().map(|index| {
+            let column = on.column(*index);
+            gather.values(column, &mut on.report)
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+        Ok(RecordBatch::try_new_with_options(
+            Arc::clone(schema),
+            columns,
+            &options,
+        )?)
+    }
+
+    fn columns(&self) -> Vec<usize> {
+        distinct(std::iter::once(self.key.column).chain(self.columns.iter().copied()))
+    }
+
+    fn shown(&self, table: &PinnedTable) -> String {
+        let direction = if self.descending { "DESC" } else { "ASC" };
+        let name = &table.columns[self.key.column].name;
+        format!("fetch={}, order_by=[{name} {direction}]", self.k)
+    }
+
+    fn host_bytes(&self, table: &PinnedTable) -> usize {
+        let values = self
+            .columns
+            .iter()
+            .map(|index| value_bytes(table.columns[*index].column.data_type()));
+        self.k.min(table.rows as usize) * (ROW_BYTES + values.sum::<usize>())
+    }
+}

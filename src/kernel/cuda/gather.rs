@@ -1,0 +1,196 @@
+//! Values of some rows of columns on a card, as arrays: the launches of `kernels/gather.cu`.
+
+use std::sync::Arc;
+
+use cudarc::driver::DeviceRepr;
+use datafusion::arrow::array::{ArrayData, ArrayRef, BooleanArray, make_array};
+use datafusion::arrow::buffer::{BooleanBuffer, MutableBuffer, NullBuffer};
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
+
+use super::buffer::DeviceBuffer;
+use super::column::DeviceColumn;
+use super::device::Card;
+use super::sequence::{Launch, Report, Timeline};
+use super::source::{KernelFile, Program, Words, storage_bytes};
+
+const THREADS: u32 = 1024;
+/// Bytes of `Gather`.
+const SIZES: &str = "ga_sizes";
+
+/// `struct Gather` of `kernels/gather.cu`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct GatherArgument {
+    values: u64,
+    validity: u64,
+    rows: u64,
+    out: u64,
+    out_valid: u64,
+    count: u64,
+    stride: u32,
+    width: u32,
+}
+
+// SAFETY: plain integers in the layout of C, as the kernels' own structure; `ga_sizes` is compared with its size.
+#[allow(unsafe_code, reason = "a structure for kernels")]
+unsafe impl DeviceRepr for GatherArgument {}
+
+/// Rows of a table on a card whose values are wanted.
+#[derive(Debug)]
+pub struct Gather {
+    card: Arc<Card>,
+    rows: DeviceBuffer,
+    count: usize,
+    /// The greatest row and 1.
+    end: u64,
+    limit: Option<u64>,
+    timed: bool,
+}
+
+impl Gather {
+    /// Rows, counted from 0, in the order in which their values are wanted; this crate may then hold `limit` bytes of
+    /// device memory.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` where there is no memory for 8 bytes a row; an execution error if the card fails.
+    pub fn try_new(
+        card: &Arc<Card>,
+        rows: &[u64],
+        limit: Option<u64>,
+        timed: bool,
+        report: &mut Report,
+    ) -> Result<Self> {
+        let bytes: &[u8] = bytemuck::cast_slice(rows);
+        let mut buffer = card.allocate(bytes.len(), limit)?;
+        if !bytes.is_empty() {
+            buffer.fill(bytes)?;
+        }
+        report.bytes_to_card += bytes.len() as u64;
+        Ok(Self {
+            card: Arc::clone(card),
+            rows: buffer,
+            count: rows.len(),
+            end: rows.iter().max().map_or(0, |row| row + 1),
+            limit,
+            timed,
+        })
+    }
+
+    /// The values of these rows, with the bits that were pinned. Waits for the card.
+    ///
+    /// # Errors
+    /// As [`Self::try_new`]; an internal error for rows that the column does not have.
+    #[allow(unsafe_code, reason = "kernels are launched")]
+    pub fn values(&self, column: &DeviceColumn, report: &mut Report) -> Result<ArrayRef> {
+        let (data_type, card) = (column.data_type(), &self.card);
+        let Some(width) = storage_bytes(data_type) else {
+            return internal_err!("values of type {data_type} on a card");
+        };
+        if self.end > column.rows() || !Arc::ptr_eq(card, column.card()) {
+            return internal_err!("row {} of a column of {}", self.end, column.rows());
+        }
+        if self.count == 0 {
+            return Ok(datafusion::arrow::array::new_empty_array(data_type));
+        }
+        let launch = self.launch()?;
+        // Values first, aligned as the buffer is.
+        let bytes = self.count * width;
+        let out = card.allocate(bytes + self.count, self.limit)?;
+        let argument = GatherArgument {
+            values: column.values_address(),
+            validity: column.validity_address(),
+            rows: self.rows.address(),
+            out: out.address(),
+            out_valid: out.address() + bytes as u64,
+            count: self.count as u64,
+            stride: column.value_bytes() as u32,
+            width: width as u32,
+        };
+        let mut timeline = Timeline::start(card, self.timed)?;
+        // SAFETY: the kernel's one parameter is this structure, whose size was compared. All rows are in the column, and
+        // there is room for a value and a byte of each; buffers are freed on the stream, after this.
+        unsafe { launch.run(card, &argument) }?;
+        timeline.passed(launch.name)?;
+        timeline.end()?;
+        let all = out.view(0, bytes + self.count);
+        let all = all.ok_or_else(|| internal_datafusion_err!("values of {} bytes", out.len()))?;
+        let host = card.stream.clone_dtoh(&all);
+        let host = host.map_err(|error| card.failed("gathering on the card", error))?;
+        card.synchronize("gathering on the card")?;
+        timeline.report(report)?;
+        report.bytes_from_card += host.len() as u64;
+        let (values, valid) = host.split_at(bytes);
+        array(data_type, values, valid)
+    }
+
+    fn launch(&self) -> Result<Launch> {
+        let module = self.card.module(&Program {
+            file: KernelFile::Gather,
+            words: Words::ALL[0],
+            masked: false,
+            batch: 1,
+            descending: false,
+        })?;
+        let sizes = module.sizes(&self.card, SIZES)?;
+        if sizes[0] as usize != size_of::<GatherArgument>() {
+            return internal_err!("kernels expect a structure of {} bytes", sizes[0]);
+        }
+        let blocks = (self.count as u32).div_ceil(THREADS);
+        let grid = [blocks.min(2 * self.card.multiprocessors()), THREADS];
+        Launch::try_new(&self.card, &module, "ga_values", grid, 0)
+    }
+}
+
+/// Values as Arrow has them, from their bytes and a byte each that says whether there is one.
+fn array(data_type: &DataType, values: &[u8], valid: &[u8]) -> Result<ArrayRef> {
+    let nulls = valid.contains(&0).then(|| {
+        let bits = BooleanBuffer::collect_bool(valid.len(), |row| valid[row] != 0);
+        NullBuffer::new(bits)
+    });
+    if *data_type == DataType::Boolean {
+        let bits = BooleanBuffer::collect_bool(values.len(), |row| values[row] != 0);
+        return Ok(Arc::new(BooleanArray::new(bits, nulls)));
+    }
+    // Aligned for any type.
+    let mut buffer = MutableBuffer::new(values.len());
+    buffer.extend_from_slice(values);
+    let data = ArrayData::builder(data_type.clone())
+        .len(valid.len())
+        .add_buffer(buffer.into())
+        .nulls(nulls)
+        .build()?;
+    Ok(make_array(data))
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::{Array, AsArray, Decimal128Array, Int16Array};
+
+    use super::*;
+
+    #[test]
+    fn bytes_become_arrays() {
+        let values: Vec<u8> = [5_i16, -7, 300]
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        let found = array(&DataType::Int16, &values, &[1, 0, 1]).unwrap();
+        assert_eq!(
+            found.as_ref(),
+            &Int16Array::from(vec![Some(5), None, Some(300)]) as &dyn Array
+        );
+        let found = array(&DataType::Boolean, &[1, 0, 1], &[1, 1, 0]).unwrap();
+        assert_eq!(
+            found.as_boolean(),
+            &BooleanArray::from(vec![Some(true), Some(false), None])
+        );
+        let values: Vec<u8> = [1_i128 << 100, -3]
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        let found = array(&DataType::Decimal128(38, 3), &values, &[1, 1]).unwrap();
+        let expected = Decimal128Array::from(vec![1_i128 << 100, -3]).with_precision_and_scale(38, 3);
+        assert_eq!(found.as_ref(), &expected.unwrap() as &dyn Array);
+    }
+}

@@ -1,0 +1,242 @@
+//! Sequences of kernels on the stream of a card: their launches, how long they took, and the memory that they work in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::{CudaEvent, CudaFunction, DeviceRepr, LaunchConfig, PushKernelArg};
+use datafusion::common::{Result, internal_err};
+
+use super::buffer::{DeviceBuffer, PageLocked};
+use super::column::DeviceColumn;
+use super::device::{Card, Module};
+
+/// `struct Column` of `kernels/common.cuh`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ColumnArgument {
+    values: u64,
+    rows: u64,
+    validity: u64,
+    mask: u64,
+}
+
+impl ColumnArgument {
+    /// `mask` is the address of a bitmap, or 0.
+    pub(super) fn of(column: &DeviceColumn, mask: u64) -> Self {
+        Self {
+            values: column.values_address(),
+            rows: column.rows(),
+            validity: column.validity_address(),
+            mask,
+        }
+    }
+}
+
+/// What queries did on the card.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Kernels launched.
+    pub kernels: usize,
+    /// Bytes of columns and bitmaps, each once for each read.
+    pub bytes_read: u64,
+    /// Bytes copied to the card: ranks, or rows.
+    pub bytes_to_card: u64,
+    /// Bytes copied back: keys or values, and how it went.
+    pub bytes_from_card: u64,
+    /// Time between the first and the last event on the card.
+    pub card_time: Duration,
+    /// Sequences of launches in which the first read missed what was asked.
+    pub second_reads: usize,
+    /// Those that counted narrower intervals.
+    pub deepened: usize,
+    /// Time of each kernel, if it was asked for; with about 5 microseconds of measuring in each.
+    pub kernel_times: Vec<(&'static str, Duration)>,
+}
+
+/// Memory that queries of a card work in, kept from one to the next.
+#[derive(Debug)]
+pub(super) struct Workspace {
+    pub(super) device: DeviceBuffer,
+    /// Questions on their way there, answers on their way back.
+    pub(super) host: PageLocked,
+}
+
+/// Places in a workspace, one after the other, each aligned to 256 bytes.
+#[derive(Debug, Default)]
+pub(super) struct Places(usize);
+
+impl Places {
+    /// Where the next `bytes` start.
+    pub(super) fn take(&mut self, bytes: usize) -> usize {
+        let start = self.0;
+        self.0 = (start + bytes).next_multiple_of(256);
+        start
+    }
+
+    /// The end of all.
+    pub(super) fn end(&self) -> usize {
+        self.0
+    }
+}
+
+impl Workspace {
+    /// Makes what is held at least so large; what was there goes first, as it need not fit beside.
+    pub(super) fn reserve(
+        held: &mut Option<Workspace>,
+        card: &Arc<Card>,
+        bytes: usize,
+        host_bytes: usize,
+        limit: Option<u64>,
+    ) -> Result<()> {
+        match held {
+            Some(held) if held.device.len() >= bytes => held.host.grow(host_bytes),
+            _ => {
+                held.take();
+                let device = card.allocate(bytes, limit)?;
+                let host = PageLocked::try_new(card, host_bytes)?;
+                *held = Some(Workspace { device, host });
+                Ok(())
+            }
+        }
+    }
+
+    /// What is held.
+    ///
+    /// # Errors
+    /// An internal error if that is nothing.
+    pub(super) fn of(held: &mut Option<Workspace>) -> Result<&mut Workspace> {
+        match held {
+            Some(workspace) => Ok(workspace),
+            None => internal_err!("no workspace on the card"),
+        }
+    }
+}
+
+/// A kernel of a sequence.
+#[derive(Debug)]
+pub(super) struct Launch {
+    pub(super) name: &'static str,
+    function: CudaFunction,
+    config: LaunchConfig,
+    cooperative: bool,
+}
+
+impl Launch {
+    /// `blocks` of `threads` with `shared` bytes of dynamic shared memory each.
+    pub(super) fn try_new(
+        card: &Card,
+        module: &Module,
+        name: &'static str,
+        [blocks, threads]: [u32; 2],
+        shared: usize,
+    ) -> Result<Self> {
+        Ok(Self {
+            name,
+            function: module.function(card, name, shared)?,
+            config: LaunchConfig {
+                grid_dim: (blocks, 1, 1),
+                block_dim: (threads, 1, 1),
+                shared_mem_bytes: shared as u32,
+            },
+            cooperative: false,
+        })
+    }
+
+    /// The same, whose blocks wait for each other.
+    pub(super) fn cooperative(self) -> Self {
+        Self {
+            cooperative: true,
+            ..self
+        }
+    }
+
+    /// Puts it on the card's stream.
+    ///
+    /// # Safety
+    /// `argument` is the kernel's one parameter: its size was compared with the kernel's own. Memory that it names has the
+    /// room that the kernel takes it for, and lives until the stream was waited for or is freed on that stream.
+    #[allow(unsafe_code, reason = "kernels are launched")]
+    pub(super) unsafe fn run<A: DeviceRepr>(&self, card: &Card, argument: &A) -> Result<()> {
+        let mut builder = card.stream.launch_builder(&self.function);
+        builder.arg(argument);
+        // SAFETY: the caller's.
+        let launched = unsafe {
+            match self.cooperative {
+                true => builder.launch_cooperative(self.config),
+                false => builder.launch(self.config),
+            }
+        };
+        launched.map(drop).map_err(|error| card.failed(self.name, error))
+    }
+}
+
+/// Events on the stream: before and after all of a sequence, or after each kernel too.
+pub(super) struct Timeline<'a> {
+    card: &'a Card,
+    each: bool,
+    kernels: Vec<&'static str>,
+    events: Vec<CudaEvent>,
+}
+
+impl<'a> Timeline<'a> {
+    /// Starts now, as the stream has it.
+    pub(super) fn start(card: &'a Card, each: bool) -> Result<Self> {
+        let mut timeline = Self {
+            card,
+            each,
+            kernels: Vec::new(),
+            events: Vec::new(),
+        };
+        timeline.record()?;
+        Ok(timeline)
+    }
+
+    fn record(&mut self) -> Result<()> {
+        let event = self
+            .card
+            .stream
+            .record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        let event = event.map_err(|error| self.card.failed("timing kernels", error))?;
+        self.events.push(event);
+        Ok(())
+    }
+
+    /// A kernel was launched.
+    pub(super) fn passed(&mut self, kernel: &'static str) -> Result<()> {
+        self.kernels.push(kernel);
+        match self.each {
+            true => self.record(),
+            false => Ok(()),
+        }
+    }
+
+    /// The last one was.
+    pub(super) fn end(&mut self) -> Result<()> {
+        match self.each {
+            true => Ok(()),
+            false => self.record(),
+        }
+    }
+
+    /// Adds kernels and times, once the stream was waited for.
+    pub(super) fn report(&self, report: &mut Report) -> Result<()> {
+        let between = |from: &CudaEvent, to: &CudaEvent| {
+            let time = from.elapsed_ms(to);
+            let time = time.map_err(|error| self.card.failed("timing kernels", error))?;
+            Ok::<_, datafusion::common::DataFusionError>(Duration::from_secs_f64(
+                f64::from(time.max(0.0)) / 1e3,
+            ))
+        };
+        report.kernels += self.kernels.len();
+        if let [first, .., last] = self.events.as_slice() {
+            report.card_time += between(first, last)?;
+        }
+        if self.each {
+            for (kernel, pair) in self.kernels.iter().zip(self.events.windows(2)) {
+                report.kernel_times.push((kernel, between(&pair[0], &pair[1])?));
+            }
+        }
+        Ok(())
+    }
+}
