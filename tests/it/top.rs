@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use datafusion::common::DataFusionError;
 use datafusion::prelude::*;
 use futures::StreamExt;
@@ -417,6 +417,30 @@ async fn scans_skip_what_cannot_be_among_the_first() {
             rows(&plain_of(&table), &sql).await,
             "{sql}"
         );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scans_skip_no_nans() {
+    // Statistics of the last row groups say that their numbers are small, and nothing of the NaNs among them.
+    let ids = Int64Array::from_iter_values(0..60_000);
+    let number = |i: usize| match i {
+        57_001 => f64::NAN,
+        58_002 => -f64::NAN,
+        i if i % 2 == 0 => (60_000 - i) as f64,
+        i => i as f64 - 60_000.0,
+    };
+    let x = Float64Array::from_iter_values((0..60_000).map(number));
+    let table = batch(vec![("id", Arc::new(ids) as ArrayRef), ("x", Arc::new(x))]);
+    for order in ["x DESC", "x", "x DESC NULLS LAST, id::INT"] {
+        let folder = TempDir::new().unwrap();
+        let ctx = session(1);
+        parquet(&ctx, &table, &folder).await;
+        let sql = format!("SELECT id, x FROM t ORDER BY {order} LIMIT 5");
+        assert!(physical_plan(&ctx, &sql).await.contains("TopKByExec"), "{sql}");
+        let expected = rows(&plain_of(&table), &sql).await;
+        assert!(expected[0].contains("NaN"), "{expected:?}");
+        assert_eq!(rows(&ctx, &sql).await, expected, "{sql}");
     }
 }
 
