@@ -9,14 +9,15 @@
 //   tk_emit       grid       the answer
 //
 // Where Control::outcome is not 0, the threshold is set to the k-th key itself, found by sample_select.cu, and the last
-// three steps run again: that cannot fail.
+// three steps run again with one lane of candidates: fewer than k lie above, which fit in any order of rows.
 #include "common.cuh"
 
 constexpr u32 FINE_ROOM = 65536;
 constexpr u32 CHUNK_VECTORS = 32 * BATCH;
 constexpr u64 CHUNK = u64(CHUNK_VECTORS) * VECTOR;
 constexpr u32 FILTER_THREADS = 512;
-// Candidates go to as many interleaved lanes, each with a counter of its own: one counter would be fought for.
+// Candidates go to as many interleaved lanes, each with a counter of its own: one counter would be fought for. Where data
+// are periodic, all may come in one lane, which then overflows.
 constexpr u32 LANES = 32;
 
 // OVERFLOW: more candidates than room; SHORT: the threshold was too high.
@@ -56,7 +57,7 @@ struct TopQuery {
     u32 seed;
     float sigmas;
     u32 near_room;        // candidates that fit in tk_select's shared memory, 4 bytes each
-    u32 unused;
+    u32 lanes;            // in use, a power of two: LANES, or 1 where the threshold is the k-th key
 };
 
 extern "C" __constant__ u32 tk_sizes[4] = {sizeof(TopControl), sizeof(TopQuery), sizeof(Key), u32(CHUNK)};
@@ -220,10 +221,10 @@ __device__ __forceinline__ void take_chunk(const TopQuery& query, const Chunk& l
         const u32 other = __shfl_up_sync(ALL_LANES, before, step);
         if (lane_id() >= step) before += other;
     }
-    const u32 lane = (blockIdx.x * (FILTER_THREADS / 32) + threadIdx.x / 32) % LANES;
+    const u32 lane = (blockIdx.x * (FILTER_THREADS / 32) + threadIdx.x / 32) & (query.lanes - 1);
     u64 at = 0;
     if (lane_id() == 31 && before) at = atomicAdd(&control.lane[lane * 16], u64(before));
-    at = (__shfl_sync(ALL_LANES, at, 31) + before - own) * LANES + lane;
+    at = (__shfl_sync(ALL_LANES, at, 31) + before - own) * query.lanes + lane;
 #pragma unroll
     for (int v = 0; v < BATCH; ++v)
 #pragma unroll
@@ -233,7 +234,7 @@ __device__ __forceinline__ void take_chunk(const TopQuery& query, const Chunk& l
                     query.keys[at] = key_of(loaded.vectors[v], i);
                     query.rows[at] = row_of(chunk, v, i);
                 }
-                at += LANES;
+                at += query.lanes;
             }
     ties = warp_sum(ties);
     if (lane_id() == 0 && ties) query.ties[chunk] = u16(ties);
@@ -300,9 +301,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) tk_select(const __grid_con
     extern __shared__ u32 near[];
     TopControl& control = *query.control;
     u64 candidates = 0, slots = 0;
-    for (u32 lane = 0; lane < LANES; ++lane) {
+    for (u32 lane = 0; lane < query.lanes; ++lane) {
         candidates += control.lane[lane * 16];
-        slots = max(slots, control.lane[lane * 16] * LANES);
+        slots = max(slots, control.lane[lane * 16] * query.lanes);
     }
     if (slots > query.room) {
         if (threadIdx.x == 0) control.outcome = OVERFLOW;

@@ -71,7 +71,7 @@ struct TopArgument {
     seed: u32,
     sigmas: f32,
     near_room: u32,
-    unused: u32,
+    lanes: u32,
 }
 
 // SAFETY: plain integers and a float in the layout of C, as the kernels' own structure; `tk_sizes` is compared with its size.
@@ -245,7 +245,7 @@ impl<'a> Prepared<'a> {
             let at = layout.control + self.head.threshold();
             workspace.host.send(0..self.key_bytes, &workspace.device, at)?;
         }
-        let query = self.query(workspace.device.address());
+        let query = self.query(workspace.device.address(), kth.is_some());
         for launch in launches {
             // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in
             // the column, in the mask and in the workspace, with the room that `layout` gives and the structure announces;
@@ -280,7 +280,7 @@ impl<'a> Prepared<'a> {
         self.card.shared_memory().saturating_sub(STATIC_SHARED) / 4
     }
 
-    fn query(&self, base: u64) -> TopArgument {
+    fn query(&self, base: u64, is_exact: bool) -> TopArgument {
         let (selection, layout) = (&self.selection, &self.layout);
         let (rows, k) = (selection.column.rows(), self.k as u64);
         let least = 1 << 14;
@@ -308,7 +308,8 @@ impl<'a> Prepared<'a> {
             seed: 1,
             sigmas: 4.0,
             near_room: self.near_room() as u32,
-            unused: 0,
+            // Fewer than k keys lie above the k-th: one lane holds them, however they lie in the column.
+            lanes: if is_exact { 1 } else { LANES as u32 },
         }
     }
 
