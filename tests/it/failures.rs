@@ -167,7 +167,8 @@ const SHAPES: [Shape; 13] = [
     },
     Shape {
         strategy: "sample_select",
-        sql: "SELECT x FROM t ORDER BY x DESC NULLS LAST LIMIT 100000",
+        // Each row comes before all that were read before it.
+        sql: "SELECT id FROM t ORDER BY id DESC LIMIT 3000",
         limit: 256 << 20,
         phases: &["top_scan", "top_compact", "top_merge", "top_answer"],
     },
@@ -210,6 +211,7 @@ fn spilling_session(shape: &Shape, folder: &Path) -> SessionContext {
         &ctx,
         "t",
         &batch(vec![
+            ("id", Arc::new(Int64Array::from_iter_values(0..1_500_000))),
             ("x", Arc::new(values) as ArrayRef),
             ("few", groups(&|r| r % 10)),
             ("many", groups(&|r| r % 100_000)),
