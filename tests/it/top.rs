@@ -457,10 +457,11 @@ async fn files(ctx: &SessionContext, table: &RecordBatch, folder: &TempDir, coun
     for file in 0..count {
         let from = (file * rows).min(table.num_rows());
         let part = table.slice(from, rows.min(table.num_rows() - from));
-        register(ctx, "part", &part, 1, 8192);
+        let name = format!("part{file}");
+        register(ctx, &name, &part, 1, 8192);
         let path = folder.path().join(format!("{file}.parquet"));
         let copy = format!(
-            "COPY part TO '{}' STORED AS PARQUET \
+            "COPY {name} TO '{}' STORED AS PARQUET \
              OPTIONS ('format.max_row_group_size' '50000', 'format.data_page_row_count_limit' '1000')",
             path.display()
         );
