@@ -286,6 +286,7 @@ async fn fail_at_each_phase(shape: &Shape) {
                     | "value_compare"
                     | "value_deal"
                     | "top_merge"
+                    | "top_answer"
             ) || (*phase, shape.limit) == ("group_answer", SHAPES[1].limit)
                 || (*phase, shape.limit) == ("topk_answer", SHAPES[1].limit);
             if is_single && when == "later" {
