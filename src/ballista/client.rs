@@ -17,7 +17,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_proto::protobuf::LogicalPlanNode;
 use url::Url;
 
-use super::session_config;
+use super::{runtime, session_config};
 use crate::exec::staged::READ_DIFFERENTLY;
 use crate::functions::DELIVERED_TWICE;
 use crate::planner::register_all;
@@ -45,6 +45,7 @@ pub async fn connect_with_config(url: &str, config: SessionConfig) -> Result<Ses
     let state = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)
+        .with_runtime_env(runtime(None)?)
         .build();
     let ctx = SessionContext::remote_with_state(url, state).await?;
     register_all(&ctx)?;

@@ -37,12 +37,13 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         session: &dyn Session,
         planning: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-        if let Some(staged) = node.as_any().downcast_ref::<StagedNode>() {
-            return staged.exec(physical_inputs).map(Some);
-        }
         let [input] = physical_inputs else {
             return Ok(None);
         };
+        if let Some(staged) = node.as_any().downcast_ref::<StagedNode>() {
+            let partitions = session.config_options().execution.target_partitions;
+            return staged.exec(input, partitions).map(Some);
+        }
         if let Some(node) = node.as_any().downcast_ref::<TopKNode>() {
             return topk_exec(node, Arc::clone(input), session, planning).map(Some);
         }

@@ -9,19 +9,15 @@ use datafusion::logical_expr::{
     Aggregate, AggregateUDF, Expr, ExprSchemable, Extension, LogicalPlan, LogicalPlanBuilder, Projection,
     UserDefinedLogicalNodeCore, when,
 };
-use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::physical_plan::ExecutionPlan;
 
 use super::QuantilesNode;
 use super::rewrite::aggregate_call;
-use crate::exec::staged::{Rounds, StagedCall, StagedColumns, stages};
+use crate::exec::staged::{Rounds, StagedCall, StagedColumns, Workload, stages};
 use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy, constant_quantiles};
 use crate::key::KeySpec;
 use crate::select::StrategyName;
 use crate::select::quantile::{Ask, Method};
-
-/// Values that an input without statistics is taken to have, for the error fraction of its summaries.
-const UNKNOWN: usize = 100_000_000;
 
 /// Most ranks: what a count can set apart.
 const MOST_RANKS: usize = 8000;
@@ -29,8 +25,8 @@ const MOST_RANKS: usize = 8000;
 /// Calls of exact quantiles over columns of one input, in stages that read it several times.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct StagedNode {
-    /// The same plan, once for each round: a column for each argument.
-    inputs: Vec<LogicalPlan>,
+    /// A column for each argument.
+    input: LogicalPlan,
     /// The calls: over these columns.
     calls: Vec<(usize, Expr)>,
     strategy: StrategyName,
@@ -238,7 +234,7 @@ impl Unit {
             false => Arc::new(part_of(node.schema(), &self.outputs)?),
         };
         let staged = StagedNode {
-            inputs: vec![input; Rounds::reads_of(strategy)],
+            input,
             strategy,
             calls: self.calls,
             schema,
@@ -250,28 +246,24 @@ impl Unit {
 }
 
 impl StagedNode {
-    /// The stages over the input, planned once for each read.
+    /// The stages over the planned input, which may still be cut into more partitions, up to `partitions`.
     ///
     /// # Errors
     /// Internal errors only: what can be wrong was found before.
-    pub(super) fn exec(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<dyn ExecutionPlan>> {
-        let first = inputs
-            .first()
-            .ok_or_else(|| internal_datafusion_err!("stages without inputs"))?;
-        let fields = first.schema();
+    pub(super) fn exec(
+        &self,
+        input: &Arc<dyn ExecutionPlan>,
+        partitions: usize,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let fields = input.schema();
         let types = fields.fields().iter().map(|field| field.data_type().clone());
         let calls = self.calls.iter().map(|(column, expr)| staged_call(*column, expr));
         let calls = calls.collect::<Result<Vec<_>>>()?;
-        let rows = StatisticsContext::new()
-            .compute(first.as_ref(), &StatisticsArgs::new())?
-            .num_rows;
-        let rows = rows.get_value().copied().unwrap_or(UNKNOWN);
-        let partitions = first.output_partitioning().partition_count();
         let ranks = calls.iter().map(|call| call.ask.quantiles.len()).sum();
-        let rounds = Rounds::try_new(self.strategy, rows as u64, partitions, ranks)?;
+        let rounds = Rounds::try_new(self.strategy, &Workload::of(input.as_ref(), ranks)?)?;
         let columns = StagedColumns::try_new(types.collect(), calls, rounds)?;
         let schema = Arc::clone(self.schema.inner());
-        stages(inputs, columns, schema)
+        stages(input, columns, schema, partitions)
     }
 }
 
@@ -363,8 +355,8 @@ fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
 
 impl PartialOrd for StagedNode {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        (&self.inputs, &self.calls)
-            .partial_cmp(&(&other.inputs, &other.calls))
+        (&self.input, &self.calls)
+            .partial_cmp(&(&other.input, &other.calls))
             .filter(|order| *order != std::cmp::Ordering::Equal || self == other)
     }
 }
@@ -375,14 +367,14 @@ impl UserDefinedLogicalNodeCore for StagedNode {
     }
 
     fn inputs(&self) -> Vec<&LogicalPlan> {
-        self.inputs.iter().collect()
+        vec![&self.input]
     }
 
     fn schema(&self) -> &DFSchemaRef {
         &self.schema
     }
 
-    /// None: the calls are over the columns of the inputs, by number.
+    /// None: the calls are over the columns of the input, by number.
     fn expressions(&self) -> Vec<Expr> {
         Vec::new()
     }
@@ -392,12 +384,12 @@ impl UserDefinedLogicalNodeCore for StagedNode {
         write!(f, "StagedQuantiles: aggr=[[{}]]", calls.join(", "))
     }
 
-    fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        if !exprs.is_empty() || inputs.len() != self.inputs.len() {
-            return internal_err!("StagedQuantiles has an input for each read, and no expressions");
-        }
+    fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
+        let (Some(input), true) = (inputs.pop(), inputs.is_empty() && exprs.is_empty()) else {
+            return internal_err!("StagedQuantiles has one input and no expressions");
+        };
         Ok(Self {
-            inputs,
+            input,
             ..self.clone()
         })
     }

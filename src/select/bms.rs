@@ -43,6 +43,8 @@ pub struct Dibms {
     /// As many candidates as this are collected: less than what another count sends. 0: counts until all ranks are
     /// alone in their buckets, as in the paper.
     pub collected: u64,
+    /// Pivot intervals of the density estimate.
+    pub intervals: usize,
 }
 
 impl Default for DistributedBms {
@@ -56,6 +58,7 @@ impl Default for Dibms {
         Self {
             buckets: DIBMS_BUCKETS,
             collected: DIBMS_BUCKETS.into(),
+            intervals: INTERVALS,
         }
     }
 }
@@ -70,11 +73,12 @@ impl Strategy for DistributedBms {
     }
 
     fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
+        let sizes = (self.buckets, INTERVALS);
         step(
             progress,
             asked,
             reply,
-            self.buckets,
+            sizes,
             |progress, buckets| match progress.fits() {
                 true => finish(progress),
                 false => narrower(progress, buckets),
@@ -93,7 +97,8 @@ impl Strategy for Dibms {
     }
 
     fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
-        step(progress, asked, reply, self.buckets, |progress, buckets| {
+        let sizes = (self.buckets, self.intervals);
+        step(progress, asked, reply, sizes, |progress, buckets| {
             let few = progress.candidates() <= self.collected && progress.fits();
             if few || progress.active().iter().all(|active| active.inside == 1) {
                 return finish(progress);
@@ -103,17 +108,17 @@ impl Strategy for Dibms {
     }
 }
 
-/// What both do; they differ in what follows a count.
+/// What both do, with so many buckets and intervals; they differ in what follows a count.
 fn step(
     mut progress: Progress,
     asked: &Request,
     reply: Reply,
-    buckets: u32,
+    (buckets, intervals): (u32, usize),
     after_count: impl Fn(Progress, u32) -> Result<Step>,
 ) -> Result<Step> {
     match (asked, reply) {
         (Request::Sample { .. }, Reply::Sample { keys, extremes }) => {
-            first_count(progress, keys, extremes, buckets)
+            first_count(progress, keys, extremes, (buckets, intervals))
         }
         (Request::Count { cells, .. }, Reply::Counts { counts, .. }) => {
             progress.narrow(cells, &counts, &[], Vec::new())?;
@@ -143,7 +148,7 @@ fn first_count(
     progress: Progress,
     mut keys: KeyVec,
     extremes: Option<(KeyBits, KeyBits)>,
-    buckets: u32,
+    (buckets, intervals): (u32, usize),
 ) -> Result<Step> {
     let Some((least, greatest)) = extremes else {
         return internal_err!("a sample without extremes");
@@ -153,7 +158,7 @@ fn first_count(
     if keys.is_empty() || !inside {
         return internal_err!("a sample of {} keys that lies beyond its extremes", keys.len());
     }
-    let inner = (1..INTERVALS).map(|i| keys.get(i * keys.len() / INTERVALS));
+    let inner = (1..intervals).map(|i| keys.get(i * keys.len() / intervals));
     // A pivot that repeats would make an empty interval.
     let mut lefts: Vec<KeyBits> = [least].into_iter().chain(inner).collect();
     lefts.dedup();
@@ -219,8 +224,7 @@ fn count(progress: Progress, intervals: &[(Bracket, u32)]) -> Result<Step> {
     ))
 }
 
-/// Collects what is left, if anything.
-/// Collects the keys of all active buckets.
+/// Collects the keys of all active buckets, if there are any.
 pub(crate) fn finish(progress: Progress) -> Result<Step> {
     if progress.is_done() {
         return Ok(Step::Done(progress));

@@ -29,8 +29,10 @@ use crate::sketch::{AnySummary, Epsilon};
 const TUPLE_BYTES: f64 = 6.0;
 /// Tuples of a shard's summary for each `1 / eps`, about: from 0.5 to 1, by where dyadic intervals end.
 const TUPLES: f64 = 0.75;
+/// Bytes of a shard's summary, times its error fraction.
+pub(crate) const SUMMARY_BYTES: f64 = TUPLES * TUPLE_BYTES;
 /// Values between the ends of a bracket, in `eps n`: what summaries of random data leave. The proof is for 4.
-const BETWEEN: f64 = 1.6;
+pub(crate) const BETWEEN: f64 = 1.6;
 /// Below this a sketch takes several times as long: its cells are too many for a table.
 const LEAST: f64 = 4e-5;
 /// Above this it takes no less time.
@@ -53,7 +55,7 @@ impl GkSelect {
     /// None for numbers that can occur.
     pub fn try_new(n: u64, shards: usize, ranks: usize, keys: u64) -> Result<Self> {
         let candidates = BETWEEN * ranks.max(1) as f64 * n.max(1) as f64;
-        let best = (TUPLES * TUPLE_BYTES * shards.max(1) as f64 / (8.0 * candidates)).sqrt();
+        let best = (SUMMARY_BYTES * shards.max(1) as f64 / (8.0 * candidates)).sqrt();
         let fits = keys as f64 / (4.0 / BETWEEN * candidates);
         // Three digits: an error fraction is the decimal that it prints as.
         let eps = best.min(fits).clamp(LEAST, MOST);

@@ -18,6 +18,9 @@ pub struct SimulatedShards {
     width: Width,
     lanes: Vec<Box<dyn Lane>>,
     cluster: Cluster,
+    /// The shards' messages of the last round.
+    #[cfg(test)]
+    pub(crate) replies: Vec<Vec<u8>>,
 }
 
 impl SimulatedShards {
@@ -30,6 +33,8 @@ impl SimulatedShards {
             width,
             cluster: Cluster::try_new(lanes.len(), threads)?,
             lanes,
+            #[cfg(test)]
+            replies: Vec::new(),
         })
     }
 
@@ -60,6 +65,15 @@ impl Shards for SimulatedShards {
         let replies = self
             .cluster
             .local(name, work, |_, (lane, order)| lane.answer(&order.request, &stop))?;
+        #[cfg(test)]
+        {
+            let written = |reply: &Reply| {
+                let mut bytes = Vec::new();
+                crate::wire::Message::write(reply, &mut bytes);
+                bytes
+            };
+            self.replies = replies.iter().map(written).collect();
+        }
         // What stays of one size when it is merged goes up a tree; keys would travel once for each of its levels.
         let gather = match replies.iter().all(Reply::is_summed) {
             true => Gather::Tree,

@@ -26,9 +26,13 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(args: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_dfq"))
-            .args(args)
-            .envs(variables.iter().copied())
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dfq"));
+        command.args(args).envs(variables.iter().copied());
+        Self::of(command)
+    }
+
+    pub(crate) fn of(mut command: Command) -> Self {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -97,6 +101,14 @@ impl Process {
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Sends a signal, such as `-TERM`.
+    pub(crate) fn signal(&self, signal: &str) {
+        let sent = Command::new("kill")
+            .args([signal, &self.id().to_string()])
+            .status();
+        assert!(sent.unwrap().success());
     }
 }
 
@@ -186,4 +198,131 @@ pub(crate) async fn query(ctx: &SessionContext, sql: &str) -> Result<Vec<RecordB
         Ok(answer) => answer,
         Err(_) => panic!("{sql}: no answer after {PATIENCE:?}"),
     }
+}
+
+/// Seconds after which a silent executor is lost.
+const LOST_AFTER: &str = "6";
+
+/// A scheduler that notices soon when an executor is lost, and executors with failpoints of their own.
+pub(crate) struct Machines {
+    pub(crate) url: String,
+    pub(crate) scheduler_port: String,
+    pub(crate) scheduler: Process,
+    pub(crate) executors: Vec<Process>,
+}
+
+impl Machines {
+    pub(crate) fn start(failpoints: &[&str]) -> Self {
+        let port = free_port().to_string();
+        let mut machines = Self {
+            url: format!("df://127.0.0.1:{port}"),
+            scheduler: scheduler(&port),
+            scheduler_port: port,
+            executors: Vec::new(),
+        };
+        failpoints.iter().for_each(|points| machines.add(points));
+        machines
+    }
+
+    /// Another scheduler in the place of one that was killed.
+    pub(crate) fn restart_scheduler(&mut self) {
+        self.scheduler = scheduler(&self.scheduler_port);
+    }
+
+    pub(crate) fn add(&mut self, failpoints: &str) {
+        self.add_with(failpoints, &[], "");
+    }
+
+    /// An executor with more options, which a shell starts after `limits`.
+    pub(crate) fn add_with(&mut self, failpoints: &str, options: &[&str], limits: &str) {
+        let ports = [free_port(), free_port(), free_port()].map(|port| port.to_string());
+        let mut command = Command::new("bash");
+        command.args([
+            "-c",
+            &format!("{limits}\nexec \"$@\""),
+            "bash",
+            env!("CARGO_BIN_EXE_dfq"),
+        ]);
+        command.args(options_of_an_executor(&self.scheduler_port, &ports));
+        command.args(options);
+        command.envs([
+            ("FAILPOINTS", failpoints),
+            ("RUST_LOG", "info,datafusion_quantiles=debug"),
+        ]);
+        let executor = Process::of(command);
+        executor.wait_for("Executor registration succeed");
+        self.executors.push(executor);
+    }
+
+    pub(crate) fn sql(&self, table: &Path, adaptive: bool, timeout: u64, sql: &str) -> Command {
+        let create = format!(
+            "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}'",
+            table.display()
+        );
+        let planner = format!("SET ballista.planner.adaptive.enabled = {adaptive}");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dfq"));
+        command.args([
+            "sql",
+            "--cluster",
+            &self.url,
+            "--format",
+            "csv",
+            "--partitions",
+            "8",
+        ]);
+        command.args([
+            "--timeout",
+            &timeout.to_string(),
+            "-c",
+            &create,
+            "-c",
+            &planner,
+            "-c",
+            sql,
+        ]);
+        command
+    }
+}
+
+fn scheduler(port: &str) -> Process {
+    let scheduler = Process::start(
+        &[
+            "scheduler",
+            "--attached",
+            "--bind-port",
+            port,
+            "--executor-timeout-seconds",
+            LOST_AFTER,
+            "--expire-dead-executor-interval-seconds",
+            "2",
+            "--finished-job-data-clean-up-interval-seconds",
+            "1",
+        ],
+        &[],
+    );
+    scheduler.wait_for("listening on");
+    scheduler
+}
+
+fn options_of_an_executor<'a>(scheduler: &'a str, ports: &'a [String; 3]) -> [&'a str; 18] {
+    [
+        "executor",
+        "--attached",
+        "--scheduler-host",
+        "127.0.0.1",
+        "--scheduler-port",
+        scheduler,
+        "--bind-port",
+        &ports[0],
+        "--bind-grpc-port",
+        &ports[1],
+        "--bind-health-port",
+        &ports[2],
+        "--vcores",
+        "2",
+        "--scheduler-connect-timeout-seconds",
+        "30",
+        "--executor-heartbeat-interval-seconds",
+        "2",
+    ]
 }

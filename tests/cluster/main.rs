@@ -17,4 +17,7 @@ mod answers;
 mod commands;
 mod faults;
 mod machines;
+mod outputs;
 mod plans;
+mod s3;
+mod trouble;

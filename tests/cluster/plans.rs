@@ -37,7 +37,7 @@ async fn stages_are_constant() {
                         "{partitions} partitions, adaptive {adaptive}\n{plan}"
                     );
                     if partitions == 16 {
-                        for (strategy, expected) in [("distributed_bms", 6), ("dibms", 8), ("auto", 4)] {
+                        for (strategy, expected) in [("distributed_bms", 6), ("dibms", 10), ("auto", 4)] {
                             let set = format!("SET quantiles.strategy = '{strategy}'");
                             query(&ctx, &set).await.unwrap();
                             let plan = shown(&ctx, &sql).await;
@@ -55,6 +55,36 @@ async fn stages_are_constant() {
                 }
             }
         }
+    }
+}
+
+/// 300 partitions: sketches are merged in three groups first, and so are the counts of other strategies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_of_many_partitions_go_up_a_tree() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(9000, 6), 300);
+    let sql = "SELECT exact_quantiles(x, [0, 0.5, 0.99]), exact_quantiles(f, 0.5) FROM t";
+    let local = crate::support::session(2);
+    register(&local, "t", &table).await;
+    let expected = texts(&query(&local, sql).await.unwrap());
+    for (adaptive, strategy, count) in [
+        (true, "auto", 5),
+        (false, "auto", 5),
+        (false, "distributed_bms", 7),
+    ] {
+        let ctx = session(&SHARED.url, 300, adaptive).await;
+        register(&ctx, "t", &table).await;
+        query(&ctx, &format!("SET quantiles.strategy = '{strategy}'"))
+            .await
+            .unwrap();
+        let plan = shown(&ctx, &format!("EXPLAIN {sql}")).await;
+        assert_eq!(stages(&plan), count, "{strategy}, adaptive {adaptive}\n{plan}");
+        assert!(plan.contains("groups=3"), "{plan}");
+        assert_eq!(
+            texts(&query(&ctx, sql).await.unwrap()),
+            expected,
+            "{strategy}, adaptive {adaptive}"
+        );
     }
 }
 

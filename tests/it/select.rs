@@ -69,10 +69,12 @@ fn strategies() -> Vec<Box<dyn Strategy>> {
         Box::new(Dibms {
             buckets: 64,
             collected: 0,
+            ..Dibms::default()
         }),
         Box::new(Dibms {
             buckets: 300,
             collected: 9,
+            ..Dibms::default()
         }),
         Box::new(GkSelect::with(eps(100.0))),
         Box::new(GkSelect::with(eps(3.0))),
@@ -280,6 +282,7 @@ fn traces_are_those_of_the_named_methods() {
     let to_the_end = Dibms {
         buckets: 8192,
         collected: 0,
+        ..Dibms::default()
     };
     let dibms = trace(&to_the_end, &ranks);
     assert_eq!(dibms[..3], ["sample", "count", "count"]);
@@ -343,6 +346,7 @@ fn values_sent_are_within_a_tenth_of_the_expected_ones() {
             &Dibms {
                 buckets: b,
                 collected: 0,
+                ..Dibms::default()
             },
             &ranks,
         );

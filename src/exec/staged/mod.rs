@@ -7,14 +7,28 @@
 //!               RoundExec: sketch P   input: a summary of each column
 //! ```
 //! These are the rounds of `gk_select`, unrolled; other strategies have more of them. [`crate::select::Strategy`] steps in a
-//! `RefineExec`, lanes answer in a `RoundExec`. The input is read once a round: every scan says how many values it saw and the sum of their mixed keys, and where
-//! scans differ the query fails. Between stages travel rows of a few KiB, of the messages of [`crate::kernel::round`].
+//! `RefineExec`, lanes answer in a `RoundExec`. The input is read once a round: every scan says how many values it saw and
+//! the sum of their mixed keys, and where scans differ the query fails. Between stages travel rows of a few KiB, of the
+//! messages of [`crate::kernel::round`].
+//!
+//! Replies of more than 256 partitions that add up (sketches, counts) go up a tree, so that no task fetches them all:
+//!
+//! ```text
+//! RefineExec            1          at most 256 merged replies
+//!   MergeExec           P / 128    about 128 replies each, as a hash of their checksums has it
+//!     RoundExec         P
+//! ```
+//! and the same again where those are more than 256. Keys do not add up: they are as many on any way.
 
+mod cost;
+mod merge;
 mod refine;
 mod round;
 mod rounds;
 mod rows;
 mod state;
+#[cfg(test)]
+mod tests;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
 
@@ -25,9 +39,12 @@ use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::TryStreamExt;
 
+pub(crate) use cost::Workload;
+pub use merge::MergeExec;
 pub use refine::RefineExec;
 pub use round::RoundExec;
 pub(crate) use rounds::Rounds;
@@ -117,23 +134,43 @@ impl StagedColumns {
     }
 }
 
-/// The plan: `inputs` are the same input, planned once for each read, with a column of values for each key column.
+/// Replies that one task merges, at most, but for what a hash spreads unevenly.
+const FAN_IN: usize = 256;
+
+/// Groups of replies to merge, level by level, before one task has them all.
+fn merge_levels(partitions: usize) -> impl Iterator<Item = u64> {
+    let fewer = |partitions: &usize| (*partitions > FAN_IN).then(|| partitions.div_ceil(FAN_IN / 2));
+    std::iter::successors(fewer(&partitions), fewer).map(|groups| groups as u64)
+}
+
+/// The plan: `input` is executed once for each read, with a column of values for each key column; it may still be cut into
+/// more partitions, up to `partitions`.
 ///
 /// # Errors
-/// An internal error for another number of inputs.
+/// DataFusion's, for inputs that cannot be copied.
 pub(crate) fn stages(
-    inputs: &[Arc<dyn ExecutionPlan>],
+    input: &Arc<dyn ExecutionPlan>,
     columns: StagedColumns,
     schema: SchemaRef,
+    partitions: usize,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let (columns, reads) = (Arc::new(columns), inputs.len());
-    if reads != columns.rounds.reads() {
-        return internal_err!("{reads} inputs for {} reads", columns.rounds.reads());
-    }
+    let (reads, columns) = (columns.rounds.reads(), Arc::new(columns));
+    let partitions = partitions.max(input.output_partitioning().partition_count());
     let mut state = None;
-    for (read, input) in inputs.iter().enumerate() {
-        let round = RoundExec::new(Arc::clone(input), state, Arc::clone(&columns), read);
-        let round = gathered(Arc::new(round));
+    for read in 0..reads {
+        let input = match read {
+            0 => Arc::clone(input),
+            // What it keeps while it runs is its own.
+            _ => reset_plan_states(Arc::clone(input))?,
+        };
+        let mut round: Arc<dyn ExecutionPlan> =
+            Arc::new(RoundExec::new(input, state, Arc::clone(&columns), read));
+        if columns.rounds.is_summed(read) {
+            for groups in merge_levels(partitions) {
+                round = Arc::new(MergeExec::try_new(round, Arc::clone(&columns), read, groups)?);
+            }
+        }
+        let round = gathered(round);
         if read + 1 == reads {
             return Ok(Arc::new(RefineExec::new(round, columns, read, Some(schema))));
         }
@@ -156,10 +193,10 @@ fn gathered(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
 /// The single row of a plan that gives a state.
 async fn single_state(plan: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>) -> Result<Vec<u8>> {
     let batches: Vec<_> = plan.execute(0, Arc::clone(context))?.try_collect().await?;
-    let mut rows = batches.iter().filter(|batch| batch.num_rows() > 0);
-    match (rows.next(), rows.next()) {
+    let mut found = batches.iter().filter(|batch| batch.num_rows() > 0);
+    match (found.next(), found.next()) {
         (Some(batch), None) if batch.num_rows() == 1 => {
-            Ok(batch.column(4).as_binary::<i32>().value(0).to_vec())
+            Ok(batch.column(rows::BODY).as_binary::<i32>().value(0).to_vec())
         }
         _ => exec_err!("{READ_DIFFERENTLY}: a stage gave no single state"),
     }

@@ -39,11 +39,13 @@ pub struct RoundExec {
     pub(super) columns: Arc<StagedColumns>,
     /// Which read of the input this is, the first being 0.
     pub(super) read: usize,
-    /// The state's bytes, fetched once for all partitions that this node runs.
-    fetched: Arc<OnceCell<Arc<Vec<u8>>>>,
+    /// The state's bytes, fetched once for all partitions that this node runs; or why not.
+    fetched: Arc<OnceCell<Fetched>>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
+
+type Fetched = Result<Arc<Vec<u8>>, Arc<DataFusionError>>;
 
 impl RoundExec {
     /// The first round (no `state`), or a later one.
@@ -225,12 +227,16 @@ impl ExecutionPlan for RoundExec {
         let batches = async move {
             let state = match state {
                 None => None,
-                Some(plan) => Some(
-                    fetched
-                        .get_or_try_init(|| async { single_state(&plan, &context).await.map(Arc::new) })
-                        .await?
-                        .clone(),
-                ),
+                Some(plan) => {
+                    let fetch = || async {
+                        single_state(&plan, &context)
+                            .await
+                            .map(Arc::new)
+                            .map_err(Arc::new)
+                    };
+                    let state = fetched.get_or_init(fetch).await.clone();
+                    Some(state.map_err(DataFusionError::Shared)?)
+                }
             };
             let asked = match &state {
                 None => Asked::First,

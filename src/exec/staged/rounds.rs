@@ -4,95 +4,115 @@
 //! | --- | --- | --- |
 //! | `gk_select` | 2 | sketch; count around the brackets that the summary proves, with what lies inside them |
 //! | `distributed_bms` | 3 | sample; count; extract |
-//! | `dibms` | 4 | sample; count, count; extract |
+//! | `dibms` | 2 + r | sample; r counts; extract. By its name r is 3 |
 //!
 //! The last read always brings every candidate that is left, so the answer is exact whatever the data; reads before it only
-//! decide how much that is. A read executes the input anew, so `auto` takes the strategy with the fewest. `gk_select` moves
-//! about `sqrt(n)` of each partition and rank; `dibms` a number of counts that does not grow with `n`.
+//! decide how much that is. A read executes the input anew. [`super::cost`] chooses for `auto`.
+//!
+//! **Buckets of `dibms`.** Its paper counts in as many buckets as the hardware has counters. Here a count is a message of
+//! every partition, so there are few ([`buckets`]), and what is sent does not grow with the table: in the first count a
+//! bucket holds hundreds of a partition's values, two bytes as LEB128 for 2e6 values in all as for 2e8; in later ones some,
+//! one byte. Three counts leave so few candidates that their keys do not weigh: for 99 ranks in 16 partitions the messages are
+//! 196 KB for 1e7 values (of which keys 3 KB) and 212 KB for 1e8 (24 KB); with two counts, however cut, a tenth to a half more.
 
 use std::fmt::{self, Display};
 
 use datafusion::common::Result;
 
+use super::cost::{Workload, cheapest};
 use crate::kernel::round::{Brackets, Request};
 use crate::key::Width;
 use crate::select::bms::{Dibms, DistributedBms, SAMPLES, finish};
 use crate::select::gk_select::GkSelect;
 use crate::select::{Step, Strategy, StrategyName};
 
-/// Counts of [`Rounds::Dibms`]: after two, 99 ranks among 1e8 values leave some thousand candidates.
-pub(crate) const COUNTS: u8 = 2;
+/// Counts of `dibms` by its name.
+pub(super) const COUNTS: u8 = 3;
+
+/// Pivot intervals of the density estimate: twice the paper's, as buckets are fewer.
+const INTERVALS: usize = 32;
 
 /// Keys that a partition samples at least.
 const LEAST_SAMPLE: u64 = 64;
 
-/// A strategy and its number of reads.
+/// A strategy with its number of reads.
 #[derive(Debug, Clone)]
-pub(crate) enum Rounds {
+pub(crate) struct Rounds {
+    pub(super) steps: Steps,
+    /// Whether the cost model took it, not the user.
+    pub(super) auto: bool,
+}
+
+/// The strategies of stages.
+#[derive(Debug, Clone)]
+pub(super) enum Steps {
     GkSelect(GkSelect),
     DistributedBms { partitions: u64 },
     Dibms { partitions: u64, counts: u8 },
 }
 
+/// Buckets of `dibms` in count `count`, the first being 0, of `counts`, for so many ranks.
+///
+/// A rank keeps a bucket of a later count, so those grow with the ranks: each such count leaves one of 40 candidates or fewer.
+pub(super) fn buckets(count: u8, counts: u8, ranks: usize) -> u32 {
+    if count == 0 {
+        return if ranks <= 16 { 1024 } else { 2048 };
+    }
+    // With a count less, each has to tell more apart.
+    let each = if counts < COUNTS { 320 } else { 40 };
+    (each * ranks.min(1 << 12) as u32)
+        .next_power_of_two()
+        .clamp(512, 32_768)
+}
+
 impl Rounds {
-    /// For so many values and ranks in so many partitions.
+    /// For what is asked. SampleSelect's brackets may miss, and then it wants rounds more: `gk_select` stands in for it.
     ///
     /// # Errors
     /// None for numbers that can occur.
-    pub(crate) fn try_new(name: StrategyName, n: u64, partitions: usize, ranks: usize) -> Result<Self> {
-        let partitions_of = partitions as u64;
-        Ok(match name {
-            StrategyName::DistributedBms => Rounds::DistributedBms {
-                partitions: partitions_of,
-            },
-            StrategyName::Dibms => Rounds::Dibms {
-                partitions: partitions_of,
-                counts: COUNTS,
-            },
-            // SampleSelect's brackets may miss, and then it wants rounds more.
-            StrategyName::Auto | StrategyName::SampleSelect | StrategyName::GkSelect => {
-                Rounds::GkSelect(GkSelect::try_new(n, partitions, ranks, u64::MAX)?)
-            }
-        })
-    }
-
-    /// Reads of the input under a strategy of this name.
-    pub(crate) fn reads_of(name: StrategyName) -> usize {
-        match name {
-            StrategyName::DistributedBms => 3,
-            StrategyName::Dibms => 2 + usize::from(COUNTS),
-            StrategyName::Auto | StrategyName::SampleSelect | StrategyName::GkSelect => 2,
-        }
+    pub(crate) fn try_new(name: StrategyName, workload: &Workload) -> Result<Self> {
+        let steps = match name {
+            StrategyName::Auto => cheapest(workload)?,
+            StrategyName::DistributedBms => Steps::distributed_bms(workload),
+            StrategyName::Dibms => Steps::dibms(workload, COUNTS),
+            StrategyName::SampleSelect | StrategyName::GkSelect => Steps::gk_select(workload)?,
+        };
+        let auto = name == StrategyName::Auto;
+        Ok(Self { steps, auto })
     }
 
     /// Reads of the input.
-    pub(super) fn reads(&self) -> usize {
-        match self {
-            Rounds::GkSelect(_) => 2,
-            Rounds::DistributedBms { .. } => 3,
-            Rounds::Dibms { counts, .. } => 2 + usize::from(*counts),
-        }
+    pub(crate) fn reads(&self) -> usize {
+        self.steps.reads()
     }
 
     /// What the read of this number does, the first being 0.
     pub(super) fn named(&self, read: usize) -> &'static str {
-        match self {
-            Rounds::GkSelect(_) if read == 0 => "sketch",
+        match self.steps {
+            Steps::GkSelect(_) if read == 0 => "sketch",
             _ if read == 0 => "sample",
-            Rounds::GkSelect(_) => "count",
+            Steps::GkSelect(_) => "count",
             _ if read + 1 < self.reads() => "count",
             _ => "extract",
         }
     }
 
+    /// Whether the replies of a read add up to one of the same size, so that partitions of partitions can be merged first.
+    pub(super) fn is_summed(&self, read: usize) -> bool {
+        match self.steps {
+            Steps::GkSelect(_) => read == 0,
+            Steps::DistributedBms { .. } | Steps::Dibms { .. } => read > 0 && read + 1 < self.reads(),
+        }
+    }
+
     /// What lanes are asked first, those that hold `own` values of this width.
     pub(super) fn first_request(&self, own: u64, width: Width) -> Request {
-        match self {
-            Rounds::GkSelect(strategy) => Request::Sketch {
+        match &self.steps {
+            Steps::GkSelect(strategy) => Request::Sketch {
                 eps: strategy.epsilon(),
             },
             // Nobody knows yet how many values there are: all partitions sample alike.
-            Rounds::DistributedBms { partitions } | Rounds::Dibms { partitions, .. } => Request::Sample {
+            Steps::DistributedBms { partitions } | Steps::Dibms { partitions, .. } => Request::Sample {
                 size: SAMPLES.div_ceil((*partitions).max(1)).max(LEAST_SAMPLE).min(own),
                 population: own,
                 seed: 0,
@@ -107,8 +127,8 @@ impl Rounds {
     /// # Errors
     /// Internal errors only.
     pub(super) fn next(&self, read: usize, step: Step) -> Result<Step> {
-        match (self, step) {
-            (Rounds::DistributedBms { .. } | Rounds::Dibms { .. }, Step::Ask(progress, _))
+        match (&self.steps, step) {
+            (Steps::DistributedBms { .. } | Steps::Dibms { .. }, Step::Ask(progress, _))
                 if read + 2 == self.reads() =>
             {
                 finish(progress)
@@ -117,17 +137,65 @@ impl Rounds {
         }
     }
 
-    pub(super) fn strategy(&self) -> Box<dyn Strategy> {
-        match self {
-            Rounds::GkSelect(strategy) => Box::new(strategy.clone()),
-            Rounds::DistributedBms { .. } => Box::new(DistributedBms::default()),
-            Rounds::Dibms { .. } => Box::new(Dibms::default()),
+    /// What steps after read `read`, for so many ranks of a column.
+    pub(super) fn strategy(&self, read: usize, ranks: usize) -> Box<dyn Strategy> {
+        match &self.steps {
+            Steps::GkSelect(strategy) => Box::new(strategy.clone()),
+            Steps::DistributedBms { .. } => Box::new(DistributedBms::default()),
+            Steps::Dibms { counts, .. } => {
+                let buckets = buckets(read.min(usize::from(*counts) - 1) as u8, *counts, ranks);
+                Box::new(Dibms {
+                    buckets,
+                    // Fewer bytes than another count.
+                    collected: buckets.into(),
+                    intervals: INTERVALS,
+                })
+            }
         }
     }
 }
 
+impl Steps {
+    pub(super) fn gk_select(workload: &Workload) -> Result<Self> {
+        let (n, partitions, ranks) = (workload.values, workload.partitions, workload.ranks);
+        Ok(Steps::GkSelect(GkSelect::try_new(
+            n,
+            partitions,
+            ranks,
+            u64::MAX,
+        )?))
+    }
+
+    pub(super) fn distributed_bms(workload: &Workload) -> Self {
+        let partitions = workload.partitions as u64;
+        Steps::DistributedBms { partitions }
+    }
+
+    pub(super) fn dibms(workload: &Workload, counts: u8) -> Self {
+        let partitions = workload.partitions as u64;
+        Steps::Dibms { partitions, counts }
+    }
+
+    pub(super) fn reads(&self) -> usize {
+        match self {
+            Steps::GkSelect(_) => 2,
+            Steps::DistributedBms { .. } => 3,
+            Steps::Dibms { counts, .. } => 2 + usize::from(*counts),
+        }
+    }
+}
+
+/// The name that `SET quantiles.strategy` takes; for `auto` what was taken, and with how many reads.
 impl Display for Rounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.strategy().label())
+        f.write_str(match self.steps {
+            Steps::GkSelect(_) => "gk_select",
+            Steps::DistributedBms { .. } => "distributed_bms",
+            Steps::Dibms { .. } => "dibms",
+        })?;
+        match self.auto {
+            true => write!(f, " (auto), reads={}", self.reads()),
+            false => write!(f, ", reads={}", self.reads()),
+        }
     }
 }

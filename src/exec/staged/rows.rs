@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, UInt32Builder, UInt64Builder};
+use datafusion::arrow::compute::{filter_record_batch, is_not_null, is_null};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type, UInt64Type};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, exec_datafusion_err, exec_err, internal_err};
@@ -40,6 +41,11 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         field("body", DataType::Binary),
     ]))
 });
+
+/// The columns `list`, `check` and `body`.
+const LIST: usize = 1;
+pub(super) const CHECK: usize = 3;
+pub(super) const BODY: usize = 4;
 
 /// Schema of the rows between stages.
 pub(crate) fn schema() -> SchemaRef {
@@ -158,6 +164,16 @@ impl Rows {
     }
 }
 
+/// Bytes of a batch's values, as [`Rows::finish`] counts them.
+pub(super) fn body_bytes(batch: &RecordBatch) -> usize {
+    let bodies = batch.column(BODY).as_binary::<i32>().value_offsets();
+    let bytes = bodies
+        .last()
+        .zip(bodies.first())
+        .map_or(0, |(end, start)| end - start);
+    bytes as usize + batch.num_rows() * ROW_BYTES
+}
+
 /// The replies of all partitions, merged as they come.
 #[derive(Default)]
 pub(super) struct Merged {
@@ -186,8 +202,8 @@ impl Merged {
         }
         let numbers = |column: usize| batch.column(column).as_primitive::<UInt32Type>();
         let counts = |column: usize| batch.column(column).as_primitive::<UInt64Type>();
-        let (part, list, n, check) = (numbers(0), numbers(1), counts(2), counts(3));
-        let body = batch.column(4).as_binary::<i32>();
+        let (part, list, n, check) = (numbers(0), numbers(LIST), counts(2), counts(CHECK));
+        let body = batch.column(BODY).as_binary::<i32>();
         for row in 0..batch.num_rows() {
             let bytes = body.value(row);
             if part.is_null(row) {
@@ -209,6 +225,19 @@ impl Merged {
         Ok(())
     }
 
+    /// Takes replies and states, and gives back the rows of keys, which do not add up.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub(super) fn add_replies(&mut self, batch: &RecordBatch) -> Result<Option<RecordBatch>> {
+        let lists = batch.column(LIST);
+        if lists.null_count() == lists.len() {
+            return self.add(batch).map(|()| None);
+        }
+        self.add(&filter_record_batch(batch, &is_null(lists)?)?)?;
+        Ok(Some(filter_record_batch(batch, &is_not_null(lists)?)?))
+    }
+
     fn add_state(&mut self, bytes: &[u8]) -> Result<()> {
         match &self.state {
             Some(state) if state != bytes => {
@@ -225,6 +254,11 @@ impl Merged {
     /// The state that the replies were asked by, if they were.
     pub(super) fn state(&self) -> Option<&[u8]> {
         self.state.as_deref()
+    }
+
+    /// Whether any lane of a column replied.
+    pub(super) fn has(&self, part: u32) -> bool {
+        self.parts.contains_key(&part)
     }
 
     /// What all lanes of a column read, and their merged reply.

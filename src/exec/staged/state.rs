@@ -59,7 +59,8 @@ impl ColumnState {
             });
         }
         let request = rounds.first_request(seen.n, width);
-        let step = rounds.strategy().step(progress, &request, reply)?;
+        let strategy = rounds.strategy(0, progress.ranks().len());
+        let step = strategy.step(progress, &request, reply)?;
         Self::after(width, seen, rounds.next(0, step)?)
     }
 
@@ -80,7 +81,8 @@ impl ColumnState {
         }
         match self.order {
             Some(order) => {
-                let step = rounds.strategy().step(self.progress, &order.request, reply)?;
+                let strategy = rounds.strategy(read, self.progress.ranks().len());
+                let step = strategy.step(self.progress, &order.request, reply)?;
                 Self::after(order.width, seen, rounds.next(read, step)?)
             }
             None => Ok(self),

@@ -1,7 +1,7 @@
 //! Nodes of a staged plan as bytes, without their inputs.
 //!
 //! ```text
-//! kind | read | types of the columns | calls | rounds | schema of the answers, if it gives them
+//! kind | read | types of the columns | calls | rounds | schema of the answers, or number of groups
 //! ```
 //! All that a node does is in these bytes: machines that run it need no options of the session.
 
@@ -13,7 +13,8 @@ use datafusion::arrow::ipc::writer::StreamWriter;
 use datafusion::common::Result;
 use datafusion::physical_plan::ExecutionPlan;
 
-use super::{RefineExec, RoundExec, Rounds, StagedCall, StagedColumns};
+use super::rounds::Steps;
+use super::{MergeExec, RefineExec, RoundExec, Rounds, StagedCall, StagedColumns};
 use crate::kernel::wire::{epsilon, put_epsilon};
 use crate::key::KeySpec;
 use crate::select::Ask;
@@ -23,6 +24,7 @@ use crate::wire::{Reader, put};
 const ROUND: u8 = 0;
 const STATE: u8 = 1;
 const ANSWERS: u8 = 2;
+const MERGE: u8 = 3;
 
 const GK_SELECT: u8 = 0;
 const DISTRIBUTED_BMS: u8 = 1;
@@ -47,6 +49,11 @@ pub(crate) fn put_node(plan: &dyn ExecutionPlan, out: &mut Vec<u8>) -> Result<bo
         if let Some(schema) = &refine.answers {
             put_schema(schema, out)?;
         }
+    } else if let Some(merge) = plan.downcast_ref::<MergeExec>() {
+        out.push(MERGE);
+        put(out, merge.read as u64);
+        merge.columns.put(out)?;
+        put(out, merge.groups);
     } else {
         return Ok(false);
     }
@@ -72,6 +79,10 @@ pub(crate) fn read_node(
     Ok(match (kind, inputs.len()) {
         (ROUND, 1) if read == 0 => Arc::new(RoundExec::new(child(0), None, columns, read)),
         (ROUND, 2) if read > 0 => Arc::new(RoundExec::new(child(0), Some(child(1)), columns, read)),
+        (MERGE, 1) if columns.rounds.is_summed(read) => match input.number("number of groups")? {
+            0 => return input.damaged("no groups to merge"),
+            groups => Arc::new(MergeExec::try_new(child(0), columns, read, groups)?),
+        },
         (STATE, 1) if !is_last => Arc::new(RefineExec::new(child(0), columns, read, None)),
         (ANSWERS, 1) if is_last => {
             let schema = read_schema(input)?;
@@ -93,16 +104,17 @@ pub(crate) fn read_node(
 
 impl Rounds {
     fn put(&self, out: &mut Vec<u8>) {
-        match self {
-            Rounds::GkSelect(strategy) => {
+        out.push(u8::from(self.auto));
+        match &self.steps {
+            Steps::GkSelect(strategy) => {
                 out.push(GK_SELECT);
                 put_epsilon(out, strategy.epsilon());
             }
-            Rounds::DistributedBms { partitions } => {
+            Steps::DistributedBms { partitions } => {
                 out.push(DISTRIBUTED_BMS);
                 put(out, *partitions);
             }
-            Rounds::Dibms { partitions, counts } => {
+            Steps::Dibms { partitions, counts } => {
                 out.push(DIBMS);
                 put(out, *partitions);
                 out.push(*counts);
@@ -111,17 +123,22 @@ impl Rounds {
     }
 
     fn read(input: &mut Reader<'_>) -> Result<Self> {
-        Ok(match input.byte("strategy")? {
-            GK_SELECT => Rounds::GkSelect(GkSelect::with(epsilon(input)?)),
-            DISTRIBUTED_BMS => Rounds::DistributedBms {
+        let auto = input.flag("choice of a strategy")?;
+        let steps = match input.byte("strategy")? {
+            GK_SELECT => Steps::GkSelect(GkSelect::with(epsilon(input)?)),
+            DISTRIBUTED_BMS => Steps::DistributedBms {
                 partitions: input.number("partitions")?,
             },
-            DIBMS => Rounds::Dibms {
+            DIBMS => Steps::Dibms {
                 partitions: input.number("partitions")?,
-                counts: input.byte("number of counts")?,
+                counts: match input.byte("number of counts")? {
+                    0 => return input.damaged("dibms without a count"),
+                    counts => counts,
+                },
             },
             kind => return input.damaged(format!("strategy {kind}")),
-        })
+        };
+        Ok(Self { steps, auto })
     }
 }
 
@@ -186,11 +203,12 @@ mod tests {
     use datafusion::physical_plan::empty::EmptyExec;
 
     use super::*;
-    use crate::exec::staged::stages;
+    use crate::exec::staged::{Workload, stages};
     use crate::select::StrategyName;
     use crate::select::quantile::{Method, Quantile};
 
-    fn plan(strategy: StrategyName) -> Arc<dyn ExecutionPlan> {
+    /// Stages over an input of so many partitions, and the reads of it.
+    fn plan(strategy: StrategyName, partitions: usize) -> (Arc<dyn ExecutionPlan>, usize) {
         let types = vec![
             DataType::Float64,
             DataType::Decimal128(38, 2),
@@ -213,12 +231,13 @@ mod tests {
             call(0, Method::PercentileCont, false),
         ];
         let fields = [2, 0, 1, 0].map(|column: usize| Field::new("a", types[column].clone(), true));
-        let input: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(Arc::new(Schema::empty())));
-        let rounds = Rounds::try_new(strategy, 1_000_000, 4, 4).unwrap();
-        let inputs = vec![input; Rounds::reads_of(strategy)];
+        let empty = EmptyExec::new(Arc::new(Schema::empty()));
+        let input: Arc<dyn ExecutionPlan> = Arc::new(empty.with_partitions(partitions));
+        let rounds = Rounds::try_new(strategy, &Workload::of(input.as_ref(), 4).unwrap()).unwrap();
+        let reads = rounds.reads();
         let columns = StagedColumns::try_new(types, calls, rounds).unwrap();
         let schema = Arc::new(Schema::new(fields.to_vec()));
-        stages(&inputs, columns, schema).unwrap()
+        (stages(&input, columns, schema, partitions).unwrap(), reads)
     }
 
     /// Writes each node below, reads it back over the same inputs, and compares.
@@ -255,7 +274,12 @@ mod tests {
     #[test]
     fn nodes_come_back_and_pieces_of_them_do_not() {
         for strategy in StrategyName::ALL {
-            assert_eq!(check(&plan(strategy)), 2 * Rounds::reads_of(strategy));
+            let (few, reads) = plan(strategy, 4);
+            assert_eq!(check(&few), 2 * reads, "{strategy}");
+            // A sketch, or each count, is merged in two steps more.
+            let (many, reads) = plan(strategy, 40_000);
+            let summed = if reads == 2 { 1 } else { reads - 2 };
+            assert_eq!(check(&many), 2 * reads + 2 * summed, "{strategy}");
         }
     }
 

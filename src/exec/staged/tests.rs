@@ -1,0 +1,297 @@
+//! Staged plans in one process: what they send, and what it comes to.
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::datasource::MemTable;
+use datafusion::execution::memory_pool::{MemoryConsumer, UnboundedMemoryPool};
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::physical_plan::collect;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use super::rows::Merged;
+use super::state::State;
+use super::*;
+use crate::config::QuantilesOptions;
+use crate::kernel::round::{Reply, Request};
+use crate::kernel::{Backend, CpuBackend};
+use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
+use crate::select::{Shards, SimulatedShards, StrategyName};
+use crate::wire::Message;
+
+/// The partitions as a table `t` with a column `x`, in a session that plans stages by a strategy.
+fn session(partitions: &[ArrayRef], strategy: StrategyName) -> SessionContext {
+    let options = QuantilesOptions {
+        strategy,
+        ..QuantilesOptions::default()
+    };
+    let config = SessionConfig::new()
+        .with_target_partitions(partitions.len())
+        .with_option_extension(options);
+    let state = SessionStateBuilder::new()
+        .with_default_features()
+        .with_config(config)
+        .with_query_planner(Arc::new(QuantilesPlanner::staged()))
+        .with_quantiles()
+        .build();
+    let ctx = SessionContext::new_with_state(state);
+    let batch = |values: &ArrayRef| RecordBatch::try_from_iter([("x", Arc::clone(values))]).unwrap();
+    let batches: Vec<_> = partitions.iter().map(|values| vec![batch(values)]).collect();
+    let table = MemTable::try_new(batches[0][0].schema(), batches).unwrap();
+    ctx.register_table("t", Arc::new(table)).unwrap();
+    ctx
+}
+
+async fn planned(ctx: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
+    ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap()
+}
+
+/// The nodes of one kind, those that run first coming first.
+fn nodes<T: ExecutionPlan>(plan: &Arc<dyn ExecutionPlan>) -> Vec<Arc<dyn ExecutionPlan>> {
+    let mut found = Vec::new();
+    plan.apply(|node| {
+        if node.is::<T>() {
+            found.push(Arc::clone(node));
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .unwrap();
+    found.reverse();
+    found
+}
+
+/// The sum of a metric of some nodes.
+fn metric(nodes: &[Arc<dyn ExecutionPlan>], name: &str) -> usize {
+    let sums = nodes.iter().map(|node| {
+        let metrics = node.metrics().unwrap();
+        metrics.sum_by_name(name).map_or(0, |sum| sum.as_usize())
+    });
+    sums.sum()
+}
+
+/// Mixed bits, for values of which none is like its neighbours.
+fn mixed(i: u64) -> u64 {
+    let i = (i ^ (i >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (i ^ (i >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+/// About log-normal: the exponential of a sum of even ones.
+fn skewed(i: u64) -> f64 {
+    let parts = (0..4).map(|part| mixed(4 * i + part) as f64 / u64::MAX as f64);
+    (3.0 * (parts.sum::<f64>() - 2.0)).exp()
+}
+
+fn dealt(n: u64, partitions: u64) -> Vec<ArrayRef> {
+    let part = |part: u64| -> ArrayRef {
+        let own = (part * n / partitions)..((part + 1) * n / partitions);
+        Arc::new(Float64Array::from_iter_values(own.map(skewed)))
+    };
+    (0..partitions).map(part).collect()
+}
+
+fn bytes_of(reply: &Reply) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    reply.write(&mut bytes);
+    bytes
+}
+
+/// The replies of each partition of a round, and what they were asked.
+async fn replies(round: &Arc<dyn ExecutionPlan>, ctx: &SessionContext) -> (Vec<Reply>, Option<Arc<Request>>) {
+    let (mut replies, mut asked) = (Vec::new(), None);
+    for partition in 0..round.output_partitioning().partition_count() {
+        let stream = round.execute(partition, ctx.task_ctx()).unwrap();
+        let mut merged = Merged::default();
+        for batch in stream.try_collect::<Vec<_>>().await.unwrap() {
+            merged.add(&batch).unwrap();
+        }
+        let state = merged.state().map(|bytes| State::from_bytes(bytes).unwrap());
+        asked = state.and_then(|state| state.0[0].order.as_ref().map(|order| Arc::clone(&order.request)));
+        let width = round.downcast_ref::<RoundExec>().unwrap().columns.specs[0].width();
+        replies.push(merged.take(0, width).unwrap().1);
+    }
+    (replies, asked)
+}
+
+/// Lanes with the same values, as machines of a simulation.
+fn simulated(partitions: &[ArrayRef], spec: &KeySpec) -> SimulatedShards {
+    let pool: Arc<dyn datafusion::execution::memory_pool::MemoryPool> =
+        Arc::new(UnboundedMemoryPool::default());
+    let backend = CpuBackend::new(pool.as_ref());
+    let lanes = partitions.iter().map(|values| {
+        let reservation = MemoryConsumer::new("test").register(&pool);
+        let mut lane = backend.open(spec, reservation).unwrap();
+        lane.append(values, None).unwrap();
+        lane
+    });
+    SimulatedShards::try_new(spec.width(), lanes.collect(), 1).unwrap()
+}
+
+#[tokio::test]
+async fn replies_are_those_of_simulated_shards_to_the_byte() {
+    let partitions = dealt(40_000, 8);
+    for strategy in [
+        StrategyName::GkSelect,
+        StrategyName::DistributedBms,
+        StrategyName::Dibms,
+    ] {
+        let ctx = session(&partitions, strategy);
+        let plan = planned(&ctx, "SELECT exact_quantiles(x, [0.1, 0.5, 0.9]) FROM t").await;
+        let rounds = nodes::<RoundExec>(&plan);
+        let columns = Arc::clone(&rounds[0].downcast_ref::<RoundExec>().unwrap().columns);
+        let mut shards = simulated(&partitions, &columns.specs[0]);
+        let mut compared = 0;
+        for (read, round) in rounds.iter().enumerate() {
+            let (replies, asked) = replies_or_done(round, &ctx).await;
+            let request = match (read, asked) {
+                (0, _) => Arc::new(columns.rounds.first_request(5000, columns.specs[0].width())),
+                (_, Some(request)) => request,
+                // All ranks are found.
+                (_, None) => break,
+            };
+            shards.round(Arc::clone(&request)).await.unwrap();
+            let sent: Vec<_> = replies.iter().map(bytes_of).collect();
+            assert_eq!(
+                sent,
+                shards.replies,
+                "{strategy}, read {read}: {}",
+                request.name()
+            );
+            compared += 1;
+        }
+        assert!(compared >= 2, "{strategy}: {compared} rounds");
+    }
+}
+
+/// As [`replies`]; none of a round that has nothing to ask any more.
+async fn replies_or_done(
+    round: &Arc<dyn ExecutionPlan>,
+    ctx: &SessionContext,
+) -> (Vec<Reply>, Option<Arc<Request>>) {
+    let own = round.downcast_ref::<RoundExec>().unwrap();
+    if let Some(state) = &own.state {
+        let state = single_state(state, &ctx.task_ctx()).await.unwrap();
+        if State::from_bytes(&state).unwrap().0[0].order.is_none() {
+            return (Vec::new(), None);
+        }
+    }
+    replies(round, ctx).await
+}
+
+#[tokio::test]
+async fn many_partitions_are_merged_up_a_tree() {
+    // One empty, one of a value that all others have too.
+    let value = |part: u64, row: u64| (mixed(part) as i64 >> 8) ^ (mixed(row) as i64 >> 40);
+    let mut partitions: Vec<ArrayRef> = (0..300)
+        .map(|part| Arc::new(Int64Array::from_iter_values((0..50).map(|row| value(part, row)))) as ArrayRef)
+        .collect();
+    partitions[7] = Arc::new(Int64Array::from_iter_values([]));
+    partitions[8] = Arc::new(Int64Array::from_iter_values([5; 50]));
+    let mut sorted: Vec<i64> = partitions
+        .iter()
+        .flat_map(|part| {
+            part.as_primitive::<datafusion::arrow::datatypes::Int64Type>()
+                .values()
+                .to_vec()
+        })
+        .collect();
+    sorted.sort_unstable();
+    let n = sorted.len();
+    for strategy in StrategyName::ALL {
+        let ctx = session(&partitions, strategy);
+        let plan = planned(
+            &ctx,
+            "SELECT exact_quantiles(x, [0, 0.25, 0.5, 1]), exact_quantiles(-x, 0) FROM t",
+        )
+        .await;
+        let found = collect(Arc::clone(&plan), ctx.task_ctx()).await.unwrap();
+        let list = found[0].column(0).as_list::<i32>().value(0);
+        let list = list.as_primitive::<datafusion::arrow::datatypes::Int64Type>();
+        let ranks = [1, n.div_ceil(4), n.div_ceil(2), n];
+        assert_eq!(
+            list.values().to_vec(),
+            ranks.map(|rank| sorted[rank - 1]),
+            "{strategy}"
+        );
+        let least = found[0]
+            .column(1)
+            .as_primitive::<datafusion::arrow::datatypes::Int64Type>();
+        assert_eq!(least.value(0), -sorted[n - 1], "{strategy}");
+
+        let (merges, refines) = (nodes::<MergeExec>(&plan), nodes::<RefineExec>(&plan));
+        let reads = refines.len();
+        assert_eq!(merges.len(), if reads == 2 { 1 } else { reads - 2 }, "{strategy}");
+        for merge in &merges {
+            // Of each partition at least the state, or a reply.
+            let rows = metric(std::slice::from_ref(merge), "input_rows");
+            assert!(rows >= 300, "{strategy}: {rows} rows to merge");
+        }
+        // No task had the replies of all partitions, but where keys or samples are collected.
+        let summed = refines
+            .iter()
+            .filter(|refine| refine.children()[0].children()[0].is::<MergeExec>());
+        for refine in summed {
+            let rows = metric(std::slice::from_ref(refine), "input_rows");
+            // Three groups of two columns, the state, and the keys of few candidates.
+            assert!(rows < 30, "{strategy}: {rows} rows");
+        }
+    }
+}
+
+/// Of 4 partitions as of 16 with four times as many values.
+#[tokio::test]
+async fn bytes_of_dibms_do_not_grow_with_the_table() {
+    let many = (1..100).map(|q| format!("0.{q:02}")).collect::<Vec<_>>();
+    for asked in [
+        "0.5".to_string(),
+        "0.99".to_string(),
+        format!("[{}]", many.join(", ")),
+    ] {
+        let mut sent = Vec::new();
+        for n in [2_500_000, 25_000_000] {
+            let ctx = session(&dealt(n, 4), StrategyName::Dibms);
+            let plan = planned(&ctx, &format!("SELECT exact_quantiles(x, {asked}) FROM t")).await;
+            collect(Arc::clone(&plan), ctx.task_ctx()).await.unwrap();
+            sent.push(metric(&nodes::<RoundExec>(&plan), "bytes_out"));
+        }
+        println!("{asked:.10}: {sent:?} bytes");
+        assert!(
+            sent[1] as f64 <= 1.1 * sent[0] as f64,
+            "{asked:.10}: {sent:?} bytes"
+        );
+    }
+}
+
+#[tokio::test]
+async fn explain_says_what_auto_took_and_with_how_many_reads() {
+    let partitions = dealt(1000, 4);
+    for (strategy, shown) in [
+        (StrategyName::Auto, "strategy=gk_select (auto), reads=2"),
+        (StrategyName::GkSelect, "strategy=gk_select, reads=2"),
+        (StrategyName::SampleSelect, "strategy=gk_select, reads=2"),
+        (StrategyName::DistributedBms, "strategy=distributed_bms, reads=3"),
+        (StrategyName::Dibms, "strategy=dibms, reads=5"),
+    ] {
+        let ctx = session(&partitions, strategy);
+        let plan = planned(&ctx, "SELECT exact_quantiles(x, 0.5) FROM t").await;
+        let text = datafusion::physical_plan::displayable(plan.as_ref())
+            .indent(true)
+            .to_string();
+        assert!(text.contains(shown), "no {shown} in\n{text}");
+        let reads = nodes::<RoundExec>(&plan).len();
+        assert!(
+            shown.ends_with(&format!("reads={reads}")),
+            "{reads} reads of {shown}"
+        );
+    }
+}
+
+#[test]
+fn no_task_merges_more_than_the_fan_in() {
+    let levels = |partitions| merge_levels(partitions).collect::<Vec<_>>();
+    assert!(levels(1).is_empty() && levels(256).is_empty());
+    assert_eq!(levels(257), [3]);
+    assert_eq!(levels(300), [3]);
+    assert_eq!(levels(32_768), [256]);
+    assert_eq!(levels(32_769), [257, 3]);
+    assert_eq!(levels(1_000_000), [7813, 62]);
+}

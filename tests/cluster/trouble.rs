@@ -1,0 +1,148 @@
+//! Schedulers that restart, disks that are full, clients that go, executors that are not ours: answers or errors that say what
+//! to do, and nothing left behind.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
+
+use crate::faults::{End, answer, asked, end, expected, first_to_reach, table};
+use crate::machines::{Machines, free_port};
+
+/// Calls it every tenth of a second until it is true.
+fn wait_until(what: &str, patience: Duration, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < patience, "not in {patience:?}: {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A query that ran when the scheduler was killed ends with an error in time; the next one, of a new scheduler, is answered by
+/// executors that were there before.
+#[test]
+fn a_scheduler_that_restarts_knows_its_executors_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = table(folder.path());
+    let points = "quantiles::round_sketch=1*sleep(2000)";
+    let mut machines = Machines::start(&[points, points]);
+    let expected = expected(&table);
+    let client = asked(&machines, &table, true, 20);
+    first_to_reach(&machines, "round_sketch");
+    machines.scheduler.kill();
+    let started = Instant::now();
+    let output = client.wait_with_output().unwrap();
+    let found = end(&output, &expected);
+    println!("scheduler killed: {found:?} after {:.0?}", started.elapsed());
+    assert!(matches!(found, End::Error(_) | End::Cancelled), "{found:?}");
+    machines.restart_scheduler();
+    wait_until("an answer of the new scheduler", Duration::from_secs(60), || {
+        let output = asked(&machines, &table, true, 20).wait_with_output().unwrap();
+        output.status.success() && answer(&output) == expected
+    });
+}
+
+/// Files of an executor cannot grow: as on a disk without room, every write of a stage fails.
+#[test]
+fn an_executor_without_disk_makes_no_wrong_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = table(folder.path());
+    let expected = expected(&table);
+    for adaptive in [true, false] {
+        let mut machines = Machines::start(&[]);
+        // Blocks of 1 KiB; without the signal a write that is too long is an error.
+        machines.add_with("", &[], "ulimit -f 1; trap '' XFSZ");
+        let output = asked(&machines, &table, adaptive, 40).wait_with_output().unwrap();
+        let found = end(&output, &expected);
+        println!("no disk, adaptive {adaptive}: {found:?}");
+        match &found {
+            End::Error(error) => assert!(error.contains("File too large"), "{error}"),
+            other => panic!("{other:?}"),
+        }
+        // With an executor more that has room.
+        machines.add("");
+        let output = asked(&machines, &table, adaptive, 40).wait_with_output().unwrap();
+        println!(
+            "room beside it, adaptive {adaptive}: {:?}",
+            end(&output, &expected)
+        );
+    }
+}
+
+/// What queries left in an executor's folder; the folder for spills stays, empty, as long as the executor.
+fn left(work: &Path) -> usize {
+    let entries = std::fs::read_dir(work)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let is_empty_spill = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("datafusion-") && std::fs::read_dir(path).unwrap().count() == 0
+    };
+    entries.filter(|path| !is_empty_spill(path)).count()
+}
+
+/// Ctrl-C in the client while tasks run: they end, their files go, and the executor is free.
+#[test]
+fn a_client_that_is_interrupted_leaves_nothing() {
+    let (folder, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let table = table(folder.path());
+    for adaptive in [true, false] {
+        let mut machines = Machines::start(&[]);
+        let options = ["--work-dir", work.path().to_str().unwrap()];
+        machines.add_with("quantiles::round_count=1*sleep(3000)", &options, "");
+        let mut client = asked(&machines, &table, adaptive, 60);
+        first_to_reach(&machines, "round_count");
+        assert!(left(work.path()) > 0);
+        let interrupted = std::process::Command::new("kill")
+            .args(["-INT", &client.id().to_string()])
+            .status();
+        assert!(interrupted.unwrap().success());
+        assert_eq!(client.wait().unwrap().code(), Some(130));
+        wait_until("no files of the query", Duration::from_secs(30), || {
+            left(work.path()) == 0
+        });
+        let output = asked(&machines, &table, adaptive, 60).wait_with_output().unwrap();
+        assert_eq!(end(&output, &expected(&table)), End::Exact);
+    }
+}
+
+/// Plain Ballista, which knows neither operators nor functions of this crate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_executor_without_this_crate_is_told_apart() {
+    let (folder, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let table = table(folder.path());
+    let machines = Machines::start(&[]);
+    let config = ExecutorProcessConfig {
+        port: free_port(),
+        grpc_port: free_port(),
+        scheduler_host: "127.0.0.1".to_string(),
+        scheduler_port: machines.scheduler_port.parse().unwrap(),
+        scheduler_connect_timeout_seconds: 30,
+        vcores: 2,
+        work_dir: Some(work.path().to_string_lossy().into_owned()),
+        ..ExecutorProcessConfig::default()
+    };
+    let executor = tokio::spawn(start_executor_process(std::sync::Arc::new(config)));
+    let ready = || {
+        let plain = machines
+            .sql(&table, true, 20, "SELECT count(*) FROM t")
+            .output()
+            .unwrap();
+        plain.status.success()
+    };
+    tokio::task::block_in_place(|| {
+        wait_until("the executor", Duration::from_secs(60), ready);
+        for (adaptive, sql) in [
+            (true, crate::faults::SQL),
+            (false, crate::faults::SQL),
+            (true, "SELECT few, exact_quantiles(x, 0.5) FROM t GROUP BY few"),
+        ] {
+            let output = machines.sql(&table, adaptive, 40, sql).output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "adaptive {adaptive}: {sql}");
+            let said = String::from_utf8_lossy(&output.stderr);
+            let hint = "start executors with 'dfq executor' of the same version";
+            assert!(said.contains(hint), "adaptive {adaptive}: {sql}\n{said}");
+        }
+    });
+    executor.abort();
+}
