@@ -27,6 +27,7 @@ mod stores;
 use std::any::Any;
 use std::sync::Arc;
 
+use ballista_core::config::BALLISTA_CLIENT_PULL;
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::planner::BallistaQueryPlanner;
 use ballista_core::registry::BallistaFunctionRegistry;
@@ -49,8 +50,12 @@ use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
 
 /// Ballista's configuration of a session, with the `quantiles.*` options: the same for scheduler, executors and clients, so
 /// that what a client sets arrives.
+///
+/// Clients ask every 50 ms how far their query is (`ballista.client.pull`). What schedulers tell unasked names the query too
+/// late to [`cancel`] it: when a stage has ended, and with adaptive planning at the end.
 pub fn session_config() -> SessionConfig {
     SessionConfig::new_with_ballista()
+        .set_bool(BALLISTA_CLIENT_PULL, true)
         .with_information_schema(true)
         .with_option_extension(QuantilesOptions::default())
 }

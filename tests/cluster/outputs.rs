@@ -117,6 +117,13 @@ async fn stages_write_what_they_give_in_one_process() {
         for ctx in [&remote, &local] {
             register(ctx, "t", &table).await;
             query(ctx, &set).await.unwrap();
+            // Each partition reads files of its own, whichever is the first.
+            query(
+                ctx,
+                "SET datafusion.execution.enable_file_stream_work_stealing = false",
+            )
+            .await
+            .unwrap();
         }
         query(&remote, sql).await.unwrap();
         let mut on_cluster = Vec::new();
