@@ -108,10 +108,7 @@ fn a_client_that_is_interrupted_leaves_nothing() {
             std::thread::sleep(Duration::from_millis(100));
         }
         let said = machines.executors[0].said();
-        assert!(
-            !said.contains("reached refine_answers"),
-            "it went on:\n{said}"
-        );
+        assert!(!said.contains("reached refine_answers"), "it went on:\n{said}");
         let output = asked(&machines, &table, adaptive, 60).wait_with_output().unwrap();
         assert_eq!(end(&output, &expected(&table)), End::Exact);
     }
