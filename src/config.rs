@@ -51,6 +51,12 @@ pub const OPTIONS: &[OptionInfo] = &[
         doc: "Whether ORDER BY with LIMIT runs as TopKByExec, and topk_by with GROUP BY, and ROW_NUMBER or RANK up to a constant, as \
               GroupedTopKExec. The answer is the same.",
     },
+    OptionInfo {
+        name: "quantiles.trust_float_statistics",
+        default: "false",
+        doc: "Whether TopKByExec may skip what the statistics of files say of floating-point columns, as DataFusion's own sort does. \
+              They know nothing of NaNs: with NaNs in the data, rows can be lost.",
+    },
 ];
 
 /// Options of this crate in a session's configuration.
@@ -77,6 +83,9 @@ pub struct QuantilesOptions {
     /// `quantiles.topk`: whether the first rows of an order are found by [`TopKByExec`](crate::exec::TopKByExec), and the best
     /// rows of groups by [`GroupedTopKExec`](crate::exec::GroupedTopKExec).
     pub topk: bool,
+    /// `quantiles.trust_float_statistics`: whether [`TopKByExec`](crate::exec::TopKByExec) may have scans skip by the statistics of
+    /// floating-point columns, which leave NaNs out. Only for data without NaNs is the answer the same.
+    pub trust_float_statistics: bool,
 }
 
 impl Default for QuantilesOptions {
@@ -87,6 +96,7 @@ impl Default for QuantilesOptions {
             replace_builtins: false,
             strategy: StrategyName::default(),
             topk: true,
+            trust_float_statistics: false,
         }
     }
 }
@@ -151,6 +161,7 @@ impl QuantilesOptions {
             "quantiles.replace_builtins" => Some(self.replace_builtins.to_string()),
             "quantiles.strategy" => Some(self.strategy.to_string()),
             "quantiles.topk" => Some(self.topk.to_string()),
+            "quantiles.trust_float_statistics" => Some(self.trust_float_statistics.to_string()),
             _ => None,
         }
     }
@@ -180,6 +191,7 @@ impl ExtensionOptions for QuantilesOptions {
             "replace_builtins" => self.replace_builtins = boolean(Self::PREFIX, key, value)?,
             "strategy" => self.strategy = value.parse()?,
             "topk" => self.topk = boolean(Self::PREFIX, key, value)?,
+            "trust_float_statistics" => self.trust_float_statistics = boolean(Self::PREFIX, key, value)?,
             _ => {
                 let names: Vec<_> = OPTIONS.iter().map(|option| option.name).collect();
                 return config_err!(

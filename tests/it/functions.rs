@@ -668,6 +668,6 @@ async fn options() {
         error(&ctx, "SET quantiles.speed = 'fast'").await,
         "Invalid or Unsupported Configuration: there is no option 'quantiles.speed': allowed are \
          quantiles.cuda_memory_limit, quantiles.device, quantiles.replace_builtins, quantiles.strategy, \
-         quantiles.topk"
+         quantiles.topk, quantiles.trust_float_statistics"
     );
 }

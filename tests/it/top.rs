@@ -444,6 +444,43 @@ async fn scans_skip_no_nans() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scans_skip_floats_that_are_trusted() {
+    let ids = Int64Array::from_iter_values(0..60_000);
+    // Both zeros, and the greatest and least numbers, far from each other.
+    let number = |i: usize| match i {
+        0 | 59_999 => f64::INFINITY,
+        30_000 => f64::NEG_INFINITY,
+        i if i % 20_000 == 7 => -0.0,
+        i => (i as f64 - 30_000.0).abs(),
+    };
+    let x = Float64Array::from_iter_values((0..60_000).map(number));
+    let table = batch(vec![("id", Arc::new(ids) as ArrayRef), ("x", Arc::new(x))]);
+    for order in ["x DESC", "x", "x, id::INT", "x DESC, id::INT DESC"] {
+        for k in [1, 5, 30] {
+            let folder = TempDir::new().unwrap();
+            let ctx = session(1);
+            parquet(&ctx, &table, &folder).await;
+            let sql = format!("SELECT x FROM t ORDER BY {order} LIMIT {k}");
+            let expected = rows(&plain_of(&table), &sql).await;
+            assert_eq!(rows(&ctx, &sql).await, expected, "{sql}");
+            query(&ctx, "SET quantiles.trust_float_statistics = true")
+                .await
+                .unwrap();
+            assert_eq!(rows(&ctx, &sql).await, expected, "trusted: {sql}");
+            let found = analyzed(&ctx, &sql).await;
+            let pruned = found.split("row_groups_pruned_dynamic_filter=").nth(1);
+            let pruned = pruned
+                .and_then(|rest| rest.split([',', ']']).next())
+                .unwrap_or("0");
+            assert!(
+                order.starts_with("x,") || order == "x" || pruned != "0",
+                "{pruned}: {found}"
+            );
+        }
+    }
+}
+
 /// A session that knows nothing of this crate, over the same rows in memory.
 fn plain_of(table: &RecordBatch) -> SessionContext {
     let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));

@@ -391,3 +391,31 @@ async fn what_cannot_be_proved_equal_stays() {
     let off = format!("SELECT * FROM (SELECT *, row_number() {over} AS r FROM t) WHERE r <= 3");
     assert!(!physical_plan(&ctx, &off).await.contains("GroupedTopKExec"));
 }
+
+/// Without any memory limit too, a scan drops rows that are not wanted now and then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_held_grows_with_the_groups_not_with_the_rows() {
+    const GROUPS: i64 = 20_000;
+    const ROWS: i64 = 200 * GROUPS;
+    let ctx = session(1);
+    let table = format!("(SELECT value AS x FROM generate_series(0, {}))", ROWS - 1);
+    let sql = format!(
+        "SELECT count(*), sum(best[1] - g), sum(best[2] - g), min(cardinality(best)), max(cardinality(best)) FROM \
+         (SELECT x % {GROUPS} AS g, topk_by(x, x, 2) AS best FROM {table} GROUP BY 1)"
+    );
+    let (first, second) = (GROUPS * (ROWS - GROUPS), GROUPS * (ROWS - 2 * GROUPS));
+    assert_eq!(
+        row(&ctx, &sql).await,
+        format!("{GROUPS} | {first} | {second} | 2 | 2")
+    );
+    let line = analyzed(&ctx, &sql).await;
+    let dropped = line.split("dropped_rows=").nth(1);
+    let dropped = dropped
+        .and_then(|rest| rest.split([',', ']']).next())
+        .unwrap_or_default();
+    // Of four million rows.
+    assert!(
+        line.contains("many_groups") && dropped.contains('M'),
+        "{dropped}: {line}"
+    );
+}

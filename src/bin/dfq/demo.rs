@@ -38,7 +38,7 @@ pub(crate) struct DemoArgs {
     output: Option<PathBuf>,
 
     #[command(flatten)]
-    session: SessionArgs,
+    pub(crate) session: SessionArgs,
 }
 
 /// Runs `dfq demo`.

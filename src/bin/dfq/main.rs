@@ -10,6 +10,7 @@ mod args;
 mod cluster;
 mod console;
 mod demo;
+mod frugal;
 mod generate;
 mod sql;
 
@@ -61,6 +62,22 @@ enum Command {
     Executor(cluster::ExecutorArgs),
 }
 
+impl Command {
+    /// Whether queries are to hold so much memory at most.
+    fn limits_memory(&self) -> bool {
+        match self {
+            Command::Sql(args) => args.session.limits_memory(),
+            Command::Demo(args) => args.session.limits_memory(),
+            Command::Generate(_) => false,
+            #[cfg(feature = "ballista")]
+            Command::Executor(args) => args.limits_memory(),
+            // Queries run in executors, which are processes of their own.
+            #[cfg(feature = "ballista")]
+            Command::Cluster(_) | Command::Scheduler(_) => false,
+        }
+    }
+}
+
 /// Stack of each thread: plans of many joins are planned and decoded recursively.
 const STACK: usize = 32 << 20;
 
@@ -77,6 +94,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
+    if cli.command.limits_memory() {
+        frugal::hold_little();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK)

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{
@@ -11,7 +12,26 @@ use datafusion::physical_expr::expressions::{
 use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
 
 use super::plan::TopPlan;
+use crate::config::QuantilesOptions;
 use crate::key::KeyBits;
+
+/// What scans are told of floating-point columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Floats {
+    /// Nothing: the statistics of files know nothing of NaNs, so a bound would skip them.
+    Unbounded,
+    /// The first of them is bounded, for data without NaNs.
+    Bounded,
+}
+
+impl Floats {
+    pub(super) fn of(config: &ConfigOptions) -> Self {
+        match QuantilesOptions::of(config).trust_float_statistics {
+            true => Floats::Bounded,
+            false => Floats::Unbounded,
+        }
+    }
+}
 
 /// The greatest key that `k` rows of some partition reach: rows of others that do not exceed it are not wanted.
 ///
@@ -22,16 +42,22 @@ pub(super) struct SharedFloor {
     risen: AtomicU64,
     key: Mutex<Option<KeyBits>>,
     filter: Option<Arc<DynamicFilterPhysicalExpr>>,
+    floats: Floats,
 }
 
 impl SharedFloor {
     /// Not raised yet. `filter`: what scans below are to be told.
-    pub(super) fn new(plan: Arc<TopPlan>, filter: Option<Arc<DynamicFilterPhysicalExpr>>) -> Self {
+    pub(super) fn new(
+        plan: Arc<TopPlan>,
+        filter: Option<Arc<DynamicFilterPhysicalExpr>>,
+        floats: Floats,
+    ) -> Self {
         Self {
             plan,
             risen: AtomicU64::new(0),
             key: Mutex::new(None),
             filter,
+            floats,
         }
     }
 
@@ -56,7 +82,7 @@ impl SharedFloor {
     fn exceeding(&self, filter: &DynamicFilterPhysicalExpr, key: KeyBits) -> Result<Arc<dyn PhysicalExpr>> {
         let by = filter.children().into_iter().zip(&self.plan.by);
         let by = by.map(|(expr, by)| PhysicalSortExpr::new(Arc::clone(expr), by.options));
-        exceeding(&by.collect::<Vec<_>>(), &self.plan.keys.values(key)?)
+        exceeding(&by.collect::<Vec<_>>(), &self.plan.keys.values(key)?, self.floats)
     }
 
     /// The floor, if it rose since `seen`, which is brought up to date.
@@ -80,13 +106,24 @@ impl SharedFloor {
 /// Rows that come before the row of these values: `a > 1 OR (a = 1 AND b < 2)`. Some more rows may pass, none less.
 ///
 /// From the first floating-point column on, rows that tie so far pass: comparisons take both zeros as equal, where an order
-/// does not, and the statistics of files know nothing of NaNs.
-fn exceeding(by: &[PhysicalSortExpr], values: &[ScalarValue]) -> Result<Arc<dyn PhysicalExpr>> {
+/// does not. So do all that it alone would tell apart, unless `floats` are bounded.
+fn exceeding(
+    by: &[PhysicalSortExpr],
+    values: &[ScalarValue],
+    floats: Floats,
+) -> Result<Arc<dyn PhysicalExpr>> {
     let exact = values
         .iter()
         .position(|value| value.data_type().is_floating())
         .unwrap_or(values.len());
-    let mut rest: Option<Arc<dyn PhysicalExpr>> = (exact < values.len()).then(|| lit(true));
+    let mut rest = by
+        .get(exact)
+        .zip(values.get(exact))
+        .map(|(by, value)| match floats {
+            Floats::Unbounded => Ok(lit(true)),
+            Floats::Bounded => not_after(by, value),
+        })
+        .transpose()?;
     for (by, value) in by.iter().zip(values).take(exact).rev() {
         let tied = match rest {
             Some(rest) => Some(binary(equal(by, value)?, Operator::And, rest)),
@@ -122,6 +159,24 @@ fn before(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Option<Arc<dyn P
         true => binary(is_null(expr())?, Operator::Or, compared),
         false => compared,
     }))
+}
+
+/// Floating-point values before `value` or equal to it, where both zeros are equal; all, if it is a NaN.
+fn not_after(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Arc<dyn PhysicalExpr>> {
+    let is_nan = match value {
+        ScalarValue::Float16(Some(x)) => x.is_nan(),
+        ScalarValue::Float32(Some(x)) => x.is_nan(),
+        ScalarValue::Float64(Some(x)) => x.is_nan(),
+        _ => false,
+    };
+    if is_nan {
+        return Ok(lit(true));
+    }
+    let tied = equal(by, value)?;
+    Ok(match before(by, value)? {
+        Some(before) => binary(before, Operator::Or, tied),
+        None => tied,
+    })
 }
 
 fn equal(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Arc<dyn PhysicalExpr>> {
@@ -188,13 +243,21 @@ mod tests {
             let keys = plan.keys.keys::<u128>(&columns).unwrap();
             for floor in &keys {
                 let values = plan.keys.values(*floor).unwrap();
-                let passed = exceeding(&plan.by, &values).unwrap().evaluate(&batch).unwrap();
-                let passed = passed.into_array(8).unwrap();
+                let filtered = |floats| {
+                    let filter = exceeding(&plan.by, &values, floats).unwrap();
+                    filter.evaluate(&batch).unwrap().into_array(8).unwrap()
+                };
+                let passed = filtered(Floats::Unbounded);
+                let bounded = filtered(Floats::Bounded);
+                let bounded = bounded.as_boolean();
                 for (row, key) in keys.iter().enumerate() {
                     let passes = passed.as_boolean();
                     let passes = passes.value(row) && !passes.nulls().is_some_and(|nulls| nulls.is_null(row));
                     assert!(passes || key <= floor, "{plan} {values:?} {row}");
                     assert!(!is_exact || passes == (key > floor), "{plan} {values:?} {row}");
+                    let passes =
+                        bounded.value(row) && !bounded.nulls().is_some_and(|nulls| nulls.is_null(row));
+                    assert!(passes || key <= floor, "bounded: {plan} {values:?} {row}");
                 }
             }
         }

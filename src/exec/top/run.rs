@@ -16,7 +16,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{Stream, StreamExt, TryStreamExt};
 
 use super::super::grouped::blocking;
-use super::floor::SharedFloor;
+use super::floor::{Floats, SharedFloor};
 use super::plan::TopPlan;
 use super::scan::{Shared, TopScan, reserve};
 use super::store::Store;
@@ -42,9 +42,11 @@ pub(super) fn stream(
         baseline.elapsed_compute().clone(),
     ];
     let (schema, width) = (Arc::clone(&plan.schema), plan.keys.width());
-    let batch_rows = context.session_config().batch_size().max(1);
+    let config = context.session_config();
+    let batch_rows = config.batch_size().max(1);
+    let floats = Floats::of(config.options());
     let shared = Arc::new(Shared {
-        floor: SharedFloor::new(Arc::clone(&plan), filter),
+        floor: SharedFloor::new(Arc::clone(&plan), filter, floats),
         plan,
         rows: builder().counter("input_rows", 0),
         rejected: builder().counter("rejected_rows", 0),

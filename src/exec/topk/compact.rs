@@ -1,4 +1,4 @@
-//! Rows in parts, cut to the best of each group: what a scan tries before it writes rows to disk.
+//! Rows in parts, cut to the best of each group: what a scan tries now and then, and before it writes rows to disk.
 //!
 //! So a scan holds about what its answer takes, where groups are much larger than the rows that are wanted of them.
 
@@ -51,7 +51,7 @@ impl<W: Word> Many<W> {
         let mut keep = in_memory.iter().map(|in_memory| !in_memory);
         self.rows.runs.retain(|_| keep.next().unwrap_or(true));
         self.rows.runs.append(&mut compaction.stage.runs);
-        shared.rejected.add(compaction.seen - compaction.kept);
+        shared.dropped.add(compaction.seen - compaction.kept);
         let runs = self.rows.runs.iter().chain(&self.absent.runs);
         self.held.try_resize(runs.map(TopRun::bytes).sum())?;
         Ok(true)

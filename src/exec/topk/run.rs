@@ -58,6 +58,7 @@ pub(super) fn stream(
             share: share(context.memory_pool().as_ref(), streams.len()),
             rows: builder().counter("input_rows", 0),
             rejected: builder().counter("rejected_rows", 0),
+            dropped: builder().counter("dropped_rows", 0),
             times,
         }),
         memory,

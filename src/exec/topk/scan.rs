@@ -33,6 +33,8 @@ use crate::key::KeySpec;
 
 /// A scan gives way to others, and to being cancelled, after so much work.
 const YIELD: Duration = Duration::from_millis(10);
+/// Bytes of rows from which on a scan tries to drop some that are not wanted.
+const COMPACT_BYTES: usize = 64 << 20;
 /// Rows that go over to partitions at a time.
 const MOVED_ROWS: usize = 1 << 12;
 
@@ -46,7 +48,10 @@ pub(super) struct Shared {
     /// Bytes that the rows of one scan may hold, so that it leaves the others theirs.
     pub(super) share: usize,
     pub(super) rows: Count,
+    /// Rows below the floor of their group.
     pub(super) rejected: Count,
+    /// Rows that were held, and were not among the best.
+    pub(super) dropped: Count,
     pub(super) times: [Time; 2],
 }
 
@@ -125,6 +130,8 @@ pub(super) struct Many<W> {
     staging: MemoryReservation,
     /// For runs in memory.
     pub(super) held: MemoryReservation,
+    /// Once runs hold so many bytes, they are cut to the best of each group, if that drops most.
+    compact_at: usize,
 }
 
 impl<W: Word> Many<W> {
@@ -135,6 +142,7 @@ impl<W: Word> Many<W> {
             file: None,
             staging: memory.new_empty(),
             held: memory.new_empty(),
+            compact_at: COMPACT_BYTES,
         })
     }
 
@@ -166,6 +174,7 @@ impl<W: Word> Many<W> {
         stage.add(batch);
         if stage.is_full() {
             self.flush(shared)?;
+            self.compact_at_times(shared)?;
         }
         Ok(())
     }
@@ -177,6 +186,16 @@ impl<W: Word> Many<W> {
         // The runs' share of the reservation goes with them.
         self.staging.free();
         reserve(&self.held, bytes)
+    }
+
+    /// Drops rows that are not among the best of their group, whenever twice as many are held as after the last time: so
+    /// what is held grows with the groups, not with the input.
+    fn compact_at_times(&mut self, shared: &Shared) -> Result<()> {
+        if self.held.size() >= self.compact_at {
+            self.compact(shared)?;
+            self.compact_at = COMPACT_BYTES.max(2 * self.held.size());
+        }
+        Ok(())
     }
 
     /// Drops rows that are not among the best of their group, or if that would not drop most, moves all to disk, if there is

@@ -45,6 +45,13 @@ pub(crate) struct ExecutorArgs {
     attached: bool,
 }
 
+impl ExecutorArgs {
+    /// Whether tasks are to hold so much memory at most, by an option of their own.
+    pub(crate) fn limits_memory(&self) -> bool {
+        self.ballista.memory_pool_size.is_some()
+    }
+}
+
 /// Ballista's services would listen on all addresses of the machine.
 pub(crate) fn on_loopback(cli: Command) -> Command {
     let bound = |command: Command| command.mut_arg("bind_host", |arg| arg.default_value(LOOPBACK));

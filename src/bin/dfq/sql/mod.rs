@@ -69,7 +69,7 @@ pub(crate) struct SqlArgs {
     cluster: Option<String>,
 
     #[command(flatten)]
-    session: SessionArgs,
+    pub(crate) session: SessionArgs,
 }
 
 impl SqlArgs {

@@ -37,6 +37,11 @@ pub(crate) struct SessionArgs {
 }
 
 impl SessionArgs {
+    /// Whether queries are to hold so much memory at most.
+    pub(crate) fn limits_memory(&self) -> bool {
+        self.memory_limit.is_some()
+    }
+
     /// A session with these options.
     ///
     /// # Errors
