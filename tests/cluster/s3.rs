@@ -97,7 +97,8 @@ fn tables_in_s3_are_read_with_the_credentials_of_each_machine() {
     let server = Server::start(root.path());
     let environment = server.environment(SECRET);
     let (_cluster, url) = cluster(&environment);
-    let ask = "SELECT exact_quantiles(x, [0.1, 0.5, 0.9]), exact_quantiles(f, 0.5), count(*) FROM";
+    let ask =
+        "SELECT exact_quantiles(x, [0.1, 0.5, 0.9]) AS x, exact_quantiles(f, 0.5) AS f, count(*) AS n FROM";
     let local = format!("{ask} '{}/*.parquet'", files.display());
     let (done, expected, said) = dfq(&[], &["-c", &local]);
     assert!(done, "{said}");
