@@ -29,7 +29,9 @@ pub use grouped::GroupedQuantilesExec;
 #[cfg(feature = "cuda")]
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
-pub(crate) use pinned::{PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall, PinnedWork};
+pub(crate) use pinned::{
+    PinnedGroups, PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall, PinnedWork, PlanFallback,
+};
 pub use quantiles::QuantilesExec;
 #[cfg(feature = "parquet")]
 pub use top::LateFetchExec;

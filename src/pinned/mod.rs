@@ -9,7 +9,7 @@
 //! [`sql`] runs these statements and all others; [`pin_table`], [`unpin_table`] and [`pinned_tables`] are the same without
 //! SQL.
 //!
-//! On the card run ungrouped exact quantiles, ungrouped `topk_by`, `max_by` and `min_by`, and `ORDER BY` a column with a
+//! On the card run exact quantiles, by groups too, ungrouped `topk_by`, `max_by` and `min_by`, and `ORDER BY` a column with a
 //! `LIMIT`, where all columns that they name are pinned; `EXPLAIN` shows it.
 //!
 //! **What is pinned is a snapshot.** Such queries over pinned columns of that name answer as of the moment of pinning,

@@ -22,18 +22,21 @@ pub(crate) struct PinnedQuantiles {
     sources: Vec<PinnedSource>,
 }
 
+/// The columns that calls share, and the place of the values of each.
+pub(super) fn sourced_columns(calls: Vec<(QuantilesCall, PinnedSource)>) -> (Aggregates, Vec<PinnedSource>) {
+    let (calls, of_calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+    let aggregates = Aggregates::new(calls.into_iter().map(ExecAggregate::Quantiles).collect());
+    let mut sources = vec![None; aggregates.columns.len()];
+    for ((column, _), source) in aggregates.calls.iter().zip(of_calls) {
+        sources[*column] = Some(source);
+    }
+    (aggregates, sources.into_iter().flatten().collect())
+}
+
 impl PinnedQuantiles {
     pub(crate) fn new(calls: Vec<(QuantilesCall, PinnedSource)>) -> Self {
-        let (calls, of_calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
-        let aggregates = Aggregates::new(calls.into_iter().map(ExecAggregate::Quantiles).collect());
-        let mut sources = vec![None; aggregates.columns.len()];
-        for ((column, _), source) in aggregates.calls.iter().zip(of_calls) {
-            sources[*column] = Some(source);
-        }
-        Self {
-            aggregates,
-            sources: sources.into_iter().flatten().collect(),
-        }
+        let (aggregates, sources) = sourced_columns(calls);
+        Self { aggregates, sources }
     }
 
     fn solve(&self, column: usize, on: &mut OnCard<'_>) -> Result<Solved> {

@@ -79,6 +79,18 @@ impl DeviceBuffer {
         zeroed.map_err(|error| card.failed("zeroing device memory", error))
     }
 
+    /// A range of bytes, once all is done that was asked of the card.
+    pub(super) fn to_host(&self, range: Range<usize>) -> Result<Vec<u8>> {
+        let card = &self.card;
+        let failed = |error| card.failed("copying from the card", error);
+        let Some(view) = self.view(range.start, range.end) else {
+            return internal_err!("{range:?} of a buffer of {} bytes", self.bytes);
+        };
+        let bytes = card.stream.clone_dtoh(&view).map_err(failed)?;
+        card.synchronize("copying from the card")?;
+        Ok(bytes)
+    }
+
     /// Copies `host` to the buffer's front; when this returns, `host` is free again.
     pub(super) fn fill(&mut self, host: &[u8]) -> Result<()> {
         let card = Arc::clone(&self.card);

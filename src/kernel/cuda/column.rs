@@ -1,6 +1,6 @@
 //! A column in the memory of a card: its values as Arrow has them, and which of them are NULL.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanBufferBuilder};
 use datafusion::arrow::datatypes::DataType;
@@ -10,10 +10,10 @@ use datafusion::execution::memory_pool::{
 };
 
 use super::buffer::{DeviceBuffer, Upload};
-use super::device::Card;
+use super::device::{Card, locked};
 use super::select::Shape;
 use super::source::{Words, storage_bytes};
-use crate::key::KeySpec;
+use crate::key::{KeyBits, KeySpec};
 
 /// Values of one type in device memory, with a bitmap where some are NULL.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub struct DeviceColumn {
     nulls: u64,
     values: Option<DeviceBuffer>,
     validity: Option<DeviceBuffer>,
+    /// Least and greatest keys that were asked for; none of a column without values.
+    ranges: Mutex<Vec<(Words, Option<(KeyBits, KeyBits)>)>>,
 }
 
 impl DeviceColumn {
@@ -87,6 +89,17 @@ impl DeviceColumn {
 
     pub(crate) fn has_nulls(&self) -> bool {
         self.nulls > 0
+    }
+
+    /// The range of its keys, if it was found before.
+    pub(super) fn known_range(&self, words: Words) -> Option<Option<(KeyBits, KeyBits)>> {
+        let ranges = locked(&self.ranges);
+        let known = ranges.iter().find(|(other, _)| *other == words);
+        known.map(|(_, range)| *range)
+    }
+
+    pub(super) fn remember_range(&self, words: Words, range: Option<(KeyBits, KeyBits)>) {
+        locked(&self.ranges).push((words, range));
     }
 
     pub(super) fn values_address(&self) -> u64 {
@@ -221,6 +234,7 @@ impl ColumnUpload {
             nulls: self.nulls,
             values,
             validity,
+            ranges: Mutex::default(),
         })
     }
 }
