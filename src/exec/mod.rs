@@ -30,7 +30,8 @@ pub use grouped::GroupedQuantilesExec;
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
 pub(crate) use pinned::{
-    PinnedGroups, PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall, PinnedWork, PlanFallback,
+    PinnedGroups, PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall, PinnedWork,
+    PlanFallback,
 };
 pub use quantiles::QuantilesExec;
 #[cfg(feature = "parquet")]

@@ -11,9 +11,9 @@ use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{Column, Result, TableReference};
 use datafusion::datasource::{TableType, provider_as_source};
-use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 #[cfg(feature = "cuda")]
 use datafusion::logical_expr::Extension;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_expr::projection::ProjectionExpr;
 use datafusion::physical_plan::projection::ProjectionExec;

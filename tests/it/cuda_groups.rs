@@ -61,7 +61,9 @@ async fn values_of_every_type() {
     if card().is_none() {
         return;
     }
-    let percentiles: Vec<_> = (0..=100).map(|percent| format!("{}", f64::from(percent) / 100.0)).collect();
+    let percentiles: Vec<_> = (0..=100)
+        .map(|percent| format!("{}", f64::from(percent) / 100.0))
+        .collect();
     for pattern in [Pattern::Random, Pattern::Extremes, Pattern::HalfEqual] {
         for nulls in [false, true] {
             let ctx = session(3);
@@ -76,7 +78,13 @@ async fn values_of_every_type() {
                     percentiles.join(", "),
                     calls.join(", ")
                 );
-                same_by(&ctx, &sql, &format!("{name}, {pattern:?}, nulls: {nulls}"), OPERATOR).await;
+                same_by(
+                    &ctx,
+                    &sql,
+                    &format!("{name}, {pattern:?}, nulls: {nulls}"),
+                    OPERATOR,
+                )
+                .await;
             }
             unpin_table(&ctx, "t").unwrap();
         }
@@ -106,7 +114,13 @@ async fn several_columns_and_filters() {
                     "SELECT b, exact_quantiles(i64, 0.5) FROM t WHERE i64 < 0 AND i64 > 0 GROUP BY b ORDER BY b",
                     "SELECT i8 FROM t GROUP BY i8 HAVING exact_quantiles(f32, 0.5) > 0 ORDER BY i8",
                 ] {
-                    same_by(&ctx, sql, &format!("{sql}, {pattern:?}, {len} rows, nulls: {nulls}"), OPERATOR).await;
+                    same_by(
+                        &ctx,
+                        sql,
+                        &format!("{sql}, {pattern:?}, {len} rows, nulls: {nulls}"),
+                        OPERATOR,
+                    )
+                    .await;
                 }
                 unpin_table(&ctx, "t").unwrap();
             }
@@ -131,7 +145,10 @@ async fn long_columns() {
         let giant = pseudo_random(len, 4).map(|word| if word % 10 == 0 { (word >> 8) as i32 } else { 7 });
         all.push(("k", Arc::new(Int32Array::from_iter_values(thousand)) as ArrayRef));
         all.push(("giant", Arc::new(Int32Array::from_iter_values(giant))));
-        all.push(("own", Arc::new(Int64Array::from_iter_values((0..len as i64).rev()))));
+        all.push((
+            "own",
+            Arc::new(Int64Array::from_iter_values((0..len as i64).rev())),
+        ));
         let ctx = session(2);
         pinned(&ctx, &batch(all), 4).await;
         for group in ["k", "u8", "giant", "own"] {
@@ -154,9 +171,18 @@ async fn what_does_not_fit() {
     let ctx = session(2);
     pinned(&ctx, &batch(with_nulls(columns(Pattern::Extremes, 5000, 2))), 2).await;
     for (sql, expected) in [
-        ("SELECT i64, exact_quantiles(f32, 0.5) FROM t GROUP BY i64", "span more than 64 bits"),
-        ("SELECT i32, u64, exact_quantiles(f32, 0.5) FROM t GROUP BY i32, u64", "span more than 64 bits"),
-        ("SELECT i32, u16, exact_quantiles(dec, 0.5) FROM t GROUP BY i32, u16", "128 are allowed"),
+        (
+            "SELECT i64, exact_quantiles(f32, 0.5) FROM t GROUP BY i64",
+            "span more than 64 bits",
+        ),
+        (
+            "SELECT i32, u64, exact_quantiles(f32, 0.5) FROM t GROUP BY i32, u64",
+            "span more than 64 bits",
+        ),
+        (
+            "SELECT i32, u16, exact_quantiles(dec, 0.5) FROM t GROUP BY i32, u16",
+            "128 are allowed",
+        ),
     ] {
         set(&ctx, "device", "cuda").await;
         let refused = error(&ctx, sql).await;
@@ -194,7 +220,14 @@ async fn explain_says_what_ran() {
         assert!(plan.contains(expected), "{expected} in {plan}");
     }
     let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
-    for expected in ["kernels=", "card_time=", "gr_codes_time=", "gr_records_64_time=", "so_scatter_time=", "so_pick_time="] {
+    for expected in [
+        "kernels=",
+        "card_time=",
+        "gr_codes_time=",
+        "gr_records_64_time=",
+        "so_scatter_time=",
+        "so_pick_time=",
+    ] {
         assert!(analyzed.contains(expected), "{expected} in {analyzed}");
     }
     // By floating point, by what is computed, beside other aggregates, over distinct values: the table itself.

@@ -114,7 +114,10 @@ fn every_kernel_compiles_for_the_h200() {
     for words in [Words::ALL[10], Words::ALL[14]] {
         all.push((simple(KernelFile::Sort, words), architecture));
     }
-    for (words, masked) in Words::ALL.into_iter().flat_map(|words| [(words, false), (words, true)]) {
+    for (words, masked) in Words::ALL
+        .into_iter()
+        .flat_map(|words| [(words, false), (words, true)])
+    {
         let program = Program {
             masked,
             ..simple(KernelFile::Group, words)

@@ -219,7 +219,9 @@ async fn quantiles_of_pinned_columns() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement"]
 async fn groups_of_pinned_columns() {
-    println!("| rows | values | groups | ranks | planning | execution | of it kernels | CPU: all, once | ratio |");
+    println!(
+        "| rows | values | groups | ranks | planning | execution | of it kernels | CPU: all, once | ratio |"
+    );
     println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     for (data_type, log, data) in [
         (DataType::Float32, 28, Data::Uniform),
@@ -229,11 +231,18 @@ async fn groups_of_pinned_columns() {
         let ctx = session(PARTITIONS);
         let groups = [("g10", 10), ("g1000", 1000), ("g1000000", 1_000_000)];
         let columns = groups.map(|(name, groups)| (name, DataType::Int32, Data::Groups(groups)));
-        let columns: Vec<_> = columns.into_iter().chain([("x", data_type.clone(), data)]).collect();
+        let columns: Vec<_> = columns
+            .into_iter()
+            .chain([("x", data_type.clone(), data)])
+            .collect();
         table_of(&ctx, &columns, 1 << log);
-        pin_table(&ctx, "t", &["x", "g10", "g1000", "g1000000"]).await.unwrap();
+        pin_table(&ctx, "t", &["x", "g10", "g1000", "g1000000"])
+            .await
+            .unwrap();
         for (group, groups) in groups {
-            let percentiles: Vec<_> = (1..100).map(|percent| (f64::from(percent) / 100.0).to_string()).collect();
+            let percentiles: Vec<_> = (1..100)
+                .map(|percent| (f64::from(percent) / 100.0).to_string())
+                .collect();
             for (name, ranks) in [("3", "0.1, 0.5, 0.9"), ("99", &percentiles.join(", "))] {
                 // Long, and no more than the other cases tell.
                 if name == "99" && groups != 1000 || groups != 1000 && !matches!(data, Data::Uniform) {

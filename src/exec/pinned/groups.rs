@@ -70,7 +70,10 @@ impl PinnedGroups {
             for (index, start) in segments.starts.iter().enumerate() {
                 let plan = plans.of(segments.length(index));
                 if index == 0 {
-                    let ranks = plan.ranks.len().max(plans.asks().iter().map(|ask| ask.quantiles.len()).sum());
+                    let ranks = plan
+                        .ranks
+                        .len()
+                        .max(plans.asks().iter().map(|ask| ask.quantiles.len()).sum());
                     memory.try_grow(segments.starts.len() * (GROUP_BYTES + ranks * KEY_BYTES))?;
                 }
                 places.extend(plan.ranks.iter().map(|rank| start + rank - 1));

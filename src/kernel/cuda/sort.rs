@@ -256,9 +256,7 @@ impl<'a> RecordSort<'a> {
         let mut wanted = self.card.allocate(size_of_val(places), self.limit)?;
         wanted.fill(bytemuck::cast_slice(places))?;
         report.bytes_to_card += wanted.len() as u64;
-        let picked = self
-            .card
-            .allocate(places.len() * self.record_bytes, self.limit)?;
+        let picked = self.card.allocate(places.len() * self.record_bytes, self.limit)?;
         self.argument.places = wanted.address();
         self.argument.picked = picked.address();
         self.argument.picks = places.len() as u64;
@@ -321,6 +319,9 @@ mod tests {
         };
         let lengths: Vec<_> = (0..3).map(|index| segments.length(index)).collect();
         assert_eq!(lengths, [5, 1, 4]);
-        assert_eq!(numbers(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]), [1, 256]);
+        assert_eq!(
+            numbers(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]),
+            [1, 256]
+        );
     }
 }
