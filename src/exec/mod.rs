@@ -14,6 +14,8 @@
 mod aggregate;
 mod grouped;
 #[cfg(feature = "cuda")]
+mod on_card;
+#[cfg(feature = "cuda")]
 mod pinned;
 mod quantiles;
 mod room;
@@ -26,6 +28,8 @@ mod values;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;
+#[cfg(feature = "cuda")]
+pub(crate) use on_card::CardChoice;
 #[cfg(feature = "cuda")]
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]

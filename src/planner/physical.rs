@@ -82,6 +82,11 @@ pub(super) fn quantiles_exec(
     let schema = Arc::clone(node.schema().inner());
     if group.is_empty() {
         let exec = QuantilesExec::try_new(input, aggregates, strategy, schema)?;
+        #[cfg(feature = "cuda")]
+        let exec = match super::pinned::card_asked_for(session) {
+            Some(choice) => exec.on_card(choice),
+            None => exec,
+        };
         return Ok(Arc::new(exec));
     }
     let exec = GroupedQuantilesExec::try_new(input, group, aggregates, schema)?;

@@ -22,7 +22,7 @@ use super::physical::quantiles_alone;
 use super::predicate::predicate;
 use super::rewrite::aggregate_call;
 use crate::config::{DeviceChoice, QuantilesOptions};
-use crate::exec::{PinnedExec, PinnedGroups, PinnedQuantiles, PinnedSource, PinnedWork, QuantilesCall};
+use crate::exec::{CardChoice, PinnedExec, PinnedGroups, PinnedQuantiles, PinnedSource, PinnedWork, QuantilesCall};
 use crate::kernel::cuda::Predicate;
 use crate::pinned::{PinnedTable, PinnedTables, full_name};
 use crate::select::StrategyName;
@@ -114,10 +114,8 @@ pub(super) async fn quantiles_on_card(
     node: &QuantilesNode,
     session: &dyn Session,
 ) -> Result<Option<PinnedExec>> {
-    // Another strategy than the card's was asked for by name.
-    let strategies = [StrategyName::Auto, StrategyName::SampleSelect];
-    let strategy = QuantilesOptions::of(session.config_options()).strategy;
-    if node.group_expr().is_empty() && !strategies.contains(&strategy) {
+    let options = QuantilesOptions::of(session.config_options());
+    if node.group_expr().is_empty() && !has_cards_strategy(&options) {
         return Ok(None);
     }
     let Some(resident) = Resident::below(node.input(), session).await? else {
@@ -144,6 +142,23 @@ pub(super) async fn quantiles_on_card(
         let work = Arc::new(PinnedGroups::new(groups, filter, calls));
         resident.exec(work, schema)
     }))
+}
+
+/// Whether no other strategy than the card's was asked for by name.
+fn has_cards_strategy(options: &QuantilesOptions) -> bool {
+    [StrategyName::Auto, StrategyName::SampleSelect].contains(&options.strategy)
+}
+
+/// The card that values are to be sent to as they are read: only one that was asked for by name.
+pub(super) fn card_asked_for(session: &dyn Session) -> Option<CardChoice> {
+    let options = QuantilesOptions::of(session.config_options());
+    match options.device {
+        DeviceChoice::Cuda(ordinal) if has_cards_strategy(&options) => Some(CardChoice {
+            ordinal: ordinal.unwrap_or(0),
+            limit: options.cuda_memory_limit,
+        }),
+        _ => None,
+    }
 }
 
 /// A call over a pinned column, with the place of its values.

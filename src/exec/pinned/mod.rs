@@ -30,6 +30,7 @@ use datafusion::physical_plan::{
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
+use super::on_card::record;
 use super::quantiles::comma_separated;
 use crate::kernel::cuda::source::Words;
 use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask, Selection};
@@ -269,27 +270,8 @@ impl PinnedExec {
             masks: Vec::new(),
         };
         let batch = self.work.batch(&mut on, &self.schema)?;
-        self.record(&on.report);
+        record(&on.report, &self.metrics);
         Ok(batch)
-    }
-
-    fn record(&self, report: &Report) {
-        let count = |name: &'static str, n: usize| MetricBuilder::new(&self.metrics).counter(name, 0).add(n);
-        count("kernels", report.kernels);
-        count("bytes_read", report.bytes_read as usize);
-        count("bytes_to_card", report.bytes_to_card as usize);
-        count("bytes_from_card", report.bytes_from_card as usize);
-        count("second_reads", report.second_reads);
-        count("deepened", report.deepened);
-        let time = |name: String, time| {
-            MetricBuilder::new(&self.metrics)
-                .subset_time(name, 0)
-                .add_duration(time)
-        };
-        time("card_time".to_owned(), report.card_time);
-        for (kernel, elapsed) in &report.kernel_times {
-            time(format!("{kernel}_time"), *elapsed);
-        }
     }
 
     /// The rows of the card, or of the CPU where the card fails and that is allowed.

@@ -6,13 +6,11 @@ use datafusion::common::{Result, internal_err};
 
 use super::{OnCard, PinnedSource, PinnedWork};
 use crate::exec::aggregate::{Aggregates, ExecAggregate, Output, QuantilesCall};
+use crate::exec::on_card::STRATEGY;
 use crate::exec::quantiles::comma_separated;
 use crate::exec::run::{Solved, answer};
 use crate::pinned::PinnedTable;
 use crate::select::{Ask, Solution, wanted_ranks};
-
-/// How ranks were found, for those who look at a solution.
-const STRATEGY: &str = "sample_select on the card";
 
 /// Calls over pinned columns, one output column for each.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryPool, MemoryReservation, UnboundedMemoryPool,
 };
 
-use super::buffer::{DeviceBuffer, Upload};
+use super::buffer::{DeviceBuffer, Upload, joined};
 use super::device::{Card, locked};
 use super::select::Shape;
 use super::source::{Words, storage_bytes};
@@ -211,27 +211,68 @@ impl ColumnUpload {
         Ok(())
     }
 
+    /// Type of the values.
+    pub(crate) fn data_type(&self) -> &DataType {
+        &self.data_type
+    }
+
+    /// Values that are not NULL.
+    pub(crate) fn valid(&self) -> u64 {
+        self.rows - self.nulls
+    }
+
     /// The column, all of it on the card.
     ///
     /// # Errors
     /// As [`Self::append`].
     pub(crate) fn finish(self) -> Result<DeviceColumn> {
-        let values = self.values.finish()?;
-        let validity = match self.validity {
+        Self::joined(vec![self])
+    }
+
+    /// The rows of all `parts`, of one type and card, as one column.
+    ///
+    /// # Errors
+    /// As [`Self::append`]; an internal error for no parts.
+    pub(crate) fn joined(parts: Vec<Self>) -> Result<DeviceColumn> {
+        let Some(first) = parts.first() else {
+            return internal_err!("a column of no parts");
+        };
+        let (card, data_type) = (Arc::clone(&first.card), first.data_type.clone());
+        let (value_bytes, limit) = (first.value_bytes, first.limit);
+        let rows: u64 = parts.iter().map(|part| part.rows).sum();
+        let nulls: u64 = parts.iter().map(|part| part.nulls).sum();
+        let reservation = first.reservation.new_empty();
+        let mut validity = None;
+        if nulls > 0 {
+            reservation.try_resize(rows as usize / 8)?;
+            validity = Some(BooleanBufferBuilder::new(rows as usize));
+        }
+        let mut pieces = Vec::new();
+        for part in parts {
+            if let Some(bits) = &mut validity {
+                match part.validity {
+                    Some(mut own) => bits.append_buffer(&own.finish()),
+                    None => bits.append_n(part.rows as usize, true),
+                }
+            }
+            pieces.extend(part.values.finish()?);
+        }
+        let values = joined(&card, limit, pieces)?;
+        let validity = match validity {
             None => None,
             Some(mut bits) => {
                 let bits = bits.finish();
-                let mut buffer = self.card.allocate(bits.inner().len(), self.limit)?;
+                let mut buffer = card.allocate(bits.inner().len(), limit)?;
                 buffer.fill(bits.inner().as_slice())?;
                 Some(buffer)
             }
         };
         Ok(DeviceColumn {
-            card: self.card,
-            data_type: self.data_type,
-            value_bytes: self.value_bytes,
-            rows: self.rows,
-            nulls: self.nulls,
+            card,
+            data_type,
+            value_bytes,
+            rows,
+            nulls,
             values,
             validity,
             ranges: Mutex::default(),
