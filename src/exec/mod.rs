@@ -38,6 +38,8 @@ pub(crate) use pinned::{
     PlanFallback,
 };
 pub use quantiles::QuantilesExec;
+#[cfg(feature = "cuda")]
+pub(crate) use scan::in_order;
 #[cfg(feature = "parquet")]
 pub use top::LateFetchExec;
 pub use top::TopKByExec;

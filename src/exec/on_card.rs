@@ -85,9 +85,7 @@ pub(super) fn send(
     values: &ArrayRef,
     passed: Option<&BooleanArray>,
 ) -> Result<()> {
-    let filtered = passed
-        .map(|passed| filter(values.as_ref(), passed))
-        .transpose()?;
+    let filtered = passed.map(|passed| filter(values.as_ref(), passed)).transpose()?;
     let values = filtered.as_ref().unwrap_or(values);
     match values.data_type() == upload.data_type() {
         true => upload.append(values.as_ref()),

@@ -119,7 +119,11 @@ impl QuantilesExec {
     /// The card, and what is sent there.
     #[cfg(feature = "cuda")]
     fn fmt_card(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let sent = self.aggregates.columns.iter().filter(|column| is_for_card(column));
+        let sent = self
+            .aggregates
+            .columns
+            .iter()
+            .filter(|column| is_for_card(column));
         match &self.card {
             Some(card) => write!(f, ", device={card}, on_card=[{}]", comma_separated(sent)),
             None => Ok(()),

@@ -31,7 +31,7 @@ pub(super) const YIELD: Duration = Duration::from_millis(10);
 
 /// What a task for each partition gives, in the order of partitions, so that merging is reproducible. The first error ends
 /// the others.
-pub(super) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, Result<T>)>) -> Result<Vec<T>> {
+pub(crate) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, Result<T>)>) -> Result<Vec<T>> {
     let mut done = Vec::with_capacity(tasks.len());
     while let Some(joined) = tasks.join_next().await {
         match joined {

@@ -140,7 +140,8 @@ fn tables_of(ctx: &SessionContext) -> Result<Arc<PinnedTables>> {
 /// `cuda`. A table that is pinned already is replaced when all is read; until then it answers queries, and both take
 /// memory: unpin it first where that is too much.
 ///
-/// Cost: one read of the columns, and their copy to the card through page-locked memory.
+/// Cost: one read of the columns, partitions in parallel, and their copies to the card through page-locked memory; on the card
+/// they take twice their size while the last of them is put together.
 ///
 /// # Errors
 /// A planning error for a table or column that does not exist, a column that is named twice or whose values have no

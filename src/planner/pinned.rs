@@ -22,7 +22,9 @@ use super::physical::quantiles_alone;
 use super::predicate::predicate;
 use super::rewrite::aggregate_call;
 use crate::config::{DeviceChoice, QuantilesOptions};
-use crate::exec::{CardChoice, PinnedExec, PinnedGroups, PinnedQuantiles, PinnedSource, PinnedWork, QuantilesCall};
+use crate::exec::{
+    CardChoice, PinnedExec, PinnedGroups, PinnedQuantiles, PinnedSource, PinnedWork, QuantilesCall,
+};
 use crate::kernel::cuda::Predicate;
 use crate::pinned::{PinnedTable, PinnedTables, full_name};
 use crate::select::StrategyName;

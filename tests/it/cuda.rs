@@ -504,8 +504,9 @@ async fn pinned_tables_are_snapshots() {
     );
     set(&ctx, "device", "cpu").await;
     assert_eq!(row(&ctx, ask).await, "[0, 5000]");
+    // A card that is not there, and that the table itself would be sent to.
     set(&ctx, "device", "cuda:7").await;
-    assert_eq!(row(&ctx, ask).await, "[0, 5000]");
+    assert!(error(&ctx, ask).await.contains("there is no card cuda:7"));
     set(&ctx, "device", "auto").await;
     // Another table of the name and schema; of another schema; of no schema at all.
     run(&ctx, "DROP TABLE s").await;

@@ -218,6 +218,61 @@ async fn quantiles_of_pinned_columns() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement"]
+async fn streamed_columns() {
+    println!(
+        "| rows | type | ranks | planning | execution | GB/s | of it kernels | CPU: execution | ratio |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    for (data_type, log) in [
+        (DataType::Float64, 28),
+        (DataType::Float32, 28),
+        (DataType::Int64, 27),
+    ] {
+        let ctx = session(PARTITIONS);
+        table(&ctx, &data_type, Data::Uniform, 1 << log);
+        let bytes = f64::from(1 << log) * data_type.primitive_width().unwrap() as f64;
+        for (name, sql) in [
+            ("1", "SELECT exact_quantiles(x, 0.5) FROM t"),
+            (
+                "9",
+                "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]) FROM t",
+            ),
+        ] {
+            query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
+            let (on_card, answer) = timed(&ctx, sql, 5).await;
+            query(&ctx, "SET quantiles.device = 'cpu'").await.unwrap();
+            let (on_cpu, expected) = timed(&ctx, sql, 3).await;
+            assert!(
+                answer.column(0).to_data() == expected.column(0).to_data(),
+                "{data_type}: {answer:?}"
+            );
+            println!(
+                "| 2^{log} | {data_type} | {name} | {:.2} | {:.1} | {:.1} | {:.2} | {:.1} | {:.1} |",
+                on_card[0],
+                on_card[1],
+                bytes / on_card[1] / 1e6,
+                on_card[2],
+                on_cpu[1],
+                on_cpu[1] / on_card[1]
+            );
+        }
+        for _ in 0..2 {
+            let start = Instant::now();
+            query(&ctx, "SET quantiles.device = 'auto'").await.unwrap();
+            pin_table(&ctx, "t", &["x"]).await.unwrap();
+            let pinned = start.elapsed().as_secs_f64();
+            println!(
+                "PIN TABLE: {:.0} ms, {:.1} GB/s",
+                pinned * 1e3,
+                bytes / pinned / 1e9
+            );
+            unpin_table(&ctx, "t").unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
 async fn groups_of_pinned_columns() {
     println!(
         "| rows | values | groups | ranks | planning | execution | of it kernels | CPU: all, once | ratio |"

@@ -15,6 +15,8 @@ mod cuda_kernels;
 #[cfg(feature = "cuda")]
 mod cuda_speed;
 #[cfg(feature = "cuda")]
+mod cuda_stream;
+#[cfg(feature = "cuda")]
 mod cuda_topk;
 mod embedding;
 mod exec;
