@@ -300,7 +300,7 @@ async fn groups_of_pinned_columns() {
                 .collect();
             for (name, ranks) in [("3", "0.1, 0.5, 0.9"), ("99", &percentiles.join(", "))] {
                 // Long, and no more than the other cases tell.
-                if name == "99" && groups != 1000 || groups != 1000 && !matches!(data, Data::Uniform) {
+                if groups != 1000 && (name == "99" || !matches!(data, Data::Uniform)) {
                     continue;
                 }
                 let sql = format!("SELECT {group}, exact_quantiles(x, [{ranks}]) FROM t GROUP BY {group}");

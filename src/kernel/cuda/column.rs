@@ -15,6 +15,9 @@ use super::select::Shape;
 use super::source::{Words, storage_bytes};
 use crate::key::{KeyBits, KeySpec};
 
+/// The least and the greatest key of a column; `None`: it has no values.
+pub(super) type KeyRange = Option<(KeyBits, KeyBits)>;
+
 /// Values of one type in device memory, with a bitmap where some are NULL.
 #[derive(Debug)]
 pub struct DeviceColumn {
@@ -26,8 +29,8 @@ pub struct DeviceColumn {
     nulls: u64,
     values: Option<DeviceBuffer>,
     validity: Option<DeviceBuffer>,
-    /// Least and greatest keys that were asked for; none of a column without values.
-    ranges: Mutex<Vec<(Words, Option<(KeyBits, KeyBits)>)>>,
+    /// Those that were asked for.
+    ranges: Mutex<Vec<(Words, KeyRange)>>,
 }
 
 impl DeviceColumn {
@@ -92,13 +95,13 @@ impl DeviceColumn {
     }
 
     /// The range of its keys, if it was found before.
-    pub(super) fn known_range(&self, words: Words) -> Option<Option<(KeyBits, KeyBits)>> {
+    pub(super) fn known_range(&self, words: Words) -> Option<KeyRange> {
         let ranges = locked(&self.ranges);
         let known = ranges.iter().find(|(other, _)| *other == words);
         known.map(|(_, range)| *range)
     }
 
-    pub(super) fn remember_range(&self, words: Words, range: Option<(KeyBits, KeyBits)>) {
+    pub(super) fn remember_range(&self, words: Words, range: KeyRange) {
         locked(&self.ranges).push((words, range));
     }
 

@@ -15,7 +15,7 @@ use datafusion::arrow::buffer::NullBuffer;
 use datafusion::common::{Result, internal_err, resources_err};
 
 use super::buffer::DeviceBuffer;
-use super::column::DeviceColumn;
+use super::column::{DeviceColumn, KeyRange};
 use super::device::Card;
 use super::select::Selection;
 use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
@@ -417,13 +417,13 @@ fn launch(
     unsafe { launch.run(card, argument) }
 }
 
-/// The least and the greatest key of a column, which remembers them; `None`: it has no values. Waits for the card.
+/// The range of a column's keys, which it remembers. Waits for the card.
 fn key_range(
     column: &DeviceColumn,
     words: Words,
     limit: Option<u64>,
     report: &mut Report,
-) -> Result<Option<(KeyBits, KeyBits)>> {
+) -> Result<KeyRange> {
     if let Some(range) = column.known_range(words) {
         return Ok(range);
     }
