@@ -33,7 +33,8 @@ pub const OPTIONS: &[OptionInfo] = &[
     OptionInfo {
         name: "quantiles.device",
         default: "auto",
-        doc: "Where quantiles of pinned columns are selected: auto, cpu, cuda or cuda:N. All give the same answer.",
+        doc: "Where quantiles are selected: auto (pinned columns on their card, others on the CPU), cpu, cuda or cuda:N (other \
+              columns are sent there as they are read). All give the same answer.",
     },
     OptionInfo {
         name: "quantiles.replace_builtins",
@@ -73,7 +74,8 @@ pub const OPTIONS: &[OptionInfo] = &[
 pub struct QuantilesOptions {
     /// `quantiles.cuda_memory_limit`: most bytes of a card's memory that this crate holds; `None`: what there is.
     pub cuda_memory_limit: Option<u64>,
-    /// `quantiles.device`: where quantiles and best rows of pinned columns are selected.
+    /// `quantiles.device`: where quantiles are selected, and best rows of pinned columns. `auto` asks a card for what is pinned
+    /// there: all else comes at the speed of decoding, or of the host's memory, which the CPU keeps up with.
     pub device: DeviceChoice,
     /// `quantiles.replace_builtins`: whether DataFusion's `median` and `percentile_cont` run through this crate, with
     /// their own answers and types.

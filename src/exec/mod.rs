@@ -14,6 +14,8 @@
 mod aggregate;
 mod grouped;
 #[cfg(feature = "cuda")]
+mod on_card;
+#[cfg(feature = "cuda")]
 mod pinned;
 mod quantiles;
 mod room;
@@ -27,10 +29,17 @@ mod values;
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;
 #[cfg(feature = "cuda")]
+pub(crate) use on_card::CardChoice;
+#[cfg(feature = "cuda")]
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
-pub(crate) use pinned::{PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall, PinnedWork};
+pub(crate) use pinned::{
+    PinnedGroups, PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall, PinnedWork,
+    PlanFallback,
+};
 pub use quantiles::QuantilesExec;
+#[cfg(feature = "cuda")]
+pub(crate) use scan::in_order;
 #[cfg(feature = "parquet")]
 pub use top::LateFetchExec;
 pub use top::TopKByExec;

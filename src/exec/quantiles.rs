@@ -18,6 +18,8 @@ use datafusion::physical_plan::{
 };
 
 use super::aggregate::{Aggregates, ExecAggregate};
+#[cfg(feature = "cuda")]
+use super::on_card::{CardChoice, is_for_card};
 use super::run::{Run, RunMetrics};
 use super::values::ValueSolver;
 use crate::select::StrategyName;
@@ -34,11 +36,15 @@ use crate::select::StrategyName;
 /// disk manager is disabled, or a few hundred KiB a partition are more than there is, the query ends with
 /// `ResourcesExhausted`. A value of variable width must fit in memory, and the answers do.
 ///
+/// With `quantiles.device = 'cuda'` columns of fixed-width types go to the memory of a card as they are read, and are selected
+/// there; `EXPLAIN` names them (`on_card`). They take no host memory but some page-locked MB for each partition, and twice their
+/// size on the card; there is no spilling: where that memory ends, the query does.
+///
 /// Metrics: `input_rows`, `values_kept`, `bytes_held` (in memory after the scan), `spill_count` (files),
 /// `spilled_bytes`, `rounds`, `candidates_after_round_<i>`, `scan_time` (processor time), `select_time` (elapsed) and its
 /// parts `sample_time`, `count_time` and `extract_time`, and a counter `strategy_<name>` for each column that was
 /// selected so. For types of variable width also `levels` of prefixes and `refined_values`, those that had to be looked
-/// at again behind a prefix.
+/// at again behind a prefix. For a card those of [`PinnedExec`](super::PinnedExec).
 #[derive(Debug, Clone)]
 pub struct QuantilesExec {
     input: Arc<dyn ExecutionPlan>,
@@ -47,6 +53,8 @@ pub struct QuantilesExec {
     schema: SchemaRef,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
+    #[cfg(feature = "cuda")]
+    card: Option<CardChoice>,
 }
 
 impl QuantilesExec {
@@ -94,7 +102,37 @@ impl QuantilesExec {
             schema,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
+            #[cfg(feature = "cuda")]
+            card: None,
         }
+    }
+
+    /// The same, which sends columns that a card can select there as they are read.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn on_card(mut self, choice: CardChoice) -> Self {
+        if self.aggregates.columns.iter().any(is_for_card) {
+            self.card = Some(choice);
+        }
+        self
+    }
+
+    /// The card, and what is sent there.
+    #[cfg(feature = "cuda")]
+    fn fmt_card(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let sent = self
+            .aggregates
+            .columns
+            .iter()
+            .filter(|column| is_for_card(column));
+        match &self.card {
+            Some(card) => write!(f, ", device={card}, on_card=[{}]", comma_separated(sent)),
+            None => Ok(()),
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn fmt_card(&self, _f: &mut fmt::Formatter) -> fmt::Result {
+        Ok(())
     }
 
     /// How it selects; `auto` decides when the number of values is known.
@@ -106,12 +144,14 @@ impl QuantilesExec {
         let (Some(input), true) = (children.pop(), children.is_empty()) else {
             return internal_err!("QuantilesExec has one input");
         };
-        Ok(Arc::new(Self::over(
-            input,
-            Arc::clone(&self.aggregates),
-            self.strategy,
-            Arc::clone(&self.schema),
-        )))
+        let (aggregates, schema) = (Arc::clone(&self.aggregates), Arc::clone(&self.schema));
+        let exec = Self::over(input, aggregates, self.strategy, schema);
+        #[cfg(feature = "cuda")]
+        let exec = Self {
+            card: self.card.clone(),
+            ..exec
+        };
+        Ok(Arc::new(exec))
     }
 }
 
@@ -127,11 +167,9 @@ impl DisplayAs for QuantilesExec {
         let plain = comma_separated(self.aggregates.plain.iter());
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(
-                    f,
-                    "QuantilesExec: strategy={}, columns=[{columns}], calls=[{calls}]",
-                    self.strategy
-                )?;
+                write!(f, "QuantilesExec: strategy={}", self.strategy)?;
+                self.fmt_card(f)?;
+                write!(f, ", columns=[{columns}], calls=[{calls}]")?;
                 if !plain.is_empty() {
                     write!(f, ", plain=[{plain}]")?;
                 }
@@ -206,6 +244,8 @@ impl ExecutionPlan for QuantilesExec {
             schema: Arc::clone(&self.schema),
             solver: ValueSolver::new(self.strategy, memory, &context),
             metrics: RunMetrics::new(&self.metrics),
+            #[cfg(feature = "cuda")]
+            card: self.card.clone(),
         };
         let baseline = run.metrics.baseline.clone();
         let answer = async move { run.batch(streams).await.record_output(&baseline) };

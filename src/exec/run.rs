@@ -15,6 +15,8 @@ use datafusion::physical_plan::metrics::{
 };
 
 use super::aggregate::{Aggregates, KeyColumn, Output, QuantilesCall};
+#[cfg(feature = "cuda")]
+use super::on_card::{self, CardChoice, ToCard, is_for_card};
 use super::room::{Columns, Wanting, make_room};
 use super::scan::{Kept, PartitionScan, in_order};
 use super::values::ValueSolver;
@@ -111,6 +113,9 @@ pub(super) struct Run {
     pub(super) schema: SchemaRef,
     pub(super) solver: ValueSolver,
     pub(super) metrics: RunMetrics,
+    /// Where columns are selected that a card can.
+    #[cfg(feature = "cuda")]
+    pub(super) card: Option<CardChoice>,
 }
 
 impl Run {
@@ -151,6 +156,13 @@ impl Run {
 
     /// All partitions at once, in a task each. Results in the order of partitions, so that merging is reproducible.
     async fn scan(&self, streams: Vec<SendableRecordBatchStream>) -> Result<Vec<PartitionScan>> {
+        #[cfg(feature = "cuda")]
+        let to_card = match &self.card {
+            Some(choice) if self.aggregates.columns.iter().any(is_for_card) => {
+                Some(ToCard::open(choice).await?)
+            }
+            _ => None,
+        };
         let mut tasks = JoinSet::new();
         for (partition, stream) in streams.into_iter().enumerate() {
             let scan = PartitionScan::try_new(
@@ -163,6 +175,11 @@ impl Run {
                     self.metrics.baseline.elapsed_compute().clone(),
                 ],
             )?;
+            #[cfg(feature = "cuda")]
+            let scan = match &to_card {
+                Some(to) => scan.onto_card(to)?,
+                None => scan,
+            };
             tasks.spawn(async move { (partition, scan.read(stream).await) });
         }
         in_order(tasks).await
@@ -177,6 +194,10 @@ impl Run {
 
     /// Rounds over a column of keys, for all the calls that share it. What was kept of the others comes back.
     async fn solve_keys(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
+        #[cfg(feature = "cuda")]
+        if columns[column].iter().any(|kept| matches!(kept, Kept::Card(_))) {
+            return self.solve_on_card(column, columns).await;
+        }
         let KeyColumn {
             spec,
             distinct,
@@ -203,7 +224,7 @@ impl Run {
         let own = std::mem::take(&mut columns[column]);
         let lanes = own.into_iter().filter_map(|kept| match kept {
             Kept::Keys(lane) => Some(lane),
-            Kept::Bytes(..) => None,
+            _ => None,
         });
         // Dropping the shards, be it with this future, stops their kernels: a flag for each column.
         let mut shards = LocalShards::new(width, lanes.collect(), plan.threads, Stop::default())
@@ -215,6 +236,23 @@ impl Run {
             None => solve(&mut shards, solver.strategy, &asks).await?,
         };
         self.metrics.record(&solution);
+        Ok((columns, Solved::Keys(solution)))
+    }
+
+    /// The same on the card that the column was sent to.
+    #[cfg(feature = "cuda")]
+    async fn solve_on_card(&self, column: usize, mut columns: Columns) -> Result<(Columns, Solved)> {
+        let uploads = std::mem::take(&mut columns[column]).into_iter();
+        let uploads = uploads.filter_map(|kept| match kept {
+            Kept::Card(upload) => Some(*upload),
+            _ => None,
+        });
+        let spec = self.aggregates.columns[column].spec.clone();
+        let asks = self.asks(column).into_iter().cloned().collect();
+        let limit = self.card.as_ref().and_then(|card| card.limit);
+        let (solution, report) = on_card::solve(uploads.collect(), spec, asks, limit).await?;
+        self.metrics.record(&solution);
+        on_card::record(&report, &self.metrics.set);
         Ok((columns, Solved::Keys(solution)))
     }
 

@@ -18,6 +18,10 @@ use datafusion::physical_plan::metrics::{Count, Time};
 use futures::StreamExt;
 
 use super::aggregate::{Aggregates, KeyColumn, PlainAggregate};
+#[cfg(feature = "cuda")]
+use super::on_card::{ToCard, is_for_card, send};
+#[cfg(feature = "cuda")]
+use crate::kernel::cuda::ColumnUpload;
 use crate::kernel::values::Values;
 use crate::kernel::{Backend, CpuBackend, Lane, Stop, may_fail};
 use crate::key::ByteSpec;
@@ -27,7 +31,7 @@ pub(super) const YIELD: Duration = Duration::from_millis(10);
 
 /// What a task for each partition gives, in the order of partitions, so that merging is reproducible. The first error ends
 /// the others.
-pub(super) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, Result<T>)>) -> Result<Vec<T>> {
+pub(crate) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, Result<T>)>) -> Result<Vec<T>> {
     let mut done = Vec::with_capacity(tasks.len());
     while let Some(joined) = tasks.join_next().await {
         match joined {
@@ -46,6 +50,9 @@ pub(super) enum Kept {
     Keys(Box<dyn Lane>),
     /// As bytes.
     Bytes(ByteSpec, Box<Values>),
+    /// On a card.
+    #[cfg(feature = "cuda")]
+    Card(Box<ColumnUpload>),
 }
 
 impl Kept {
@@ -63,6 +70,8 @@ impl Kept {
         match self {
             Kept::Keys(lane) => lane.append(values, filter),
             Kept::Bytes(spec, kept) => kept.append(spec, values, filter).map(drop),
+            #[cfg(feature = "cuda")]
+            Kept::Card(upload) => send(upload, values, filter),
         }
     }
 
@@ -70,6 +79,8 @@ impl Kept {
         match self {
             Kept::Keys(lane) => lane.len(),
             Kept::Bytes(_, values) => values.len(),
+            #[cfg(feature = "cuda")]
+            Kept::Card(upload) => upload.valid(),
         }
     }
 
@@ -77,6 +88,8 @@ impl Kept {
         match self {
             Kept::Keys(lane) => lane.held_bytes(),
             Kept::Bytes(_, values) => values.held_bytes(),
+            #[cfg(feature = "cuda")]
+            Kept::Card(_) => 0,
         }
     }
 
@@ -85,6 +98,8 @@ impl Kept {
         match self {
             Kept::Keys(_) => 0,
             Kept::Bytes(_, values) => values.reading_bytes(),
+            #[cfg(feature = "cuda")]
+            Kept::Card(_) => 0,
         }
     }
 
@@ -93,6 +108,8 @@ impl Kept {
         match self {
             Kept::Keys(_) => 0,
             Kept::Bytes(_, values) => values.seal(),
+            #[cfg(feature = "cuda")]
+            Kept::Card(_) => 0,
         }
     }
 
@@ -101,6 +118,8 @@ impl Kept {
         match self {
             Kept::Keys(lane) => lane.spill(bytes, stop),
             Kept::Bytes(_, values) => values.spill(bytes, stop),
+            #[cfg(feature = "cuda")]
+            Kept::Card(_) => Ok(0),
         }
     }
 }
@@ -146,6 +165,17 @@ impl PartitionScan {
             rows,
             times,
         })
+    }
+
+    /// The same, sending what a card can select to that card.
+    #[cfg(feature = "cuda")]
+    pub(super) fn onto_card(mut self, to: &ToCard) -> Result<Self> {
+        for (column, kept) in self.columns.iter().zip(&mut self.kept) {
+            if is_for_card(column) {
+                *kept = Kept::Card(Box::new(to.column(column, self.reservation.new_empty())?));
+            }
+        }
+        Ok(self)
     }
 
     /// Reads the whole partition.

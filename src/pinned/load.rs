@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{DataFusionError, Result, TableReference, plan_err};
+use datafusion::common::runtime::{JoinSet, SpawnedTask};
+use datafusion::common::{DataFusionError, Result, TableReference, internal_err, plan_err};
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
-use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream};
+use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream_partitioned};
 use datafusion::prelude::{Expr, SessionContext};
 use futures::StreamExt;
 use tokio::sync::mpsc;
 
 use super::{PinnedColumn, PinnedTable};
+use crate::exec::in_order;
 use crate::kernel::cuda::{Card, ColumnUpload, DeviceColumn};
 
-/// Batches that wait for their copy.
+/// Batches of a partition that wait for their copy.
 const WAITING: usize = 4;
 
 /// Reads `columns` of `table` to the card `ordinal`.
@@ -47,25 +49,31 @@ pub(super) async fn load(
         .map(|field| field.data_type().clone())
         .collect();
     let task = ctx.task_ctx();
+    let lanes = task.session_config().target_partitions().max(1);
     let memory = MemoryConsumer::new("PIN TABLE").register(task.memory_pool());
-    let (sender, batches) = mpsc::channel::<RecordBatch>(WAITING);
-    // Calls into the driver wait: not on a thread of the runtime.
-    let copying = SpawnedTask::spawn_blocking(move || copy(batches, &types, ordinal, limit, &memory));
-    let read = async move {
-        let mut stream = execute_stream(Arc::clone(&plan), task)?;
-        while let Some(batch) = stream.next().await {
-            let batch = batch?;
-            if batch.num_rows() > 0 && sender.send(batch).await.is_err() {
-                // The copying ended: its error is the reason.
-                return Ok(());
-            }
+    let mut shares: Vec<Vec<_>> = Vec::new();
+    for (number, stream) in execute_stream_partitioned(plan, task)?.into_iter().enumerate() {
+        match shares.get_mut(number % lanes) {
+            Some(share) => share.push(stream),
+            None => shares.push(vec![stream]),
         }
-        sender.send(RecordBatch::new_empty(plan.schema())).await.ok();
-        Ok::<_, DataFusionError>(())
+    }
+    if shares.is_empty() {
+        shares.push(Vec::new());
+    }
+    let target = Target {
+        types: types.into(),
+        ordinal,
+        limit,
     };
-    let (read, copied) = futures::future::join(read, copying.join()).await;
-    read?;
-    let copied = copied.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
+    let mut tasks = JoinSet::new();
+    for (number, share) in shares.into_iter().enumerate() {
+        let (target, memory) = (target.clone(), memory.new_empty());
+        tasks.spawn(async move { (number, target.read(share, memory).await) });
+    }
+    let parts = in_order(tasks).await?;
+    let joined = SpawnedTask::spawn_blocking(move || join(parts)).join().await;
+    let copied = joined.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
     let columns = columns
         .iter()
         .zip(copied.columns)
@@ -83,40 +91,82 @@ pub(super) async fn load(
 }
 
 /// Columns on a card.
-struct Copied {
+struct Copied<C> {
     card: Arc<Card>,
     rows: u64,
-    columns: Vec<DeviceColumn>,
+    columns: Vec<C>,
 }
 
-/// Copies batches as they come, until one without rows ends them; if none does, what they come from failed, and the columns
-/// are worth nothing.
-fn copy(
-    mut batches: mpsc::Receiver<RecordBatch>,
-    types: &[DataType],
+/// What is copied, and where to.
+#[derive(Clone)]
+struct Target {
+    types: Arc<[DataType]>,
     ordinal: usize,
     limit: Option<u64>,
-    memory: &MemoryReservation,
-) -> Result<Copied> {
-    let card = Card::get(ordinal)?;
-    let upload = |data_type| ColumnUpload::try_new(&card, data_type, limit, memory.new_empty());
-    let mut uploads = types.iter().map(upload).collect::<Result<Vec<_>>>()?;
-    let (mut rows, mut complete) = (0, false);
-    while let Some(batch) = batches.blocking_recv() {
-        complete = batch.num_rows() == 0;
-        rows += batch.num_rows() as u64;
-        for (upload, array) in uploads.iter_mut().zip(batch.columns()) {
-            upload.append(array)?;
-        }
+}
+
+impl Target {
+    /// The rows of `streams`, one stream after the other.
+    async fn read(
+        self,
+        streams: Vec<SendableRecordBatchStream>,
+        memory: MemoryReservation,
+    ) -> Result<Copied<ColumnUpload>> {
+        let (sender, batches) = mpsc::channel::<RecordBatch>(WAITING);
+        // Calls into the driver wait: not on a thread of the runtime.
+        let copying = SpawnedTask::spawn_blocking(move || self.copy(batches, &memory));
+        let read = async move {
+            for mut stream in streams {
+                while let Some(batch) = stream.next().await {
+                    let batch = batch?;
+                    if batch.num_rows() > 0 && sender.send(batch).await.is_err() {
+                        // The copying ended: its error is the reason.
+                        return Ok(());
+                    }
+                }
+            }
+            Ok::<_, DataFusionError>(())
+        };
+        let (read, copied) = futures::future::join(read, copying.join()).await;
+        read?;
+        copied.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
     }
-    let columns = match complete {
-        true => uploads
-            .into_iter()
-            .map(ColumnUpload::finish)
-            .collect::<Result<Vec<_>>>()?,
-        false => Vec::new(),
+
+    /// Copies batches as they come, until there are no more; if what they come from failed, the copy is worth nothing.
+    fn copy(
+        &self,
+        mut batches: mpsc::Receiver<RecordBatch>,
+        memory: &MemoryReservation,
+    ) -> Result<Copied<ColumnUpload>> {
+        let card = Card::get(self.ordinal)?;
+        let upload = |data_type| ColumnUpload::try_new(&card, data_type, self.limit, memory.new_empty());
+        let mut columns = self.types.iter().map(upload).collect::<Result<Vec<_>>>()?;
+        let mut rows = 0;
+        while let Some(batch) = batches.blocking_recv() {
+            rows += batch.num_rows() as u64;
+            for (upload, array) in columns.iter_mut().zip(batch.columns()) {
+                upload.append(array)?;
+            }
+        }
+        Ok(Copied { card, rows, columns })
+    }
+}
+
+/// The rows of all parts as one, in the order of the parts, in every column.
+fn join(parts: Vec<Copied<ColumnUpload>>) -> Result<Copied<DeviceColumn>> {
+    let Some(card) = parts.first().map(|part| Arc::clone(&part.card)) else {
+        return internal_err!("a table of no parts");
     };
-    Ok(Copied { card, rows, columns })
+    let rows = parts.iter().map(|part| part.rows).sum();
+    let mut parts: Vec<_> = parts.into_iter().map(|part| part.columns.into_iter()).collect();
+    let mut columns = Vec::new();
+    loop {
+        let uploads: Vec<_> = parts.iter_mut().filter_map(Iterator::next).collect();
+        if uploads.is_empty() {
+            return Ok(Copied { card, rows, columns });
+        }
+        columns.push(ColumnUpload::joined(uploads)?);
+    }
 }
 
 /// The columns exist, once each, and can be on a card.

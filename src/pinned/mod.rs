@@ -9,7 +9,7 @@
 //! [`sql`] runs these statements and all others; [`pin_table`], [`unpin_table`] and [`pinned_tables`] are the same without
 //! SQL.
 //!
-//! On the card run ungrouped exact quantiles, ungrouped `topk_by`, `max_by` and `min_by`, and `ORDER BY` a column with a
+//! On the card run exact quantiles, by groups too, ungrouped `topk_by`, `max_by` and `min_by`, and `ORDER BY` a column with a
 //! `LIMIT`, where all columns that they name are pinned; `EXPLAIN` shows it.
 //!
 //! **What is pinned is a snapshot.** Such queries over pinned columns of that name answer as of the moment of pinning,
@@ -140,7 +140,8 @@ fn tables_of(ctx: &SessionContext) -> Result<Arc<PinnedTables>> {
 /// `cuda`. A table that is pinned already is replaced when all is read; until then it answers queries, and both take
 /// memory: unpin it first where that is too much.
 ///
-/// Cost: one read of the columns, and their copy to the card through page-locked memory.
+/// Cost: one read of the columns, partitions in parallel, and their copies to the card through page-locked memory; on the card
+/// they take twice their size while the last of them is put together.
 ///
 /// # Errors
 /// A planning error for a table or column that does not exist, a column that is named twice or whose values have no

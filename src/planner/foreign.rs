@@ -11,6 +11,8 @@ use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{Column, Result, TableReference};
 use datafusion::datasource::{TableType, provider_as_source};
+#[cfg(feature = "cuda")]
+use datafusion::logical_expr::Extension;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_expr::projection::ProjectionExpr;
@@ -19,22 +21,44 @@ use datafusion::physical_plan::{ExecutionPlan, expressions};
 
 use super::QuantilesNode;
 use super::physical::quantiles_exec;
-use super::query_planner::SharedQueryPlanner;
+use super::query_planner::{Rest, SharedQueryPlanner};
 
 /// Plans a rewritten plan with the help of `inner`.
 pub(super) async fn plan_with_inner(
     mut plan: LogicalPlan,
+    rest: &Arc<Rest>,
     inner: &SharedQueryPlanner,
     session: &dyn Session,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let mut number = 0;
     while let Some(node) = innermost(&plan)? {
-        let input = inner.create_physical_plan(node.input(), session).await?;
-        let exec = quantiles_exec(&node, input, session, &PhysicalPlanningContext::default()).await?;
+        let exec = planned(&node, rest, inner, session).await?;
         plan = replace_first(plan, &node, &scan_of(&node, exec, number)?)?;
         number += 1;
     }
     inner.create_physical_plan(&plan, session).await
+}
+
+/// The operator for `node`, on a card where it can be.
+async fn planned(
+    node: &QuantilesNode,
+    rest: &Arc<Rest>,
+    inner: &SharedQueryPlanner,
+    session: &dyn Session,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    #[cfg(feature = "cuda")]
+    {
+        let plan = LogicalPlan::Extension(Extension {
+            node: Arc::new(node.clone()),
+        });
+        if let Some(exec) = super::pinned_node::on_card(&plan, rest, session).await? {
+            return Ok(Arc::new(exec));
+        }
+    }
+    #[cfg(not(feature = "cuda"))]
+    let _ = rest;
+    let input = inner.create_physical_plan(node.input(), session).await?;
+    quantiles_exec(node, input, session, &PhysicalPlanningContext::default())
 }
 
 fn as_node(plan: &LogicalPlan) -> Option<&QuantilesNode> {

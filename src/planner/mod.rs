@@ -21,6 +21,8 @@ mod physical;
 #[cfg(feature = "cuda")]
 mod pinned;
 #[cfg(feature = "cuda")]
+mod pinned_node;
+#[cfg(feature = "cuda")]
 mod pinned_topk;
 #[cfg(feature = "cuda")]
 mod predicate;

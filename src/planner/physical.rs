@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::Session;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::expr::AggregateFunction;
@@ -37,6 +38,10 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         session: &dyn Session,
         planning: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        #[cfg(feature = "cuda")]
+        if let Some(node) = node.as_any().downcast_ref::<super::pinned_node::PinnedNode>() {
+            return Ok(Some(node.exec()));
+        }
         let [input] = physical_inputs else {
             return Ok(None);
         };
@@ -47,19 +52,10 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         if let Some(node) = node.as_any().downcast_ref::<TopKNode>() {
             return topk_exec(node, Arc::clone(input), session, planning).map(Some);
         }
-        #[cfg(feature = "cuda")]
-        if let Some(node) = node.as_any().downcast_ref::<super::pinned_topk::PinnedNode>() {
-            let ordinary = Arc::clone(input);
-            return super::pinned_topk::pinned_exec(node, ordinary, session)
-                .await
-                .map(Some);
-        }
         let Some(node) = node.as_any().downcast_ref::<QuantilesNode>() else {
             return Ok(None);
         };
-        quantiles_exec(node, Arc::clone(input), session, planning)
-            .await
-            .map(Some)
+        quantiles_exec(node, Arc::clone(input), session, planning).map(Some)
     }
 }
 
@@ -67,7 +63,7 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
 ///
 /// # Errors
 /// A planning error if a quantile is not a constant number in [0, 1].
-pub(super) async fn quantiles_exec(
+pub(super) fn quantiles_exec(
     node: &QuantilesNode,
     input: Arc<dyn ExecutionPlan>,
     session: &dyn Session,
@@ -75,7 +71,7 @@ pub(super) async fn quantiles_exec(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let lowering = Lowering {
         node,
-        input: &input,
+        input: input.schema(),
         session,
         planning,
     };
@@ -85,26 +81,56 @@ pub(super) async fn quantiles_exec(
     let group = node.group_expr().iter().map(|expr| lowering.expr(expr));
     let group = group.collect::<Result<Vec<_>>>()?;
     let schema = Arc::clone(node.schema().inner());
-    if !group.is_empty() {
-        return Ok(Arc::new(GroupedQuantilesExec::try_new(
-            input, group, aggregates, schema,
-        )?));
+    if group.is_empty() {
+        let exec = QuantilesExec::try_new(input, aggregates, strategy, schema)?;
+        #[cfg(feature = "cuda")]
+        let exec = match super::pinned::card_asked_for(session) {
+            Some(choice) => exec.on_card(choice),
+            None => exec,
+        };
+        return Ok(Arc::new(exec));
     }
-    #[cfg(feature = "cuda")]
-    let planned = aggregates.clone();
-    let ordinary: Arc<dyn ExecutionPlan> =
-        Arc::new(QuantilesExec::try_new(input, aggregates, strategy, schema)?);
-    #[cfg(feature = "cuda")]
-    if let Some(on_card) = super::pinned::on_card(node, &planned, &ordinary, session).await? {
-        return Ok(on_card);
+    let exec = GroupedQuantilesExec::try_new(input, group, aggregates, schema)?;
+    Ok(Arc::new(exec))
+}
+
+/// The aggregates of `node` if all are quantiles, over an input that is not planned.
+///
+/// # Errors
+/// A planning error if a quantile is not a constant number in [0, 1].
+#[cfg(feature = "cuda")]
+pub(super) fn quantiles_alone(
+    node: &QuantilesNode,
+    session: &dyn Session,
+) -> Result<Option<Vec<QuantilesCall>>> {
+    let lowering = Lowering {
+        node,
+        input: Arc::clone(node.input().schema().inner()),
+        session,
+        planning: &PhysicalPlanningContext::default(),
+    };
+    let is_grouped = !node.group_expr().is_empty();
+    let is_call = |expr: &Expr| {
+        aggregate_call(expr).is_some_and(|call| is_quantiles(call, is_grouped, node.input().schema()))
+    };
+    if !node.aggr_expr().iter().all(is_call) {
+        return Ok(None);
     }
-    Ok(ordinary)
+    let aggregates = node.aggr_expr().iter().map(|expr| lowering.aggregate(expr));
+    let calls = aggregates.map(|aggregate| {
+        Ok(match aggregate? {
+            ExecAggregate::Quantiles(call) => Some(call),
+            ExecAggregate::Plain(_) => None,
+        })
+    });
+    calls.collect()
 }
 
 /// Logical aggregates to physical ones, over one input.
 struct Lowering<'a> {
     node: &'a QuantilesNode,
-    input: &'a Arc<dyn ExecutionPlan>,
+    /// Of its input.
+    input: SchemaRef,
     session: &'a dyn Session,
     planning: &'a PhysicalPlanningContext,
 }
@@ -161,7 +187,7 @@ impl Lowering<'_> {
     fn call(&self, x: &Expr, call: &AggregateFunction, ask: Ask, is_list: bool) -> Result<QuantilesCall> {
         let filter = call.params.filter.as_ref().map(|filter| self.expr(filter));
         let argument = self.expr(x)?;
-        let data_type = argument.data_type(&self.input.schema())?;
+        let data_type = argument.data_type(&self.input)?;
         QuantilesCall::try_new(argument, &data_type, filter.transpose()?, ask, is_list)
     }
 
@@ -169,7 +195,7 @@ impl Lowering<'_> {
         let lowered = LoweredAggregateBuilder::new(
             expr,
             self.node.input().schema(),
-            &self.input.schema(),
+            &self.input,
             self.session.execution_props(),
             self.planning,
         )

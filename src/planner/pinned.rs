@@ -1,13 +1,12 @@
 //! Quantiles of pinned columns, on their card.
 //!
 //! ```text
-//! Quantiles: aggr=[[exact_quantiles(fare, ..)]]       PinnedQuantilesExec: device=cuda:0 .., columns=[fare]
-//!   TableScan: trips projection=[fare]            ->    QuantilesExec: ..          (auto: if the card fails)
-//!                                                         DataSourceExec
+//! Quantiles: aggr=[[exact_quantiles(fare, ..)]]  ->  PinnedQuantilesExec: device=cuda:0 .., columns=[fare]
+//!   TableScan: trips projection=[fare]
 //! ```
-//! Taken where all aggregates are exact quantiles of columns of one pinned table, without `DISTINCT`, and `WHERE` and `FILTER`
-//! compare only pinned columns with constants. The choice costs nothing: what is resident is read 50 times as fast as from
-//! the memory of the host, so the card is picked for any size.
+//! Taken where all aggregates are exact quantiles of columns of one pinned table, without `DISTINCT`, `GROUP BY` names such
+//! columns too, but not floating point, and `WHERE` and `FILTER` compare only pinned columns with constants. The choice costs
+//! nothing: what is resident is read 50 times as fast as from the memory of the host, so the card is picked for any size.
 
 use std::sync::Arc;
 
@@ -19,10 +18,13 @@ use datafusion::logical_expr::{Expr, LogicalPlan, TableScan};
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::QuantilesNode;
+use super::physical::quantiles_alone;
 use super::predicate::predicate;
 use super::rewrite::aggregate_call;
 use crate::config::{DeviceChoice, QuantilesOptions};
-use crate::exec::{ExecAggregate, PinnedExec, PinnedQuantiles, PinnedSource, PinnedWork, QuantilesCall};
+use crate::exec::{
+    CardChoice, PinnedExec, PinnedGroups, PinnedQuantiles, PinnedSource, PinnedWork, QuantilesCall,
+};
 use crate::kernel::cuda::Predicate;
 use crate::pinned::{PinnedTable, PinnedTables, full_name};
 use crate::select::StrategyName;
@@ -72,6 +74,14 @@ impl Resident {
         }
     }
 
+    /// The same of a column whose keys tell its values apart as `GROUP BY` does: zeros of either sign are one group, and NaNs
+    /// are not.
+    fn group_column(&self, expr: &Expr, input: &LogicalPlan) -> Option<usize> {
+        let column = self.column(expr, input)?;
+        let data_type = self.table.columns[column].column.data_type();
+        (!data_type.is_floating()).then_some(column)
+    }
+
     /// What is asked of rows: all filters, and `own` over `input`; `None`: the card cannot decide that.
     pub(super) fn filter(&self, own: Option<&Expr>, input: &LogicalPlan) -> Option<Vec<Predicate>> {
         let mut all: Vec<_> = self.filters.iter().map(|(_, filter)| filter.clone()).collect();
@@ -82,17 +92,11 @@ impl Resident {
         Some(all)
     }
 
-    /// The operator; `ordinary` computes the same without the card.
-    pub(super) fn exec(
-        self,
-        work: Arc<dyn PinnedWork>,
-        ordinary: &Arc<dyn ExecutionPlan>,
-        schema: SchemaRef,
-    ) -> PinnedExec {
+    /// The operator, without anything that takes over.
+    pub(super) fn exec(self, work: Arc<dyn PinnedWork>, schema: SchemaRef) -> PinnedExec {
         let shown: Vec<_> = self.filters.iter().map(|(shown, _)| shown.as_str()).collect();
         let shown = (!shown.is_empty()).then(|| shown.join(" AND "));
-        let fallback = (self.options.device == DeviceChoice::Auto).then(|| Arc::clone(ordinary));
-        PinnedExec::new(self.table, work, fallback, self.options.cuda_memory_limit, schema).showing(shown)
+        PinnedExec::new(self.table, work, self.options.cuda_memory_limit, schema).showing(shown)
     }
 }
 
@@ -104,44 +108,68 @@ pub(super) fn conjunction(mut all: Vec<Predicate>) -> Option<Predicate> {
     }
 }
 
-/// The operator on the card for `node`, whose `aggregates` are planned; `None`: it runs as ever. `ordinary` is that plan.
+/// The operator on the card for `node`; `None`: it runs as ever.
 ///
 /// # Errors
-/// Those of the catalog.
-pub(super) async fn on_card(
+/// Those of the catalog; a planning error if a quantile is not a constant number in [0, 1].
+pub(super) async fn quantiles_on_card(
     node: &QuantilesNode,
-    aggregates: &[ExecAggregate],
-    ordinary: &Arc<dyn ExecutionPlan>,
     session: &dyn Session,
-) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    // Another strategy than the card's was asked for by name.
-    let strategies = [StrategyName::Auto, StrategyName::SampleSelect];
-    if !strategies.contains(&QuantilesOptions::of(session.config_options()).strategy) {
+) -> Result<Option<PinnedExec>> {
+    let options = QuantilesOptions::of(session.config_options());
+    if node.group_expr().is_empty() && !has_cards_strategy(&options) {
         return Ok(None);
     }
     let Some(resident) = Resident::below(node.input(), session).await? else {
         return Ok(None);
     };
-    let calls = node.aggr_expr().iter().zip(aggregates);
-    let calls = calls.map(|(expr, aggregate)| sourced(expr, aggregate, node.input(), &resident));
+    let Some(calls) = quantiles_alone(node, session)? else {
+        return Ok(None);
+    };
+    let calls = node.aggr_expr().iter().zip(calls);
+    let calls = calls.map(|(expr, call)| sourced(expr, call, node.input(), &resident));
     let Some(calls) = calls.collect::<Option<Vec<_>>>() else {
         return Ok(None);
     };
     let schema = Arc::clone(node.schema().inner());
-    let work = Arc::new(PinnedQuantiles::new(calls));
-    Ok(Some(Arc::new(resident.exec(work, ordinary, schema))))
+    if node.group_expr().is_empty() {
+        let work = Arc::new(PinnedQuantiles::new(calls));
+        return Ok(Some(resident.exec(work, schema)));
+    }
+    let groups = node.group_expr().iter();
+    let groups = groups.map(|expr| resident.group_column(expr, node.input()));
+    let groups = groups.collect::<Option<Vec<_>>>();
+    let filter = resident.filter(None, node.input()).map(conjunction);
+    Ok(groups.zip(filter).map(|(groups, filter)| {
+        let work = Arc::new(PinnedGroups::new(groups, filter, calls));
+        resident.exec(work, schema)
+    }))
+}
+
+/// Whether no other strategy than the card's was asked for by name.
+fn has_cards_strategy(options: &QuantilesOptions) -> bool {
+    [StrategyName::Auto, StrategyName::SampleSelect].contains(&options.strategy)
+}
+
+/// The card that values are to be sent to as they are read: only one that was asked for by name.
+pub(super) fn card_asked_for(session: &dyn Session) -> Option<CardChoice> {
+    let options = QuantilesOptions::of(session.config_options());
+    match options.device {
+        DeviceChoice::Cuda(ordinal) if has_cards_strategy(&options) => Some(CardChoice {
+            ordinal: ordinal.unwrap_or(0),
+            limit: options.cuda_memory_limit,
+        }),
+        _ => None,
+    }
 }
 
 /// A call over a pinned column, with the place of its values.
 fn sourced(
     expr: &Expr,
-    aggregate: &ExecAggregate,
+    call: QuantilesCall,
     input: &LogicalPlan,
     resident: &Resident,
 ) -> Option<(QuantilesCall, PinnedSource)> {
-    let ExecAggregate::Quantiles(call) = aggregate else {
-        return None;
-    };
     let logical = aggregate_call(expr)?;
     if !call.is_exact_by_keys() {
         return None;
@@ -149,7 +177,7 @@ fn sourced(
     let column = resident.column(logical.params.args.first()?, input)?;
     let filter = resident.filter(logical.params.filter.as_deref(), input)?;
     let filter = conjunction(filter);
-    Some((call.clone(), PinnedSource { column, filter }))
+    Some((call, PinnedSource { column, filter }))
 }
 
 /// The scan below, if of its rows no more is made than filters leave.

@@ -30,17 +30,40 @@ type SharedExtensionPlanner = Arc<dyn ExtensionPlanner + Send + Sync>;
 
 /// Plans ungrouped exact quantiles as [`QuantilesExec`](crate::exec::QuantilesExec), and everything else as before.
 pub struct QuantilesPlanner {
-    rest: Rest,
+    rest: Arc<Rest>,
     /// Whether plans are to be cut into stages.
     staged: bool,
 }
 
 /// Who plans the rest of a query.
-enum Rest {
+pub(super) enum Rest {
     /// DataFusion, which asks these about nodes that it does not know.
     Default(Vec<SharedExtensionPlanner>),
     /// Another query planner, of which nothing is known.
     Inner(SharedQueryPlanner),
+}
+
+impl Rest {
+    /// The physical plan of one that was rewritten.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the plan.
+    pub(super) async fn plan(
+        self: &Arc<Self>,
+        plan: LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match self.as_ref() {
+            Rest::Inner(inner) => plan_with_inner(plan, self, inner, session).await,
+            Rest::Default(others) => {
+                let mut planners: Vec<SharedExtensionPlanner> = vec![Arc::new(QuantilesExtensionPlanner)];
+                planners.extend(others.iter().cloned());
+                DefaultPhysicalPlanner::with_extension_planners(planners)
+                    .create_physical_plan(&plan, session)
+                    .await
+            }
+        }
+    }
 }
 
 impl QuantilesPlanner {
@@ -52,7 +75,7 @@ impl QuantilesPlanner {
     /// In place of a planner that is DataFusion's own with these extension planners.
     pub fn with_extension_planners(planners: Vec<SharedExtensionPlanner>) -> Self {
         Self {
-            rest: Rest::Default(planners),
+            rest: Arc::new(Rest::Default(planners)),
             staged: false,
         }
     }
@@ -79,7 +102,7 @@ impl QuantilesPlanner {
     /// process cannot be wrapped: the table does not travel.
     pub fn wrap(inner: SharedQueryPlanner) -> Self {
         Self {
-            rest: Rest::Inner(inner),
+            rest: Arc::new(Rest::Inner(inner)),
             staged: false,
         }
     }
@@ -94,7 +117,7 @@ impl Default for QuantilesPlanner {
 impl fmt::Debug for QuantilesPlanner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("QuantilesPlanner");
-        match &self.rest {
+        match self.rest.as_ref() {
             Rest::Default(planners) => shown.field("extension_planners", &planners.len()),
             Rest::Inner(inner) => shown.field("inner", inner),
         };
@@ -126,28 +149,22 @@ impl QueryPlanner for QuantilesPlanner {
             }
             false => rewritten,
         };
-        let plan = match &self.rest {
+        let plan = match self.rest.as_ref() {
             Rest::Inner(inner) if !rewritten.transformed => {
                 inner.create_physical_plan(logical_plan, session).await
             }
-            Rest::Inner(inner) => plan_with_inner(rewritten.data, inner, session).await,
-            Rest::Default(others) => {
-                // The operator is not sent to other machines.
-                let plan = match QuantilesOptions::of(session.config_options()).topk && !self.staged {
+            Rest::Inner(_) => self.rest.plan(rewritten.data, session).await,
+            // These operators are not sent to other machines.
+            Rest::Default(_) if !self.staged => {
+                let plan = match QuantilesOptions::of(session.config_options()).topk {
                     true => rewrite_topk(rewritten.data)?.data,
                     false => rewritten.data,
                 };
                 #[cfg(feature = "cuda")]
-                let plan = match self.staged {
-                    true => plan,
-                    false => super::pinned_topk::mark_pinned(plan, session)?.data,
-                };
-                let mut planners: Vec<SharedExtensionPlanner> = vec![Arc::new(QuantilesExtensionPlanner)];
-                planners.extend(others.iter().cloned());
-                DefaultPhysicalPlanner::with_extension_planners(planners)
-                    .create_physical_plan(&plan, session)
-                    .await
+                let plan = super::pinned_node::mark_pinned(plan, &self.rest, session).await?;
+                self.rest.plan(plan, session).await
             }
+            Rest::Default(_) => self.rest.plan(rewritten.data, session).await,
         }?;
         #[cfg(feature = "cuda")]
         if matches!(logical_plan, LogicalPlan::Analyze(_)) {

@@ -110,6 +110,20 @@ fn every_kernel_compiles_for_the_h200() {
         all.push((top(words), architecture));
     }
     all.push((simple(KernelFile::Gather, Words::ALL[0]), architecture));
+    // Records of 64 and 128 bits, and those made of columns of any type.
+    for words in [Words::ALL[10], Words::ALL[14]] {
+        all.push((simple(KernelFile::Sort, words), architecture));
+    }
+    for (words, masked) in Words::ALL
+        .into_iter()
+        .flat_map(|words| [(words, false), (words, true)])
+    {
+        let program = Program {
+            masked,
+            ..simple(KernelFile::Group, words)
+        };
+        all.push((program, architecture));
+    }
     all.push((nearest(), architecture));
     compile(nvrtc, &distinct(&all), &all);
 }
@@ -147,6 +161,8 @@ fn selections_compile_for_other_cards() {
                 (filter(Words::ALL[11]), *architecture),
                 (top(Words::TURNED[1]), *architecture),
                 (nearest(), *architecture),
+                (simple(KernelFile::Sort, Words::ALL[14]), *architecture),
+                (simple(KernelFile::Group, Words::ALL[8]), *architecture),
             ]
         })
         .collect();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch};
-use datafusion::arrow::array::{FixedSizeListArray, UInt32Array};
+use datafusion::arrow::array::{FixedSizeListArray, Int32Array, UInt32Array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
@@ -33,6 +33,8 @@ enum Data {
     Values16,
     /// Half of them 0.
     Zeros,
+    /// Whole numbers below this.
+    Groups(u32),
 }
 
 impl Data {
@@ -52,6 +54,7 @@ impl Data {
             Data::Sorted => i as f64 / n as f64,
             Data::AllEqual => 42.0,
             Data::Values16 => f64::from(rng.random::<u32>() & 15) * 1.37,
+            Data::Groups(groups) => f64::from(rng.random_range(0..groups)),
             Data::Zeros if rng.random() => 0.0,
             Data::Zeros => rng.random::<f64>() - 0.3,
         }
@@ -64,6 +67,7 @@ fn array(data_type: &DataType, data: Data, part: usize, rows: usize) -> ArrayRef
     match data_type {
         DataType::Float32 => Arc::new(Float32Array::from_iter_values(values.map(|x| x as f32))),
         DataType::Float64 => Arc::new(Float64Array::from_iter_values(values)),
+        DataType::Int32 => Arc::new(Int32Array::from_iter_values(values.map(|x| x as i32))),
         // Numbers of the rows.
         DataType::UInt32 => Arc::new(UInt32Array::from_iter_values(
             (0..rows).map(|i| (part * rows + i) as u32),
@@ -209,6 +213,126 @@ async fn quantiles_of_pinned_columns() {
             }
             unpin_table(&ctx, "t").unwrap();
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn streamed_columns() {
+    println!(
+        "| rows | type | ranks | planning | execution | GB/s | of it kernels | CPU: execution | ratio |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    for (data_type, log) in [
+        (DataType::Float64, 28),
+        (DataType::Float32, 28),
+        (DataType::Int64, 27),
+    ] {
+        let ctx = session(PARTITIONS);
+        table(&ctx, &data_type, Data::Uniform, 1 << log);
+        let bytes = f64::from(1 << log) * data_type.primitive_width().unwrap() as f64;
+        for (name, sql) in [
+            ("1", "SELECT exact_quantiles(x, 0.5) FROM t"),
+            (
+                "9",
+                "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]) FROM t",
+            ),
+        ] {
+            query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
+            let (on_card, answer) = timed(&ctx, sql, 5).await;
+            query(&ctx, "SET quantiles.device = 'cpu'").await.unwrap();
+            let (on_cpu, expected) = timed(&ctx, sql, 3).await;
+            assert!(
+                answer.column(0).to_data() == expected.column(0).to_data(),
+                "{data_type}: {answer:?}"
+            );
+            println!(
+                "| 2^{log} | {data_type} | {name} | {:.2} | {:.1} | {:.1} | {:.2} | {:.1} | {:.1} |",
+                on_card[0],
+                on_card[1],
+                bytes / on_card[1] / 1e6,
+                on_card[2],
+                on_cpu[1],
+                on_cpu[1] / on_card[1]
+            );
+        }
+        for _ in 0..2 {
+            let start = Instant::now();
+            query(&ctx, "SET quantiles.device = 'auto'").await.unwrap();
+            pin_table(&ctx, "t", &["x"]).await.unwrap();
+            let pinned = start.elapsed().as_secs_f64();
+            println!(
+                "PIN TABLE: {:.0} ms, {:.1} GB/s",
+                pinned * 1e3,
+                bytes / pinned / 1e9
+            );
+            unpin_table(&ctx, "t").unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn groups_of_pinned_columns() {
+    println!(
+        "| rows | values | groups | ranks | planning | execution | of it kernels | CPU: all, once | ratio |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    for (data_type, log, data) in [
+        (DataType::Float32, 28, Data::Uniform),
+        (DataType::Float32, 28, Data::AllEqual),
+        (DataType::Float64, 27, Data::Normal),
+    ] {
+        let ctx = session(PARTITIONS);
+        let groups = [("g10", 10), ("g1000", 1000), ("g1000000", 1_000_000)];
+        let columns = groups.map(|(name, groups)| (name, DataType::Int32, Data::Groups(groups)));
+        let columns: Vec<_> = columns
+            .into_iter()
+            .chain([("x", data_type.clone(), data)])
+            .collect();
+        table_of(&ctx, &columns, 1 << log);
+        pin_table(&ctx, "t", &["x", "g10", "g1000", "g1000000"])
+            .await
+            .unwrap();
+        for (group, groups) in groups {
+            let percentiles: Vec<_> = (1..100)
+                .map(|percent| (f64::from(percent) / 100.0).to_string())
+                .collect();
+            for (name, ranks) in [("3", "0.1, 0.5, 0.9"), ("99", &percentiles.join(", "))] {
+                // Long, and no more than the other cases tell.
+                if groups != 1000 && (name == "99" || !matches!(data, Data::Uniform)) {
+                    continue;
+                }
+                let sql = format!("SELECT {group}, exact_quantiles(x, [{ranks}]) FROM t GROUP BY {group}");
+                query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
+                let (on_card, _) = timed(&ctx, &sql, 5).await;
+                query(&ctx, "SET quantiles.device = 'cpu'").await.unwrap();
+                let start = Instant::now();
+                query(&ctx, &sql).await.unwrap();
+                let on_cpu = start.elapsed().as_secs_f64() * 1e3;
+                println!(
+                    "| 2^{log} | {data_type}, {data:?} | {groups} | {name} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} |",
+                    on_card[0],
+                    on_card[1],
+                    on_card[2],
+                    on_cpu,
+                    on_cpu / (on_card[0] + on_card[1])
+                );
+                // The answers, with a sum of which groups have which.
+                let check = format!(
+                    "SELECT count(*), sum(g), sum(g * hash) FROM (SELECT {group} AS g, CAST(exact_quantiles(x, 0.3) * 1000000 AS \
+                     BIGINT) AS hash FROM t GROUP BY {group})"
+                );
+                query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
+                let answer = row(&ctx, &check).await;
+                query(&ctx, "SET quantiles.device = 'cpu'").await.unwrap();
+                assert_eq!(row(&ctx, &check).await, answer, "{sql}");
+            }
+        }
+        query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
+        let sql = "EXPLAIN ANALYZE SELECT g1000, exact_quantiles(x, [0.1, 0.5, 0.9]) FROM t GROUP BY g1000";
+        println!("{}", rows(&ctx, sql).await.join("\n"));
+        unpin_table(&ctx, "t").unwrap();
     }
 }
 

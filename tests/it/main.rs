@@ -9,9 +9,13 @@ mod cli_memory;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "cuda")]
+mod cuda_groups;
+#[cfg(feature = "cuda")]
 mod cuda_kernels;
 #[cfg(feature = "cuda")]
 mod cuda_speed;
+#[cfg(feature = "cuda")]
+mod cuda_stream;
 #[cfg(feature = "cuda")]
 mod cuda_topk;
 mod embedding;

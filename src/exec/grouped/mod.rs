@@ -41,6 +41,8 @@ use datafusion::physical_plan::{
 };
 
 pub(super) use self::groups::{Grouping, SEED, group_values};
+#[cfg(feature = "cuda")]
+pub(super) use self::output::{Answers, answered_groups};
 pub(super) use self::packing::Packing;
 pub(super) use self::run::share;
 pub(super) use self::scan::FEW_GROUPS;

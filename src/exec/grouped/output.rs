@@ -1,11 +1,14 @@
 //! Answers of groups as a batch.
 
+use std::sync::Arc;
+
 use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 
 use super::GroupPlan;
-use crate::exec::aggregate::Output;
+use crate::exec::aggregate::{Aggregates, Output};
 use crate::functions::Selected;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
 use crate::kernel::cpu::groups::strings::ByteAnswers;
@@ -13,7 +16,7 @@ use crate::kernel::may_fail;
 
 /// The answers of the calls over one column.
 #[derive(Debug)]
-pub(super) enum Answers {
+pub(in crate::exec) enum Answers {
     Keys(GroupAnswers),
     Bytes(ByteAnswers),
 }
@@ -35,8 +38,18 @@ pub(super) fn batch(
     answers: &[Answers],
     plain: &[ArrayRef],
 ) -> Result<RecordBatch> {
+    answered_groups(&plan.aggregates, &plan.schema, groups, answers, plain)
+}
+
+/// The same of aggregates, under the names and types of `schema`.
+pub(in crate::exec) fn answered_groups(
+    aggregates: &Aggregates,
+    schema: &SchemaRef,
+    groups: Vec<ArrayRef>,
+    answers: &[Answers],
+    plain: &[ArrayRef],
+) -> Result<RecordBatch> {
     may_fail!("group_answer");
-    let aggregates = &plan.aggregates;
     let mut next = vec![0; aggregates.columns.len()];
     let mut calls = Vec::with_capacity(aggregates.calls.len());
     for (column, call) in &aggregates.calls {
@@ -59,5 +72,5 @@ pub(super) fn batch(
         Output::Plain(index) => plain[index].clone(),
     });
     let columns = groups.into_iter().chain(outputs).collect();
-    Ok(RecordBatch::try_new(plan.schema.clone(), columns)?)
+    Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
 }

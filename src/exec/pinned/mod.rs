@@ -1,36 +1,41 @@
 //! The operator behind queries over pinned columns.
 
+mod groups;
 mod quantiles;
 mod topk;
 
 use std::borrow::Borrow;
 use std::fmt::{self, Debug};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, internal_err};
-use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, OrderingRequirements, PhysicalExpr};
+use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, RecordOutput,
 };
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, Partitioning, PlanProperties,
-    ReplaceChildrenOptions,
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
+    ReplaceChildrenOptions, execute_stream,
 };
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
+use super::on_card::record;
 use super::quantiles::comma_separated;
 use crate::kernel::cuda::source::Words;
 use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask, Selection};
 use crate::pinned::PinnedTable;
+pub(crate) use groups::PinnedGroups;
 pub(crate) use quantiles::PinnedQuantiles;
 pub(crate) use topk::{PinnedRows, PinnedTopK, PinnedTopKCall};
 
@@ -70,6 +75,8 @@ pub(crate) struct OnCard<'a> {
     limit: Option<u64>,
     /// Whether the time of each kernel is wanted.
     timed: bool,
+    /// Host memory.
+    memory: MemoryReservation,
     report: Report,
     /// The rows of each filter: several columns may have the same.
     masks: Vec<(Predicate, Arc<RowMask>)>,
@@ -122,17 +129,55 @@ impl<'a> OnCard<'a> {
     }
 }
 
+/// Plans what takes over when the card fails.
+#[async_trait]
+pub(crate) trait PlanFallback: Debug + Send + Sync {
+    /// The same rows, and their order, without the card.
+    async fn plan(&self) -> Result<Arc<dyn ExecutionPlan>>;
+}
+
+/// What takes over, and what that was.
+#[derive(Debug, Clone)]
+struct Fallback {
+    planner: Arc<dyn PlanFallback>,
+    ran: Arc<OnceLock<Arc<dyn ExecutionPlan>>>,
+}
+
+impl Fallback {
+    fn new(planner: Arc<dyn PlanFallback>) -> Self {
+        let ran = Arc::default();
+        Self { planner, ran }
+    }
+
+    /// All rows, in one partition; in `ordering`, where there is one.
+    async fn rows(
+        &self,
+        ordering: Option<&LexOrdering>,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let mut plan = self.planner.plan().await?;
+        if let (Some(ordering), true) = (ordering, plan.output_partitioning().partition_count() > 1) {
+            plan = Arc::new(SortPreservingMergeExec::new(ordering.clone(), plan));
+        }
+        // A second execution plans anew: scans can be read once.
+        self.ran.set(Arc::clone(&plan)).ok();
+        execute_stream(plan, context)
+    }
+}
+
 /// A query over columns that are pinned in a card's memory: exact quantiles and calls of `topk_by` without groups, which are
-/// one row, or the first rows in the order of a column. One partition.
+/// one row, exact quantiles of groups, a row each, or the first rows in the order of a column. One partition.
 ///
 /// Reads nothing but that memory. A filter becomes a bitmap on the card first, whose rows are counted. Cost on an H200 for
 /// each GiB of a column: quantiles 0.5 ms, rows 0.3 ms.
 ///
-/// Where it has an input, that computes the same from the table itself, and takes over when the card fails, with a warning
-/// in the log and the metric `cuda_fallback`. Otherwise the failure is the query's error.
+/// With `quantiles.device = 'auto'` (`fallback=cpu` in `EXPLAIN`) the same is planned for the CPU, over the table itself, when
+/// the card fails, with a warning in the log and the metric `cuda_fallback`; what ran then is the operator's input in `EXPLAIN
+/// ANALYZE`. Otherwise the failure is the query's error.
 ///
 /// Device memory: up to 0.4 of the largest column to work in, kept for the next query, within `quantiles.cuda_memory_limit`;
-/// with less there, slower. Host memory: about 100 bytes for each row that is asked for, reserved in the memory pool.
+/// with less there, slower. Groups need 16 bytes a row, or 32 where groups and values together span more than 64 bits. Host
+/// memory: about 100 bytes for each row, group and rank that is asked for, reserved in the memory pool.
 ///
 /// Metrics: `kernels` launched, `bytes_read` by them of columns and bitmaps, `bytes_to_card`, `bytes_from_card`, `card_time`
 /// from the first kernel to the last, `second_reads` and `deepened`, which say how often a sample misled, and under
@@ -141,7 +186,7 @@ impl<'a> OnCard<'a> {
 pub struct PinnedExec {
     table: Arc<PinnedTable>,
     work: Arc<dyn PinnedWork>,
-    ordinary: Option<Arc<dyn ExecutionPlan>>,
+    fallback: Option<Fallback>,
     /// The filter of all calls, as it was written.
     shown_filter: Option<String>,
     limit: Option<u64>,
@@ -154,18 +199,17 @@ pub struct PinnedExec {
 }
 
 impl PinnedExec {
-    /// `work` over `table`, under the names and types of `schema`; `ordinary` computes the same without the card.
+    /// `work` over `table`, under the names and types of `schema`.
     pub(crate) fn new(
         table: Arc<PinnedTable>,
         work: Arc<dyn PinnedWork>,
-        ordinary: Option<Arc<dyn ExecutionPlan>>,
         limit: Option<u64>,
         schema: SchemaRef,
     ) -> Self {
         Self {
             table,
             work,
-            ordinary,
+            fallback: None,
             shown_filter: None,
             limit,
             timed: false,
@@ -182,6 +226,12 @@ impl PinnedExec {
         self
     }
 
+    /// The same, with a plan to go on with when the card fails.
+    pub(crate) fn with_fallback(mut self, planner: Arc<dyn PlanFallback>) -> Self {
+        self.fallback = Some(Fallback::new(planner));
+        self
+    }
+
     /// The same, whose rows come in this order.
     pub(crate) fn ordered(mut self, ordering: LexOrdering) -> Self {
         let schema = Arc::clone(&self.schema);
@@ -191,60 +241,40 @@ impl PinnedExec {
         self
     }
 
+    /// The same, not executed yet.
+    pub(crate) fn fresh(&self) -> Self {
+        let fallback = self.fallback.as_ref();
+        Self {
+            fallback: fallback.map(|fallback| Fallback::new(Arc::clone(&fallback.planner))),
+            metrics: ExecutionPlanMetricsSet::new(),
+            ..self.clone()
+        }
+    }
+
     /// The same, with the time of each kernel among its metrics, which costs about 5 microseconds for each.
     pub(crate) fn timed(&self) -> Self {
         Self {
             timed: true,
-            metrics: ExecutionPlanMetricsSet::new(),
-            ..self.clone()
+            ..self.fresh()
         }
-    }
-
-    fn with_inputs(&self, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        if children.len() != self.children().len() {
-            return internal_err!("{} keeps the number of its inputs", self.name());
-        }
-        Ok(Arc::new(Self {
-            ordinary: children.pop(),
-            metrics: ExecutionPlanMetricsSet::new(),
-            ..self.clone()
-        }))
     }
 
     /// All rows, by the card.
-    fn on_card(&self) -> Result<RecordBatch> {
+    fn on_card(&self, memory: MemoryReservation) -> Result<RecordBatch> {
         let mut on = OnCard {
             table: &self.table,
             limit: self.limit,
             timed: self.timed,
+            memory,
             report: Report::default(),
             masks: Vec::new(),
         };
         let batch = self.work.batch(&mut on, &self.schema)?;
-        self.record(&on.report);
+        record(&on.report, &self.metrics);
         Ok(batch)
     }
 
-    fn record(&self, report: &Report) {
-        let count = |name: &'static str, n: usize| MetricBuilder::new(&self.metrics).counter(name, 0).add(n);
-        count("kernels", report.kernels);
-        count("bytes_read", report.bytes_read as usize);
-        count("bytes_to_card", report.bytes_to_card as usize);
-        count("bytes_from_card", report.bytes_from_card as usize);
-        count("second_reads", report.second_reads);
-        count("deepened", report.deepened);
-        let time = |name: String, time| {
-            MetricBuilder::new(&self.metrics)
-                .subset_time(name, 0)
-                .add_duration(time)
-        };
-        time("card_time".to_owned(), report.card_time);
-        for (kernel, elapsed) in &report.kernel_times {
-            time(format!("{kernel}_time"), *elapsed);
-        }
-    }
-
-    /// The rows of the card, or of the input where the card fails and there is one.
+    /// The rows of the card, or of the CPU where the card fails and that is allowed.
     async fn rows(self, context: Arc<TaskContext>) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let baseline = BaselineMetrics::new(&self.metrics, 0);
         let exec = self.clone();
@@ -253,18 +283,17 @@ impl PinnedExec {
         memory.try_grow(self.work.host_bytes(&self.table))?;
         let solved = SpawnedTask::spawn_blocking(move || {
             let _timer = timer.timer();
-            exec.on_card()
+            exec.on_card(memory)
         });
         let solved = solved.join().await;
         let solved = solved.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?;
-        let (error, ordinary) = match (solved, &self.ordinary) {
-            (Err(error), Some(ordinary)) => (error, Arc::clone(ordinary)),
+        let (error, fallback) = match (solved, &self.fallback) {
+            (Err(error), Some(fallback)) => (error, fallback),
             (solved, _) => {
                 let batch = solved.record_output(&baseline)?;
                 return Ok(futures::stream::once(async { Ok(batch) }).boxed());
             }
         };
-        drop(memory);
         log::warn!(
             "a query over the pinned table {} runs on the CPU, over the table itself: {error}",
             self.table.name
@@ -272,9 +301,22 @@ impl PinnedExec {
         MetricBuilder::new(&self.metrics)
             .counter("cuda_fallback", 0)
             .add(1);
-        let rows = ordinary.execute(0, context)?;
-        Ok(rows.map(move |rows| rows.record_output(&baseline)).boxed())
+        let rows = fallback.rows(self.ordering.as_ref(), context).await?;
+        let schema = Arc::clone(&self.schema);
+        let rows = rows.map(move |batch| renamed(&batch?, &schema).record_output(&baseline));
+        Ok(rows.boxed())
     }
+}
+
+/// The same columns under the names of `schema`.
+fn renamed(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    let columns = batch.columns().to_vec();
+    Ok(RecordBatch::try_new_with_options(
+        Arc::clone(schema),
+        columns,
+        &options,
+    )?)
 }
 
 fn properties(equivalences: EquivalenceProperties) -> PlanProperties {
@@ -285,6 +327,17 @@ fn properties(equivalences: EquivalenceProperties) -> PlanProperties {
         Boundedness::Bounded,
     )
     .with_scheduling_type(SchedulingType::Cooperative)
+}
+
+/// Each once, as they come.
+fn distinct(columns: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut all = Vec::new();
+    columns.for_each(|column| {
+        if !all.contains(&column) {
+            all.push(column);
+        }
+    });
+    all
 }
 
 impl DisplayAs for PinnedExec {
@@ -303,8 +356,8 @@ impl DisplayAs for PinnedExec {
                 if let Some(filter) = &self.shown_filter {
                     write!(f, ", where=[{filter}]")?;
                 }
-                match self.ordinary {
-                    Some(_) => write!(f, ", input=[if the card fails]"),
+                match self.fallback {
+                    Some(_) => write!(f, ", fallback=cpu"),
                     None => Ok(()),
                 }
             }
@@ -331,42 +384,31 @@ impl ExecutionPlan for PinnedExec {
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        self.ordinary.iter().collect()
-    }
-
-    fn required_input_distribution(&self) -> Vec<Distribution> {
-        vec![Distribution::SinglePartition; self.children().len()]
-    }
-
-    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
-        let ordering = self.ordering.clone().map(OrderingRequirements::from);
-        vec![ordering; self.children().len()]
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false; self.children().len()]
+        // Only once the card has failed: for those who look at what ran.
+        let ran = self.fallback.as_ref().and_then(|fallback| fallback.ran.get());
+        ran.into_iter().collect()
     }
 
     fn replace_children(
         self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
+        _children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_inputs(children)
+        Ok(Arc::new(self.fresh()))
     }
 
     fn with_new_children(
         self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
+        _children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_inputs(children)
+        Ok(Arc::new(self.fresh()))
     }
 
     fn apply_expressions(
         &self,
         _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        // Its columns are those of the card, not of the input, whose own operator has the expressions.
+        // Its columns are those of the card.
         Ok(TreeNodeRecursion::Continue)
     }
 

@@ -6,13 +6,11 @@ use datafusion::common::{Result, internal_err};
 
 use super::{OnCard, PinnedSource, PinnedWork};
 use crate::exec::aggregate::{Aggregates, ExecAggregate, Output, QuantilesCall};
+use crate::exec::on_card::STRATEGY;
 use crate::exec::quantiles::comma_separated;
 use crate::exec::run::{Solved, answer};
 use crate::pinned::PinnedTable;
 use crate::select::{Ask, Solution, wanted_ranks};
-
-/// How ranks were found, for those who look at a solution.
-const STRATEGY: &str = "sample_select on the card";
 
 /// Calls over pinned columns, one output column for each.
 #[derive(Debug)]
@@ -22,18 +20,21 @@ pub(crate) struct PinnedQuantiles {
     sources: Vec<PinnedSource>,
 }
 
+/// The columns that calls share, and the place of the values of each.
+pub(super) fn sourced_columns(calls: Vec<(QuantilesCall, PinnedSource)>) -> (Aggregates, Vec<PinnedSource>) {
+    let (calls, of_calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+    let aggregates = Aggregates::new(calls.into_iter().map(ExecAggregate::Quantiles).collect());
+    let mut sources = vec![None; aggregates.columns.len()];
+    for ((column, _), source) in aggregates.calls.iter().zip(of_calls) {
+        sources[*column] = Some(source);
+    }
+    (aggregates, sources.into_iter().flatten().collect())
+}
+
 impl PinnedQuantiles {
     pub(crate) fn new(calls: Vec<(QuantilesCall, PinnedSource)>) -> Self {
-        let (calls, of_calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
-        let aggregates = Aggregates::new(calls.into_iter().map(ExecAggregate::Quantiles).collect());
-        let mut sources = vec![None; aggregates.columns.len()];
-        for ((column, _), source) in aggregates.calls.iter().zip(of_calls) {
-            sources[*column] = Some(source);
-        }
-        Self {
-            aggregates,
-            sources: sources.into_iter().flatten().collect(),
-        }
+        let (aggregates, sources) = sourced_columns(calls);
+        Self { aggregates, sources }
     }
 
     fn solve(&self, column: usize, on: &mut OnCard<'_>) -> Result<Solved> {

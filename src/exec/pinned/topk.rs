@@ -11,7 +11,7 @@ use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::Result;
 
-use super::{OnCard, PinnedSource, PinnedWork};
+use super::{OnCard, PinnedSource, PinnedWork, distinct};
 use crate::exec::quantiles::comma_separated;
 use crate::functions::topk::{Call, firsts, lists};
 use crate::kernel::cuda::{Gather, RowMask, Top, TopSelection};
@@ -169,17 +169,6 @@ impl PinnedWork for PinnedTopK {
         };
         self.0.iter().map(bytes).sum()
     }
-}
-
-/// Each once, as they come.
-fn distinct(columns: impl Iterator<Item = usize>) -> Vec<usize> {
-    let mut all = Vec::new();
-    columns.for_each(|column| {
-        if !all.contains(&column) {
-            all.push(column);
-        }
-    });
-    all
 }
 
 /// Bytes for a value while an answer is put together: fetched, gathered, ordered.

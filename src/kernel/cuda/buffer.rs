@@ -79,6 +79,18 @@ impl DeviceBuffer {
         zeroed.map_err(|error| card.failed("zeroing device memory", error))
     }
 
+    /// A range of bytes, once all is done that was asked of the card.
+    pub(super) fn to_host(&self, range: Range<usize>) -> Result<Vec<u8>> {
+        let card = &self.card;
+        let failed = |error| card.failed("copying from the card", error);
+        let Some(view) = self.view(range.start, range.end) else {
+            return internal_err!("{range:?} of a buffer of {} bytes", self.bytes);
+        };
+        let bytes = card.stream.clone_dtoh(&view).map_err(failed)?;
+        card.synchronize("copying from the card")?;
+        Ok(bytes)
+    }
+
     /// Copies `host` to the buffer's front; when this returns, `host` is free again.
     pub(super) fn fill(&mut self, host: &[u8]) -> Result<()> {
         let card = Arc::clone(&self.card);
@@ -99,7 +111,7 @@ impl Drop for DeviceBuffer {
 }
 
 /// Bytes of page-locked memory that are filled while others are on their way.
-const STAGE: usize = 8 << 20;
+const STAGE: usize = 2 << 20;
 /// Bytes of the first piece of device memory; each is twice the one before, up to the greatest.
 const FIRST_PIECE: usize = 1 << 20;
 const GREATEST_PIECE: usize = 256 << 20;
@@ -184,19 +196,24 @@ impl PageLocked {
 }
 
 /// Page-locked memory, and when the card is done with it.
-struct Stage {
+#[derive(Debug)]
+pub(super) struct Stage {
     memory: PageLocked,
     sent: CudaEvent,
 }
 
+/// Device memory, and how many bytes of it were filled.
+pub(super) type Piece = (DeviceBuffer, usize);
+
 /// Bytes on their way to the card, as many as come.
 ///
-/// They are written into page-locked memory, 8 MiB at a time, of which one half is copied to the card while the other is
-/// filled. On the card they lie in pieces until [`Self::finish`] joins them: it needs the bytes twice for that moment.
+/// They are written into page-locked memory, 2 MiB at a time, of which one half is copied to the card while the other is
+/// filled. On the card they lie in pieces until [`joined`]: it needs the bytes twice for that moment.
 pub(super) struct Upload {
     card: Arc<Card>,
     limit: Option<u64>,
-    stages: [Stage; 2],
+    /// Two.
+    stages: Vec<Stage>,
     current: usize,
     filled: usize,
     pieces: Vec<DeviceBuffer>,
@@ -209,7 +226,7 @@ impl Upload {
         Ok(Self {
             card: Arc::clone(card),
             limit,
-            stages: [stage(card)?, stage(card)?],
+            stages: vec![stage(card)?, stage(card)?],
             current: 0,
             filled: 0,
             pieces: Vec::new(),
@@ -263,49 +280,62 @@ impl Upload {
         waited.map_err(|error| self.card.failed("copying to the card", error))
     }
 
-    /// All bytes in one buffer; `None` where there were none.
-    pub(super) fn finish(mut self) -> Result<Option<DeviceBuffer>> {
+    /// All bytes, in pieces. Waits for the card.
+    pub(super) fn finish(mut self) -> Result<Vec<Piece>> {
         self.send()?;
-        let last = self.pieces.len().saturating_sub(1);
-        let lengths: Vec<_> = (0..self.pieces.len())
-            .map(|i| {
-                if i == last {
-                    self.used
-                } else {
-                    self.pieces[i].len()
-                }
+        self.card.synchronize("copying to the card")?;
+        let mut pieces: Vec<_> = std::mem::take(&mut self.pieces)
+            .into_iter()
+            .map(|piece| {
+                let filled = piece.len();
+                (piece, filled)
             })
             .collect();
-        let total = lengths.iter().sum();
-        let whole = match total {
-            0 => None,
-            _ => {
-                let mut whole = self.card.allocate(total, self.limit)?;
-                let mut at = 0;
-                for (piece, length) in self.pieces.iter().zip(lengths) {
-                    let views = piece.view(0, length).zip(whole.view_mut(at, at + length));
-                    if let Some((from, mut to)) = views {
-                        let copied = self.card.stream.memcpy_dtod(&from, &mut to);
-                        copied.map_err(|error| self.card.failed("copying on the card", error))?;
-                    }
-                    at += length;
-                }
-                Some(whole)
-            }
-        };
-        self.card.synchronize("copying to the card")?;
-        Ok(whole)
+        if let Some((_, filled)) = pieces.last_mut() {
+            *filled = self.used;
+        }
+        Ok(pieces)
     }
+}
+
+/// The bytes of all pieces in one buffer; `None` where there are none. Waits for the card.
+pub(super) fn joined(
+    card: &Arc<Card>,
+    limit: Option<u64>,
+    pieces: Vec<Piece>,
+) -> Result<Option<DeviceBuffer>> {
+    let total = pieces.iter().map(|(_, filled)| filled).sum();
+    if total == 0 {
+        return Ok(None);
+    }
+    let mut whole = card.allocate(total, limit)?;
+    let mut at = 0;
+    for (piece, filled) in &pieces {
+        let views = piece.view(0, *filled).zip(whole.view_mut(at, at + filled));
+        if let Some((from, mut to)) = views {
+            let copied = card.stream.memcpy_dtod(&from, &mut to);
+            copied.map_err(|error| card.failed("copying on the card", error))?;
+        }
+        at += filled;
+    }
+    card.synchronize("copying on the card")?;
+    Ok(Some(whole))
 }
 
 impl Drop for Upload {
     fn drop(&mut self) {
         // Page-locked memory must not go while the card reads it. A fault here was, or will be, somebody's error.
-        self.card.stream.synchronize().ok();
+        if self.card.stream.synchronize().is_ok() {
+            self.card.keep_stages(std::mem::take(&mut self.stages));
+        }
     }
 }
 
+/// One that another upload is done with, or a new one.
 fn stage(card: &Arc<Card>) -> Result<Stage> {
+    if let Some(stage) = card.idle_stage() {
+        return Ok(stage);
+    }
     let sent = card.context.new_event(None);
     Ok(Stage {
         memory: PageLocked::with_flags(card, STAGE, CU_MEMHOSTALLOC_WRITECOMBINED)?,

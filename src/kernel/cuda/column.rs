@@ -1,6 +1,6 @@
 //! A column in the memory of a card: its values as Arrow has them, and which of them are NULL.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanBufferBuilder};
 use datafusion::arrow::datatypes::DataType;
@@ -9,11 +9,14 @@ use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryPool, MemoryReservation, UnboundedMemoryPool,
 };
 
-use super::buffer::{DeviceBuffer, Upload};
-use super::device::Card;
+use super::buffer::{DeviceBuffer, Upload, joined};
+use super::device::{Card, locked};
 use super::select::Shape;
 use super::source::{Words, storage_bytes};
-use crate::key::KeySpec;
+use crate::key::{KeyBits, KeySpec};
+
+/// The least and the greatest key of a column; `None`: it has no values.
+pub(super) type KeyRange = Option<(KeyBits, KeyBits)>;
 
 /// Values of one type in device memory, with a bitmap where some are NULL.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub struct DeviceColumn {
     nulls: u64,
     values: Option<DeviceBuffer>,
     validity: Option<DeviceBuffer>,
+    /// Those that were asked for.
+    ranges: Mutex<Vec<(Words, KeyRange)>>,
 }
 
 impl DeviceColumn {
@@ -87,6 +92,17 @@ impl DeviceColumn {
 
     pub(crate) fn has_nulls(&self) -> bool {
         self.nulls > 0
+    }
+
+    /// The range of its keys, if it was found before.
+    pub(super) fn known_range(&self, words: Words) -> Option<KeyRange> {
+        let ranges = locked(&self.ranges);
+        let known = ranges.iter().find(|(other, _)| *other == words);
+        known.map(|(_, range)| *range)
+    }
+
+    pub(super) fn remember_range(&self, words: Words, range: KeyRange) {
+        locked(&self.ranges).push((words, range));
     }
 
     pub(super) fn values_address(&self) -> u64 {
@@ -198,29 +214,71 @@ impl ColumnUpload {
         Ok(())
     }
 
+    /// Type of the values.
+    pub(crate) fn data_type(&self) -> &DataType {
+        &self.data_type
+    }
+
+    /// Values that are not NULL.
+    pub(crate) fn valid(&self) -> u64 {
+        self.rows - self.nulls
+    }
+
     /// The column, all of it on the card.
     ///
     /// # Errors
     /// As [`Self::append`].
     pub(crate) fn finish(self) -> Result<DeviceColumn> {
-        let values = self.values.finish()?;
-        let validity = match self.validity {
+        Self::joined(vec![self])
+    }
+
+    /// The rows of all `parts`, of one type and card, as one column.
+    ///
+    /// # Errors
+    /// As [`Self::append`]; an internal error for no parts.
+    pub(crate) fn joined(parts: Vec<Self>) -> Result<DeviceColumn> {
+        let Some(first) = parts.first() else {
+            return internal_err!("a column of no parts");
+        };
+        let (card, data_type) = (Arc::clone(&first.card), first.data_type.clone());
+        let (value_bytes, limit) = (first.value_bytes, first.limit);
+        let rows: u64 = parts.iter().map(|part| part.rows).sum();
+        let nulls: u64 = parts.iter().map(|part| part.nulls).sum();
+        let reservation = first.reservation.new_empty();
+        let mut validity = None;
+        if nulls > 0 {
+            reservation.try_resize(rows as usize / 8)?;
+            validity = Some(BooleanBufferBuilder::new(rows as usize));
+        }
+        let mut pieces = Vec::new();
+        for part in parts {
+            if let Some(bits) = &mut validity {
+                match part.validity {
+                    Some(mut own) => bits.append_buffer(&own.finish()),
+                    None => bits.append_n(part.rows as usize, true),
+                }
+            }
+            pieces.extend(part.values.finish()?);
+        }
+        let values = joined(&card, limit, pieces)?;
+        let validity = match validity {
             None => None,
             Some(mut bits) => {
                 let bits = bits.finish();
-                let mut buffer = self.card.allocate(bits.inner().len(), self.limit)?;
+                let mut buffer = card.allocate(bits.inner().len(), limit)?;
                 buffer.fill(bits.inner().as_slice())?;
                 Some(buffer)
             }
         };
         Ok(DeviceColumn {
-            card: self.card,
-            data_type: self.data_type,
-            value_bytes: self.value_bytes,
-            rows: self.rows,
-            nulls: self.nulls,
+            card,
+            data_type,
+            value_bytes,
+            rows,
+            nulls,
             values,
             validity,
+            ranges: Mutex::default(),
         })
     }
 }

@@ -16,7 +16,7 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverEr
 use cudarc::nvrtc::Ptx;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, resources_datafusion_err};
 
-use super::buffer::DeviceBuffer;
+use super::buffer::{DeviceBuffer, Stage};
 use super::cache::{CubinCache, CubinKey};
 use super::nvrtc::Nvrtc;
 use super::sequence::Workspace;
@@ -25,6 +25,9 @@ use crate::kernel::may_fail;
 
 /// Oldest driver whose functions are all there: that of CUDA 12.8.
 const OLDEST_DRIVER: i32 = 12080;
+
+/// Most pieces of page-locked memory that wait for the next upload, of 2 MiB each.
+const MOST_STAGES: usize = 64;
 
 /// An NVIDIA card of this machine.
 pub struct Card {
@@ -40,6 +43,8 @@ pub struct Card {
     held: AtomicU64,
     modules: Mutex<HashMap<Program, Arc<Module>>>,
     workspace: Mutex<Option<Workspace>>,
+    /// Page-locked memory that no upload uses.
+    stages: Mutex<Vec<Stage>>,
     /// Why nothing runs on the card any more.
     lost: OnceLock<String>,
 }
@@ -177,6 +182,7 @@ impl Card {
             held: AtomicU64::new(0),
             modules: Mutex::default(),
             workspace: Mutex::default(),
+            stages: Mutex::default(),
             lost: OnceLock::new(),
         })
     }
@@ -296,6 +302,19 @@ impl Card {
     /// Gives back the memory that queries work in; the next one takes it again.
     pub fn release_workspace(&self) {
         self.workspace().take();
+        locked(&self.stages).clear();
+    }
+
+    /// Page-locked memory of an upload that is done.
+    pub(super) fn idle_stage(&self) -> Option<Stage> {
+        locked(&self.stages).pop()
+    }
+
+    /// Keeps some for the next upload: clearing new pages takes longer than filling them.
+    pub(super) fn keep_stages(&self, stages: Vec<Stage>) {
+        let mut held = locked(&self.stages);
+        held.extend(stages);
+        held.truncate(MOST_STAGES);
     }
 
     /// Waits for all that was asked of the card.

@@ -211,11 +211,7 @@ impl RowMask {
             ..evaluation.argument(column, &self.bits, How::Set)
         };
         evaluation.launch("fl_count", Words::ALL[0], argument)?;
-        let view = count.view(0, size_of::<u64>());
-        let view = view.ok_or_else(|| internal_datafusion_err!("a count of {} bytes", count.len()))?;
-        let bytes = card.stream.clone_dtoh(&view);
-        let bytes = bytes.map_err(|error| card.failed("counting on the card", error))?;
-        card.synchronize("counting on the card")?;
+        let bytes = count.to_host(0..size_of::<u64>())?;
         let bytes = bytes
             .try_into()
             .map_err(|_| exec_datafusion_err!("a count of 8 bytes came short"))?;

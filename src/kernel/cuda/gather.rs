@@ -6,7 +6,7 @@ use cudarc::driver::DeviceRepr;
 use datafusion::arrow::array::{ArrayData, ArrayRef, BooleanArray, make_array};
 use datafusion::arrow::buffer::{BooleanBuffer, MutableBuffer, NullBuffer};
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::{Result, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, internal_err};
 
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
@@ -113,11 +113,7 @@ impl Gather {
         unsafe { launch.run(card, &argument) }?;
         timeline.passed(launch.name)?;
         timeline.end()?;
-        let all = out.view(0, bytes + self.count);
-        let all = all.ok_or_else(|| internal_datafusion_err!("values of {} bytes", out.len()))?;
-        let host = card.stream.clone_dtoh(&all);
-        let host = host.map_err(|error| card.failed("gathering on the card", error))?;
-        card.synchronize("gathering on the card")?;
+        let host = out.to_host(0..bytes + self.count)?;
         timeline.report(report)?;
         report.bytes_from_card += host.len() as u64;
         let (values, valid) = host.split_at(bytes);

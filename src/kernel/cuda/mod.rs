@@ -4,7 +4,7 @@
 //! [`Card::get`] is the gate, and says why there is no card. Kernels are text ([`source`]), compiled for the card at hand and
 //! kept on disk ([`cache`]). A [`DeviceColumn`] holds values, a [`RowMask`] the rows where a [`Predicate`] is true, and a
 //! [`Selection`] finds exact ranks of a column, or of those rows of it, a [`TopSelection`] its greatest or least keys with their
-//! rows, and [`Gather`] fetches values of rows. A [`DeviceMatrix`] holds points, and finds those nearest to another.
+//! rows, [`Groups`] the ranks of every group, and [`Gather`] fetches values of rows. A [`DeviceMatrix`] holds points, and finds those nearest to another.
 
 mod buffer;
 pub mod cache;
@@ -12,10 +12,12 @@ mod column;
 mod device;
 mod filter;
 mod gather;
+mod group;
 mod nearest;
 mod nvrtc;
 mod select;
 mod sequence;
+mod sort;
 pub mod source;
 mod top;
 
@@ -25,8 +27,10 @@ pub use column::DeviceColumn;
 pub use device::Card;
 pub use filter::{Predicate, RowMask};
 pub use gather::Gather;
+pub use group::Groups;
 pub use nearest::{DeviceMatrix, Neighbour, squared_distance};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc};
 pub use select::{Selection, Shape};
 pub use sequence::Report;
+pub use sort::Segments;
 pub use top::{Top, TopSelection};

@@ -22,6 +22,16 @@ pub(super) struct ColumnArgument {
 }
 
 impl ColumnArgument {
+    /// Rows without values, of which those of the bitmap at `mask` count; all, if that is 0.
+    pub(super) fn rows(rows: u64, mask: u64) -> Self {
+        Self {
+            values: 0,
+            rows,
+            validity: 0,
+            mask,
+        }
+    }
+
     /// `mask` is the address of a bitmap, or 0.
     pub(super) fn of(column: &DeviceColumn, mask: u64) -> Self {
         Self {

@@ -30,19 +30,25 @@ pub enum KernelFile {
     Filter,
     /// Values of some rows.
     Gather,
+    /// Rows of groups as records.
+    Group,
+    /// Records in order.
+    Sort,
     /// The rows of a matrix that are nearest to a point.
     Nearest,
 }
 
 impl KernelFile {
     /// All files.
-    pub const ALL: [KernelFile; 7] = [
+    pub const ALL: [KernelFile; 9] = [
         KernelFile::SampleSelect,
         KernelFile::Bucket,
         KernelFile::TopK,
         KernelFile::WarpSelect,
         KernelFile::Filter,
         KernelFile::Gather,
+        KernelFile::Group,
+        KernelFile::Sort,
         KernelFile::Nearest,
     ];
 
@@ -55,6 +61,8 @@ impl KernelFile {
             KernelFile::WarpSelect => "warp_select.cu",
             KernelFile::Filter => "filter.cu",
             KernelFile::Gather => "gather.cu",
+            KernelFile::Group => "group.cu",
+            KernelFile::Sort => "sort.cu",
             KernelFile::Nearest => "nearest.cu",
         }
     }
@@ -68,6 +76,8 @@ impl KernelFile {
             KernelFile::WarpSelect => include_str!("../../../kernels/warp_select.cu"),
             KernelFile::Filter => include_str!("../../../kernels/filter.cu"),
             KernelFile::Gather => include_str!("../../../kernels/gather.cu"),
+            KernelFile::Group => include_str!("../../../kernels/group.cu"),
+            KernelFile::Sort => include_str!("../../../kernels/sort.cu"),
             KernelFile::Nearest => include_str!("../../../kernels/nearest.cu"),
         })
     }
@@ -148,6 +158,11 @@ impl Words {
             Encoding::FloatTotal(_) => 3,
         };
         Self::new(8 * bytes as u32, encoding)
+    }
+
+    /// Unsigned integers of `bytes` bytes each.
+    pub(crate) fn unsigned(bytes: usize) -> Self {
+        Self::new(8 * bytes as u32, 0)
     }
 
     /// The same values as they are ordered where keys tie: floats as in [`Self::TURNED`].

@@ -1,0 +1,166 @@
+// Rows of groups as records: the number of a row's group above its key, so that their order as integers brings the keys of
+// each group together, in order (kernels/sort.cu).
+//
+//   gr_range    the least and the greatest key of a column, a pair for each block
+//   gr_codes    a column folded into the number of each row's group
+//   gr_records  a record of each row that counts
+#include "common.cuh"
+
+struct Group {
+    Column column;   // `mask`: rows that count, of gr_range and gr_records
+    u64* ends;       // of gr_range: halves of the least and of the greatest key, low ones first
+    void* codes;     // the number of each row's group: u64 if `wide`, else u32
+    void* records;   // of gr_records: of 64 bits, or of 128
+    u64* cursor;     // of gr_records: how many there are; zeroed
+    u64 least[2];    // the key that counts from 0
+    u64 span;        // of gr_codes: what the number made of other columns is multiplied with
+    u32 bits;        // of gr_records: bits of a key in a record
+    u32 wide;
+    u32 folds;       // of gr_codes: 1 if other columns came before
+    u32 above_null;  // of gr_codes: 1 if there are NULLs, whose code is 0
+    u32 keyless;     // of gr_records: 1 for records without keys, of all rows of the mask
+};
+
+extern "C" __constant__ u32 gr_sizes[4] = {sizeof(Group), sizeof(Key), 0, 0};
+
+constexpr u32 UNROLL = 4;
+
+__device__ __forceinline__ Key least_key(const Group& group) {
+#if KEY_BITS == 128
+    return Key(group.least[1]) << 64 | Key(group.least[0]);
+#else
+    return Key(group.least[0]);
+#endif
+}
+
+__device__ __forceinline__ void put_halves(u64* halves, Key key) {
+    halves[0] = u64(key);
+#if KEY_BITS == 128
+    halves[1] = u64(key >> 64);
+#else
+    halves[1] = 0;
+#endif
+}
+
+// A block without a present row writes a least key above its greatest.
+extern "C" __global__ void __launch_bounds__(THREADS) gr_range(const __grid_constant__ Group group) {
+    __shared__ Key ends[2][32];
+    Key least = MAX_KEY, most = 0;
+    const u64 threads = u64(gridDim.x) * THREADS;
+    for (u64 from = u64(blockIdx.x) * THREADS + threadIdx.x; from < group.column.rows; from += threads * UNROLL) {
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const u64 row = from + j * threads;
+            if (row >= group.column.rows || !is_present(group.column, row)) continue;
+            const Key key = encode(group.column.values[row]);
+            least = key < least ? key : least;
+            most = key > most ? key : most;
+        }
+    }
+    for (int step = 16; step; step >>= 1) {
+        const Key lower = shuffle_xor_key(least, step), upper = shuffle_xor_key(most, step);
+        least = lower < least ? lower : least;
+        most = upper > most ? upper : most;
+    }
+    if (lane_id() == 0) {
+        ends[0][threadIdx.x / 32] = least;
+        ends[1][threadIdx.x / 32] = most;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (u32 warp = 1; warp < THREADS / 32; ++warp) {
+            least = ends[0][warp] < least ? ends[0][warp] : least;
+            most = ends[1][warp] > most ? ends[1][warp] : most;
+        }
+        put_halves(group.ends + 4 * blockIdx.x, least);
+        put_halves(group.ends + 4 * blockIdx.x + 2, most);
+    }
+}
+
+template <class Code>
+__device__ __forceinline__ void fold_codes(const Group& group) {
+    Code* codes = (Code*)group.codes;
+    const Key least = least_key(group);
+    const u64 threads = u64(gridDim.x) * THREADS;
+    for (u64 from = u64(blockIdx.x) * THREADS + threadIdx.x; from < group.column.rows; from += threads * UNROLL) {
+        Word values[UNROLL];
+        bool valid[UNROLL];
+        Code before[UNROLL];
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const u64 row = from + j * threads;
+            const bool inside = row < group.column.rows;
+            values[j] = inside ? group.column.values[row] : Word(0);
+            valid[j] = inside && is_present(group.column, row);
+            before[j] = inside && group.folds ? codes[row] : Code(0);
+        }
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const u64 row = from + j * threads;
+            if (row >= group.column.rows) break;
+            const u64 own = valid[j] ? u64(encode(values[j]) - least) + group.above_null : 0;
+            codes[row] = Code(u64(before[j]) * group.span + own);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) gr_codes(const __grid_constant__ Group group) {
+    if (group.wide)
+        fold_codes<u64>(group);
+    else
+        fold_codes<u32>(group);
+}
+
+template <class Record>
+__device__ __forceinline__ Record record_of(const Group& group, Key least, u64 row) {
+    const u64 code = group.wide ? ((const u64*)group.codes)[row] : ((const u32*)group.codes)[row];
+    const Record key = group.keyless ? Record(0) : Record(encode(group.column.values[row]) - least);
+    return group.bits < 8 * sizeof(Record) ? Record(code) << group.bits | key : key;
+}
+
+// In any order: equal records are one and the same.
+template <class Record>
+__device__ __forceinline__ void make_records(const Group& group) {
+    Record* records = (Record*)group.records;
+    const Key least = least_key(group);
+    const u64 rows = group.column.rows;
+#if MASKED
+    __shared__ u32 partial[33];
+    __shared__ u64 base;
+    constexpr u64 TOGETHER = u64(THREADS) * UNROLL;
+    for (u64 tile = blockIdx.x; tile * TOGETHER < rows; tile += gridDim.x) {
+        Record own[UNROLL];
+        u32 present = 0;
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const u64 row = tile * TOGETHER + j * THREADS + threadIdx.x;
+            if (row >= rows || !is_present(group.column, row)) continue;
+            own[j] = record_of<Record>(group, least, row);
+            present |= 1u << j;
+        }
+        u32 total;
+        const u32 before = block_scan(u32(__popc(present)), partial, total);
+        if (threadIdx.x == 0) base = atomicAdd(group.cursor, u64(total));
+        __syncthreads();
+        u64 at = base + before;
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j)
+            if (present >> j & 1) records[at++] = own[j];
+    }
+#else
+    const u64 threads = u64(gridDim.x) * THREADS;
+    for (u64 from = u64(blockIdx.x) * THREADS + threadIdx.x; from < rows; from += threads * UNROLL) {
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const u64 row = from + j * threads;
+            if (row < rows) records[row] = record_of<Record>(group, least, row);
+        }
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) *group.cursor = rows;
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) gr_records_64(const __grid_constant__ Group group) { make_records<u64>(group); }
+extern "C" __global__ void __launch_bounds__(THREADS) gr_records_128(const __grid_constant__ Group group) {
+    make_records<unsigned __int128>(group);
+}

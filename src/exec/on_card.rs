@@ -1,0 +1,146 @@
+//! Columns that no card holds, on their way to one: copied as they are read, selected there when all have come.
+//!
+//! Each partition fills page-locked memory of its own, whose copies overlap with its reading and with other partitions. What
+//! they sent lies on the card in pieces, which are joined before the selection. Cost: the scan, and the copy, up to 55 GB/s
+//! where nothing but memory is read. So it pays where values are in memory: what has to be decoded comes at a tenth of that,
+//! and the CPU selects faster than it comes. Therefore only `quantiles.device = 'cuda'` asks for it, never `auto`.
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
+use datafusion::arrow::compute::{cast, filter};
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
+
+use super::aggregate::KeyColumn;
+use crate::kernel::cuda::{Card, ColumnUpload, DeviceColumn, Report, Selection};
+use crate::key::KeySpec;
+use crate::select::{Ask, Solution, wanted_ranks};
+
+/// How ranks were found, for those who look at a solution.
+pub(super) const STRATEGY: &str = "sample_select on the card";
+
+/// A card that columns are sent to, by its number, and the memory of it that this crate may hold.
+#[derive(Debug, Clone)]
+pub(crate) struct CardChoice {
+    pub(crate) ordinal: usize,
+    pub(crate) limit: Option<u64>,
+}
+
+impl Display for CardChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cuda:{}", self.ordinal)
+    }
+}
+
+/// Whether the column can be selected on a card: keys of fixed width, all of them, exactly.
+pub(super) fn is_for_card(column: &KeyColumn) -> bool {
+    column.bytes.is_none()
+        && !column.distinct
+        && column.buckets.is_none()
+        && DeviceColumn::supports(column.spec.data_type())
+}
+
+/// What lets go of a thread while it waits for the driver.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let done = SpawnedTask::spawn_blocking(work).join().await;
+    done.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
+}
+
+/// A card that is there.
+#[derive(Debug)]
+pub(super) struct ToCard {
+    card: Arc<Card>,
+    limit: Option<u64>,
+}
+
+impl ToCard {
+    /// # Errors
+    /// An execution error that says why there is no such card.
+    pub(super) async fn open(choice: &CardChoice) -> Result<Self> {
+        let ordinal = choice.ordinal;
+        let card = blocking(move || Card::get(ordinal)).await?;
+        let limit = choice.limit;
+        Ok(Self { card, limit })
+    }
+
+    /// One partition's values of a column, none yet.
+    ///
+    /// # Errors
+    /// Those of the card.
+    pub(super) fn column(&self, column: &KeyColumn, memory: MemoryReservation) -> Result<ColumnUpload> {
+        ColumnUpload::try_new(&self.card, column.spec.data_type(), self.limit, memory)
+    }
+}
+
+/// Sends the rows of `values` where `passed` is true.
+///
+/// # Errors
+/// `ResourcesExhausted` where memory of the card ends; an execution error if the card fails.
+pub(super) fn send(
+    upload: &mut ColumnUpload,
+    values: &ArrayRef,
+    passed: Option<&BooleanArray>,
+) -> Result<()> {
+    let filtered = passed.map(|passed| filter(values.as_ref(), passed)).transpose()?;
+    let values = filtered.as_ref().unwrap_or(values);
+    match values.data_type() == upload.data_type() {
+        true => upload.append(values.as_ref()),
+        // A dictionary counts as its values.
+        false => upload.append(cast(values.as_ref(), upload.data_type())?.as_ref()),
+    }
+}
+
+/// What `asks` want of a column that all partitions have sent.
+///
+/// # Errors
+/// `ResourcesExhausted` where memory of the card ends; an execution error if the card fails.
+pub(super) async fn solve(
+    uploads: Vec<ColumnUpload>,
+    spec: KeySpec,
+    asks: Vec<Ask>,
+    limit: Option<u64>,
+) -> Result<(Solution, Report)> {
+    blocking(move || {
+        let column = ColumnUpload::joined(uploads)?;
+        let mut report = Report {
+            bytes_to_card: column.bytes() as u64,
+            ..Report::default()
+        };
+        let selection = Selection {
+            column: &column,
+            words: column.words(&spec),
+            mask: None,
+            limit,
+            timed: false,
+        };
+        let n = selection.population();
+        let ranks = wanted_ranks(&asks.iter().collect::<Vec<_>>(), n);
+        let keys = selection.keys(&ranks, &mut report)?;
+        Ok((Solution::found(n, STRATEGY, ranks, keys), report))
+    })
+    .await
+}
+
+/// What a card did, as metrics of an operator.
+pub(super) fn record(report: &Report, metrics: &ExecutionPlanMetricsSet) {
+    let count = |name: &'static str, n: usize| MetricBuilder::new(metrics).counter(name, 0).add(n);
+    count("kernels", report.kernels);
+    count("bytes_read", report.bytes_read as usize);
+    count("bytes_to_card", report.bytes_to_card as usize);
+    count("bytes_from_card", report.bytes_from_card as usize);
+    count("second_reads", report.second_reads);
+    count("deepened", report.deepened);
+    let time = |name: String, time| {
+        MetricBuilder::new(metrics)
+            .subset_time(name, 0)
+            .add_duration(time)
+    };
+    time("card_time".to_owned(), report.card_time);
+    for (kernel, elapsed) in &report.kernel_times {
+        time(format!("{kernel}_time"), *elapsed);
+    }
+}

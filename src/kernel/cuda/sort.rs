@@ -1,0 +1,327 @@
+//! Records of 64 or 128 bits in order, and where groups begin among them: the launches of `kernels/sort.cu`.
+//!
+//! A radix sort by digits of 8 bits from the lowest on (Knuth, volume 3, 5.2.5), over the bits that tell records apart. Its time
+//! depends on their number and width, and on nothing else: neither on how long groups are nor on what they hold. Cost: for
+//! each digit two reads and a write.
+
+use std::sync::Arc;
+
+use cudarc::driver::DeviceRepr;
+use datafusion::common::{Result, internal_err};
+
+use super::buffer::DeviceBuffer;
+use super::device::{Card, Module};
+use super::sequence::{Launch, Places, Report, Timeline};
+use super::source::{KernelFile, Program, Words};
+use crate::key::KeyBits;
+
+const THREADS: u32 = 512;
+/// Threads of a block of `so_scan`.
+const SCAN_THREADS: u32 = 1024;
+const DIGITS: usize = 256;
+const DIGIT_BITS: u32 = 8;
+/// Bytes of `Sort` and of a record, records of a tile, bytes of shared memory for a tile.
+const SIZES: &str = "so_sizes";
+/// Blocks for each multiprocessor.
+const BLOCKS: u64 = 6;
+
+/// `struct Sort` of `kernels/sort.cu`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct SortArgument {
+    from: u64,
+    to: u64,
+    count: u64,
+    tiles: u64,
+    counters: u64,
+    totals: u64,
+    starts: u64,
+    codes: u64,
+    places: u64,
+    picked: u64,
+    picks: u64,
+    shift: u32,
+    digit_bits: u32,
+    blocks: u32,
+    bits: u32,
+}
+
+// SAFETY: plain integers in the layout of C, as the kernels' own structure; `so_sizes` is compared with its size.
+#[allow(unsafe_code, reason = "a structure for kernels")]
+unsafe impl DeviceRepr for SortArgument {}
+
+/// Records in order, cut into groups: which groups there are, and where each begins.
+#[derive(Debug, Clone, Default)]
+pub struct Segments {
+    /// The number of each group, ascending.
+    pub codes: Vec<u64>,
+    /// Its first record; as many as there are groups.
+    pub starts: Vec<u64>,
+    /// Records of all groups.
+    pub records: u64,
+}
+
+impl Segments {
+    /// Records of the group at this index.
+    pub fn length(&self, index: usize) -> u64 {
+        let end = self.starts.get(index + 1).copied().unwrap_or(self.records);
+        end - self.starts.get(index).copied().unwrap_or(end)
+    }
+}
+
+/// How records are laid out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RecordShape {
+    /// Bits of the key, below the number of the group.
+    pub(super) key_bits: u32,
+    /// Of the number of the group.
+    pub(super) code_bits: u32,
+}
+
+impl RecordShape {
+    /// Bytes of a record; `None`: they would not fit.
+    pub(super) fn bytes(self) -> Option<usize> {
+        match self.key_bits + self.code_bits {
+            0..=64 => Some(8),
+            65..=128 => Some(16),
+            _ => None,
+        }
+    }
+
+    /// Shift and width of the digits, as many as it takes, of one width or nearly so.
+    fn digits(self) -> Vec<(u32, u32)> {
+        let bits = self.key_bits + self.code_bits;
+        let digits = bits.div_ceil(DIGIT_BITS);
+        let end = |digit| digit * bits / digits;
+        (0..digits)
+            .map(|digit| (end(digit), end(digit + 1) - end(digit)))
+            .collect()
+    }
+}
+
+/// Where a sort works: two buffers of records, and counters.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SortRoom {
+    pub(super) records: [usize; 2],
+    counters: usize,
+    totals: usize,
+}
+
+impl SortRoom {
+    /// Room for `count` records of `bytes` bytes on `card`.
+    pub(super) fn take(places: &mut Places, card: &Card, count: usize, bytes: usize) -> Self {
+        let blocks = BLOCKS as usize * card.multiprocessors() as usize;
+        Self {
+            records: [places.take(count * bytes), places.take(count * bytes)],
+            counters: places.take(DIGITS * blocks * size_of::<u64>()),
+            totals: places.take(DIGITS * size_of::<u64>()),
+        }
+    }
+}
+
+/// Records on their way to their order.
+pub(super) struct RecordSort<'a> {
+    card: &'a Arc<Card>,
+    module: Arc<Module>,
+    work: &'a DeviceBuffer,
+    room: SortRoom,
+    shape: RecordShape,
+    record_bytes: usize,
+    shared: usize,
+    argument: SortArgument,
+    limit: Option<u64>,
+}
+
+impl<'a> RecordSort<'a> {
+    /// `count` records in the first buffer of `room`, which lies in `work`.
+    pub(super) fn try_new(
+        work: &'a DeviceBuffer,
+        room: SortRoom,
+        shape: RecordShape,
+        count: u64,
+        limit: Option<u64>,
+    ) -> Result<Self> {
+        let (card, Some(record_bytes)) = (work.card(), shape.bytes()) else {
+            return internal_err!("records of {shape:?}");
+        };
+        let module = card.module(&Program {
+            file: KernelFile::Sort,
+            words: Words::unsigned(record_bytes),
+            masked: false,
+            batch: 1,
+            descending: false,
+        })?;
+        let [structure, record, tile, shared] = module.sizes(card, SIZES)?;
+        if [structure as usize, record as usize] != [size_of::<SortArgument>(), record_bytes] {
+            return internal_err!("kernels expect a structure of {structure} bytes and records of {record}");
+        }
+        let tiles = count.div_ceil(u64::from(tile));
+        let blocks = tiles.clamp(1, BLOCKS * u64::from(card.multiprocessors()));
+        let at = |place: usize| work.address() + place as u64;
+        Ok(Self {
+            card,
+            module,
+            work,
+            room,
+            shape,
+            record_bytes,
+            shared: shared as usize,
+            argument: SortArgument {
+                from: at(room.records[0]),
+                to: at(room.records[1]),
+                count,
+                tiles: tiles.div_ceil(blocks),
+                counters: at(room.counters),
+                totals: at(room.totals),
+                blocks: blocks as u32,
+                bits: shape.key_bits,
+                ..SortArgument::default()
+            },
+            limit,
+        })
+    }
+
+    #[allow(unsafe_code, reason = "kernels are launched")]
+    fn launch(
+        &self,
+        name: &'static str,
+        grid: [u32; 2],
+        shared: usize,
+        timeline: &mut Timeline<'_>,
+    ) -> Result<()> {
+        let launch = Launch::try_new(self.card, &self.module, name, grid, shared)?;
+        // SAFETY: the kernel's one parameter is this structure, whose size was compared. Records and counters lie in the
+        // workspace with the room that `SortRoom` took; other buffers have a place for each group, or for each pick, and are
+        // freed on the stream after this. Places of picks are below the number of records: the caller compared them.
+        unsafe { launch.run(self.card, &self.argument) }?;
+        timeline.passed(name)
+    }
+
+    /// Puts all records in order, which then lie in the first of the two buffers that the argument names.
+    pub(super) fn sort(&mut self, timeline: &mut Timeline<'_>) -> Result<()> {
+        if self.argument.count == 0 {
+            return Ok(());
+        }
+        for (shift, digit_bits) in self.shape.digits() {
+            (self.argument.shift, self.argument.digit_bits) = (shift, digit_bits);
+            let grid = [self.argument.blocks, THREADS];
+            self.launch("so_count", grid, 0, timeline)?;
+            self.launch("so_scan", [DIGITS as u32, SCAN_THREADS], 0, timeline)?;
+            self.launch("so_scatter", grid, self.shared, timeline)?;
+            std::mem::swap(&mut self.argument.from, &mut self.argument.to);
+        }
+        Ok(())
+    }
+
+    /// The groups of ordered records. Waits for the card twice.
+    pub(super) fn segments(&mut self, timeline: &mut Timeline<'_>, report: &mut Report) -> Result<Segments> {
+        let records = self.argument.count;
+        if records == 0 {
+            return Ok(Segments::default());
+        }
+        let grid = [self.argument.blocks, THREADS];
+        self.launch("so_tally", grid, 0, timeline)?;
+        self.launch("so_scan", [1, SCAN_THREADS], 0, timeline)?;
+        let totals = self.room.totals;
+        let groups = self.work.to_host(totals..totals + size_of::<u64>())?;
+        let groups = numbers(&groups).first().copied().unwrap_or(0) as usize;
+        let bytes = groups * size_of::<u64>();
+        let found = self.card.allocate(2 * bytes, self.limit)?;
+        self.argument.starts = found.address();
+        self.argument.codes = found.address() + bytes as u64;
+        self.launch("so_heads", grid, 0, timeline)?;
+        let found = found.to_host(0..2 * bytes)?;
+        report.bytes_from_card += found.len() as u64;
+        let (starts, codes) = found.split_at(bytes);
+        Ok(Segments {
+            codes: numbers(codes),
+            starts: numbers(starts),
+            records,
+        })
+    }
+
+    /// The keys of the records at `places`, counted from 0. Waits for the card.
+    pub(super) fn pick(
+        &mut self,
+        places: &[u64],
+        timeline: &mut Timeline<'_>,
+        report: &mut Report,
+    ) -> Result<Vec<KeyBits>> {
+        if places.is_empty() {
+            return Ok(Vec::new());
+        }
+        if places.iter().any(|place| *place >= self.argument.count) {
+            return internal_err!("a record beyond {} on the card", self.argument.count);
+        }
+        let mut wanted = self.card.allocate(size_of_val(places), self.limit)?;
+        wanted.fill(bytemuck::cast_slice(places))?;
+        report.bytes_to_card += wanted.len() as u64;
+        let picked = self.card.allocate(places.len() * self.record_bytes, self.limit)?;
+        self.argument.places = wanted.address();
+        self.argument.picked = picked.address();
+        self.argument.picks = places.len() as u64;
+        let blocks = places.len().div_ceil(THREADS as usize) as u32;
+        let most = 4 * self.card.multiprocessors();
+        self.launch("so_pick", [blocks.min(most), THREADS], 0, timeline)?;
+        let picked = picked.to_host(0..picked.len())?;
+        report.bytes_from_card += picked.len() as u64;
+        let mask = match self.shape.key_bits {
+            0 => 0,
+            bits => KeyBits::MAX >> (KeyBits::BITS - bits),
+        };
+        let records = picked.chunks_exact(self.record_bytes).map(|record| {
+            let mut bytes = [0; 16];
+            bytes[..record.len()].copy_from_slice(record);
+            KeyBits::from_le_bytes(bytes) & mask
+        });
+        Ok(records.collect())
+    }
+}
+
+/// Numbers from the card's bytes.
+pub(super) fn numbers(bytes: &[u8]) -> Vec<u64> {
+    let (numbers, _) = bytes.as_chunks();
+    numbers.iter().map(|number| u64::from_le_bytes(*number)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_cover_every_bit_once() {
+        for key_bits in 0..=128 {
+            for code_bits in 0..=128 - key_bits {
+                let shape = RecordShape { key_bits, code_bits };
+                let mut next = 0;
+                for (shift, bits) in shape.digits() {
+                    assert_eq!(shift, next);
+                    assert!((1..=DIGIT_BITS).contains(&bits), "{shape:?}: {bits}");
+                    next += bits;
+                }
+                assert_eq!(next, key_bits + code_bits);
+                assert_eq!(shape.bytes(), Some(if next <= 64 { 8 } else { 16 }));
+            }
+        }
+        let beyond = RecordShape {
+            key_bits: 100,
+            code_bits: 29,
+        };
+        assert_eq!(beyond.bytes(), None);
+    }
+
+    #[test]
+    fn lengths_of_segments() {
+        let segments = Segments {
+            codes: vec![3, 7, 9],
+            starts: vec![0, 5, 6],
+            records: 10,
+        };
+        let lengths: Vec<_> = (0..3).map(|index| segments.length(index)).collect();
+        assert_eq!(lengths, [5, 1, 4]);
+        assert_eq!(
+            numbers(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]),
+            [1, 256]
+        );
+    }
+}

@@ -1,0 +1,244 @@
+//! Quantiles of groups of pinned rows: on a card against the CPU, bit by bit.
+//!
+//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Int32Array, Int64Array};
+use datafusion_quantiles::pinned::unpin_table;
+
+use crate::cuda::{card, columns, pinned, rows_joined, same_by, set, with_nulls};
+use crate::patterns::{self, Pattern};
+use crate::support::*;
+
+const OPERATOR: &str = "PinnedGroupedQuantilesExec";
+
+/// Types that rows are grouped by.
+const GROUPS: [&str; 7] = ["b", "i8", "u16", "i32", "date", "i64", "u64"];
+
+/// Every type that rows are grouped by, with values that are narrow and wide.
+async fn every_group_type(patterns: &[Pattern]) {
+    if card().is_none() {
+        return;
+    }
+    for pattern in patterns {
+        for len in [0, 1, 2, 33, 1000, 4097, 30_011] {
+            for nulls in [false, true] {
+                let ctx = session(3);
+                let all = columns(*pattern, len, len as u64);
+                pinned(&ctx, &batch(if nulls { with_nulls(all) } else { all }), 3).await;
+                for group in GROUPS {
+                    // Numbers from 0 to 2^64 - 1 leave none for NULL: see `what_does_not_fit`.
+                    if nulls && ["i64", "u64"].contains(&group) && *pattern == Pattern::Extremes {
+                        continue;
+                    }
+                    let what = format!("{group}, {pattern:?}, {len} rows, nulls: {nulls}");
+                    let sql = format!(
+                        "SELECT {group}, exact_quantiles(f32, [0.5, 0, 1]), exact_quantiles(i8, 0.9, 'linear'), \
+                         exact_quantiles([0.25, 0.3]) WITHIN GROUP (ORDER BY f64 DESC) FROM t GROUP BY {group} ORDER BY {group}"
+                    );
+                    same_by(&ctx, &sql, &what, OPERATOR).await;
+                }
+                unpin_table(&ctx, "t").unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_of_every_type_first_patterns() {
+    every_group_type(&[Pattern::Random, Pattern::AllEqual, Pattern::FewDistinct]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_of_every_type_last_patterns() {
+    every_group_type(&[Pattern::Zipf, Pattern::Extremes, Pattern::Sorted]).await;
+}
+
+/// Values of every type, by every method.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_of_every_type() {
+    if card().is_none() {
+        return;
+    }
+    let percentiles: Vec<_> = (0..=100)
+        .map(|percent| format!("{}", f64::from(percent) / 100.0))
+        .collect();
+    for pattern in [Pattern::Random, Pattern::Extremes, Pattern::HalfEqual] {
+        for nulls in [false, true] {
+            let ctx = session(3);
+            let all = columns(pattern, 20_011, 6);
+            let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+            pinned(&ctx, &batch(if nulls { with_nulls(all) } else { all }), 3).await;
+            for name in names {
+                let calls = ["lower", "higher", "nearest", "linear", "midpoint"]
+                    .map(|method| format!("exact_quantiles({name}, [0.07, 0.999, 0.5], '{method}')"));
+                let sql = format!(
+                    "SELECT u8, exact_quantiles({name}, [{}]), {} FROM t GROUP BY u8 ORDER BY u8",
+                    percentiles.join(", "),
+                    calls.join(", ")
+                );
+                same_by(
+                    &ctx,
+                    &sql,
+                    &format!("{name}, {pattern:?}, nulls: {nulls}"),
+                    OPERATOR,
+                )
+                .await;
+            }
+            unpin_table(&ctx, "t").unwrap();
+        }
+    }
+}
+
+/// Several group columns, rows that a filter leaves, groups of which a call sees no value.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_columns_and_filters() {
+    if card().is_none() {
+        return;
+    }
+    for pattern in [Pattern::Random, Pattern::FewDistinct, Pattern::Extremes] {
+        for len in [33, 50_021] {
+            for nulls in [false, true] {
+                let ctx = session(3);
+                let all = columns(pattern, len, 8);
+                pinned(&ctx, &batch(if nulls { with_nulls(all) } else { all }), 3).await;
+                for sql in [
+                    "SELECT b, i8, exact_quantiles(f64, [0.1, 0.9]) FROM t GROUP BY b, i8 ORDER BY b, i8",
+                    "SELECT i32, b, u8, exact_quantiles(f32, 0.5) FROM t GROUP BY i32, b, u8 ORDER BY i32, b, u8",
+                    "SELECT i8, exact_quantiles(f64, 0.5) FROM t WHERE i64 > 0 AND NOT b GROUP BY i8 ORDER BY i8",
+                    "SELECT i8 AS g, exact_quantiles(i64, [0, 1]) FILTER (WHERE f64 > 0), exact_quantiles(i64, 0.5) FROM t \
+                     GROUP BY i8 ORDER BY i8",
+                    "SELECT u8, exact_quantiles(dec, 0.5) FILTER (WHERE i32 < 0) FROM t WHERE i16 <> 3 GROUP BY u8 ORDER BY u8",
+                    "SELECT exact_quantiles(x, 0.5) AS q FROM (SELECT u16 AS g, i16 AS x FROM t) GROUP BY g ORDER BY g, q",
+                    "SELECT b, exact_quantiles(i64, 0.5) FROM t WHERE i64 < 0 AND i64 > 0 GROUP BY b ORDER BY b",
+                    "SELECT i8 FROM t GROUP BY i8 HAVING exact_quantiles(f32, 0.5) > 0 ORDER BY i8",
+                ] {
+                    same_by(
+                        &ctx,
+                        sql,
+                        &format!("{sql}, {pattern:?}, {len} rows, nulls: {nulls}"),
+                        OPERATOR,
+                    )
+                    .await;
+                }
+                unpin_table(&ctx, "t").unwrap();
+            }
+        }
+    }
+}
+
+/// More rows than one turn of all blocks has, few groups and many, of any share of the rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_columns() {
+    if card().is_none() {
+        return;
+    }
+    for pattern in patterns::ALL {
+        let len = 4_000_037;
+        let wanted = ["u8", "i16", "f32", "f64"];
+        let mut all: Vec<_> = columns(pattern, len, 5)
+            .into_iter()
+            .filter(|(name, _)| wanted.contains(name))
+            .collect();
+        let thousand = pseudo_random(len, 3).map(|word| (word % 1000) as i32 - 500);
+        let giant = pseudo_random(len, 4).map(|word| if word % 10 == 0 { (word >> 8) as i32 } else { 7 });
+        all.push(("k", Arc::new(Int32Array::from_iter_values(thousand)) as ArrayRef));
+        all.push(("giant", Arc::new(Int32Array::from_iter_values(giant))));
+        all.push((
+            "own",
+            Arc::new(Int64Array::from_iter_values((0..len as i64).rev())),
+        ));
+        let ctx = session(2);
+        pinned(&ctx, &batch(all), 4).await;
+        for group in ["k", "u8", "giant", "own"] {
+            let sql = format!(
+                "SELECT {group}, exact_quantiles(f32, [0.01, 0.5, 0.99]), exact_quantiles(f64, 0.5), exact_quantiles(i16, 0.9) \
+                 FROM t GROUP BY {group} ORDER BY {group}"
+            );
+            same_by(&ctx, &sql, &format!("{group}, {pattern:?}"), OPERATOR).await;
+        }
+        unpin_table(&ctx, "t").unwrap();
+    }
+}
+
+/// Numbers of groups beyond 64 bits, records beyond 128: an error that says so, or the CPU.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit() {
+    if card().is_none() {
+        return;
+    }
+    let ctx = session(2);
+    pinned(&ctx, &batch(with_nulls(columns(Pattern::Extremes, 5000, 2))), 2).await;
+    for (sql, expected) in [
+        (
+            "SELECT i64, exact_quantiles(f32, 0.5) FROM t GROUP BY i64",
+            "span more than 64 bits",
+        ),
+        (
+            "SELECT i32, u64, exact_quantiles(f32, 0.5) FROM t GROUP BY i32, u64",
+            "span more than 64 bits",
+        ),
+        (
+            "SELECT i32, u16, exact_quantiles(dec, 0.5) FROM t GROUP BY i32, u16",
+            "128 are allowed",
+        ),
+    ] {
+        set(&ctx, "device", "cuda").await;
+        let refused = error(&ctx, sql).await;
+        assert!(refused.contains(expected), "{sql}: {refused}");
+        set(&ctx, "device", "cpu").await;
+        let expected = sorted(rows(&ctx, sql).await);
+        set(&ctx, "device", "auto").await;
+        assert_eq!(sorted(rows(&ctx, sql).await), expected, "{sql}");
+        let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+        assert!(analyzed.contains("cuda_fallback=1"), "{sql}: {analyzed}");
+        assert!(analyzed.contains("  GroupedQuantilesExec: "), "{sql}: {analyzed}");
+    }
+}
+
+fn sorted(mut rows: Vec<String>) -> Vec<String> {
+    rows.sort();
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_says_what_ran() {
+    let Some(card) = card() else { return };
+    let ctx = session(2);
+    pinned(&ctx, &batch(columns(Pattern::Random, 100_003, 1)), 2).await;
+    let sql = "SELECT i8, b, exact_quantiles(f32, [0.5, 0.9]), exact_quantiles(f32, 0.1) FROM t WHERE i16 > 3 GROUP BY b, i8";
+    let plan = physical_plan(&ctx, sql).await;
+    let first = format!(
+        "PinnedGroupedQuantilesExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[b, i8, f32], gby=[b, i8], \
+         calls=[exact_quantiles(f32@",
+        card.name()
+    );
+    let last = "[0.5, 0.9], disc), exact_quantiles(f32@";
+    let filter = ", 0.1, disc)], where=[t.i16 > Int16(3)], fallback=cpu";
+    for expected in [first.as_str(), last, filter] {
+        assert!(plan.contains(expected), "{expected} in {plan}");
+    }
+    let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+    for expected in [
+        "kernels=",
+        "card_time=",
+        "gr_codes_time=",
+        "gr_records_64_time=",
+        "so_scatter_time=",
+        "so_pick_time=",
+    ] {
+        assert!(analyzed.contains(expected), "{expected} in {analyzed}");
+    }
+    // By floating point, by what is computed, beside other aggregates, over distinct values: the table itself.
+    for sql in [
+        "SELECT f32, exact_quantiles(i8, 0.5) FROM t GROUP BY f32",
+        "SELECT i8 + 1, exact_quantiles(i8, 0.5) FROM t GROUP BY i8 + 1",
+        "SELECT i8, exact_quantiles(f32, 0.5), count(*) FROM t GROUP BY i8",
+        "SELECT i8, exact_quantiles(DISTINCT f32, 0.5) FROM t GROUP BY i8",
+        "SELECT i8, exact_quantiles(f32, 0.5) FROM t GROUP BY CUBE (i8)",
+    ] {
+        let plan = physical_plan(&ctx, sql).await;
+        assert!(!plan.contains("Pinned"), "{sql}: {plan}");
+    }
+}
