@@ -143,7 +143,7 @@ async fn stages_answer_as_the_operator_does() {
             );
             let plan = physical_plan(&staged, sql).await;
             assert_eq!(plan.matches("RoundExec").count(), reads, "{sql}\n{plan}");
-            for (strategy, more) in [("distributed_bms", 1), ("dibms", 2)] {
+            for (strategy, more) in [("distributed_bms", 1), ("dibms", 3)] {
                 query(&staged, &format!("SET quantiles.strategy = '{strategy}'"))
                     .await
                     .unwrap();
