@@ -19,7 +19,7 @@ use super::output::{Format, Output};
 use super::split::Piece;
 use super::statement::Statement;
 use super::stores::{self, Region};
-use crate::console::{message, say};
+use crate::console::say;
 
 /// Why a statement did not run to its end.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Runner {
         if let (Some(url), Some(plan)) = (&self.remote, &plan)
             && let Err(error) = datafusion_quantiles::ballista::cancel(url, plan).await
         {
-            say(format_args!("Warning: {}", message(&error)));
+            say(format_args!("Warning: {}", crate::console::message(&error)));
         }
         drop(plan);
     }
@@ -113,7 +113,10 @@ impl Runner {
             use datafusion_quantiles::ballista::{explained, is_worth_another_try};
             return match result {
                 Err(error) if is_worth_another_try(&error) => {
-                    say(format_args!("Trying once more: {}", message(&error)));
+                    say(format_args!(
+                        "Trying once more: {}",
+                        crate::console::message(&error)
+                    ));
                     self.try_run_in_time(piece).await.map_err(explained)
                 }
                 result => result.map_err(explained),
