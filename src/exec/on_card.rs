@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::compute::{cast, filter};
-use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 
 use super::aggregate::KeyColumn;
+use super::grouped::blocking;
 use crate::kernel::cuda::{Card, ColumnUpload, DeviceColumn, Report, Selection};
 use crate::key::KeySpec;
 use crate::select::{Ask, Solution, wanted_ranks};
@@ -42,12 +42,6 @@ pub(super) fn is_for_card(column: &KeyColumn) -> bool {
         && !column.distinct
         && column.buckets.is_none()
         && DeviceColumn::supports(column.spec.data_type())
-}
-
-/// What lets go of a thread while it waits for the driver.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let done = SpawnedTask::spawn_blocking(work).join().await;
-    done.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
 }
 
 /// A card that is there.

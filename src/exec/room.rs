@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 
+use super::grouped::blocking;
 use super::scan::Kept;
 use crate::kernel::choose::{Plan, Room};
 use crate::kernel::memory::Workspace;
@@ -93,9 +93,7 @@ pub(super) async fn make_room(
     let stop = Stop::default();
     let _stopped_when_dropped = StopOnDrop(stop.clone());
     let workspace = Arc::clone(workspace);
-    let spilled = SpawnedTask::spawn_blocking(move || spill_for(columns, &wanting, &rest, &workspace, &stop));
-    let spilled = spilled.join().await;
-    spilled.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
+    blocking(move || spill_for(columns, &wanting, &rest, &workspace, &stop)).await
 }
 
 /// Has those that hold most write it to disk until the first of `plans` fits; if it never does, the best that

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::ArrayRef;
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 use datafusion::execution::memory_pool::MemoryConsumer;
@@ -20,6 +19,7 @@ use datafusion::physical_plan::{
 use futures::TryStreamExt;
 use tokio::sync::OnceCell;
 
+use super::super::grouped::blocking;
 use super::rows::{Rows, Seen, schema};
 use super::state::State;
 use super::{StagedColumns, reached, single_state};
@@ -265,14 +265,11 @@ impl ExecutionPlan for RoundExec {
             let bytes = work.bytes.clone();
             let stop = Stop::default();
             let (held, own) = (StopOnDrop(stop.clone()), state);
-            let answered = SpawnedTask::spawn_blocking(move || {
+            let (batches, written) = blocking(move || {
                 let state = own.as_ref().map(|state| state.as_slice());
                 work.answer(&asked, state, &stop)?.finish()
-            });
-            let (batches, written) = answered
-                .join()
-                .await
-                .map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
+            })
+            .await?;
             drop(held);
             bytes.add(written);
             Ok::<_, DataFusionError>(futures::stream::iter(batches.into_iter().map(Ok)))

@@ -42,7 +42,8 @@ pub(crate) use self::plan::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
 ///
 /// Reads each input partition once and in parallel. While groups are few it holds their best rows only; with many, group,
 /// key and the wanted columns of each row wait in order of the group's part, in memory that is reserved in the task's
-/// pool, and past the pool's limit on disk; now and then a partition drops those that its best rows leave behind. Neither a list nor an allocation is made for any single group.
+/// pool, and past the pool's limit on disk; now and then a partition drops those that its best rows leave behind. Neither
+/// a list nor an allocation is made for any single group.
 ///
 /// Metrics: `input_rows`, `output_rows`, `groups`, `rejected_rows` (by the floor of their group), `dropped_rows` (held,
 /// and dropped before the end), `scan_time` and `select_time` (processor time), `few_groups` or `many_groups` (1 for the
