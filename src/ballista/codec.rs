@@ -5,19 +5,26 @@
 use std::sync::Arc;
 
 use ballista_core::serde::BallistaPhysicalExtensionCodec;
-use datafusion::common::{Result, exec_err};
+use datafusion::arrow::datatypes::Schema;
+use datafusion::common::{Result, exec_datafusion_err, exec_err, internal_err};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{AggregateUDF, ScalarUDF, WindowUDF};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
+use datafusion_proto::physical_plan::{
+    PhysicalExtensionCodec, PhysicalPlanDecodeContext, PhysicalProtoConverterExtension,
+};
+use datafusion_proto::protobuf::PhysicalExprNode;
+use prost::Message;
 
 use crate::exec::staged::wire::{put_node, read_node};
+use crate::exec::wire::{ExprCodec, put_operator, read_operator};
 use crate::functions::wire::{put_aggregate, put_window, read_aggregate, read_window};
 use crate::wire::Reader;
 
 /// The last byte is the version: machines that run different ones say so.
 const TAG: &[u8] = b"\xffquantiles";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// The codec of executors and schedulers: nodes and bound functions of this crate, around another codec.
 ///
@@ -75,6 +82,32 @@ fn try_put(buf: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> Result<bool>) ->
     Ok(is_ours)
 }
 
+/// Expressions in nodes of ours, as the plan around them has its own.
+struct Exprs<'a> {
+    codec: &'a QuantilesCodec,
+    proto_converter: &'a dyn PhysicalProtoConverterExtension,
+    /// Where functions are looked up; nothing is read without.
+    context: Option<&'a TaskContext>,
+}
+
+impl ExprCodec for Exprs<'_> {
+    fn encode(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<Vec<u8>> {
+        let node = self.proto_converter.physical_expr_to_proto(expr, self.codec)?;
+        Ok(node.encode_to_vec())
+    }
+
+    fn decode(&self, bytes: &[u8], schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
+        let node = PhysicalExprNode::decode(bytes)
+            .map_err(|error| exec_datafusion_err!("a damaged expression: {error}"))?;
+        let Some(context) = self.context else {
+            return internal_err!("an expression is read without its task");
+        };
+        let context = PhysicalPlanDecodeContext::new(context, self.codec);
+        self.proto_converter
+            .proto_to_physical_expr(&node, schema, &context)
+    }
+}
+
 impl PhysicalExtensionCodec for QuantilesCodec {
     fn try_decode(
         &self,
@@ -86,7 +119,15 @@ impl PhysicalExtensionCodec for QuantilesCodec {
         let Some(mut reader) = ours("node", buf)? else {
             return self.inner.try_decode(buf, inputs, ctx, proto_converter);
         };
-        let node = read_node(&mut reader, inputs)?;
+        let exprs = Exprs {
+            codec: self,
+            proto_converter,
+            context: Some(ctx),
+        };
+        let node = match read_operator(&mut reader, inputs, &exprs)? {
+            Some(node) => node,
+            None => read_node(&mut reader, inputs)?,
+        };
         reader.end()?;
         Ok(node)
     }
@@ -97,7 +138,16 @@ impl PhysicalExtensionCodec for QuantilesCodec {
         buf: &mut Vec<u8>,
         proto_converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<()> {
-        match try_put(buf, |buf| put_node(node.as_ref(), buf))? {
+        let exprs = Exprs {
+            codec: self,
+            proto_converter,
+            context: None,
+        };
+        let put = |buf: &mut Vec<u8>| {
+            let node = node.as_ref();
+            Ok(put_node(node, buf)? || put_operator(node, buf, &exprs)?)
+        };
+        match try_put(buf, put)? {
             true => Ok(()),
             false => self.inner.try_encode(node, buf, proto_converter),
         }
@@ -141,5 +191,98 @@ impl PhysicalExtensionCodec for QuantilesCodec {
 
     fn try_encode_udf(&self, node: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
         self.inner.try_encode_udf(node, buf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+    use datafusion::physical_plan::displayable;
+    use datafusion::prelude::{SessionConfig, SessionContext};
+    use datafusion_proto::physical_plan::DefaultPhysicalProtoConverter;
+
+    use super::*;
+    use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
+
+    async fn planned(sql: &str) -> (Arc<dyn ExecutionPlan>, Arc<TaskContext>) {
+        let config = SessionConfig::new()
+            .with_target_partitions(3)
+            .with_round_robin_repartition(false);
+        let state = datafusion::execution::session_state::SessionStateBuilder::new()
+            .with_default_features()
+            .with_config(config)
+            .with_query_planner(Arc::new(QuantilesPlanner::staged()))
+            .with_quantiles()
+            .build();
+        let ctx = SessionContext::new_with_state(state);
+        let table = "CREATE TABLE t (id BIGINT, city VARCHAR, at TIMESTAMP, fare DOUBLE, n INT)";
+        ctx.sql(table).await.unwrap().collect().await.unwrap();
+        let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+        (plan, ctx.task_ctx())
+    }
+
+    /// Operators of best rows come back with all of their expressions; pieces of their bytes are errors, and so are other inputs.
+    #[tokio::test]
+    async fn operators_of_best_rows_come_back() {
+        let codec = QuantilesCodec::default();
+        let converter = DefaultPhysicalProtoConverter {};
+        for (sql, count) in [
+            (
+                "SELECT * FROM t ORDER BY fare DESC, id + n NULLS FIRST LIMIT 100",
+                2,
+            ),
+            ("SELECT id, fare FROM t ORDER BY n, at DESC OFFSET 7 LIMIT 3", 2),
+            (
+                "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY city, n ORDER BY fare DESC, city) AS r FROM t) WHERE r <= 5",
+                2,
+            ),
+            (
+                "SELECT id, r FROM (SELECT *, rank() OVER (PARTITION BY n % 10 ORDER BY at, id) AS r FROM t) WHERE r < 3",
+                2,
+            ),
+            (
+                "SELECT DISTINCT ON (city) city, id, fare FROM t ORDER BY city, at DESC",
+                2,
+            ),
+        ] {
+            let (plan, context) = planned(sql).await;
+            let mut found = 0;
+            plan.apply(|node| {
+                let mut bytes = Vec::new();
+                let is_ours = codec.try_encode(Arc::clone(node), &mut bytes, &converter).is_ok();
+                if !is_ours || !bytes.starts_with(TAG) {
+                    return Ok(TreeNodeRecursion::Continue);
+                }
+                found += 1;
+                let inputs: Vec<_> = node.children().into_iter().map(Arc::clone).collect();
+                let read = |bytes: &[u8], inputs: &[Arc<dyn ExecutionPlan>]| {
+                    codec.try_decode(bytes, inputs, &context, &converter)
+                };
+                let back = read(&bytes, &inputs)?;
+                let shown = |plan: &Arc<dyn ExecutionPlan>| displayable(plan.as_ref()).one_line().to_string();
+                assert_eq!(shown(&back), shown(node));
+                assert_eq!(back.schema(), node.schema());
+                assert_eq!(
+                    back.properties().partitioning.partition_count(),
+                    node.properties().partitioning.partition_count()
+                );
+                let mut again = Vec::new();
+                codec.try_encode(back, &mut again, &converter)?;
+                assert_eq!(again, bytes);
+                for end in TAG.len()..bytes.len() {
+                    assert!(
+                        read(&bytes[..end], &inputs).is_err(),
+                        "{end} of {} bytes",
+                        bytes.len()
+                    );
+                }
+                assert!(read(&bytes, &[]).is_err());
+                assert!(read(&bytes, &[Arc::clone(&inputs[0]), Arc::clone(&inputs[0])]).is_err());
+                Ok(TreeNodeRecursion::Continue)
+            })
+            .unwrap();
+            let plan = displayable(plan.as_ref()).indent(true).to_string();
+            assert_eq!(found, count, "{sql}\n{plan}");
+        }
     }
 }

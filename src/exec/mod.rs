@@ -13,6 +13,7 @@
 
 mod aggregate;
 mod grouped;
+mod mode;
 #[cfg(feature = "cuda")]
 mod on_card;
 #[cfg(feature = "cuda")]
@@ -25,9 +26,12 @@ pub mod staged;
 mod top;
 mod topk;
 mod values;
+#[cfg(feature = "ballista")]
+pub(crate) mod wire;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;
+pub(crate) use mode::Mode;
 #[cfg(feature = "cuda")]
 pub(crate) use on_card::CardChoice;
 #[cfg(feature = "cuda")]

@@ -40,12 +40,10 @@ impl Guarded {
     }
 
     /// This type behind a function.
-    #[cfg(feature = "ballista")]
     pub(crate) fn of(function: &AggregateUDF) -> Option<&Self> {
         function.inner().downcast_ref()
     }
 
-    #[cfg(feature = "ballista")]
     pub(crate) fn inner(&self) -> &AggregateUDF {
         &self.inner
     }

@@ -15,6 +15,7 @@
 mod approx;
 mod builtins;
 mod check;
+mod first_rows;
 mod foreign;
 mod node;
 mod physical;
@@ -28,6 +29,7 @@ mod pinned_topk;
 mod predicate;
 mod query_planner;
 mod register;
+mod repeatable;
 mod rewrite;
 mod staged;
 mod swap;

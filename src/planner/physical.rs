@@ -14,6 +14,7 @@ use datafusion::physical_expr::aggregate::LoweredAggregateBuilder;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
+use super::first_rows::FirstRowsNode;
 use super::rewrite::{aggregate_call, is_quantiles};
 use super::staged::StagedNode;
 use super::topk::topk_exec;
@@ -48,6 +49,9 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         if let Some(staged) = node.as_any().downcast_ref::<StagedNode>() {
             let partitions = session.config_options().execution.target_partitions;
             return staged.exec(input, partitions).map(Some);
+        }
+        if let Some(node) = node.as_any().downcast_ref::<FirstRowsNode>() {
+            return node.exec(Arc::clone(input), session, planning).map(Some);
         }
         if let Some(node) = node.as_any().downcast_ref::<TopKNode>() {
             return topk_exec(node, Arc::clone(input), session, planning).map(Some);

@@ -16,6 +16,7 @@ use super::QuantilesExtensionPlanner;
 use super::approx::answer_exactly;
 use super::builtins::replace_builtins;
 use super::check::check_calls;
+use super::first_rows::first_rows;
 use super::foreign::plan_with_inner;
 use super::rewrite::rewrite;
 use super::staged::into_stages;
@@ -154,17 +155,26 @@ impl QueryPlanner for QuantilesPlanner {
                 inner.create_physical_plan(logical_plan, session).await
             }
             Rest::Inner(_) => self.rest.plan(rewritten.data, session).await,
-            // These operators are not sent to other machines.
-            Rest::Default(_) if !self.staged => {
+            Rest::Default(_) => {
                 let plan = match QuantilesOptions::of(session.config_options()).topk {
-                    true => rewrite_topk(rewritten.data)?.data,
+                    true => {
+                        rewrite_topk(rewritten.data, self.staged)?
+                            .transform_data(|plan| match self.staged {
+                                true => first_rows(plan, session),
+                                // Those of one process are a rule's: they keep the filter that scans are told of.
+                                false => Ok(Transformed::no(plan)),
+                            })?
+                            .data
+                    }
                     false => rewritten.data,
                 };
                 #[cfg(feature = "cuda")]
-                let plan = super::pinned_node::mark_pinned(plan, &self.rest, session).await?;
+                let plan = match self.staged {
+                    true => plan,
+                    false => super::pinned_node::mark_pinned(plan, &self.rest, session).await?,
+                };
                 self.rest.plan(plan, session).await
             }
-            Rest::Default(_) => self.rest.plan(rewritten.data, session).await,
         }?;
         #[cfg(feature = "cuda")]
         if matches!(logical_plan, LogicalPlan::Analyze(_)) {

@@ -12,6 +12,7 @@ use datafusion::logical_expr::{
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::QuantilesNode;
+use super::repeatable::is_repeatable;
 use super::rewrite::aggregate_call;
 use crate::exec::staged::{Rounds, StagedCall, StagedColumns, Workload, stages};
 use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy, constant_quantiles};
@@ -337,20 +338,6 @@ fn column_of(expr: &Expr, node: &QuantilesNode) -> Result<Option<Column>> {
         distinct: params.distinct,
         builtin: is_builtin,
     }))
-}
-
-/// Whether a plan gives the same rows when it is read again: a limit may stop elsewhere, and what is volatile differs.
-fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
-    let differs = plan.exists(|node| {
-        let limited = match node {
-            LogicalPlan::Limit(_) => true,
-            LogicalPlan::Sort(sort) => sort.fetch.is_some(),
-            LogicalPlan::TableScan(scan) => scan.fetch.is_some(),
-            _ => false,
-        };
-        Ok(limited || node.expressions().iter().any(Expr::is_volatile))
-    })?;
-    Ok(!differs)
 }
 
 impl PartialOrd for StagedNode {

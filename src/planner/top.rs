@@ -71,7 +71,7 @@ impl PhysicalOptimizerRule for TopKByRule {
 }
 
 /// Whether the operator is faster than DataFusion's sort.
-fn is_faster(k: usize) -> bool {
+pub(super) fn is_faster(k: usize) -> bool {
     (1..=MOST_ROWS).contains(&k)
 }
 

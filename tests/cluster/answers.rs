@@ -105,7 +105,7 @@ pub(crate) fn rows(count: usize, seed: u64) -> RecordBatch {
     batch(columns)
 }
 
-const STATEMENTS: [&str; 19] = [
+const STATEMENTS: [&str; 27] = [
     "SELECT exact_quantiles(x, 0.5) FROM t",
     "SELECT exact_quantiles(x, [0, 0.01, 0.5, 0.99, 1]), exact_quantiles(f, [0.5, 0.25], 'linear'), \
      exact_quantiles(g, 0.3), exact_quantiles(s, 0.9), exact_quantiles(u, [0.1, 0.9], 'higher'), \
@@ -129,6 +129,17 @@ const STATEMENTS: [&str; 19] = [
     "SELECT approx_percentile_gk(x, [0, 1], 100), gk_quantile(gk_sketch(f, 1000), [0, 1]) FROM t",
     "SELECT median(x), percentile_cont(0.25) WITHIN GROUP (ORDER BY f) FROM t",
     "SELECT name, median(f) FROM t GROUP BY name ORDER BY name",
+    "SELECT id, x, f FROM t ORDER BY f DESC, id LIMIT 100",
+    "SELECT id, x + s AS y FROM t WHERE few > 0 ORDER BY x NULLS FIRST, id DESC OFFSET 5 LIMIT 1000",
+    "SELECT name, sum(id) FROM (SELECT name, id FROM t ORDER BY s, id LIMIT 7000) GROUP BY name ORDER BY name",
+    "SELECT id, name, f, r FROM (SELECT *, row_number() OVER (PARTITION BY name ORDER BY f DESC, id) AS r FROM t) \
+     WHERE r <= 3 ORDER BY name, r",
+    "SELECT id, few, r FROM (SELECT *, rank() OVER (PARTITION BY few ORDER BY s) AS r FROM t) WHERE r < 4 \
+     ORDER BY few, r, id",
+    "SELECT id % 7777 AS k, id, r FROM (SELECT *, row_number() OVER (PARTITION BY id % 7777 ORDER BY x, id) AS r FROM t) \
+     WHERE r <= 2 AND id > 3 ORDER BY id",
+    "SELECT DISTINCT ON (name) name, id, day FROM t ORDER BY name, day DESC, id",
+    "SELECT name, topk_by(id, f, 5), max_by(id, x) FROM t GROUP BY name ORDER BY name",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

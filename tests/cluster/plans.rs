@@ -88,6 +88,40 @@ async fn replies_of_many_partitions_go_up_a_tree() {
     }
 }
 
+/// Best rows are found in two steps, of which the first sends few of them; without groups, where they are few.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn best_rows_are_found_where_they_lie() {
+    const ROWS: usize = 60_000;
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(ROWS, 3), 8);
+    let first = "SELECT id, f FROM t ORDER BY f, id LIMIT 10";
+    let numbered = |group: &str| {
+        format!(
+            "SELECT id, r FROM (SELECT id, row_number() OVER (PARTITION BY {group} ORDER BY f, id) AS r FROM t) WHERE r <= 2"
+        )
+    };
+    let (few, many) = (numbered("name"), numbered("id % 20000"));
+    for adaptive in ADAPTIVE {
+        let ctx = session(&SHARED.url, 8, adaptive).await;
+        register(&ctx, "t", &table).await;
+        for (sql, node, sent) in [
+            (first, "TopKByExec", 0..=80),
+            (few.as_str(), "GroupedTopKExec", 0..=800),
+            (many.as_str(), "GroupedTopKExec", ROWS - 8 * 8192..=ROWS),
+        ] {
+            let (partial, last) = (format!("{node}: mode=Partial"), format!("{node}: mode=Final"));
+            let plan = shown(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+            assert_eq!(metric(&plan, &partial, "input_rows"), ROWS as f64, "{plan}");
+            let moved = metric(&plan, &last, "input_rows") as usize;
+            assert!(sent.contains(&moved) && moved > 0, "{moved} rows\n{plan}");
+            query(&ctx, "SET quantiles.topk = false").await.unwrap();
+            let plan = shown(&ctx, &format!("EXPLAIN {sql}")).await;
+            assert!(!plan.contains(node), "{plan}");
+            query(&ctx, "SET quantiles.topk = true").await.unwrap();
+        }
+    }
+}
+
 /// The sum of a metric over the nodes of one name, in the text of EXPLAIN ANALYZE.
 fn metric(plan: &str, node: &str, name: &str) -> f64 {
     let lines = plan.lines().filter(|line| line.contains(node));

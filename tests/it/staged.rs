@@ -10,9 +10,13 @@ use datafusion_quantiles::{QuantilesPlanner, SessionStateBuilderExt};
 use crate::patterns::Pattern;
 use crate::support::*;
 
-fn staged_session(partitions: usize) -> SessionContext {
+/// One that plans as a Ballista scheduler's does, which deals no rows out anew.
+pub(crate) fn staged_session(partitions: usize) -> SessionContext {
+    let config = SessionConfig::new()
+        .with_target_partitions(partitions)
+        .with_round_robin_repartition(false);
     let state = SessionStateBuilder::new()
-        .with_config(SessionConfig::new().with_target_partitions(partitions))
+        .with_config(config)
         .with_default_features()
         .with_query_planner(Arc::new(QuantilesPlanner::staged()))
         .with_quantiles()

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::grouped::limited;
 use crate::patterns::{self, Pattern};
+use crate::staged::staged_session;
 use crate::support::*;
 use crate::topk::{plain, table};
 
@@ -47,6 +48,8 @@ struct Case {
     output: usize,
     nulls: bool,
     filter: bool,
+    /// Whether it is planned for many machines.
+    staged: bool,
     seed: u64,
 }
 
@@ -60,19 +63,22 @@ fn case() -> impl Strategy<Value = Case> {
         prop_oneof![0..30_usize, 100..4000_usize, Just(30_000_usize)],
     );
     let how = (1..5_usize, 50..9000_usize, 1..9000_usize);
-    (what, how, any::<[bool; 2]>(), any::<u64>()).prop_map(
-        |((order, k, offset, pattern, len), (partitions, batch, output), [nulls, filter], seed)| Case {
-            order,
-            k,
-            offset,
-            pattern,
-            len,
-            partitions,
-            batch,
-            output,
-            nulls,
-            filter,
-            seed,
+    (what, how, any::<[bool; 3]>(), any::<u64>()).prop_map(
+        |((order, k, offset, pattern, len), (partitions, batch, output), [nulls, filter, staged], seed)| {
+            Case {
+                order,
+                k,
+                offset,
+                pattern,
+                len,
+                partitions,
+                batch,
+                output,
+                nulls,
+                filter,
+                staged,
+                seed,
+            }
         },
     )
 }
@@ -102,7 +108,10 @@ impl Case {
 /// The keys are those of a sort, in its order; the rows are rows of the table, none twice.
 async fn check(case: &Case) {
     let table = table(case.pattern, case.len, 9, case.nulls, case.seed);
-    let ctx = session(case.partitions);
+    let ctx = match case.staged {
+        true => staged_session(case.partitions),
+        false => session(case.partitions),
+    };
     register(&ctx, "t", &table, case.partitions, case.batch);
     query(
         &ctx,
@@ -112,7 +121,11 @@ async fn check(case: &Case) {
     .unwrap();
     let keys = case.keys();
     let plan = physical_plan(&ctx, &case.sql(&keys)).await;
-    assert_eq!(plan.contains("TopKByExec: k="), case.order.1, "{case:?}\n{plan}");
+    let node = match case.staged {
+        true => "TopKByExec: mode=Final, k=",
+        false => "TopKByExec: k=",
+    };
+    assert_eq!(plan.contains(node), case.order.1, "{case:?}\n{plan}");
     assert_eq!(plan.contains("SortExec"), !case.order.1, "{case:?}\n{plan}");
     let expected = rows(&plain(&table), &case.sql(&keys)).await;
     let found = rows(&ctx, &case.sql(&keys)).await;

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use crate::grouped::{assert_same, limited, sorted_rows};
 use crate::patterns::{self, Pattern};
+use crate::staged::staged_session;
 use crate::support::*;
 use crate::topk::{plain, table};
 
@@ -50,6 +51,8 @@ struct Case {
     partitions: usize,
     batch: usize,
     nulls: bool,
+    /// Whether it is planned for many machines.
+    staged: bool,
     /// Megabytes, if there is a limit.
     limit: Option<usize>,
     seed: u64,
@@ -71,11 +74,11 @@ fn case() -> impl Strategy<Value = Case> {
         50..9000_usize,
         prop_oneof![3 => Just(None), 1 => Just(Some(24)), 1 => Just(Some(60))],
     );
-    (what, how, any::<bool>(), any::<u64>()).prop_map(
+    (what, how, any::<[bool; 2]>(), any::<u64>()).prop_map(
         |(
             (rank, partition, order, k, form),
             (pattern, groups, len, partitions, batch, limit),
-            nulls,
+            [nulls, staged],
             seed,
         )| Case {
             rank,
@@ -89,6 +92,7 @@ fn case() -> impl Strategy<Value = Case> {
             partitions,
             batch,
             nulls,
+            staged,
             limit,
             seed,
         },
@@ -125,8 +129,10 @@ async fn check(case: &Case) {
     // A sort needs more than some of these limits.
     let ctx = match case.limit.filter(|_| case.is_replaced()) {
         Some(megabytes) => limited(megabytes, case.partitions),
+        None if case.staged => staged_session(case.partitions),
         None => session(case.partitions),
     };
+    let is_staged = case.staged && case.limit.is_none() && case.is_replaced();
     register(&ctx, "t", &table, case.partitions, case.batch);
     let columns = match (case.rank, case.form) {
         (true, _) => "*".to_owned(),
@@ -152,6 +158,10 @@ async fn check(case: &Case) {
         case.is_replaced(),
         "{sql}\n{plan}"
     );
+    for mode in ["Partial", "Final"] {
+        let step = format!("GroupedTopKExec: mode={mode}");
+        assert_eq!(plan.contains(&step), is_staged, "{sql}\n{plan}");
+    }
     let expected = sorted_rows(&plain(&table), &sql).await;
     assert_same(
         &sorted_rows(&ctx, &sql).await,

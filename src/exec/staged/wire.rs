@@ -179,7 +179,7 @@ impl StagedColumns {
 }
 
 /// In Arrow's own form, with its length before it.
-fn put_schema(schema: &Schema, out: &mut Vec<u8>) -> Result<()> {
+pub(crate) fn put_schema(schema: &Schema, out: &mut Vec<u8>) -> Result<()> {
     let mut bytes = Vec::new();
     StreamWriter::try_new(&mut bytes, schema)?.finish()?;
     put(out, bytes.len() as u64);
@@ -187,7 +187,7 @@ fn put_schema(schema: &Schema, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-fn read_schema(input: &mut Reader<'_>) -> Result<SchemaRef> {
+pub(crate) fn read_schema(input: &mut Reader<'_>) -> Result<SchemaRef> {
     let length = input.number("length of a schema")?;
     let bytes = input.take(length, "schema")?;
     match StreamReader::try_new(bytes, None) {

@@ -30,16 +30,19 @@ use datafusion::physical_expr::{LexOrdering, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
-    ReplaceChildrenOptions,
+    DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
+    InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
 };
 
 #[cfg(feature = "parquet")]
 pub use self::late::LateFetchExec;
 use self::plan::TopPlan;
+use super::Mode;
 
 /// The first `k` rows in the order of expressions of fixed width, 128 bits together at most. One partition, in order;
 /// which of the rows that tie with the last is open.
+///
+/// On many machines it takes two steps: the first rows of each partition, and of those, brought together, the first.
 ///
 /// Reads all input partitions once and in parallel. A row is dropped before anything of it is copied if it does not come
 /// before the best `k`-th row that any partition knows of; what is left waits in a buffer of a few times `k` rows, which is
@@ -51,6 +54,7 @@ use self::plan::TopPlan;
 pub struct TopKByExec {
     input: Arc<dyn ExecutionPlan>,
     plan: Arc<TopPlan>,
+    mode: Mode,
     /// What the scans below are told of the bound.
     filter: Option<Arc<DynamicFilterPhysicalExpr>>,
     properties: Arc<PlanProperties>,
@@ -71,27 +75,52 @@ impl TopKByExec {
     ) -> Result<Option<Self>> {
         let filter = filter.filter(|filter| filter.children().len() == by.len());
         let plan = TopPlan::try_new(by, k, input.schema())?.filter(|plan| plan.k > 0);
-        plan.map(|plan| Self::over(input, Arc::new(plan), filter))
+        plan.map(|plan| Self::over(input, Arc::new(plan), Mode::Single, filter))
             .transpose()
+    }
+
+    /// One of the two steps on many machines. `None` as for [`Self::try_new`].
+    ///
+    /// # Errors
+    /// DataFusion's, if an expression is not one over `input`.
+    pub(crate) fn step(
+        input: Arc<dyn ExecutionPlan>,
+        by: LexOrdering,
+        k: usize,
+        mode: Mode,
+    ) -> Result<Option<Self>> {
+        let plan = TopPlan::try_new(by, k, input.schema())?.filter(|plan| plan.k > 0);
+        plan.map(|plan| Self::over(input, Arc::new(plan), mode, None))
+            .transpose()
+    }
+
+    /// What another machine must know of it; `None`: it does not travel.
+    #[cfg(feature = "ballista")]
+    pub(crate) fn sent(&self) -> Option<(&LexOrdering, usize, Mode)> {
+        (self.mode != Mode::Single).then_some((&self.plan.by, self.plan.k, self.mode))
     }
 
     fn over(
         input: Arc<dyn ExecutionPlan>,
         plan: Arc<TopPlan>,
+        mode: Mode,
         filter: Option<Arc<DynamicFilterPhysicalExpr>>,
     ) -> Result<Self> {
         let mut equivalences = input.equivalence_properties().clone();
-        equivalences.clear_per_partition_constants();
+        if mode == Mode::Single {
+            equivalences.clear_per_partition_constants();
+        }
         equivalences.reorder(plan.by.clone())?;
         let properties = Arc::new(PlanProperties::new(
             equivalences,
-            Partitioning::UnknownPartitioning(1),
+            Partitioning::UnknownPartitioning(mode.partitions(input.output_partitioning().partition_count())),
             EmissionType::Final,
             input.boundedness(),
         ));
         Ok(Self {
             input,
             plan,
+            mode,
             filter,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
@@ -102,7 +131,7 @@ impl TopKByExec {
         match (children.pop(), children.is_empty()) {
             (Some(input), true) => {
                 let plan = Arc::clone(&self.plan);
-                Ok(Arc::new(Self::over(input, plan, self.filter.clone())?))
+                Ok(Arc::new(Self::over(input, plan, self.mode, self.filter.clone())?))
             }
             _ => internal_err!("TopKByExec has one input"),
         }
@@ -112,8 +141,8 @@ impl TopKByExec {
 impl DisplayAs for TopKByExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         match format {
-            DisplayFormatType::TreeRender => writeln!(f, "{}", self.plan),
-            _ => write!(f, "TopKByExec: {}", self.plan),
+            DisplayFormatType::TreeRender => writeln!(f, "{}{}", self.mode, self.plan),
+            _ => write!(f, "TopKByExec: {}{}", self.mode, self.plan),
         }
     }
 }
@@ -127,8 +156,15 @@ impl ExecutionPlan for TopKByExec {
         &self.properties
     }
 
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        InputDistributionRequirements::new(vec![match self.mode {
+            Mode::Single | Mode::Partial => Distribution::UnspecifiedDistribution,
+            Mode::Final => Distribution::SinglePartition,
+        }])
+    }
+
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![true]
+        vec![self.mode == Mode::Single]
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
@@ -153,7 +189,7 @@ impl ExecutionPlan for TopKByExec {
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
         // What the filter has learnt holds for one execution.
         let (input, plan) = (Arc::clone(&self.input), Arc::clone(&self.plan));
-        Ok(Arc::new(Self::over(input, plan, None)?))
+        Ok(Arc::new(Self::over(input, plan, self.mode, None)?))
     }
 
     fn apply_expressions(
@@ -185,12 +221,7 @@ impl ExecutionPlan for TopKByExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        if partition != 0 {
-            return internal_err!("TopKByExec has one partition, asked for partition {partition}");
-        }
-        let partitions = self.input.output_partitioning().partition_count();
-        let streams = (0..partitions).map(|i| self.input.execute(i, Arc::clone(&context)));
-        let streams = streams.collect::<Result<Vec<_>>>()?;
+        let streams = self.mode.streams(&self.input, partition, self.name(), &context)?;
         let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
         let (plan, filter) = (Arc::clone(&self.plan), self.filter.clone());
         Ok(run::stream(
@@ -198,7 +229,7 @@ impl ExecutionPlan for TopKByExec {
             filter,
             streams,
             memory,
-            &self.metrics,
+            (&self.metrics, partition),
             &context,
         ))
     }

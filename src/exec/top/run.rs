@@ -32,13 +32,13 @@ pub(super) fn stream(
     filter: Option<Arc<DynamicFilterPhysicalExpr>>,
     streams: Vec<SendableRecordBatchStream>,
     memory: MemoryReservation,
-    metrics: &ExecutionPlanMetricsSet,
+    (metrics, partition): (&ExecutionPlanMetricsSet, usize),
     context: &Arc<TaskContext>,
 ) -> SendableRecordBatchStream {
-    let baseline = BaselineMetrics::new(metrics, 0);
+    let baseline = BaselineMetrics::new(metrics, partition);
     let builder = || MetricBuilder::new(metrics);
     let times = [
-        builder().subset_time("scan_time", 0),
+        builder().subset_time("scan_time", partition),
         baseline.elapsed_compute().clone(),
     ];
     let (schema, width) = (Arc::clone(&plan.schema), plan.keys.width());
@@ -48,8 +48,8 @@ pub(super) fn stream(
     let shared = Arc::new(Shared {
         floor: SharedFloor::new(Arc::clone(&plan), filter, floats),
         plan,
-        rows: builder().counter("input_rows", 0),
-        rejected: builder().counter("rejected_rows", 0),
+        rows: builder().counter("input_rows", partition),
+        rejected: builder().counter("rejected_rows", partition),
         times,
     });
     let first = async move {

@@ -11,6 +11,7 @@
 
 mod compact;
 mod many;
+mod partial;
 mod plan;
 mod run;
 mod runs;
@@ -29,13 +30,14 @@ use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
-    ReplaceChildrenOptions,
+    DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
+    InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
 };
 
 use self::plan::TopKPlan;
 pub(super) use self::plan::in_words;
 pub(crate) use self::plan::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
+use super::Mode;
 
 /// The best rows of every group: as one list a group (`topk_by`), or as rows with their number (`ROW_NUMBER`, `RANK`).
 /// One partition; groups in any order, rows of a group best first.
@@ -45,6 +47,9 @@ pub(crate) use self::plan::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
 /// pool, and past the pool's limit on disk; now and then a partition drops those that its best rows leave behind. Neither
 /// a list nor an allocation is made for any single group.
 ///
+/// On many machines it takes two steps: each partition passes on its best rows while its groups are few, and all rows once
+/// they are not (`passed_rows`); those of a group are brought together by the hash of it, and the best of them are the answer.
+///
 /// Metrics: `input_rows`, `output_rows`, `groups`, `rejected_rows` (by the floor of their group), `dropped_rows` (held,
 /// and dropped before the end), `scan_time` and `select_time` (processor time), `few_groups` or `many_groups` (1 for the
 /// way that was taken), `spill_count`, `spilled_bytes`.
@@ -52,6 +57,7 @@ pub(crate) use self::plan::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
 pub struct GroupedTopKExec {
     input: Arc<dyn ExecutionPlan>,
     plan: Arc<TopKPlan>,
+    mode: Mode,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -62,20 +68,43 @@ impl GroupedTopKExec {
     /// # Errors
     /// An internal error if `schema` is not that of the answer; a planning error for types that have no order.
     pub(crate) fn try_new(input: Arc<dyn ExecutionPlan>, spec: TopKSpec, schema: SchemaRef) -> Result<Self> {
-        let plan = TopKPlan::try_new(spec, &input.schema(), schema)?;
-        Ok(Self::over(input, Arc::new(plan)))
+        Self::step(input, spec, schema, Mode::Single)
     }
 
-    fn over(input: Arc<dyn ExecutionPlan>, plan: Arc<TopKPlan>) -> Self {
+    /// All of it, or one of the two steps on many machines.
+    ///
+    /// # Errors
+    /// As for [`Self::try_new`]; an internal error if what a partial step gives is not rows of its input.
+    pub(crate) fn step(
+        input: Arc<dyn ExecutionPlan>,
+        spec: TopKSpec,
+        schema: SchemaRef,
+        mode: Mode,
+    ) -> Result<Self> {
+        let plan = TopKPlan::try_new(spec, &input.schema(), schema)?;
+        if mode == Mode::Partial && !plan.passes_rows(&input.schema()) {
+            return internal_err!("a partial step gives rows of its input, not {plan}");
+        }
+        Ok(Self::over(input, Arc::new(plan), mode))
+    }
+
+    /// What another machine must know of it; `None`: it does not travel.
+    #[cfg(feature = "ballista")]
+    pub(crate) fn sent(&self) -> Option<(&TopKSpec, Mode)> {
+        (self.mode != Mode::Single).then_some((self.plan.spec(), self.mode))
+    }
+
+    fn over(input: Arc<dyn ExecutionPlan>, plan: Arc<TopKPlan>, mode: Mode) -> Self {
         let properties = Arc::new(PlanProperties::new(
             EquivalenceProperties::new(Arc::clone(&plan.schema)),
-            Partitioning::UnknownPartitioning(1),
+            Partitioning::UnknownPartitioning(mode.partitions(input.output_partitioning().partition_count())),
             EmissionType::Final,
             input.boundedness(),
         ));
         Self {
             input,
             plan,
+            mode,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
         }
@@ -83,7 +112,7 @@ impl GroupedTopKExec {
 
     fn with_input(&self, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         match (children.pop(), children.is_empty()) {
-            (Some(input), true) => Ok(Arc::new(Self::over(input, Arc::clone(&self.plan)))),
+            (Some(input), true) => Ok(Arc::new(Self::over(input, Arc::clone(&self.plan), self.mode))),
             _ => internal_err!("GroupedTopKExec has one input"),
         }
     }
@@ -92,8 +121,8 @@ impl GroupedTopKExec {
 impl DisplayAs for GroupedTopKExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         match format {
-            DisplayFormatType::TreeRender => writeln!(f, "{}", self.plan),
-            _ => write!(f, "GroupedTopKExec: {}", self.plan),
+            DisplayFormatType::TreeRender => writeln!(f, "{}{}", self.mode, self.plan),
+            _ => write!(f, "GroupedTopKExec: {}{}", self.mode, self.plan),
         }
     }
 }
@@ -107,8 +136,15 @@ impl ExecutionPlan for GroupedTopKExec {
         &self.properties
     }
 
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        InputDistributionRequirements::new(vec![match self.mode {
+            Mode::Single | Mode::Partial => Distribution::UnspecifiedDistribution,
+            Mode::Final => Distribution::KeyPartitioned(self.plan.group().to_vec()),
+        }])
+    }
+
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![true]
+        vec![self.mode == Mode::Single]
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
@@ -143,15 +179,19 @@ impl ExecutionPlan for GroupedTopKExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        if partition != 0 {
-            return internal_err!("GroupedTopKExec has one partition, asked for partition {partition}");
-        }
-        let partitions = self.input.output_partitioning().partition_count();
-        let streams = (0..partitions).map(|i| self.input.execute(i, Arc::clone(&context)));
-        let streams = streams.collect::<Result<Vec<_>>>()?;
+        let streams = self.mode.streams(&self.input, partition, self.name(), &context)?;
         // Not as one that can spill: a fair pool bounds each reservation of such a consumer, and not their sum.
         let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
-        run::stream(Arc::clone(&self.plan), streams, memory, &self.metrics, &context)
+        let (plan, metrics) = (Arc::clone(&self.plan), (&self.metrics, partition));
+        match self.mode {
+            Mode::Partial => partial::stream(plan, streams, memory, metrics, &context),
+            Mode::Single => {
+                let threads = context.session_config().target_partitions();
+                run::stream(plan, streams, memory, metrics, &context, threads)
+            }
+            // Other partitions have threads of their own.
+            Mode::Final => run::stream(plan, streams, memory, metrics, &context, 1),
+        }
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

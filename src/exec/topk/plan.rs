@@ -9,6 +9,7 @@ use datafusion::arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
 
 use super::super::grouped::Packing;
 use super::super::quantiles::comma_separated;
@@ -145,6 +146,30 @@ impl TopKPlan {
             carried,
             schema,
         })
+    }
+
+    #[cfg(feature = "ballista")]
+    pub(super) fn spec(&self) -> &TopKSpec {
+        &self.spec
+    }
+
+    /// Expressions of the groups.
+    pub(super) fn group(&self) -> &[Arc<dyn PhysicalExpr>] {
+        &self.spec.group
+    }
+
+    /// Whether the answer is rows of the input, with all of their columns and nothing else.
+    pub(super) fn passes_rows(&self, input: &SchemaRef) -> bool {
+        let is_column = |(index, column): (usize, &OutputColumn)| match column {
+            OutputColumn::Row(expr) => expr
+                .downcast_ref::<Column>()
+                .is_some_and(|column| column.index() == index),
+            OutputColumn::Group(_) | OutputColumn::Number => false,
+        };
+        self.schema == *input
+            && self
+                .rows()
+                .is_some_and(|(_, output)| output.iter().enumerate().all(is_column))
     }
 
     pub(super) fn group_schema(&self) -> SchemaRef {

@@ -1,7 +1,6 @@
 //! From the streams of all partitions to the stream of groups.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
@@ -16,53 +15,47 @@ use datafusion::physical_plan::metrics::{
 use datafusion::physical_plan::stream::{RecordBatchReceiverStreamBuilder, RecordBatchStreamAdapter};
 use futures::{StreamExt, TryStreamExt};
 
-use super::super::grouped::{FEW_GROUPS, Grouping, blocking, share};
+use super::super::grouped::{FEW_GROUPS, Grouping, blocking};
 use super::many::{PartWorker, Parts, batches};
 use super::plan::TopKPlan;
 use super::scan::{Phase, Shared, TopKScan, repeated, reserve};
 use super::select::AnySieve;
 use crate::exec::scan::in_order;
-use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
-use crate::kernel::spill::Spiller;
 use crate::key::Width;
 
-/// The groups of `streams`.
+/// Of the words that tell groups apart.
+pub(super) fn width_of(plan: &TopKPlan) -> Width {
+    let packing = plan.packing.as_ref();
+    packing.map_or(Width::W32, |packing| packing.width())
+}
+
+/// The groups of `streams`, worked off by so many threads.
 pub(super) fn stream(
     plan: Arc<TopKPlan>,
     streams: Vec<SendableRecordBatchStream>,
     memory: MemoryReservation,
-    metrics: &ExecutionPlanMetricsSet,
+    (metrics, partition): (&ExecutionPlanMetricsSet, usize),
     context: &Arc<TaskContext>,
+    threads: usize,
 ) -> Result<SendableRecordBatchStream> {
     let schema = Arc::clone(&plan.schema);
-    let width = plan
-        .packing
-        .as_ref()
-        .map_or(Width::W32, |packing| packing.width());
-    let baseline = BaselineMetrics::new(metrics, 0);
-    let builder = || MetricBuilder::new(metrics);
-    let times = [
-        builder().subset_time("scan_time", 0),
-        baseline.elapsed_compute().clone(),
-    ];
+    let width = width_of(&plan);
+    let baseline = BaselineMetrics::new(metrics, partition);
     let run = TopKRun {
-        threads: context.session_config().target_partitions(),
+        threads,
         batch_rows: context.session_config().batch_size(),
-        shared: Arc::new(Shared {
+        shared: Arc::new(Shared::new(
             plan,
-            many: AtomicBool::new(false),
-            free: FreePages::of(context.memory_pool().as_ref()),
-            spiller: Spiller::new(Arc::clone(&context.runtime_env().disk_manager)),
-            share: share(context.memory_pool().as_ref(), streams.len()),
-            rows: builder().counter("input_rows", 0),
-            rejected: builder().counter("rejected_rows", 0),
-            dropped: builder().counter("dropped_rows", 0),
-            times,
-        }),
+            streams.len(),
+            (metrics, partition),
+            &baseline,
+            context,
+        )),
         memory,
         metrics: metrics.clone(),
+        partition,
     };
     let batches =
         futures::stream::once(async move { with_key!(width, W => run.batches::<W>(streams).await) })
@@ -80,6 +73,8 @@ struct TopKRun {
     batch_rows: usize,
     memory: MemoryReservation,
     metrics: ExecutionPlanMetricsSet,
+    /// Of the output.
+    partition: usize,
 }
 
 /// Groups of all scans, while they are few.
@@ -166,7 +161,7 @@ impl TopKRun {
     async fn few<W: Word>(self, few: Few<W>, scans: Vec<TopKScan<W>>) -> Result<SendableRecordBatchStream> {
         self.count("few_groups", 1);
         let schema = self.schema();
-        let time = MetricBuilder::new(&self.metrics).subset_time("select_time", 0);
+        let time = MetricBuilder::new(&self.metrics).subset_time("select_time", self.partition);
         let (shared, memory, most) = (Arc::clone(&self.shared), self.memory.new_empty(), self.batch_rows);
         let (batches, groups) = blocking(move || {
             let _timer = time.timer();
@@ -199,8 +194,8 @@ impl TopKRun {
         let parts = Arc::new(parts);
         self.count("spill_count", self.shared.spiller.spilled_files() as usize);
         self.count("spilled_bytes", self.shared.spiller.spilled_bytes() as usize);
-        let groups = MetricBuilder::new(&self.metrics).counter("groups", 0);
-        let time = MetricBuilder::new(&self.metrics).subset_time("select_time", 0);
+        let groups = MetricBuilder::new(&self.metrics).counter("groups", self.partition);
+        let time = MetricBuilder::new(&self.metrics).subset_time("select_time", self.partition);
         let mut builder = RecordBatchReceiverStreamBuilder::new(self.schema(), 2 * workers);
         for _ in 0..workers {
             let worker =
@@ -223,6 +218,8 @@ impl TopKRun {
     }
 
     fn count(&self, name: &'static str, n: usize) {
-        MetricBuilder::new(&self.metrics).counter(name, 0).add(n);
+        MetricBuilder::new(&self.metrics)
+            .counter(name, self.partition)
+            .add(n);
     }
 }

@@ -13,13 +13,15 @@ use datafusion::arrow::compute::{filter, not, take};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::hash_utils::{RandomState, create_hashes};
 use datafusion::common::{Result, resources_datafusion_err};
-use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::ColumnarValue;
-use datafusion::physical_plan::metrics::{Count, Time};
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, Time,
+};
 use futures::StreamExt;
 
-use super::super::grouped::{FEW_GROUPS, Grouping, SEED};
+use super::super::grouped::{FEW_GROUPS, Grouping, SEED, share};
 use super::plan::TopKPlan;
 use super::runs::{TopRun, spec_of};
 use super::select::{AnySieve, keys};
@@ -53,6 +55,34 @@ pub(super) struct Shared {
     /// Rows that were held, and were not among the best.
     pub(super) dropped: Count,
     pub(super) times: [Time; 2],
+}
+
+impl Shared {
+    /// For as many scans of one output partition.
+    pub(super) fn new(
+        plan: Arc<TopKPlan>,
+        scans: usize,
+        (metrics, partition): (&ExecutionPlanMetricsSet, usize),
+        baseline: &BaselineMetrics,
+        context: &TaskContext,
+    ) -> Self {
+        let builder = || MetricBuilder::new(metrics);
+        let pool = context.memory_pool().as_ref();
+        Self {
+            plan,
+            many: AtomicBool::new(false),
+            free: FreePages::of(pool),
+            spiller: Spiller::new(Arc::clone(&context.runtime_env().disk_manager)),
+            share: share(pool, scans),
+            rows: builder().counter("input_rows", partition),
+            rejected: builder().counter("rejected_rows", partition),
+            dropped: builder().counter("dropped_rows", partition),
+            times: [
+                builder().subset_time("scan_time", partition),
+                baseline.elapsed_compute().clone(),
+            ],
+        }
+    }
 }
 
 /// Reserves `bytes`.
@@ -226,13 +256,25 @@ pub(super) enum Phase<W> {
     Many(Box<Many<W>>),
 }
 
+/// What is wanted of a batch.
+struct Ready {
+    /// Group columns of all rows.
+    groups: Vec<ArrayRef>,
+    /// Which rows count; `None`: all.
+    kept: Option<BooleanArray>,
+    /// Group columns of the rows that count.
+    counted: Vec<ArrayRef>,
+    keys: Buffer,
+    carried: Vec<ArrayRef>,
+}
+
 /// The scan of one partition.
 pub(super) struct TopKScan<W> {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     pub(super) grouping: Grouping<W>,
     pub(super) phase: Phase<W>,
     /// For groups and their best rows while groups are few.
-    memory: MemoryReservation,
+    pub(super) memory: MemoryReservation,
     ids: Vec<usize>,
 }
 
@@ -272,13 +314,63 @@ impl<W: Word> TopKScan<W> {
         Ok(self)
     }
 
+    /// Reads while groups are few and there is memory for their best rows: to the end, or up to a row from which on the rest
+    /// of `stream` has not been looked at.
+    ///
+    /// # Errors
+    /// The stream's or an expression's.
+    pub(super) async fn read_few(mut self, stream: &mut SendableRecordBatchStream) -> Result<Self> {
+        let mut since = Instant::now();
+        while let Some(batch) = stream.next().await {
+            let (batch, start) = (batch?, Instant::now());
+            self.shared.rows.add(batch.num_rows());
+            if batch.num_rows() > 0 {
+                let prepared = self.prepare(&batch)?;
+                // Rows that are held are given out all the same.
+                self.push_few(&prepared)?;
+            }
+            self.shared.times.iter().for_each(|time| time.add_elapsed(start));
+            if !self.is_few() {
+                break;
+            }
+            if since.elapsed() > YIELD {
+                tokio::task::yield_now().await;
+                since = Instant::now();
+            }
+        }
+        Ok(self)
+    }
+
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         may_fail!("topk_scan");
         self.shared.rows.add(batch.num_rows());
         if batch.num_rows() == 0 {
             return Ok(());
         }
-        let plan = Arc::clone(&self.shared.plan);
+        let ready = self.prepare(batch)?;
+        if matches!(self.phase, Phase::Few(_)) {
+            if self.is_few() {
+                self.push_few(&ready)?;
+                if !self.is_few() {
+                    self.leave_few()?;
+                }
+                return Ok(());
+            }
+            // The groups of this batch are numbered, and none of its rows is held yet.
+            self.leave_few()?;
+        }
+        self.push_many(&ready.counted, Some(ready.keys), ready.carried)?;
+        self.push_absent(&ready.groups, ready.kept.as_ref())
+    }
+
+    /// Whether no scan has met too many groups.
+    fn is_few(&self) -> bool {
+        !self.shared.many.load(Ordering::Relaxed)
+    }
+
+    /// What is wanted of a batch; while groups are few, its groups are numbered.
+    fn prepare(&mut self, batch: &RecordBatch) -> Result<Ready> {
+        let plan = &self.shared.plan;
         let prepared = plan.prepare(batch)?;
         if matches!(self.phase, Phase::Few(_)) {
             self.grouping.number(&prepared.groups, &mut self.ids)?;
@@ -286,46 +378,37 @@ impl<W: Word> TopKScan<W> {
                 self.shared.many.store(true, Ordering::Relaxed);
             }
         }
-        // The groups of this batch are numbered, and none of its rows is held yet.
-        if self.shared.many.load(Ordering::Relaxed) {
-            self.leave_few()?;
-        }
-        let keys = keys(&plan, &prepared.order)?;
-        let kept = prepared.kept.as_ref();
-        let groups: Vec<ArrayRef> = match kept {
+        let counted: Vec<ArrayRef> = match &prepared.kept {
             None => prepared.groups.clone(),
             Some(kept) => filtered(&prepared.groups, kept)?,
         };
-        let carried: Vec<ArrayRef> = groups[..plan.carried_groups()]
-            .iter()
-            .chain(&prepared.carried)
-            .cloned()
-            .collect();
-        if matches!(self.phase, Phase::Few(_)) {
-            return self.push_few(kept, &keys, &carried);
-        }
-        self.push_many(&groups, Some(keys), carried)?;
-        self.push_absent(&prepared.groups, kept)
+        let carried = counted[..plan.carried_groups()].iter().chain(&prepared.carried);
+        Ok(Ready {
+            keys: keys(plan, &prepared.order)?,
+            carried: carried.cloned().collect(),
+            groups: prepared.groups,
+            kept: prepared.kept,
+            counted,
+        })
     }
 
-    /// Adds rows by the numbers of their groups.
-    fn push_few(&mut self, kept: Option<&BooleanArray>, keys: &Buffer, carried: &[ArrayRef]) -> Result<()> {
+    /// Adds rows by the numbers of their groups. Where that takes too much memory, groups are no longer few.
+    fn push_few(&mut self, ready: &Ready) -> Result<()> {
         let Phase::Few(sieve) = &mut self.phase else {
             return Ok(());
         };
-        let ids: Vec<u32> = match kept {
+        let ids: Vec<u32> = match &ready.kept {
             None => self.ids.iter().map(|id| *id as u32).collect(),
             Some(kept) => {
                 let rows = kept.values().set_indices();
                 rows.map(|row| self.ids[row] as u32).collect()
             }
         };
-        sieve.push(self.grouping.len(), &ids, keys, carried)?;
+        sieve.push(self.grouping.len(), &ids, &ready.keys, &ready.carried)?;
         // What is held, and a copy while it is cut.
         let held = self.grouping.bytes() + 2 * sieve.held_bytes();
         if held > self.shared.share || self.memory.try_resize(held).is_err() {
             self.shared.many.store(true, Ordering::Relaxed);
-            self.leave_few()?;
         }
         Ok(())
     }

@@ -35,6 +35,8 @@ pub struct TopKNode {
     pub(super) input: LogicalPlan,
     pub(super) group: Vec<Expr>,
     pub(super) made: Made,
+    /// Whether it is planned for many machines.
+    pub(super) staged: bool,
     pub(super) schema: DFSchemaRef,
 }
 

@@ -3,26 +3,27 @@
 use std::sync::Arc;
 
 use datafusion::arrow::compute::SortOptions;
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use datafusion::catalog::Session;
 use datafusion::common::{DFSchema, Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::expr::Sort;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 
 use super::TopKNode;
 use super::node::Made;
-use crate::exec::{Answer, GroupedTopKExec, OutputColumn, SortBy, TopKSpec};
+use crate::exec::{Answer, GroupedTopKExec, Mode, OutputColumn, SortBy, TopKSpec};
 use crate::functions::TopKBy;
 use crate::functions::topk::Call;
 use crate::key::SortColumn;
 use crate::planner::rewrite::aggregate_call;
 
 /// How `ORDER BY` orders by an expression.
-pub(super) fn sort_column(by: &Sort, schema: &DFSchema) -> Result<SortColumn> {
+pub(in crate::planner) fn sort_column(by: &Sort, schema: &DFSchema) -> Result<SortColumn> {
     Ok(SortColumn {
         data_type: by.expr.get_type(schema)?,
         nullable: by.expr.nullable(schema)?,
@@ -35,7 +36,7 @@ pub(super) fn sort_column(by: &Sort, schema: &DFSchema) -> Result<SortColumn> {
 }
 
 /// Whether values that are one group are the same: zeros of either sign are not.
-pub(super) fn has_one_form(data_type: &DataType) -> bool {
+pub(in crate::planner) fn has_one_form(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, value) => has_one_form(value),
         other => !other.is_nested() && !other.is_floating() && !other.is_null(),
@@ -65,7 +66,36 @@ pub(in crate::planner) fn topk_exec(
     };
     let spec = TopKSpec { group, order, answer };
     let schema = Arc::clone(node.schema.inner());
-    Ok(Arc::new(GroupedTopKExec::try_new(input, spec, schema)?))
+    if !node.staged {
+        return Ok(Arc::new(GroupedTopKExec::try_new(input, spec, schema)?));
+    }
+    let input = match passing(&spec, &input.schema()) {
+        Some(passing) => {
+            let schema = input.schema();
+            Arc::new(GroupedTopKExec::step(input, passing, schema, Mode::Partial)?)
+        }
+        None => input,
+    };
+    Ok(Arc::new(GroupedTopKExec::step(input, spec, schema, Mode::Final)?))
+}
+
+/// The same best rows as they are in the input.
+fn passing(spec: &TopKSpec, input: &SchemaRef) -> Option<TopKSpec> {
+    let Answer::Rows { k, numbering, .. } = spec.answer else {
+        return None;
+    };
+    let column = |(index, field): (usize, &FieldRef)| {
+        OutputColumn::Row(Arc::new(Column::new(field.name(), index)) as Arc<dyn PhysicalExpr>)
+    };
+    Some(TopKSpec {
+        group: spec.group.clone(),
+        order: spec.order.clone(),
+        answer: Answer::Rows {
+            k,
+            numbering,
+            output: input.fields().iter().enumerate().map(column).collect(),
+        },
+    })
 }
 
 /// Logical expressions to physical ones, over the input of a node.

@@ -27,11 +27,12 @@ use crate::functions::TopKBy;
 use crate::key::SortKeys;
 use crate::planner::rewrite::{aggregate_call, has_subquery};
 
-/// Replaces what [`TopKNode`] can stand in for, in subqueries too.
-pub(in crate::planner) fn rewrite_topk(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+/// Replaces what [`TopKNode`] can stand in for, in subqueries too. `staged`: for many machines, where `topk_by` stays an
+/// aggregation, whose states are lists of k.
+pub(in crate::planner) fn rewrite_topk(plan: LogicalPlan, staged: bool) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| {
         let replaced = match &node {
-            LogicalPlan::Aggregate(aggregate) => match call(aggregate) {
+            LogicalPlan::Aggregate(aggregate) => match call(aggregate).filter(|_| !staged) {
                 Some(made) => Some(made),
                 None => first_values(aggregate)?,
             }
@@ -40,11 +41,12 @@ pub(in crate::planner) fn rewrite_topk(plan: LogicalPlan) -> Result<Transformed<
                     input: aggregate.input.as_ref().clone(),
                     group: aggregate.group_expr.clone(),
                     made,
+                    staged,
                     schema: Arc::clone(&aggregate.schema),
                 };
                 extension(node)
             }),
-            LogicalPlan::Filter(filter) => numbered(filter)?,
+            LogicalPlan::Filter(filter) => numbered(filter, staged)?,
             _ => None,
         };
         Ok(match replaced {
@@ -130,7 +132,7 @@ fn order_in_groups(order: &[Sort], aggregate: &Aggregate) -> Result<Vec<Sort>> {
 }
 
 /// A filter on the row number or rank that a window below it gives, right below or under a choice of its columns.
-fn numbered(filter: &Filter) -> Result<Option<LogicalPlan>> {
+fn numbered(filter: &Filter, staged: bool) -> Result<Option<LogicalPlan>> {
     let (window, chosen) = match filter.input.as_ref() {
         LogicalPlan::Window(window) => (window, None),
         LogicalPlan::Projection(projection) => match projection.input.as_ref() {
@@ -173,6 +175,7 @@ fn numbered(filter: &Filter) -> Result<Option<LogicalPlan>> {
         },
         input: window.input.as_ref().clone(),
         group: group.clone(),
+        staged,
         schema: Arc::clone(&window.schema),
     };
     let mut plan = extension(node);

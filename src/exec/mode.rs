@@ -1,0 +1,65 @@
+//! Which step of a plan an operator of best rows is.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+
+/// Which rows one output partition is made of, in the words of DataFusion's aggregation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// All partitions of the input, which the operator reads itself.
+    Single,
+    /// One partition of the input: what may be among the best of all.
+    Partial,
+    /// One partition of the input, to which all that belongs together was brought.
+    Final,
+}
+
+impl Mode {
+    /// Partitions of the output over an input of so many.
+    pub(super) fn partitions(self, input: usize) -> usize {
+        match self {
+            Mode::Single => 1,
+            Mode::Partial | Mode::Final => input,
+        }
+    }
+
+    /// What one output partition of the operator `name` reads.
+    ///
+    /// # Errors
+    /// Those of the input; an internal error for a partition that there is not.
+    pub(super) fn streams(
+        self,
+        input: &Arc<dyn ExecutionPlan>,
+        partition: usize,
+        name: &str,
+        context: &Arc<TaskContext>,
+    ) -> Result<Vec<SendableRecordBatchStream>> {
+        let partitions = input.output_partitioning().partition_count();
+        if partition >= self.partitions(partitions) {
+            return internal_err!(
+                "{name} has {} partitions, asked for partition {partition}",
+                self.partitions(partitions)
+            );
+        }
+        let read = match self {
+            Mode::Single => 0..partitions,
+            Mode::Partial | Mode::Final => partition..partition + 1,
+        };
+        read.map(|i| input.execute(i, Arc::clone(context))).collect()
+    }
+}
+
+/// As it stands in plans, before all else; nothing in one process.
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Single => Ok(()),
+            Mode::Partial => f.write_str("mode=Partial, "),
+            Mode::Final => f.write_str("mode=Final, "),
+        }
+    }
+}

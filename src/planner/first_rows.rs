@@ -1,0 +1,151 @@
+//! `ORDER BY ... LIMIT k` on many machines, as two [`TopKByExec`]s.
+//!
+//! ```text
+//! Sort: fare DESC, fetch=100        TopKByExec: mode=Final, k=100, by=[fare DESC]       1
+//!   TableScan: trips           ->     TopKByExec: mode=Partial, k=100, by=[fare DESC]   P
+//!                                       DataSourceExec
+//! ```
+//! A node of its own, and not the rule of one process: an engine that plans again after each stage has other rules, and no
+//! dynamic filter reaches a scan on another machine.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::catalog::Session;
+use datafusion::common::tree_node::Transformed;
+use datafusion::common::{DFSchemaRef, Result, internal_err};
+use datafusion::logical_expr::expr::Sort as SortBy;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{Expr, Extension, LogicalPlan, Sort, UserDefinedLogicalNodeCore};
+use datafusion::physical_expr::{LexOrdering, create_physical_sort_exprs};
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+
+use super::rewrite::has_subquery;
+use super::top::is_faster;
+use super::topk::sort_column;
+use crate::exec::{Mode, TopKByExec};
+use crate::key::SortKeys;
+
+/// The first `k` rows of an order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct FirstRowsNode {
+    input: LogicalPlan,
+    by: Vec<SortBy>,
+    k: usize,
+}
+
+/// Replaces sorts with a limit where two operators are faster, in subqueries too.
+pub(super) fn first_rows(plan: LogicalPlan, session: &dyn Session) -> Result<Transformed<LogicalPlan>> {
+    // Rows dealt out anew lose their order, which the rules that do so only know to be wanted above a sort.
+    if session.config_options().optimizer.enable_round_robin_repartition {
+        return Ok(Transformed::no(plan));
+    }
+    plan.transform_up_with_subqueries(|node| match node {
+        LogicalPlan::Sort(sort) => {
+            let Some(k) = rows_of(&sort)? else {
+                return Ok(Transformed::no(LogicalPlan::Sort(sort)));
+            };
+            let node = FirstRowsNode {
+                input: Arc::unwrap_or_clone(sort.input),
+                by: sort.expr,
+                k,
+            };
+            let node = LogicalPlan::Extension(Extension { node: Arc::new(node) });
+            Ok(Transformed::yes(node))
+        }
+        other => Ok(Transformed::no(other)),
+    })
+}
+
+/// How many rows are wanted, if the operator stands in for the sort.
+fn rows_of(sort: &Sort) -> Result<Option<usize>> {
+    let Some(k) = sort.fetch.filter(|k| is_faster(*k)) else {
+        return Ok(None);
+    };
+    let schema = sort.input.schema();
+    let mut columns = Vec::with_capacity(sort.expr.len());
+    for by in &sort.expr {
+        let column = sort_column(by, schema)?;
+        if column.data_type.is_null() || has_subquery(&by.expr) {
+            return Ok(None);
+        }
+        columns.push(column);
+    }
+    let is_ours = SortKeys::try_packed(&columns).is_some() && !schema.fields().is_empty();
+    Ok(is_ours.then_some(k))
+}
+
+impl FirstRowsNode {
+    /// The two operators over the planned input; a sort where its order is a useful one.
+    ///
+    /// # Errors
+    /// DataFusion's, for expressions.
+    pub(super) fn exec(
+        &self,
+        input: Arc<dyn ExecutionPlan>,
+        session: &dyn Session,
+        planning: &PhysicalPlanningContext,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let schema = self.input.schema();
+        let by = create_physical_sort_exprs(&self.by, schema, session.execution_props(), planning)?;
+        let Some(by) = LexOrdering::new(by) else {
+            return internal_err!("an order of no expressions");
+        };
+        let ordered = input.equivalence_properties().clone();
+        let (prefix, is_sorted) = ordered.extract_common_sort_prefix(by.clone())?;
+        if !is_sorted && prefix.is_empty() {
+            let partial = TopKByExec::step(Arc::clone(&input), by.clone(), self.k, Mode::Partial)?;
+            if let Some(partial) = partial
+                && let Some(last) = TopKByExec::step(Arc::new(partial), by.clone(), self.k, Mode::Final)?
+            {
+                return Ok(Arc::new(last));
+            }
+        }
+        Ok(Arc::new(SortExec::new(by, input).with_fetch(Some(self.k))))
+    }
+}
+
+impl PartialOrd for FirstRowsNode {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        (&self.input, self.k)
+            .partial_cmp(&(&other.input, other.k))
+            .filter(|order| *order != Ordering::Equal || self == other)
+    }
+}
+
+impl UserDefinedLogicalNodeCore for FirstRowsNode {
+    fn name(&self) -> &str {
+        "FirstRows"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.input]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        self.input.schema()
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        self.by.iter().map(|by| by.expr.clone()).collect()
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let by: Vec<String> = self.by.iter().map(SortBy::to_string).collect();
+        write!(f, "FirstRows: {}, fetch={}", by.join(", "), self.k)
+    }
+
+    fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
+        let (Some(input), true) = (inputs.pop(), inputs.is_empty() && exprs.len() == self.by.len()) else {
+            return internal_err!("a FirstRows node has one input and keeps its expressions");
+        };
+        let by = self.by.iter().zip(exprs).map(|(by, expr)| by.with_expr(expr));
+        Ok(Self {
+            input,
+            by: by.collect(),
+            k: self.k,
+        })
+    }
+}
