@@ -30,6 +30,7 @@ mod query_planner;
 mod register;
 mod rewrite;
 mod staged;
+mod staged_groups;
 mod swap;
 mod top;
 mod topk;
