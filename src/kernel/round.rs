@@ -180,6 +180,15 @@ impl KeyVec {
         }
     }
 
+    /// Width of the keys.
+    pub(crate) fn width(&self) -> Width {
+        match self {
+            KeyVec::W32(_) => Width::W32,
+            KeyVec::W64(_) => Width::W64,
+            KeyVec::W128(_) => Width::W128,
+        }
+    }
+
     /// A copy of keys of any width.
     pub(crate) fn of<K: Key>(keys: &[K]) -> Self {
         let bits = keys.iter().map(|key| key.to_bits());

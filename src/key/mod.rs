@@ -322,7 +322,8 @@ fn checksum<K: Key>(encoding: Encoding, raw: &Buffer) -> (u64, u64) {
 pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Both halves of a product, as in Wang's wyhash (2019): a multiplication a word. It need not withstand an adversary.
-fn mixed(key: KeyBits) -> u64 {
+#[inline(always)]
+pub(crate) fn mixed(key: KeyBits) -> u64 {
     let fold = |word: u64| {
         let product = u128::from(word ^ GOLDEN) * 0xbf58_476d_1ce4_e5b9;
         product as u64 ^ (product >> 64) as u64

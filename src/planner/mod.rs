@@ -32,6 +32,7 @@ mod register;
 mod repeatable;
 mod rewrite;
 mod staged;
+mod staged_groups;
 mod swap;
 mod top;
 mod topk;

@@ -1,4 +1,4 @@
-//! Ungrouped quantiles as stages: see [`crate::exec::staged`].
+//! Quantiles as stages: see [`crate::exec::staged`].
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use super::QuantilesNode;
 use super::repeatable::is_repeatable;
 use super::rewrite::aggregate_call;
+use super::staged_groups::in_group_stages;
 use crate::exec::staged::{Rounds, StagedCall, StagedColumns, Workload, stages};
 use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy, constant_quantiles};
 use crate::key::KeySpec;
@@ -84,8 +85,12 @@ fn guarded(mut aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
 
 /// A plan of stages, ordinary aggregations beside them, or one ordinary aggregation.
 fn in_stages(node: &QuantilesNode, strategy: StrategyName) -> Result<LogicalPlan> {
+    if !node.group_expr().is_empty() {
+        let ordinary = ordinary(node, (0..node.schema().fields().len()).collect())?;
+        return Ok(in_group_stages(node, strategy, &ordinary)?.unwrap_or(ordinary));
+    }
     let mut units = Units::default();
-    let is_staged = node.group_expr().is_empty() && is_repeatable(node.input())?;
+    let is_staged = is_repeatable(node.input())?;
     for (index, expr) in node.aggr_expr().iter().enumerate() {
         match is_staged.then(|| column_of(expr, node)).transpose()?.flatten() {
             Some(column) => units.add(index, column, expr)?,
@@ -165,9 +170,9 @@ struct Unit {
 
 /// The argument of a staged call.
 #[derive(PartialEq)]
-struct Column {
-    values: Expr,
-    distinct: bool,
+pub(super) struct Column {
+    pub(super) values: Expr,
+    pub(super) distinct: bool,
     /// Whether it is ordered as `ORDER BY` orders.
     builtin: bool,
 }
@@ -269,7 +274,7 @@ impl StagedNode {
 }
 
 /// A call over a column of the input.
-fn staged_call(column: usize, expr: &Expr) -> Result<StagedCall> {
+pub(super) fn staged_call(column: usize, expr: &Expr) -> Result<StagedCall> {
     let asked = asked(expr).transpose()?;
     let (ask, is_list, bounds) =
         asked.ok_or_else(|| internal_datafusion_err!("{expr} asks for no quantiles"))?;
@@ -310,7 +315,7 @@ fn asked(expr: &Expr) -> Option<Result<(Ask, bool, bool)>> {
 }
 
 /// The values of a call: NULL where its filter drops a row. `None` if stages cannot answer it.
-fn column_of(expr: &Expr, node: &QuantilesNode) -> Result<Option<Column>> {
+pub(super) fn column_of(expr: &Expr, node: &QuantilesNode) -> Result<Option<Column>> {
     let Some(AggregateFunction { func, params }) = aggregate_call(expr) else {
         return Ok(None);
     };

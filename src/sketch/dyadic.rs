@@ -16,6 +16,7 @@ use datafusion::common::{Result, internal_err};
 use super::epsilon::Epsilon;
 use super::gk::{Summary, Tuple};
 use crate::key::{Key, KeyBits};
+use crate::wire::{Reader, put};
 
 /// A dyadic interval: the `2^bits` keys from `first` on, a multiple of that, and how many values lie inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,6 +103,123 @@ impl Joined {
     pub(crate) fn finish(self) -> Vec<Interval> {
         self.intervals
     }
+}
+
+/// Counts of the values of both sides, in the coarser of their intervals wherever they differ: two dyadic intervals are
+/// disjoint, or one lies inside the other. Both are ascending and disjoint, and hold all values of their side. At most
+/// [`MOST`] intervals.
+pub(crate) fn merged(one: &[Interval], other: &[Interval]) -> Vec<Interval> {
+    let mut all = interleaved(one, other);
+    while all.len() > MOST {
+        all = coarser(&all);
+    }
+    all
+}
+
+/// Most intervals of a merge.
+const MOST: usize = 1 << 13;
+
+fn interleaved(one: &[Interval], other: &[Interval]) -> Vec<Interval> {
+    let mut all = Vec::with_capacity(one.len().max(other.len()) + 1);
+    let (mut i, mut j) = (0, 0);
+    // Of two that start alike the coarser comes first.
+    let order = |interval: &Interval| (interval.first, std::cmp::Reverse(interval.bits));
+    loop {
+        let next = match (one.get(i), other.get(j)) {
+            (Some(left), Some(right)) if order(left) <= order(right) => left,
+            (Some(left), None) => left,
+            (_, Some(right)) => {
+                j += 1;
+                add_next(&mut all, right);
+                continue;
+            }
+            (None, None) => return all,
+        };
+        i += 1;
+        add_next(&mut all, next);
+    }
+}
+
+fn add_next(all: &mut Vec<Interval>, next: &Interval) {
+    match all.last_mut() {
+        Some(last) if next.first <= last.last() => last.count += next.count,
+        _ => all.push(*next),
+    }
+}
+
+/// Half as many: each two neighbours in the smallest dyadic interval around both, and whatever else lies in it.
+fn coarser(intervals: &[Interval]) -> Vec<Interval> {
+    let mut all: Vec<Interval> = Vec::with_capacity(intervals.len().div_ceil(2));
+    for pair in intervals.chunks(2) {
+        let (least, greatest) = (pair[0].first, pair[pair.len() - 1].last());
+        let (first, bits) = around(least, greatest);
+        let count = pair.iter().map(|interval| interval.count).sum();
+        let mut next = Interval { first, bits, count };
+        match all.last_mut() {
+            Some(last) if first <= last.last() && last.bits >= bits => {
+                last.count += count;
+                continue;
+            }
+            _ => {}
+        }
+        while let Some(inner) = all.pop_if(|last| next.first <= last.first) {
+            next.count += inner.count;
+        }
+        all.push(next);
+    }
+    all
+}
+
+/// Ascending and disjoint intervals: of each the distance from the one before in its own length, its length, and its count.
+pub(crate) fn put_intervals(out: &mut Vec<u8>, intervals: &[Interval]) {
+    put(out, intervals.len() as u64);
+    let mut next = 0;
+    for interval in intervals {
+        out.push(interval.bits as u8);
+        put(
+            out,
+            shifted(interval.first, interval.bits) - shifted_up(next, interval.bits),
+        );
+        put(out, interval.count);
+        next = interval.last().wrapping_add(1);
+    }
+}
+
+/// As [`put_intervals`] wrote them, up to the greatest key.
+///
+/// # Errors
+/// An execution error for bytes that are no such intervals.
+pub(crate) fn intervals(input: &mut Reader<'_>, greatest: KeyBits) -> Result<Vec<Interval>> {
+    let mut next = Some(0);
+    input.list("intervals", |input| {
+        let bits = u32::from(input.byte("length of an interval")?);
+        let gap: KeyBits = input.number("gap between intervals")?;
+        let count = input.number("count")?;
+        let first = next.filter(|_| bits <= KeyBits::BITS);
+        let first = first.and_then(|next| shifted_up(next, bits).checked_add(gap));
+        // Back again without losing bits.
+        let first = first.and_then(|units| match bits {
+            KeyBits::BITS => (units == 0).then_some(0),
+            bits => Some(units << bits).filter(|first| first >> bits == units),
+        });
+        match first {
+            Some(first) if first | mask(bits) <= greatest => {
+                next = (first | mask(bits)).checked_add(1);
+                Ok(Interval { first, bits, count })
+            }
+            _ => input.damaged("intervals beyond the greatest key"),
+        }
+    })
+}
+
+/// In units of an interval, down.
+fn shifted(key: KeyBits, bits: u32) -> KeyBits {
+    key.checked_shr(bits).unwrap_or(0)
+}
+
+/// In units of an interval, up.
+fn shifted_up(key: KeyBits, bits: u32) -> KeyBits {
+    shifted(key, bits) + KeyBits::from(key & mask(bits) != 0)
 }
 
 impl<K: Key> Summary<K> {
@@ -253,6 +371,92 @@ mod tests {
                 );
             }
             assert!(summary.widest() <= eps.budget(3000), "{name}");
+        }
+    }
+
+    #[test]
+    fn merged_intervals_are_the_coarser_ones() {
+        let interval = |first, bits, count| Interval { first, bits, count };
+        let one = [interval(0, 0, 2), interval(4, 1, 3), interval(8, 3, 5)];
+        let other = [
+            interval(0, 2, 1),
+            interval(5, 0, 7),
+            interval(10, 0, 1),
+            interval(15, 0, 1),
+        ];
+        let expected = vec![interval(0, 2, 3), interval(4, 1, 10), interval(8, 3, 7)];
+        assert_eq!(merged(&one, &other), expected);
+        assert_eq!(merged(&other, &one), expected);
+        assert_eq!(merged(&one, &[]), one);
+        let all = [interval(0, 128, 9)];
+        assert_eq!(merged(&all, &one), [interval(0, 128, 19)]);
+    }
+
+    #[test]
+    fn a_merge_of_many_intervals_is_coarser_and_loses_none() {
+        let intervals = |from: u64| -> Vec<Interval> {
+            let first = |i: u64| u128::from(from + 3 * i * (1 + i % 5));
+            let mut firsts: Vec<u128> = (0..MOST as u64).map(first).collect();
+            firsts.sort_unstable();
+            firsts.dedup();
+            let one = |first| Interval {
+                first,
+                bits: 0,
+                count: 1,
+            };
+            firsts.into_iter().map(one).collect()
+        };
+        let (one, other) = (intervals(0), intervals(1 << 40));
+        let all = merged(&one, &other);
+        assert!(all.len() <= MOST && all.len() > MOST / 4, "{}", all.len());
+        assert!(all.windows(2).all(|pair| pair[0].last() < pair[1].first));
+        for interval in &all {
+            let inside = one.iter().chain(&other);
+            let inside = inside.filter(|own| interval.first <= own.first && own.first <= interval.last());
+            assert_eq!(interval.count, inside.count() as u64, "{interval:?}");
+            assert_eq!(interval.first & mask(interval.bits), 0);
+        }
+        assert_eq!(
+            all.iter().map(|own| own.count).sum::<u64>(),
+            (one.len() + other.len()) as u64
+        );
+    }
+
+    #[test]
+    fn intervals_come_back_and_pieces_of_them_do_not() {
+        let interval = |first, bits, count| Interval { first, bits, count };
+        for (intervals, greatest) in [
+            (vec![], KeyBits::MAX),
+            (vec![interval(0, 128, 3)], KeyBits::MAX),
+            (
+                vec![interval(3, 0, 1), interval(4, 2, 300), interval(1 << 40, 40, 1)],
+                u64::MAX.into(),
+            ),
+            (
+                vec![interval(0, 0, 1), interval(1 << 127, 127, 1 << 60)],
+                KeyBits::MAX,
+            ),
+        ] {
+            let mut out = Vec::new();
+            put_intervals(&mut out, &intervals);
+            let mut reader = Reader::new("list", &out);
+            assert_eq!(super::intervals(&mut reader, greatest).unwrap(), intervals);
+            reader.end().unwrap();
+            for end in 0..out.len() {
+                assert!(super::intervals(&mut Reader::new("list", &out[..end]), greatest).is_err());
+            }
+        }
+        for bytes in [
+            vec![1, 129, 0, 1],
+            vec![1, 128, 1, 1],
+            vec![1, 33, 0, 1],
+            vec![2, 32, 0, 1, 0, 0, 1],
+        ] {
+            let mut reader = Reader::new("list", &bytes);
+            assert!(
+                super::intervals(&mut reader, u32::MAX.into()).is_err(),
+                "{bytes:?}"
+            );
         }
     }
 

@@ -194,6 +194,48 @@ async fn every_strategy_gives_the_same_bits() {
     }
 }
 
+/// With groups: in stages by name, the last one with more groups than those have brackets for.
+const GROUPED: [&str; 5] = [
+    "SELECT name, exact_quantiles(x, 0.5) FROM t WHERE id < 0 GROUP BY name",
+    "SELECT name, exact_quantiles(x, [0.1, 0.5]), exact_quantiles(f, 0.5, 'linear') FROM t GROUP BY name ORDER BY name",
+    "SELECT id % 1000 AS k, b, exact_quantiles(x, 0.5), exact_quantiles(d, [0, 1]) FILTER (WHERE few > 0) FROM t \
+     GROUP BY id % 1000, b HAVING exact_quantiles(x, 0.5) > 0 ORDER BY k, b",
+    "SELECT name, median(f), percentile_cont(0.9) WITHIN GROUP (ORDER BY x) FROM t GROUP BY name ORDER BY name",
+    "SELECT count(*), sum(k), exact_quantiles(m, [0.1, 0.9]) FROM \
+     (SELECT id AS k, exact_quantiles(c, 0.5) AS m FROM t GROUP BY id)",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn groups_in_stages_are_those_of_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(90_000, 21), 16);
+    let local = crate::support::session(4);
+    register(&local, "t", &table).await;
+    let replace = "SET quantiles.replace_builtins = true";
+    query(&local, replace).await.unwrap();
+    for adaptive in ADAPTIVE {
+        for partitions in [1, 16] {
+            let ctx = session(&SHARED.url, partitions, adaptive).await;
+            register(&ctx, "t", &table).await;
+            query(&ctx, replace).await.unwrap();
+            query(&ctx, "SET quantiles.strategy = 'gk_select'").await.unwrap();
+            for sql in GROUPED {
+                let plan = texts(&query(&ctx, &format!("EXPLAIN {sql}")).await.unwrap()).join("\n");
+                assert!(plan.contains("GroupStageExec: extract"), "{sql}\n{plan}");
+                let expected = texts(&query(&local, sql).await.unwrap());
+                let found = query(&ctx, sql).await.unwrap_or_else(|error| {
+                    panic!("{sql}: {error} ({partitions} partitions, adaptive {adaptive})")
+                });
+                assert_eq!(
+                    texts(&found),
+                    expected,
+                    "{sql}, {partitions} partitions, adaptive {adaptive}"
+                );
+            }
+        }
+    }
+}
+
 /// `SET` of a client reaches the scheduler.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn builtins_are_replaced_where_the_client_says_so() {

@@ -42,6 +42,31 @@ fn a_scheduler_that_restarts_knows_its_executors_again() {
     });
 }
 
+/// Both executors hold their first tasks while a third one joins: it takes part in the query, whose answer is exact.
+#[test]
+fn an_executor_that_joins_during_a_query_takes_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = table(folder.path());
+    let expected = expected(&table);
+    for adaptive in [true, false] {
+        let points = "quantiles::round_sketch=2*sleep(6000)";
+        let mut machines = Machines::start(&[points, points]);
+        let client = asked(&machines, &table, adaptive, 60);
+        first_to_reach(&machines, "round_sketch");
+        machines.add("");
+        let joined = Instant::now();
+        let output = client.wait_with_output().unwrap();
+        assert_eq!(end(&output, &expected), End::Exact, "adaptive {adaptive}");
+        let said = machines.executors[2].said();
+        let reached = said.matches("reached ").count();
+        println!(
+            "joined, adaptive {adaptive}: {reached} points reached, {:.0?}",
+            joined.elapsed()
+        );
+        assert!(reached > 0, "adaptive {adaptive}: it ran nothing\n{said}");
+    }
+}
+
 /// Files of an executor cannot grow: as on a disk without room, every write of a stage fails.
 #[test]
 fn an_executor_without_disk_makes_no_wrong_answer() {

@@ -168,3 +168,138 @@ async fn stages_answer_as_the_operator_does() {
         }
     }
 }
+
+/// Statements with groups, and whether stages answer them where they are asked for by name.
+const GROUPED: [(&str, bool); 13] = [
+    (
+        "SELECT few, exact_quantiles(x, [0.5, 0.1, 1]) FROM t GROUP BY few ORDER BY few",
+        true,
+    ),
+    (
+        "SELECT id % 100 AS k, exact_quantiles(x, 0.5), exact_quantiles(f, [0.1, 0.9], 'linear'), \
+         exact_quantiles(d, 0.3), exact_quantiles(day, 0.5, 'midpoint') FROM t GROUP BY id % 100 ORDER BY k",
+        true,
+    ),
+    (
+        "SELECT CAST(few AS TEXT) AS s, id % 2 AS k, exact_quantiles(0.2) WITHIN GROUP (ORDER BY f DESC) FROM t \
+         GROUP BY CAST(few AS TEXT), id % 2 ORDER BY s, k",
+        true,
+    ),
+    (
+        "SELECT few, exact_quantiles(x, 0.5) FILTER (WHERE id % 3 = 0), exact_quantiles(x, 0.5) FILTER (WHERE false), \
+         exact_quantiles(1000 / id, 0.5) FILTER (WHERE id <> 0) FROM t GROUP BY few ORDER BY few",
+        true,
+    ),
+    (
+        "SELECT CASE WHEN id % 5 = 0 THEN NULL ELSE id % 5 END AS k, exact_quantiles(x, 0.5) AS m FROM t WHERE id > 9 \
+         GROUP BY 1 HAVING exact_quantiles(x, 0.5) IS NOT NULL ORDER BY k NULLS FIRST",
+        true,
+    ),
+    (
+        "SELECT few, exact_quantiles(x, 0.5) FROM t WHERE id < 0 GROUP BY few",
+        true,
+    ),
+    (
+        "SELECT exact_quantiles(m, 0.5) FROM (SELECT id % 7 AS k, exact_quantiles(f, 0.5) AS m FROM t GROUP BY id % 7)",
+        true,
+    ),
+    (
+        "SELECT few, exact_quantiles(x, 0.5), count(*) FROM t GROUP BY few ORDER BY few",
+        false,
+    ),
+    (
+        "SELECT few, exact_quantiles(DISTINCT x, 0.5) FROM t GROUP BY few ORDER BY few",
+        false,
+    ),
+    (
+        "SELECT few, exact_quantiles(CAST(x AS TEXT), 0.5) FROM t GROUP BY few ORDER BY few",
+        false,
+    ),
+    (
+        "SELECT f, exact_quantiles(x, 0.5) FROM t GROUP BY f ORDER BY f",
+        false,
+    ),
+    (
+        "SELECT few, exact_quantiles(x, 0.5) FROM (SELECT few, x FROM t ORDER BY id LIMIT 100) GROUP BY few ORDER BY few",
+        false,
+    ),
+    (
+        "SELECT few, id % 2 AS k, exact_quantiles(x, 0.5) FROM t GROUP BY GROUPING SETS ((few), (few, id % 2)) \
+         ORDER BY few, k NULLS LAST",
+        false,
+    ),
+];
+
+#[tokio::test]
+async fn groups_in_stages_are_answered_as_the_operator_does() {
+    for (rows, partitions) in [(1, 1), (3000, 4), (40_000, 3), (40_000, 16)] {
+        let (one, staged) = (session(partitions), staged_session(partitions));
+        register_rows(&one, rows, partitions);
+        register_rows(&staged, rows, partitions);
+        query(&staged, "SET quantiles.strategy = 'gk_select'")
+            .await
+            .unwrap();
+        for (sql, in_stages) in GROUPED {
+            let expected = texts(&query(&one, sql).await.unwrap());
+            let found = query(&staged, sql)
+                .await
+                .unwrap_or_else(|error| panic!("{sql}: {error}"));
+            assert_eq!(
+                texts(&found),
+                expected,
+                "{sql} of {rows} rows in {partitions} partitions"
+            );
+            let plan = physical_plan(&staged, sql).await;
+            let nodes = if in_stages { 4 } else { 0 };
+            assert_eq!(
+                plan.matches("GroupStageExec").count() % 100,
+                nodes * plan_copies(sql),
+                "{sql}\n{plan}"
+            );
+        }
+    }
+}
+
+/// A call over groups' answers reads them twice.
+fn plan_copies(sql: &str) -> usize {
+    if sql.contains("exact_quantiles(m,") { 2 } else { 1 }
+}
+
+#[tokio::test]
+async fn groups_of_every_pattern_are_answered_in_stages() {
+    for pattern in crate::patterns::ALL {
+        let (one, staged) = (session(4), staged_session(4));
+        let rows = 60_000;
+        let groups = Pattern::Zipf.words(rows, 11);
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            (
+                "g",
+                Arc::new(Int64Array::from_iter_values(
+                    groups.iter().map(|group| group % 300),
+                )),
+            ),
+            ("x", Arc::new(Int64Array::from(pattern.words(rows, 3)))),
+            ("f", Arc::new(Float64Array::from(pattern.floats(rows, 5)))),
+        ];
+        let rows = batch(columns);
+        register(&one, "t", &rows, 4, 1000);
+        register(&staged, "t", &rows, 4, 1000);
+        query(&staged, "SET quantiles.strategy = 'gk_select'")
+            .await
+            .unwrap();
+        for replaced in [false, true] {
+            let set = format!("SET quantiles.replace_builtins = {replaced}");
+            query(&one, &set).await.unwrap();
+            query(&staged, &set).await.unwrap();
+            for sql in [
+                "SELECT g, exact_quantiles(x, [0, 0.1, 0.5, 0.9, 1]), exact_quantiles(f, 0.5, 'linear') FROM t \
+                 GROUP BY g ORDER BY g",
+                "SELECT g, median(f), percentile_cont(0.9) WITHIN GROUP (ORDER BY f) FROM t GROUP BY g ORDER BY g",
+            ] {
+                let expected = texts(&query(&one, sql).await.unwrap());
+                let found = texts(&query(&staged, sql).await.unwrap());
+                assert_eq!(found, expected, "{pattern:?}: {sql}");
+            }
+        }
+    }
+}

@@ -148,7 +148,7 @@ impl<W: Word> Grouping<W> {
     }
 
     /// The part of each numbered group.
-    pub(super) fn group_parts(&self) -> Vec<u16> {
+    pub(in crate::exec) fn group_parts(&self) -> Vec<u16> {
         match self {
             Grouping::Packed { table, null, .. } => {
                 let words = table.words().iter();
@@ -159,6 +159,19 @@ impl<W: Word> Grouping<W> {
                 parts
             }
             Grouping::Interned { parts, .. } => parts.clone(),
+        }
+    }
+
+    /// Appends the part of each row's group, which needs no number.
+    pub(in crate::exec) fn parts_of(&self, columns: &[ArrayRef], into: &mut Vec<u16>) -> Result<()> {
+        match self {
+            Grouping::Packed { packing, .. } => packing.place::<W>(columns, into).map(drop),
+            Grouping::Interned { .. } => {
+                let mut hashes = vec![0; columns.first().map_or(0, |column| column.len())];
+                create_hashes(columns, &RandomState::with_seed(SEED), &mut hashes)?;
+                into.extend(hashes.iter().map(|hash| part_of(hash.hash_word())));
+                Ok(())
+            }
         }
     }
 

@@ -23,16 +23,26 @@
 //! of partitions and many ranks, where summaries are coarse and a read is soon done; and where candidates are more than one task
 //! should hold, 2^26 keys: about 1e12 for values times ranks, as 1000 quantiles of 1e9 values. Then the cheapest of those that
 //! hold to that limit is taken, or what comes nearest to it.
+//!
+//! **Groups** are read twice if that costs less than the exchange of all keys after one read ([`GroupWorkload`]):
+//!
+//! ```text
+//! values * 9 bytes / 500 MB/s  >  (values * 10 ns + the input's own work) / tasks + stages * 0.05 s
+//! ```
+//! with at most 4 tasks, and two stages and those of the input more. So a scan of 7 million values or more is read again, and
+//! a join hardly ever. One read also where groups are known to be more than brackets are for, or may be by the least and the
+//! greatest value of their columns, or partitions are more than one task should merge the counts of.
 
-use datafusion::common::Result;
 use datafusion::common::stats::Precision;
+use datafusion::common::{ColumnStatistics, Result, ScalarValue};
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::rounds::{COUNTS, Steps, buckets};
-use super::{FAN_IN, merge_levels};
+use super::{FAN_IN, MOST_GROUPS, MOST_RANKS, merge_levels};
+use crate::key::KeySpec;
 use crate::select::bms::BUCKETS;
 use crate::select::gk_select::{BETWEEN, SUMMARY_BYTES};
 
@@ -62,6 +72,70 @@ pub(crate) struct Workload {
     pub(crate) ranks: usize,
     /// What one execution of the input takes.
     pub(crate) input: InputCost,
+}
+
+/// Tasks that groups are read by at once, at most: their stages wait for the slowest.
+const GROUP_TASKS: usize = 4;
+/// Bytes of a key and its group that are exchanged.
+const EXCHANGED_BYTES: f64 = 9.0;
+
+/// What the choice between one read of groups and two depends on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct GroupWorkload {
+    values: u64,
+    partitions: usize,
+    input: InputCost,
+    ranks: usize,
+    /// Most groups that there can be, where it is known.
+    groups: Option<u64>,
+}
+
+impl GroupWorkload {
+    /// By the statistics of a planned input, whose first columns are those of groups.
+    ///
+    /// # Errors
+    /// Those of statistics.
+    pub(crate) fn of(input: &dyn ExecutionPlan, groups: usize, ranks: usize) -> Result<Self> {
+        let workload = Workload::of(input, ranks)?;
+        let statistics = StatisticsContext::new().compute(input, &StatisticsArgs::new())?;
+        let columns = statistics.column_statistics.iter().take(groups);
+        let most = columns
+            .map(most_distinct)
+            .try_fold(1_u64, |all, own| Some(all.saturating_mul(own?)));
+        Ok(Self {
+            values: workload.values,
+            partitions: workload.partitions,
+            input: workload.input,
+            ranks,
+            groups: most.filter(|_| statistics.column_statistics.len() >= groups),
+        })
+    }
+
+    /// Whether a second read costs less than the exchange of all keys.
+    pub(crate) fn is_better_read_twice(&self) -> bool {
+        let groups = self.groups.unwrap_or(1);
+        let has_brackets = groups <= MOST_GROUPS as u64
+            && groups.saturating_mul(self.ranks.max(1) as u64) <= MOST_RANKS as u64
+            && self.partitions <= FAN_IN;
+        let (n, tasks) = (self.values as f64, self.partitions.clamp(1, GROUP_TASKS) as f64);
+        let read = (n * VALUE_SECONDS + self.input.seconds) / tasks;
+        let stages = (2 + self.input.stages) as f64 * STAGE_SECONDS;
+        has_brackets && n * EXCHANGED_BYTES * BYTE_SECONDS > read + stages
+    }
+}
+
+/// How many values a column can have, NULL included.
+fn most_distinct(column: &ColumnStatistics) -> Option<u64> {
+    if let Some(distinct) = column.distinct_count.get_value() {
+        return Some(*distinct as u64 + 1);
+    }
+    let (least, greatest) = (column.min_value.get_value()?, column.max_value.get_value()?);
+    let spec = KeySpec::try_new(&least.data_type()).ok()?;
+    let key = |value: &ScalarValue| spec.keys(value.to_array().ok()?.as_ref()).ok()?.first().copied();
+    // Keys of floats are many where values are few.
+    let distance = key(greatest)?.checked_sub(key(least)?)?;
+    (!least.data_type().is_floating())
+        .then(|| u64::try_from(distance).map_or(u64::MAX, |far| far.saturating_add(2)))
 }
 
 /// What an execution of an input takes.
@@ -277,6 +351,36 @@ mod tests {
         assert!((more(&two) - 2.0 * read).abs() < 1e-9);
         assert!((more(&five) - 5.0 * read).abs() < 1e-9);
         assert_eq!(taken(&dear), "gk_select");
+    }
+
+    #[test]
+    fn groups_are_read_twice_where_an_exchange_costs_more() {
+        let groups = |values: u64, groups: Option<u64>, input: InputCost| GroupWorkload {
+            values,
+            partitions: 16,
+            input,
+            ranks: 3,
+            groups,
+        };
+        let scan = |values: u64| InputCost {
+            seconds: values as f64 * ROW_SECONDS,
+            stages: 0,
+        };
+        let is_staged = |values, most| groups(values, most, scan(values)).is_better_read_twice();
+        assert!(is_staged(30_000_000, Some(1000)) && is_staged(30_000_000, None));
+        assert!(!is_staged(1_000_000, Some(1000)));
+        assert!(!is_staged(30_000_000, Some(70_000)));
+        let join = InputCost {
+            seconds: 6e7 * (ROW_SECONDS + GATHERED_SECONDS),
+            stages: 1,
+        };
+        assert!(!groups(30_000_000, Some(1000), join).is_better_read_twice());
+        let mut many = groups(30_000_000, Some(1000), scan(30_000_000));
+        many.partitions = FAN_IN + 1;
+        assert!(!many.is_better_read_twice());
+        many = groups(30_000_000, Some(1000), scan(30_000_000));
+        many.ranks = 500;
+        assert!(!many.is_better_read_twice());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, ScalarValue, internal_err};
+use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal};
@@ -150,6 +151,8 @@ impl ExecutionPlan for MergeExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
+        let passed = memory.new_empty();
         let mut input = self.input.execute(partition, context)?;
         let columns = Arc::clone(&self.columns);
         let rows = MetricBuilder::new(&self.metrics).counter("input_rows", partition);
@@ -158,12 +161,17 @@ impl ExecutionPlan for MergeExec {
             let (mut merged, mut keys) = (Merged::default(), Vec::new());
             while let Some(batch) = input.try_next().await? {
                 rows.add(batch.num_rows());
-                keys.extend(merged.add_replies(&batch)?);
+                merged.reserve(&batch, &memory)?;
+                if let Some(own) = merged.add_replies(&batch)? {
+                    passed.try_grow(body_bytes(&own))?;
+                    keys.push(own);
+                }
             }
             reached!("merge");
             let (mut batches, written) = merged_rows(&columns, merged)?.finish()?;
             bytes.add(written + keys.iter().map(body_bytes).sum::<usize>());
             batches.extend(keys);
+            drop((memory, passed));
             Ok::<_, DataFusionError>(futures::stream::iter(batches.into_iter().map(Ok)))
         };
         let stream = futures::stream::once(batches).try_flatten();

@@ -1,4 +1,4 @@
-//! Ungrouped quantiles as stages, for engines whose plans are fixed before they run: a constant number of them, for any data.
+//! Quantiles as stages, for engines whose plans are fixed before they run: a constant number of them, for any data.
 //!
 //! ```text
 //! RefineExec: answers            1    keys of the brackets -> the row of answers
@@ -19,8 +19,11 @@
 //!     RoundExec         P
 //! ```
 //! and the same again where those are more than 256. Keys do not add up: they are as many on any way.
+//!
+//! Quantiles with `GROUP BY`: [`groups`].
 
 mod cost;
+mod groups;
 mod merge;
 mod refine;
 mod round;
@@ -32,6 +35,7 @@ mod tests;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use datafusion::arrow::array::AsArray;
@@ -43,7 +47,10 @@ use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::TryStreamExt;
 
-pub(crate) use cost::Workload;
+pub(crate) use cost::{GroupWorkload, Workload};
+pub use groups::GroupStageExec;
+pub(crate) use groups::{GroupedColumns, group_stages};
+use groups::{MOST_GROUPS, MOST_RANKS};
 pub use merge::MergeExec;
 pub use refine::RefineExec;
 pub use round::RoundExec;
@@ -66,16 +73,30 @@ use reached;
 pub(crate) const READ_DIFFERENTLY: &str =
     "input changed between rounds, or a partition was lost or read twice";
 
-/// What a staged plan computes: its key columns, the calls over them, and how they are answered.
+/// What a staged plan computes: its key columns and the calls over them, and in which rounds.
 #[derive(Debug, Clone)]
 pub(crate) struct StagedColumns {
+    columns: KeyColumns,
+    rounds: Rounds,
+}
+
+impl Deref for StagedColumns {
+    type Target = KeyColumns;
+
+    fn deref(&self) -> &KeyColumns {
+        &self.columns
+    }
+}
+
+/// Key columns, and the calls over them.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyColumns {
     /// The calls, in the order of the output: a column each.
     calls: Vec<StagedCall>,
     /// Keys of each column of the input.
     specs: Vec<KeySpec>,
     /// Of each call.
     selected: Vec<SelectedColumn>,
-    rounds: Rounds,
 }
 
 /// One call over a column of the input.
@@ -91,11 +112,22 @@ pub(crate) struct StagedCall {
 }
 
 impl StagedColumns {
+    /// As [`KeyColumns::try_new`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn try_new(types: Vec<DataType>, calls: Vec<StagedCall>, rounds: Rounds) -> Result<Self> {
+        let columns = KeyColumns::try_new(types, calls)?;
+        Ok(Self { columns, rounds })
+    }
+}
+
+impl KeyColumns {
     /// `calls` over columns of these types, at least one over each.
     ///
     /// # Errors
     /// A planning error for types without keys of fixed width; an internal error for columns without calls.
-    pub(crate) fn try_new(types: Vec<DataType>, calls: Vec<StagedCall>, rounds: Rounds) -> Result<Self> {
+    pub(crate) fn try_new(types: Vec<DataType>, calls: Vec<StagedCall>) -> Result<Self> {
         let mut specs = vec![None; types.len()];
         let mut selected = Vec::with_capacity(calls.len());
         for call in &calls {
@@ -115,7 +147,6 @@ impl StagedColumns {
             specs: specs.ok_or_else(|| internal_datafusion_err!("a column of stages without calls"))?,
             calls,
             selected,
-            rounds,
         })
     }
 

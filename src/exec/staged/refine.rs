@@ -7,6 +7,7 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::EmissionType;
@@ -186,6 +187,7 @@ impl ExecutionPlan for RefineExec {
         if partition != 0 {
             return internal_err!("RefineExec has one partition, asked for partition {partition}");
         }
+        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
         let mut input = self.input.execute(0, context)?;
         let (columns, schema, read) = (Arc::clone(&self.columns), self.answers.clone(), self.read);
         let rows = MetricBuilder::new(&self.metrics).counter("input_rows", 0);
@@ -193,6 +195,7 @@ impl ExecutionPlan for RefineExec {
             let mut merged = Merged::default();
             while let Some(batch) = input.try_next().await? {
                 rows.add(batch.num_rows());
+                merged.reserve(&batch, &memory)?;
                 merged.add(&batch)?;
             }
             if schema.is_some() {
@@ -209,6 +212,7 @@ impl ExecutionPlan for RefineExec {
                     rows.finish()?.0
                 }
             };
+            drop(memory);
             Ok::<_, DataFusionError>(futures::stream::iter(batches.into_iter().map(Ok)))
         };
         let stream = futures::stream::once(batches).try_flatten();

@@ -15,6 +15,7 @@ use datafusion::arrow::compute::{filter_record_batch, is_not_null, is_null};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type, UInt64Type};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, exec_datafusion_err, exec_err, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::READ_DIFFERENTLY;
 use crate::kernel::round::{KeyVec, Reply};
@@ -238,6 +239,27 @@ impl Merged {
         Ok(Some(filter_record_batch(batch, &is_not_null(lists)?)?))
     }
 
+    /// Makes sure that what is held, and a batch more, is reserved.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` that says how much was wanted.
+    pub(super) fn reserve(&self, batch: &RecordBatch, memory: &MemoryReservation) -> Result<()> {
+        let held = self.bytes();
+        // Keys are written in fewer bytes than they take, but for random ones.
+        let wanted = held + 2 * body_bytes(batch);
+        memory.try_resize(wanted.max(memory.size())).map_err(|error| {
+            error.context(format!(
+                "the memory limit is too small for the replies of all partitions: {wanted} bytes wanted, {held} held"
+            ))
+        })
+    }
+
+    /// Bytes held, about.
+    fn bytes(&self) -> usize {
+        let parts = self.parts.values().map(Part::bytes).sum::<usize>();
+        parts + self.state.as_ref().map_or(0, Vec::capacity)
+    }
+
     fn add_state(&mut self, bytes: &[u8]) -> Result<()> {
         match &self.state {
             Some(state) if state != bytes => {
@@ -275,6 +297,16 @@ impl Merged {
 }
 
 impl Part {
+    fn bytes(&self) -> usize {
+        let lists = self.keys.iter().flatten();
+        let keys: usize = lists.map(|keys| keys.len() * keys.width().bytes()).sum();
+        let reply = self
+            .reply
+            .as_ref()
+            .map_or(0, |reply| reply.values() as usize * size_of::<u64>());
+        keys + reply + self.keys.capacity() * size_of::<Option<KeyVec>>()
+    }
+
     fn add_reply(&mut self, seen: Seen, bytes: &[u8]) -> Result<()> {
         let mut reader = Reader::new("reply", bytes);
         let reply = Reply::read(&mut reader)?;

@@ -261,6 +261,46 @@ async fn bytes_of_dibms_do_not_grow_with_the_table() {
     }
 }
 
+/// What the tasks between rounds hold is reserved: a pool without room for it is an error, and what they held is given back.
+#[tokio::test]
+async fn merged_replies_are_reserved() {
+    let partitions = dealt(400_000, 300);
+    let ctx = session(&partitions, StrategyName::GkSelect);
+    let many: Vec<String> = (1..100).map(|q| format!("0.{q:02}")).collect();
+    let plan = planned(
+        &ctx,
+        &format!("SELECT exact_quantiles(x, [{}]) FROM t", many.join(", ")),
+    )
+    .await;
+    for node in nodes::<RefineExec>(&plan)
+        .into_iter()
+        .chain(nodes::<MergeExec>(&plan))
+    {
+        // An exchange runs once.
+        let below = reset_plan_states(Arc::clone(node.children()[0])).unwrap();
+        let mut rows = Vec::new();
+        for partition in 0..below.output_partitioning().partition_count() {
+            let stream = below.execute(partition, ctx.task_ctx()).unwrap();
+            rows.extend(stream.try_collect::<Vec<_>>().await.unwrap());
+        }
+        let table = MemTable::try_new(below.schema(), vec![rows]).unwrap();
+        let scan = datafusion::catalog::TableProvider::scan(&table, &ctx.state(), None, &[], None);
+        let again = node.with_new_children(vec![scan.await.unwrap()]).unwrap();
+        for (bytes, fits) in [(1 << 30, true), (1000, false)] {
+            let pool = Arc::new(datafusion::execution::memory_pool::GreedyMemoryPool::new(bytes));
+            let runtime = datafusion::execution::runtime_env::RuntimeEnvBuilder::new().with_memory_pool(pool);
+            let runtime = runtime.build_arc().unwrap();
+            let context = Arc::new(TaskContext::default().with_runtime(Arc::clone(&runtime)));
+            let found = collect(Arc::clone(&again), context).await;
+            assert_eq!(found.is_ok(), fits, "{}: {found:?}", node.name());
+            if let Err(error) = found {
+                assert!(error.to_string().contains("bytes wanted"), "{error}");
+            }
+            assert_eq!(runtime.memory_pool.reserved(), 0, "{}", node.name());
+        }
+    }
+}
+
 #[tokio::test]
 async fn explain_says_what_auto_took_and_with_how_many_reads() {
     let partitions = dealt(1000, 4);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! kind | read | types of the columns | calls | rounds | schema of the answers, or number of groups
+//! 4 | step | ..                                  stages of groups: see there
 //! ```
 //! All that a node does is in these bytes: machines that run it need no options of the session.
 
@@ -14,7 +15,9 @@ use datafusion::common::Result;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::rounds::Steps;
-use super::{MergeExec, RefineExec, RoundExec, Rounds, StagedCall, StagedColumns};
+use super::{
+    GroupStageExec, KeyColumns, MergeExec, RefineExec, RoundExec, Rounds, StagedCall, StagedColumns,
+};
 use crate::kernel::wire::{epsilon, put_epsilon};
 use crate::key::KeySpec;
 use crate::select::Ask;
@@ -25,6 +28,7 @@ const ROUND: u8 = 0;
 const STATE: u8 = 1;
 const ANSWERS: u8 = 2;
 const MERGE: u8 = 3;
+const GROUPS: u8 = 4;
 
 const GK_SELECT: u8 = 0;
 const DISTRIBUTED_BMS: u8 = 1;
@@ -54,6 +58,9 @@ pub(crate) fn put_node(plan: &dyn ExecutionPlan, out: &mut Vec<u8>) -> Result<bo
         put(out, merge.read as u64);
         merge.columns.put(out)?;
         put(out, merge.groups);
+    } else if let Some(stage) = plan.downcast_ref::<GroupStageExec>() {
+        out.push(GROUPS);
+        stage.put(out)?;
     } else {
         return Ok(false);
     }
@@ -69,6 +76,9 @@ pub(crate) fn read_node(
     inputs: &[Arc<dyn ExecutionPlan>],
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let kind = input.byte("kind of node")?;
+    if kind == GROUPS {
+        return Ok(Arc::new(GroupStageExec::read(input, inputs)?));
+    }
     let read: usize = input.number("number of a read")?;
     let columns = Arc::new(StagedColumns::read(input)?);
     let is_last = read + 1 == columns.rounds.reads();
@@ -144,6 +154,20 @@ impl Rounds {
 
 impl StagedColumns {
     fn put(&self, out: &mut Vec<u8>) -> Result<()> {
+        self.columns.put(out)?;
+        self.rounds.put(out);
+        Ok(())
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self> {
+        let columns = KeyColumns::read(input)?;
+        let rounds = Rounds::read(input)?;
+        Ok(Self { columns, rounds })
+    }
+}
+
+impl KeyColumns {
+    pub(super) fn put(&self, out: &mut Vec<u8>) -> Result<()> {
         let field = |spec: &KeySpec| Field::new("", spec.data_type().clone(), true);
         let fields: Vec<_> = self.specs().map(field).collect();
         put_schema(&Schema::new(fields), out)?;
@@ -153,11 +177,10 @@ impl StagedColumns {
             call.ask.put(call.is_list, out);
             out.push(u8::from(call.bounds));
         }
-        self.rounds.put(out);
         Ok(())
     }
 
-    fn read(input: &mut Reader<'_>) -> Result<Self> {
+    pub(super) fn read(input: &mut Reader<'_>) -> Result<Self> {
         let types = read_schema(input)?;
         let types = types
             .fields()
@@ -174,7 +197,7 @@ impl StagedColumns {
                 bounds: input.flag("bounds")?,
             })
         })?;
-        Self::try_new(types, calls, Rounds::read(input)?)
+        Self::try_new(types, calls)
     }
 }
 
@@ -203,7 +226,7 @@ mod tests {
     use datafusion::physical_plan::empty::EmptyExec;
 
     use super::*;
-    use crate::exec::staged::{Workload, stages};
+    use crate::exec::staged::{GroupedColumns, Workload, group_stages, stages};
     use crate::select::StrategyName;
     use crate::select::quantile::{Method, Quantile};
 
@@ -284,9 +307,37 @@ mod tests {
     }
 
     #[test]
+    fn stages_of_groups_come_back_and_pieces_of_them_do_not() {
+        let call = |column: usize, method: Method, is_list: bool| StagedCall {
+            column,
+            ask: Ask {
+                quantiles: vec![Quantile::try_from_f64(0.1).unwrap()],
+                method,
+                descending: false,
+            },
+            is_list,
+            bounds: false,
+        };
+        let types = vec![DataType::Float64, DataType::Int16];
+        let calls = vec![call(1, Method::Disc, true), call(0, Method::Median, false)];
+        let field = |name: &str, data_type: DataType| Arc::new(Field::new(name, data_type, true));
+        let groups = [field("g0", DataType::Utf8), field("g1", DataType::Date32)];
+        let answers = ["s", "d", "a", "b"].map(|name| field(name, DataType::Utf8));
+        let empty = EmptyExec::new(Arc::new(Schema::empty()));
+        let input: Arc<dyn ExecutionPlan> = Arc::new(empty.with_partitions(3));
+        for auto in [false, true] {
+            let columns = KeyColumns::try_new(types.clone(), calls.clone()).unwrap();
+            let answers = Arc::new(Schema::new(answers.to_vec()));
+            let plan = GroupedColumns::try_new(&groups, columns, answers, auto).unwrap();
+            assert_eq!(check(&group_stages(&input, plan).unwrap()), 4);
+        }
+    }
+
+    #[test]
     fn other_nodes_are_left_to_others() {
         let other = EmptyExec::new(Arc::new(Schema::empty()));
         assert!(!put_node(&other, &mut Vec::new()).unwrap());
+        assert!(read_node(&mut Reader::new("node", &[GROUPS, 7]), &[]).is_err());
         let error = read_node(&mut Reader::new("node", &[9, 0, 0]), &[]).unwrap_err();
         assert!(error.strip_backtrace().contains("Execution error"), "{error}");
     }

@@ -132,6 +132,7 @@ const FEW_EDGES: usize = 8;
 
 /// A key type that a lane can hold: ties [`KeyVec`] to it.
 pub(crate) trait LaneKey: Key {
+    const WIDTH: Width;
     fn vec(keys: Vec<Self>) -> KeyVec;
     /// `None` for keys of another width.
     fn keys(keys: KeyVec) -> Option<Vec<Self>>;
@@ -140,6 +141,8 @@ pub(crate) trait LaneKey: Key {
 macro_rules! lane_key {
     ($type:ty, $variant:ident) => {
         impl LaneKey for $type {
+            const WIDTH: Width = Width::$variant;
+
             fn vec(keys: Vec<Self>) -> KeyVec {
                 KeyVec::$variant(keys)
             }

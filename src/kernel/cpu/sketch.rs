@@ -144,7 +144,12 @@ type Divided = ((KeyBits, KeyBits), Vec<Interval>);
 
 /// A table whose cells are dyadic intervals, by a sample so fine that most hold at most `most` of `n` keys; `None` if that
 /// takes too many.
-fn table(sample: &KeyVec, ends: (KeyBits, KeyBits), n: u64, most: u64) -> Result<Option<CellTable>> {
+pub(super) fn table(
+    sample: &KeyVec,
+    ends: (KeyBits, KeyBits),
+    n: u64,
+    most: u64,
+) -> Result<Option<CellTable>> {
     let (base, top) = CellTable::aligned(ends.0, ends.1);
     let (shift, count) = CellTable::layout(base, top);
     let ends = (0..count as KeyBits).map(|index| base + (index << shift) + ((1 << shift) - 1));

@@ -7,9 +7,14 @@
 //!   part, groups are numbered, keys brought together by group, and the ranks selected in place ([`segments`]).
 //!
 //! Byte strings always go the second way ([`bytes`], [`strings`]).
+//!
+//! Where groups are spread over machines, a partition counts the keys of each of its groups in [`intervals`] first, and takes
+//! out those that lie in the groups' brackets in a second read ([`collect`]).
 
 pub(crate) mod bytes;
 pub(crate) mod cells;
+pub(crate) mod collect;
+pub(crate) mod intervals;
 pub(crate) mod runs;
 pub(crate) mod segments;
 pub(crate) mod strings;

@@ -1,0 +1,199 @@
+//! Between the two reads: the counts of all partitions become brackets around the ranks of every group.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+
+use super::super::super::grouped::Grouping;
+use super::rows::{Body, Guard, Guards, Header, Rows, group_rows};
+use super::{GroupedColumns, MOST_GROUPS};
+use crate::kernel::buckets::{Cells, Edges};
+use crate::kernel::cpu::groups::words::Word;
+use crate::key::Width;
+use crate::select::progress::Progress;
+use crate::select::wanted_ranks;
+use crate::sketch::dyadic::{Interval, merged};
+
+/// Ranks of all groups, past which their brackets are as much as their keys.
+pub(crate) const MOST_RANKS: usize = 200_000;
+
+/// The groups of all partitions, as their counts come.
+pub(super) struct Bracketing<W> {
+    plan: Arc<GroupedColumns>,
+    grouping: Grouping<W>,
+    /// Of each group, of each key column.
+    intervals: Vec<Vec<Vec<Interval>>>,
+    bytes: usize,
+    many: bool,
+    guards: Guards,
+    memory: MemoryReservation,
+    ids: Vec<usize>,
+}
+
+impl<W: Word> Bracketing<W> {
+    pub(super) fn try_new(plan: &Arc<GroupedColumns>, memory: &MemoryReservation) -> Result<Self> {
+        Ok(Self {
+            grouping: plan.grouping()?,
+            plan: Arc::clone(plan),
+            intervals: Vec::new(),
+            bytes: 0,
+            many: false,
+            guards: Guards::new(),
+            memory: memory.new_empty(),
+            ids: Vec::new(),
+        })
+    }
+
+    /// # Errors
+    /// An execution error for rows that are damaged.
+    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        let plan = Arc::clone(&self.plan);
+        let (guards, many) = (&mut self.guards, &mut self.many);
+        let (groups, bodies) =
+            group_rows(batch, &plan.rows, &plan.columns.specs, |class, header: Header| {
+                *many |= header.many;
+                let guard = guards
+                    .entry(class)
+                    .or_insert_with(|| Guard::of(plan.columns.len()));
+                guard.add(&header.own);
+                Ok(())
+            })?;
+        if !self.many && !bodies.is_empty() {
+            self.grouping.number(&groups, &mut self.ids)?;
+            self.intervals.resize_with(self.grouping.len(), Vec::new);
+            for (id, (_, body)) in self.ids.iter().zip(bodies) {
+                let Body::Intervals(columns) = body else {
+                    return internal_err!("a row without counts of a group");
+                };
+                let own = &mut self.intervals[*id];
+                own.resize_with(columns.len(), Vec::new);
+                for (own, more) in own.iter_mut().zip(columns) {
+                    let all = merged(own, &more);
+                    self.bytes += all.len().saturating_sub(own.len()) * size_of::<Interval>();
+                    *own = all;
+                }
+            }
+            let ranks = self.grouping.len().saturating_mul(plan.all_ranks().max(1));
+            let held = self.bytes + self.grouping.bytes() + 64 * plan.columns.len() * self.grouping.len();
+            // What is sent is about as large again.
+            self.many = self.grouping.len() > MOST_GROUPS
+                || ranks > MOST_RANKS
+                || self.memory.try_resize(2 * held).is_err();
+        }
+        if self.many {
+            self.intervals = Vec::new();
+            self.grouping = plan.grouping()?;
+            self.memory.free();
+        }
+        Ok(())
+    }
+
+    /// The brackets of every group, and what reads must see.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(super) fn finish(mut self) -> Result<(Rows, Vec<ArrayRef>)> {
+        let mut rows = Rows::default();
+        for (class, expected) in self.guards {
+            let (many, own) = (self.many, Guard::default());
+            rows.header(class, &Header { many, own, expected });
+        }
+        if self.many || self.intervals.is_empty() {
+            return Ok((rows, self.plan.no_groups()));
+        }
+        let asks: Vec<_> = (0..self.plan.columns.len())
+            .map(|column| self.plan.columns.asks(column))
+            .collect();
+        for (group, columns) in self.intervals.iter().enumerate() {
+            let own = columns.iter().zip(self.plan.columns.specs()).zip(&asks);
+            let progress = own.map(|((intervals, spec), asks)| {
+                let n = intervals.iter().map(|interval| interval.count).sum();
+                bracketed(intervals, spec.width(), n, wanted_ranks(asks, n))
+            });
+            let progress: Vec<Progress> = progress.collect::<Result<_>>()?;
+            rows.progress(0, group, progress.iter());
+        }
+        Ok((rows, self.grouping.values()?))
+    }
+}
+
+/// The brackets of ranks by the counts of a group.
+fn bracketed(intervals: &[Interval], width: Width, n: u64, ranks: Vec<u64>) -> Result<Progress> {
+    let mut progress = Progress::try_new(width, n, ranks)?;
+    if progress.is_done() {
+        return Ok(progress);
+    }
+    let (mut edges, mut counts) = (Vec::new(), Vec::new());
+    let mut next = 0;
+    for interval in intervals {
+        if interval.first > next {
+            edges.push(interval.first);
+            counts.push(0);
+        }
+        counts.push(interval.count);
+        next = interval.last().wrapping_add(1);
+        if interval.last() < width.max_key() {
+            edges.push(next);
+        }
+    }
+    if next != 0 && next <= width.max_key() {
+        counts.push(0);
+    }
+    progress.narrow(&Cells::Edges(Edges::try_new(edges)?), &counts, &[], Vec::new())?;
+    Ok(progress)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sketch::dyadic::Joined;
+
+    /// The brackets of every rank hold its key, and their counts are right.
+    #[test]
+    fn brackets_hold_their_ranks() {
+        for (name, mut keys) in [
+            (
+                "random",
+                (0..500_u32)
+                    .map(|i| i.wrapping_mul(2_654_435_761))
+                    .collect::<Vec<_>>(),
+            ),
+            ("few", (0..500).map(|i| i % 7).collect()),
+            (
+                "ends",
+                (0..500).map(|i| if i % 3 == 0 { 0 } else { u32::MAX }).collect(),
+            ),
+            ("one", vec![9]),
+        ] {
+            keys.sort_unstable();
+            for most in [1, 10, 1000] {
+                let mut joined = Joined::new(most);
+                joined.divide(0, 32, &keys);
+                let mut intervals = joined.finish();
+                intervals.retain(|interval| interval.count > 0);
+                let n = keys.len() as u64;
+                for rank in 1..=n {
+                    let progress = bracketed(&intervals, Width::W32, n, vec![rank]).unwrap();
+                    let key = u128::from(keys[rank as usize - 1]);
+                    let Some(active) = progress.active().first() else {
+                        assert_eq!(progress.key_at(rank).unwrap(), key, "{name}");
+                        continue;
+                    };
+                    assert!(active.bracket.contains(key), "{name}, rank {rank}: {active:?}");
+                    let below = keys.iter().filter(|key| u128::from(**key) < active.bracket.first);
+                    let inside = keys
+                        .iter()
+                        .filter(|key| active.bracket.contains(u128::from(**key)));
+                    assert_eq!(
+                        (active.below, active.inside),
+                        (below.count() as u64, inside.count() as u64)
+                    );
+                }
+            }
+        }
+        assert!(bracketed(&[], Width::W64, 0, Vec::new()).unwrap().is_done());
+    }
+}

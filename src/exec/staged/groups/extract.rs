@@ -1,0 +1,300 @@
+//! The second read of a partition: the keys of each group that lie in its brackets, or all keys.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::compute::concat;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+
+use super::super::super::grouped::Grouping;
+use super::super::READ_DIFFERENTLY;
+use super::super::rows::Seen;
+use super::GroupedColumns;
+use super::count::{dense, of_rows};
+use super::rows::{Body, Guard, Guards, Header, List, Rows, body_of, class_of, group_rows, progress_bytes};
+use crate::kernel::cpu::groups::collect::{Collect, GroupBrackets, collector};
+use crate::kernel::cpu::groups::runs::with_key;
+use crate::kernel::cpu::groups::words::Word;
+use crate::kernel::cpu::reserve;
+use crate::key::Width;
+
+/// Keys of a column that are held before they are sent, at most.
+const SENT_KEYS: usize = 1 << 24;
+
+/// What the first read came to.
+#[derive(Debug, Default)]
+pub(super) struct GroupState {
+    /// Whether groups are too many for brackets.
+    many: bool,
+    /// What was read of each class.
+    expected: Guards,
+    /// The columns of all groups.
+    values: Vec<ArrayRef>,
+    groups: usize,
+    /// Of each key column.
+    brackets: Vec<GroupBrackets>,
+    /// What is known of each group, as bytes one after the other, and where they end.
+    progress: Vec<u8>,
+    ends: Vec<usize>,
+    held: Option<MemoryReservation>,
+}
+
+impl GroupState {
+    /// # Errors
+    /// An execution error for rows that are damaged; `ResourcesExhausted` where there is no room for brackets.
+    pub(super) fn try_new(
+        plan: &GroupedColumns,
+        batches: &[RecordBatch],
+        memory: MemoryReservation,
+    ) -> Result<Self> {
+        let mut state = Self {
+            values: plan.no_groups(),
+            ..Self::default()
+        };
+        state
+            .brackets
+            .resize_with(plan.columns.len(), GroupBrackets::default);
+        let mut pieces = vec![Vec::new(); state.values.len()];
+        for batch in batches {
+            let (expected, many) = (&mut state.expected, &mut state.many);
+            let (groups, bodies) = group_rows(batch, &plan.rows, &plan.columns.specs, |class, header| {
+                *many |= header.many;
+                expected.insert(class, header.expected);
+                Ok(())
+            })?;
+            state.groups += bodies.len();
+            for (_, body) in bodies {
+                let Body::Progress(columns) = body else {
+                    return internal_err!("a row without the ranks of a group");
+                };
+                for (own, progress) in state.brackets.iter_mut().zip(&columns) {
+                    own.push(progress.active().iter().map(|active| active.bracket));
+                }
+            }
+            pieces
+                .iter_mut()
+                .zip(groups)
+                .for_each(|(own, more)| own.push(more));
+            for row in 0..batch.num_rows() {
+                let body = body_of(batch, row);
+                if !matches!(body.first(), Some(&super::rows::PROGRESS)) {
+                    continue;
+                }
+                state.progress.extend(progress_bytes(body));
+                state.ends.push(state.progress.len());
+            }
+        }
+        if state.groups > 0 {
+            let columns = pieces.iter().map(|pieces| {
+                let pieces: Vec<_> = pieces.iter().map(|piece| piece.as_ref()).collect();
+                concat(&pieces)
+            });
+            state.values = columns.collect::<std::result::Result<_, _>>()?;
+        }
+        let brackets: usize = state.brackets.iter().map(GroupBrackets::bytes).sum();
+        let values: usize = state
+            .values
+            .iter()
+            .map(|values| values.get_array_memory_size())
+            .sum();
+        reserve(
+            &memory,
+            brackets + values + state.progress.len() + 8 * state.ends.len(),
+        )?;
+        state.held = Some(memory);
+        Ok(state)
+    }
+
+    fn progress(&self, group: usize) -> &[u8] {
+        match self.ends.get(group) {
+            Some(end) => {
+                let start = group.checked_sub(1).map_or(0, |before| self.ends[before]);
+                &self.progress[start..*end]
+            }
+            None => &[],
+        }
+    }
+}
+
+/// A partition's groups while their keys are taken out.
+pub(super) struct Extracting<W> {
+    plan: Arc<GroupedColumns>,
+    state: Arc<GroupState>,
+    grouping: Grouping<W>,
+    columns: Vec<Box<dyn Collect>>,
+    /// Of each group.
+    rows: Vec<u64>,
+    /// Of groups that were sent and forgotten.
+    guards: Guards,
+    /// Groups.
+    memory: MemoryReservation,
+    ids: Vec<usize>,
+}
+
+impl<W: Word> Extracting<W> {
+    pub(super) fn try_new(
+        plan: &Arc<GroupedColumns>,
+        state: &Arc<GroupState>,
+        memory: &MemoryReservation,
+    ) -> Result<Self> {
+        let mut extracting = Self {
+            plan: Arc::clone(plan),
+            state: Arc::clone(state),
+            grouping: plan.grouping()?,
+            columns: Vec::new(),
+            rows: Vec::new(),
+            guards: Guards::new(),
+            memory: memory.new_empty(),
+            ids: Vec::new(),
+        };
+        extracting.restart()?;
+        Ok(extracting)
+    }
+
+    /// Forgets all groups but those of the state.
+    fn restart(&mut self) -> Result<()> {
+        self.grouping = self.plan.grouping()?;
+        if self.state.groups > 0 {
+            self.grouping.number(&self.state.values, &mut self.ids)?;
+            if self.grouping.len() != self.state.groups {
+                return exec_err!("{READ_DIFFERENTLY}: a group has two states");
+            }
+        }
+        let columns = self.plan.columns.specs().enumerate().map(|(index, spec)| {
+            let brackets = (!self.state.many).then(|| &self.state.brackets[index]);
+            let memory = self.memory.new_empty();
+            with_key!(spec.width(), K => collector::<K>(spec, brackets, memory))
+        });
+        self.columns = columns.collect();
+        self.rows = vec![0; self.state.groups];
+        Ok(())
+    }
+
+    /// Takes the rows of a batch; gives rows to send where there is no room for more.
+    ///
+    /// # Errors
+    /// An execution error for a group that was not there before; `ResourcesExhausted` where a batch does not fit.
+    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<Option<(Rows, Vec<ArrayRef>)>> {
+        let plan = Arc::clone(&self.plan);
+        let (groups, values) = plan.split(batch)?;
+        let mut sent = None;
+        let is_full = self.columns.iter().any(|column| column.len() >= SENT_KEYS);
+        if is_full || self.make_room(batch.num_rows()).is_err() {
+            sent = Some(self.send()?);
+            self.make_room(batch.num_rows())?;
+        }
+        self.grouping.number(groups, &mut self.ids)?;
+        if !self.state.many && self.grouping.len() > self.state.groups {
+            return exec_err!("{READ_DIFFERENTLY}: a group was not there before");
+        }
+        self.rows.resize(self.grouping.len(), 0);
+        self.ids.iter().for_each(|id| self.rows[*id] += 1);
+        for ((column, spec), values) in self.columns.iter_mut().zip(plan.columns.specs()).zip(values) {
+            let (values, kept) = dense(values)?;
+            let raw = spec.raw(values.as_ref())?;
+            match kept {
+                None => column.add(&self.ids, &raw)?,
+                Some(_) => column.add(&of_rows(&self.ids, kept.as_ref()), &raw)?,
+            }
+        }
+        Ok(sent)
+    }
+
+    fn make_room(&mut self, rows: usize) -> Result<()> {
+        let each = size_of::<u64>() * (1 + 2 * self.columns.len());
+        let groups = self.grouping.bytes() + (self.grouping.len() + rows) * each;
+        self.memory.try_resize(groups)?;
+        self.columns
+            .iter_mut()
+            .try_for_each(|column| column.make_room(rows))
+    }
+
+    /// The keys that are held, by group. Groups that nobody else knows are forgotten.
+    fn send(&mut self) -> Result<(Rows, Vec<ArrayRef>)> {
+        let rows = self.rows_of_groups();
+        let values = match self.grouping.len() {
+            0 => self.plan.no_groups(),
+            _ => self.grouping.values()?,
+        };
+        if self.state.many {
+            self.guard();
+            self.restart()?;
+        }
+        Ok((rows, values))
+    }
+
+    fn rows_of_groups(&mut self) -> Rows {
+        let (mut rows, many, groups) = (Rows::default(), self.state.many, self.grouping.len());
+        let slots = |index: usize| match many {
+            true => groups,
+            false => self.state.brackets[index].len(),
+        };
+        let lists = self
+            .columns
+            .iter_mut()
+            .enumerate()
+            .map(|(index, column)| column.take(slots(index)));
+        let mut lists: Vec<_> = lists.map(Vec::into_iter).collect();
+        for (group, part) in self.grouping.group_parts().into_iter().enumerate() {
+            let own = lists.iter_mut().enumerate().map(|(column, lists)| {
+                let brackets = match many {
+                    true => 1,
+                    false => self.state.brackets[column].slots(group).len(),
+                };
+                let own = lists.by_ref().take(brackets).enumerate();
+                own.map(move |(bracket, keys)| List {
+                    column,
+                    bracket,
+                    keys,
+                })
+                .collect::<Vec<_>>()
+            });
+            let own: Vec<List> = own.flatten().collect();
+            // Also of groups without a key here: somebody has to name them.
+            if self.rows[group] > 0 {
+                rows.keys(class_of(part), group, self.state.progress(group), own.into_iter());
+            }
+        }
+        rows
+    }
+
+    /// Adds what was read of groups to what is known of classes.
+    fn guard(&mut self) {
+        let columns = self.columns.len();
+        for (group, part) in self.grouping.group_parts().into_iter().enumerate() {
+            let guard = self
+                .guards
+                .entry(class_of(part))
+                .or_insert_with(|| Guard::of(columns));
+            guard.rows += self.rows.get(group).copied().unwrap_or(0);
+            for (index, column) in self.columns.iter().enumerate() {
+                if let Some(&(n, check)) = column.seen().get(group) {
+                    guard.add_seen(index, Seen { n, check });
+                }
+            }
+        }
+    }
+
+    /// The rest, and what this partition read of each class.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    pub(super) fn finish(mut self) -> Result<(Rows, Vec<ArrayRef>)> {
+        let columns = self.columns.len();
+        if !self.state.many {
+            self.guard();
+        }
+        let mut sent = self.send()?;
+        let classes = self.state.expected.keys().chain(self.guards.keys());
+        let classes: std::collections::BTreeSet<u32> = classes.copied().collect();
+        for class in classes {
+            let of = |guards: &Guards| guards.get(&class).cloned().unwrap_or_else(|| Guard::of(columns));
+            let (own, expected) = (of(&self.guards), of(&self.state.expected));
+            let many = self.state.many;
+            sent.0.header(class, &Header { many, own, expected });
+        }
+        Ok(sent)
+    }
+}

@@ -1,0 +1,219 @@
+//! The answers of some classes of groups, from the keys of all partitions.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+
+use super::super::super::grouped::Grouping;
+use super::super::READ_DIFFERENTLY;
+use super::GroupedColumns;
+use super::rows::{Body, Checked, List, group_rows, read_progress};
+use crate::kernel::cpu::groups::collect::{Collect, collector};
+use crate::kernel::cpu::groups::runs::with_key;
+use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
+use crate::kernel::cpu::groups::words::Word;
+use crate::kernel::cpu::reserve;
+use crate::key::Width;
+use crate::select::Ask;
+use crate::select::progress::Progress;
+
+/// What is known of a group.
+#[derive(Default)]
+struct Known {
+    /// As it came.
+    bytes: Vec<u8>,
+    /// Of each key column: the numbers of its brackets among those of all groups.
+    slots: Vec<Range<u32>>,
+}
+
+/// Groups whose keys come in.
+pub(super) struct Selecting<W> {
+    plan: Arc<GroupedColumns>,
+    grouping: Grouping<W>,
+    groups: Vec<Option<Known>>,
+    columns: Vec<Box<dyn Collect>>,
+    /// Brackets of each key column so far.
+    slots: Vec<usize>,
+    checked: Checked,
+    /// Classes that groups were of, as bits.
+    classes: u64,
+    many: bool,
+    memory: MemoryReservation,
+    ids: Vec<usize>,
+}
+
+impl<W: Word> Selecting<W> {
+    pub(super) fn try_new(plan: &Arc<GroupedColumns>, memory: &MemoryReservation) -> Result<Self> {
+        let columns = plan.columns.specs().map(|spec| {
+            let memory = memory.new_empty();
+            with_key!(spec.width(), K => collector::<K>(spec, None, memory))
+        });
+        Ok(Self {
+            grouping: plan.grouping()?,
+            groups: Vec::new(),
+            columns: columns.collect(),
+            slots: vec![0; plan.columns.len()],
+            plan: Arc::clone(plan),
+            checked: Checked::default(),
+            classes: 0,
+            many: false,
+            memory: memory.new_empty(),
+            ids: Vec::new(),
+        })
+    }
+
+    /// # Errors
+    /// An execution error for rows that are damaged, or of reads that differ; `ResourcesExhausted` where keys do not fit.
+    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        let plan = Arc::clone(&self.plan);
+        let checked = &mut self.checked;
+        let (groups, bodies) = group_rows(batch, &plan.rows, &plan.columns.specs, |class, header| {
+            checked.add(class, header)
+        })?;
+        if bodies.is_empty() {
+            return Ok(());
+        }
+        let before = self.grouping.bytes();
+        self.grouping.number(&groups, &mut self.ids)?;
+        reserve(&self.memory, self.grouping.bytes().saturating_sub(before))?;
+        self.groups.resize_with(self.grouping.len(), || None);
+        for (at, (class, body)) in bodies.into_iter().enumerate() {
+            let Body::Keys(progress, lists) = body else {
+                return internal_err!("a row without keys of a group");
+            };
+            self.classes |= 1 << (class % 64);
+            self.add(self.ids[at], progress, lists)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, group: usize, progress: &[u8], lists: Vec<List>) -> Result<()> {
+        let known = match &mut self.groups[group] {
+            Some(known) if known.bytes == progress => known,
+            Some(_) => return exec_err!("{READ_DIFFERENTLY}: a group has two states"),
+            none => {
+                let mut slots = Vec::new();
+                if !progress.is_empty() {
+                    for (next, own) in self
+                        .slots
+                        .iter_mut()
+                        .zip(read_progress(progress, &self.plan.columns.specs)?)
+                    {
+                        let first = *next as u32;
+                        *next += own.active().len();
+                        slots.push(first..*next as u32);
+                    }
+                }
+                reserve(
+                    &self.memory,
+                    size_of::<Known>() + progress.len() + 16 * slots.len(),
+                )?;
+                self.many |= progress.is_empty();
+                none.insert(Known {
+                    bytes: progress.to_vec(),
+                    slots,
+                })
+            }
+        };
+        for list in lists {
+            let slot = match known.slots.get(list.column) {
+                Some(own) if list.bracket < own.len() => own.start + list.bracket as u32,
+                Some(own) => return exec_err!("keys of bracket {} of {}", list.bracket, own.len()),
+                None => group as u32,
+            };
+            self.columns[list.column].add_keys(slot, list.keys)?;
+        }
+        Ok(())
+    }
+
+    /// One row for each group.
+    ///
+    /// # Errors
+    /// An execution error where reads differ.
+    pub(super) fn finish(mut self) -> Result<Option<RecordBatch>> {
+        self.checked.finish()?;
+        for class in (0..64).filter(|class| self.classes >> class & 1 == 1) {
+            if self.checked.is_many(class) != Some(self.many) {
+                return exec_err!("{READ_DIFFERENTLY}: keys of groups came without what was read of them");
+            }
+        }
+        if self.groups.is_empty() {
+            return Ok(None);
+        }
+        let mut plans: Vec<Plans> = (0..self.plan.columns.len())
+            .map(|column| {
+                let asks: Vec<Ask> = self.plan.columns.asks(column).into_iter().cloned().collect();
+                Plans::new(asks.into())
+            })
+            .collect();
+        let answers = match self.many {
+            true => {
+                let groups = self.groups.len();
+                let columns = self.columns.iter_mut().zip(&mut plans);
+                let answers = columns.map(|(column, plans)| column.answers(groups, plans));
+                answers.collect::<Result<Vec<_>>>()?
+            }
+            false => self.bracketed(&mut plans)?,
+        };
+        let groups = self.grouping.values()?;
+        self.plan.answered(groups, &answers).map(Some)
+    }
+
+    /// The answers of groups with brackets.
+    fn bracketed(&mut self, plans: &mut [Plans]) -> Result<Vec<GroupAnswers>> {
+        let columns = self.columns.iter_mut().zip(&self.slots);
+        let mut lists: Vec<_> = columns
+            .map(|(column, slots)| column.take(*slots).into_iter())
+            .collect();
+        let mut answers: Vec<_> = plans
+            .iter()
+            .map(|plans| GroupAnswers::new(plans.calls()))
+            .collect();
+        // Groups have their slots in the order of their numbers.
+        for known in &self.groups {
+            let known = known
+                .as_ref()
+                .ok_or_else(|| internal_datafusion_err!("a group without a state"))?;
+            let progress = read_progress(&known.bytes, &self.plan.columns.specs)?;
+            for (index, mut progress) in progress.into_iter().enumerate() {
+                let kept: Vec<_> = lists[index].by_ref().take(progress.active().len()).collect();
+                if !kept.is_empty() {
+                    progress.extracted(kept)?;
+                }
+                add_answers(&mut answers[index], &mut plans[index], &progress)?;
+            }
+        }
+        Ok(answers)
+    }
+}
+
+fn add_answers(answers: &mut GroupAnswers, plans: &mut Plans, progress: &Progress) -> Result<()> {
+    match progress.population() {
+        0 => {
+            answers.add_empty();
+            Ok(())
+        }
+        n => answers.add(n, &plans.of(n), &|rank| progress.key_at(rank)),
+    }
+}
+
+impl GroupedColumns {
+    /// The rows of groups, from the answers of each key column.
+    fn answered(&self, groups: Vec<ArrayRef>, answers: &[GroupAnswers]) -> Result<RecordBatch> {
+        let mut next = vec![0; answers.len()];
+        let mut columns = groups;
+        for (call, selected) in self.columns.calls.iter().zip(&self.columns.selected) {
+            let own = &answers[call.column];
+            // Calls of a column stand in the order in which its plans saw them.
+            let found = &own.found[next[call.column]];
+            next[call.column] += 1;
+            let values = call.ask.values(selected.spec(), found)?;
+            columns.push(selected.group_rows(values, &own.lengths)?);
+        }
+        Ok(RecordBatch::try_new(Arc::clone(&self.answers), columns)?)
+    }
+}

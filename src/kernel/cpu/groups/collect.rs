@@ -1,0 +1,272 @@
+//! Keys of groups taken out as they pass: all of them, or those in the brackets of their group. What is taken has a *slot*,
+//! that of its bracket or of its group.
+//!
+//! Cost: a checksum for each key and two compares with the ends of all brackets of its group; what lies between them is
+//! compared with each bracket, and copied with its slot if it is inside.
+
+use std::ops::Range;
+
+use datafusion::arrow::buffer::Buffer;
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+
+use super::super::store::{encode, reserve};
+use super::segments::{GroupAnswers, Plans, Segments};
+use crate::kernel::cpu::LaneKey;
+use crate::kernel::round::{Bracket, KeyVec};
+use crate::key::{KeySpec, mixed, words};
+
+/// Keys that are made at a time: they stay in the first-level cache.
+const BLOCK: usize = 1024;
+
+/// The keys of one column, of whatever width.
+pub(crate) trait Collect: Send {
+    /// Makes room for so many keys more.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted`.
+    fn make_room(&mut self, more: usize) -> Result<()>;
+
+    /// Takes the values of a dense array, by the numbers of their groups.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` where what is taken does not fit.
+    fn add(&mut self, ids: &[usize], raw: &Buffer) -> Result<()>;
+
+    /// Takes keys for a slot, as they are.
+    ///
+    /// # Errors
+    /// As [`Self::add`]; an internal error for keys of another width.
+    fn add_keys(&mut self, slot: u32, keys: KeyVec) -> Result<()>;
+
+    /// Of each group so far: its values, and the sum of their mixed keys.
+    fn seen(&self) -> &[(u64, u64)];
+
+    /// Keys held.
+    fn len(&self) -> usize;
+
+    /// The keys of each of so many slots; nothing is held any more.
+    fn take(&mut self, slots: usize) -> Vec<KeyVec>;
+
+    /// The answers of groups, each of which has the slot of its number.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    fn answers(&mut self, groups: usize, plans: &mut Plans) -> Result<GroupAnswers>;
+}
+
+/// The brackets of all groups, those of a group together and ascending.
+#[derive(Debug)]
+pub(crate) struct GroupBrackets {
+    /// Where those of each group start, and where the last end.
+    starts: Vec<u32>,
+    brackets: Vec<Bracket>,
+}
+
+impl Default for GroupBrackets {
+    fn default() -> Self {
+        Self {
+            starts: vec![0],
+            brackets: Vec::new(),
+        }
+    }
+}
+
+impl GroupBrackets {
+    /// Adds those of the next group.
+    pub(crate) fn push(&mut self, brackets: impl IntoIterator<Item = Bracket>) {
+        self.brackets.extend(brackets);
+        self.starts.push(self.brackets.len() as u32);
+    }
+
+    /// The slots of a group's brackets.
+    pub(crate) fn slots(&self, group: usize) -> Range<usize> {
+        self.starts[group] as usize..self.starts[group + 1] as usize
+    }
+
+    /// Slots of all groups.
+    pub(crate) fn len(&self) -> usize {
+        self.brackets.len()
+    }
+
+    fn groups(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Bytes held, also as keys.
+    pub(crate) fn bytes(&self) -> usize {
+        2 * self.brackets.len() * size_of::<Bracket>() + self.groups() * 40
+    }
+}
+
+/// [`GroupBrackets`] as keys.
+struct BracketsOf<K> {
+    starts: Vec<u32>,
+    ends: Vec<(K, K)>,
+    /// Of each group: the first key of the first, and the last of the last. Without any: no key.
+    hulls: Vec<(K, K)>,
+}
+
+impl<K: LaneKey> BracketsOf<K> {
+    fn new(of: &GroupBrackets) -> Self {
+        let ends = |bracket: &Bracket| (K::from_bits(bracket.first), K::from_bits(bracket.last));
+        let ends: Vec<_> = of.brackets.iter().map(ends).collect();
+        let hull = |group| {
+            let own = &ends[of.slots(group)];
+            match (own.first(), own.last()) {
+                (Some(first), Some(last)) => (first.0, last.1),
+                _ => (K::MAX, K::default()),
+            }
+        };
+        Self {
+            hulls: (0..of.groups()).map(hull).collect(),
+            starts: of.starts.clone(),
+            ends,
+        }
+    }
+
+    /// The slot of a key between the ends of its group's brackets, if it is in one.
+    #[inline(always)]
+    fn slot(&self, group: usize, key: K) -> Option<u32> {
+        let (start, end) = (self.starts[group], self.starts[group + 1]);
+        let own = &self.ends[start as usize..end as usize];
+        let at = own.partition_point(|ends| ends.1 < key);
+        own.get(at)
+            .is_some_and(|ends| ends.0 <= key)
+            .then_some(start + at as u32)
+    }
+}
+
+/// Keys, and the slot of each.
+struct Collector<K> {
+    spec: KeySpec,
+    /// `None`: all keys are taken, and a slot is the number of a group.
+    brackets: Option<BracketsOf<K>>,
+    seen: Vec<(u64, u64)>,
+    slots: Vec<u32>,
+    keys: Vec<K>,
+    memory: MemoryReservation,
+}
+
+/// A collector of keys of `spec`, from these brackets or of all keys, that reserves what it holds.
+pub(crate) fn collector<K: LaneKey>(
+    spec: &KeySpec,
+    brackets: Option<&GroupBrackets>,
+    memory: MemoryReservation,
+) -> Box<dyn Collect> {
+    let brackets = brackets.map(BracketsOf::<K>::new);
+    Box::new(Collector {
+        seen: vec![(0, 0); brackets.as_ref().map_or(0, |brackets| brackets.hulls.len())],
+        spec: spec.clone(),
+        brackets,
+        slots: Vec::new(),
+        keys: Vec::new(),
+        memory,
+    })
+}
+
+impl<K: LaneKey> Collector<K> {
+    /// The keys by slot.
+    fn segments(&mut self, slots: usize) -> Segments<K> {
+        let mut segments = Segments::default();
+        segments.fill(slots, &[(&self.slots, &self.keys)]);
+        (self.slots, self.keys) = (Vec::new(), Vec::new());
+        self.memory.free();
+        segments
+    }
+}
+
+impl<K: LaneKey> Collect for Collector<K> {
+    fn make_room(&mut self, more: usize) -> Result<()> {
+        let room = self.keys.capacity() - self.keys.len();
+        if room < more {
+            // As much again as is there, or as little as will do.
+            let bytes = |more: usize| more * (size_of::<u32>() + size_of::<K>());
+            let mut more = more - room;
+            let double = more.max(self.keys.len()).max(BLOCK);
+            match self.memory.try_grow(bytes(double)) {
+                Ok(()) => more = double,
+                Err(_) => reserve(&self.memory, bytes(more))?,
+            }
+            self.keys.reserve_exact(room + more);
+            self.slots.reserve_exact(room + more);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, ids: &[usize], raw: &Buffer) -> Result<()> {
+        let raw = words::<K>(raw);
+        if ids.len() != raw.len() {
+            return internal_err!("{} groups for {} keys", ids.len(), raw.len());
+        }
+        if let Some(greatest) = ids.iter().max()
+            && *greatest >= self.seen.len()
+        {
+            if self.brackets.is_some() {
+                return internal_err!("group {greatest} of {}", self.seen.len());
+            }
+            self.seen.resize(greatest + 1, (0, 0));
+        }
+        let (mut keys, mut inside) = ([K::default(); BLOCK], [0_u16; BLOCK]);
+        for (ids, raw) in ids.chunks(BLOCK).zip(raw.chunks(BLOCK)) {
+            let keys = &mut keys[..raw.len()];
+            encode(self.spec.encoding(), raw, keys);
+            for (id, key) in ids.iter().zip(&*keys) {
+                let seen = &mut self.seen[*id];
+                seen.0 += 1;
+                seen.1 = seen.1.wrapping_add(mixed(key.to_bits()));
+            }
+            let Some(brackets) = &self.brackets else {
+                self.make_room(raw.len())?;
+                self.slots.extend(ids.iter().map(|id| *id as u32));
+                self.keys.extend_from_slice(keys);
+                continue;
+            };
+            let mut len = 0;
+            for (at, (id, key)) in ids.iter().zip(&*keys).enumerate() {
+                let hull = brackets.hulls[*id];
+                inside[len] = at as u16;
+                len += usize::from((hull.0 <= *key) & (*key <= hull.1));
+            }
+            self.make_room(len)?;
+            let Some(brackets) = &self.brackets else { continue };
+            for at in &inside[..len] {
+                let at = usize::from(*at);
+                if let Some(slot) = brackets.slot(ids[at], keys[at]) {
+                    self.slots.push(slot);
+                    self.keys.push(keys[at]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_keys(&mut self, slot: u32, keys: KeyVec) -> Result<()> {
+        let Some(keys) = K::keys(keys) else {
+            return internal_err!("keys of another width than {} bits", K::BITS);
+        };
+        self.make_room(keys.len())?;
+        self.slots.resize(self.slots.len() + keys.len(), slot);
+        self.keys.extend_from_slice(&keys);
+        Ok(())
+    }
+
+    fn seen(&self) -> &[(u64, u64)] {
+        &self.seen
+    }
+
+    fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn take(&mut self, slots: usize) -> Vec<KeyVec> {
+        let mut segments = self.segments(slots);
+        (0..slots)
+            .map(|slot| K::vec(segments.segment_mut(slot).to_vec()))
+            .collect()
+    }
+
+    fn answers(&mut self, groups: usize, plans: &mut Plans) -> Result<GroupAnswers> {
+        self.segments(groups).answers(plans, false)
+    }
+}
