@@ -12,6 +12,8 @@
 //! ```
 
 mod aggregate;
+#[cfg(feature = "cuda")]
+mod card_rounds;
 mod grouped;
 #[cfg(feature = "cuda")]
 mod on_card;
