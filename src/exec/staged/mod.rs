@@ -21,6 +21,7 @@
 //! and the same again where those are more than 256. Keys do not add up: they are as many on any way.
 
 mod cost;
+mod device;
 mod merge;
 mod refine;
 mod round;
@@ -44,6 +45,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::TryStreamExt;
 
 pub(crate) use cost::Workload;
+pub use device::RoundDevice;
 pub use merge::MergeExec;
 pub use refine::RefineExec;
 pub use round::RoundExec;

@@ -23,7 +23,7 @@ use crate::kernel::choose::Room;
 use crate::kernel::cpu::LaneKey;
 use crate::kernel::intervals::{LEAST_SHARE, intervals};
 use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
-use crate::kernel::{Backend, Lane, Stop};
+use crate::kernel::{Backend, Lane, Stop, may_fail};
 use crate::key::{KeySpec, Width, dense};
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
 
@@ -105,14 +105,12 @@ impl CudaBackend {
     /// The same, as what it is.
     ///
     /// # Errors
-    /// Those of the card, whose kernels are loaded here.
+    /// An execution error if the card failed before; an internal error for a type that it cannot hold.
     pub(crate) fn open_lane(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<CudaLane> {
         let Some(bytes) = super::source::storage_bytes(spec.data_type()) else {
             return internal_err!("a lane on a card for values of type {}", spec.data_type());
         };
-        let lane = CudaLane::try_new(self, spec, Words::stored(bytes, spec.encoding()), reservation)?;
-        lane.passes_over(false)?;
-        Ok(lane)
+        CudaLane::try_new(self, spec, Words::stored(bytes, spec.encoding()), reservation)
     }
 }
 
@@ -204,12 +202,17 @@ impl CudaLane {
         if self.pending.is_empty() {
             return Ok(());
         }
+        if self.parts.is_empty() {
+            // Before anything is there that only the card has.
+            self.passes_over(false)?;
+        }
         let CudaBackend { card, limit, report } = &self.backend;
         let memory = self.reservation.new_empty();
         let mut upload = ColumnUpload::try_new(card, self.spec.data_type(), *limit, memory)?;
         for values in &self.pending {
             upload.append(values)?;
         }
+        may_fail!("cuda_append");
         let column = upload.finish()?;
         locked(report).bytes_to_card += column.bytes() as u64;
         // Values of a byte are widened where a block has little shared memory.

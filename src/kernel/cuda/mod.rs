@@ -34,7 +34,6 @@ pub use filter::{Predicate, RowMask};
 pub use gather::Gather;
 pub use group::Groups;
 pub use lane::CudaBackend;
-pub(crate) use lane::CudaLane;
 pub use nearest::{DeviceMatrix, Neighbour, squared_distance};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc};
 pub(crate) use overflow::OverflowBackend;
