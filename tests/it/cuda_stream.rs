@@ -117,19 +117,13 @@ async fn expressions_and_what_stays() {
     ] {
         assert!(analyzed.contains(expected), "{expected} in {analyzed}");
     }
-    // Not on a card: another strategy, nothing that a card can select.
+    // Nothing that a card can select.
     for sql in [
         "SELECT exact_quantiles(CAST(i16 AS VARCHAR), 0.5) FROM t",
         "SELECT exact_quantiles(DISTINCT i8, 0.5) FROM t",
     ] {
         assert!(!physical_plan(&ctx, sql).await.contains("cuda"), "{sql}");
     }
-    set(&ctx, "strategy", "dibms").await;
-    assert!(
-        !physical_plan(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t")
-            .await
-            .contains("cuda")
-    );
 }
 
 /// Memory of the card that ends while values come.

@@ -23,7 +23,7 @@ use proptest::test_runner::TestCaseError;
 use crate::memory::runtime;
 use crate::patterns::{self, Pattern};
 
-fn lane(backend: &dyn Backend, spec: &KeySpec, values: &[ArrayRef]) -> Box<dyn Lane> {
+pub(crate) fn lane(backend: &dyn Backend, spec: &KeySpec, values: &[ArrayRef]) -> Box<dyn Lane> {
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
     let mut lane = backend
         .open(spec, MemoryConsumer::new("test").register(&pool))
@@ -55,7 +55,7 @@ pub(crate) fn lanes(
         .collect()
 }
 
-fn strategies() -> Vec<Box<dyn Strategy>> {
+pub(crate) fn strategies() -> Vec<Box<dyn Strategy>> {
     let form = |form, sample| Box::new(SampleSelect::new(Choice { form, sample })) as Box<dyn Strategy>;
     vec![
         form(Form::Gather, 0),

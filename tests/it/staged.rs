@@ -10,7 +10,7 @@ use datafusion_quantiles::{QuantilesPlanner, SessionStateBuilderExt};
 use crate::patterns::Pattern;
 use crate::support::*;
 
-fn staged_session(partitions: usize) -> SessionContext {
+pub(crate) fn staged_session(partitions: usize) -> SessionContext {
     let state = SessionStateBuilder::new()
         .with_config(SessionConfig::new().with_target_partitions(partitions))
         .with_default_features()

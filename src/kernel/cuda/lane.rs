@@ -17,7 +17,7 @@ use super::column::{ColumnUpload, DeviceColumn};
 use super::device::{Card, locked};
 use super::pass::{NO_LIST, Passes, cells_of, words_of};
 use super::sequence::{ColumnArgument, Report};
-use super::source::Words;
+use super::source::{Program, Words};
 use crate::kernel::buckets::Cells;
 use crate::kernel::choose::Room;
 use crate::kernel::cpu::LaneKey;
@@ -50,6 +50,11 @@ impl CudaBackend {
             limit,
             report: Arc::default(),
         }
+    }
+
+    /// The kernels of its lanes, over values of one kind.
+    pub fn program(words: Words) -> Program {
+        super::pass::program(words, false)
     }
 
     /// What all its lanes did so far.
