@@ -227,7 +227,7 @@ fn dibms_table_4() {
         let n = 1_u64 << log;
         let key = (log, double, is_normal);
         if held.as_ref().is_none_or(|held| held.0 != key) {
-            held = None;
+            held.take();
             held = Some((key, floats(n, double, if is_normal { normal } else { uniform })));
         }
         let (_, values) = held.as_ref().unwrap();
