@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch};
+use datafusion::arrow::array::{Array, ArrayRef, Float64Array, Int64Array, RecordBatch};
 use datafusion::arrow::compute::concat_batches;
 use datafusion::common::DataFusionError;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, UnboundedMemoryPool};
@@ -21,9 +21,9 @@ use datafusion_quantiles::pinned::{self, pin_table, unpin_table, use_cards};
 use datafusion_quantiles::select::{LocalShards, StrategyName};
 use datafusion_quantiles::sketch::Epsilon;
 
-use crate::cuda::{card, columns, pinned, rows_joined, set, with_nulls};
+use crate::cuda::{card, columns, percentiles, pinned, rows_joined, same_bits, set, with_nulls};
 use crate::patterns::{self, Pattern};
-use crate::select::{lane, ranks_of, run, strategies};
+use crate::select::{ends_when_stopped, lane, ranks_of, run, skips_nulls_and_filtered_rows, strategies};
 use crate::staged::staged_session;
 use crate::support::*;
 
@@ -311,42 +311,11 @@ fn long_lanes() {
 fn filtered_rows_are_skipped_and_stopped_lanes_end() {
     let Some(card) = card() else { return };
     let backend = CudaBackend::new(card, None);
-    let values: ArrayRef = Arc::new(Int64Array::from(vec![
-        Some(1),
-        None,
-        Some(3),
-        Some(4),
-        None,
-        Some(6),
-    ]));
-    let mask = BooleanArray::from(vec![
-        Some(true),
-        Some(true),
-        None,
-        Some(false),
-        Some(true),
-        Some(true),
-    ]);
+    skips_nulls_and_filtered_rows(&backend);
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(10_000, 11)));
     let spec = KeySpec::try_new(values.data_type()).unwrap();
+    ends_when_stopped(lane(&backend, &spec, &[values]), spec.width());
     let mut lane = lane(&backend, &spec, &[]);
-    lane.append(&values, Some(&mask)).unwrap();
-    lane.append(&values.slice(1, 1), None).unwrap();
-    assert_eq!(lane.len(), 2);
-    let all = Request::Extract {
-        brackets: Brackets::all(spec.width()),
-    };
-    let Reply::Extracted(lists) = in_order(lane.answer(&all, &Stop::default()).unwrap()) else {
-        panic!()
-    };
-    let bits: Vec<KeyBits> = (0..2).map(|at| lists[0].get(at)).collect();
-    assert_eq!(
-        spec.to_array(&bits).unwrap().as_ref(),
-        &Int64Array::from(vec![1, 6]) as &dyn Array
-    );
-    let stop = Stop::default();
-    stop.stop();
-    let error = lane.answer(&all, &stop).unwrap_err();
-    assert!(error.to_string().contains("cancelled"), "{error}");
     let floats: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
     assert!(
         lane.append(&floats, None)
@@ -423,12 +392,7 @@ async fn same(ctx: &SessionContext, sql: &str, shown: &str, what: &str) {
         concat_batches(&answer[0].schema(), &answer).unwrap()
     };
     let (on_card, on_cpu): (RecordBatch, RecordBatch) = (ask("cuda").await, ask("cpu").await);
-    for (number, (card, cpu)) in on_card.columns().iter().zip(on_cpu.columns()).enumerate() {
-        assert!(
-            card.to_data() == cpu.to_data(),
-            "{what}, call {number}: {card:?} on the card, {cpu:?} on the CPU"
-        );
-    }
+    same_bits(&on_card, &on_cpu, what);
 }
 
 fn calls(rows: &RecordBatch) -> String {
@@ -567,10 +531,9 @@ async fn two_cards_of_one_host() {
             let sql = calls(&rows);
             same(&ctx, &sql, shown, &what).await;
             same(&ctx, &format!("{sql} WHERE i64 > 0 OR b"), shown, &what).await;
-            let percentiles: Vec<_> = (0..=100).map(|p| (f64::from(p) / 100.0).to_string()).collect();
-            let all = percentiles.join(", ");
+            let all = percentiles();
             let filtered = format!(
-                "SELECT exact_quantiles(f32, [{all}]), exact_quantiles(f64, 0.5) FILTER (WHERE i8 < 3) FROM t"
+                "SELECT exact_quantiles(f32, {all}), exact_quantiles(f64, 0.5) FILTER (WHERE i8 < 3) FROM t"
             );
             same(&ctx, &filtered, shown, &what).await;
             if len == 120_011 {

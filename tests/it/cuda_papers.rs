@@ -19,7 +19,7 @@ use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
 use datafusion_quantiles::select::splitters::NearestSplitter;
 use datafusion_quantiles::select::{LocalShards, Strategy};
 
-use crate::cuda::set;
+use crate::cuda::{percentiles, set};
 use crate::select::run;
 use crate::support::*;
 
@@ -267,6 +267,17 @@ fn dibms_table_4() {
     }
 }
 
+fn selection(column: &DeviceColumn) -> Selection<'_> {
+    let spec = KeySpec::try_new(column.data_type()).unwrap();
+    Selection {
+        column,
+        words: column.words(&spec),
+        mask: None,
+        limit: None,
+        timed: false,
+    }
+}
+
 /// SampleSelect's sweep: one rank at random, of values with so many distinct ones; and its approximate form.
 #[test]
 #[ignore = "a measurement"]
@@ -286,14 +297,7 @@ fn sample_select_sweep() {
                 Arc::new(UInt32Array::from_iter_values(rows.map(value)))
             });
             let column = DeviceColumn::upload(&card, &DataType::UInt32, &values).unwrap();
-            let spec = KeySpec::try_new(&DataType::UInt32).unwrap();
-            let selection = Selection {
-                column: &column,
-                words: column.words(&spec),
-                mask: None,
-                limit: None,
-                timed: false,
-            };
+            let selection = selection(&column);
             let (mut kernels, mut whole) = (Vec::new(), Vec::new());
             for turn in 0..RUNS as u64 + 2 {
                 let rank = 1 + mixed(turn + 77) % n;
@@ -336,14 +340,7 @@ fn sample_select_sweep() {
     let width = KeySpec::try_new(values[0].data_type()).unwrap().width();
     let mut shards = LocalShards::blocking(width, lanes(&backend, &values, 1), 1, Stop::default());
     let column = DeviceColumn::upload(&card, &DataType::Float32, &values).unwrap();
-    let spec = KeySpec::try_new(&DataType::Float32).unwrap();
-    let selection = Selection {
-        column: &column,
-        words: column.words(&spec),
-        mask: None,
-        limit: None,
-        timed: false,
-    };
+    let selection = selection(&column);
     for buckets in [64, 128, 256, 512, 1024, 4096, 8192] {
         let (mut sum, mut most) = (0.0, 0.0_f64);
         let (mut near_times, mut rounds_times, mut own_times) = (Vec::new(), Vec::new(), Vec::new());
@@ -432,7 +429,6 @@ async fn strategies_and_cards() {
     );
     println!("| type | ranks | device | strategy | execution | kernels, of all cards |");
     println!("| --- | --- | --- | --- | --- | --- |");
-    let percentiles: Vec<_> = (0..=100).map(|p| (f64::from(p) / 100.0).to_string()).collect();
     for data_type in [DataType::Float32, DataType::Float64] {
         let ctx = session(THREADS);
         table(&ctx, &data_type, 1 << log);
@@ -445,10 +441,7 @@ async fn strategies_and_cards() {
                 "pinned on {device} in {:.0} ms",
                 start.elapsed().as_secs_f64() * 1e3
             );
-            for (number, ranks) in ["0.5".to_owned(), format!("[{}]", percentiles.join(", "))]
-                .iter()
-                .enumerate()
-            {
+            for (number, ranks) in ["0.5".to_owned(), percentiles()].iter().enumerate() {
                 for strategy in ["auto", "dibms", "distributed_bms", "gk_select"] {
                     if strategy != "auto" && (cards > 1 || device != "cuda:0") {
                         continue;

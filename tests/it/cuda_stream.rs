@@ -6,7 +6,7 @@ use datafusion::arrow::compute::{cast, concat_batches};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::prelude::SessionContext;
 
-use crate::cuda::{card, columns, rows_joined, set, with_nulls};
+use crate::cuda::{card, columns, rows_joined, same_bits, set, with_nulls};
 use crate::patterns::{self, Pattern};
 use crate::support::*;
 
@@ -22,12 +22,7 @@ async fn same(ctx: &SessionContext, sql: &str, what: &str) {
         concat_batches(&answer[0].schema(), &answer).unwrap()
     };
     let (on_card, on_cpu) = (ask("cuda", true).await, ask("auto", false).await);
-    for (number, (card, cpu)) in on_card.columns().iter().zip(on_cpu.columns()).enumerate() {
-        assert!(
-            card.to_data() == cpu.to_data(),
-            "{what}, call {number}: {card:?} on the card, {cpu:?} on the CPU"
-        );
-    }
+    same_bits(&on_card, &on_cpu, what);
 }
 
 #[tokio::test(flavor = "multi_thread")]

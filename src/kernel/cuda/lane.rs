@@ -22,7 +22,7 @@ use crate::kernel::buckets::Cells;
 use crate::kernel::choose::Room;
 use crate::kernel::cpu::LaneKey;
 use crate::kernel::intervals::{LEAST_SHARE, intervals};
-use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
+use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request, share};
 use crate::kernel::{Backend, Lane, Stop, may_fail};
 use crate::key::{KeySpec, Width, dense};
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
@@ -613,9 +613,7 @@ impl Lane for CudaLane {
                 within,
                 extremes,
             } => {
-                let share = |own: u64| {
-                    (u128::from(*size) * u128::from(own)).div_ceil(u128::from((*population).max(1))) as u64
-                };
+                let share = |own: u64| share(*size, *population, own);
                 self.sample(within, share, *seed, *extremes, stop)
             }
             Request::Count { cells, within, keep } => self.count(cells, within, keep, stop),
