@@ -1,21 +1,24 @@
-// The rounds of src/kernel/round.rs over one column, each one read:
+// The rounds of src/kernel/round.rs over one column:
 //
-//   bk_present      how many rows count (bitmaps only)
-//   bk_sample       one jittered row a stripe, those inside `within`
-//   bk_extremes     least and greatest key inside `within`
-//   bk_count_table  keys in each cell of a CellTable
-//   bk_count_edges  keys between arbitrary splitters
-//   bk_count_linear keys in each bucket of a linear projection inside pieces (DIBMS)
-//   bk_extract      keys inside brackets, each with its bracket's number
+//   bk_count_table     keys in each cell of a CellTable
+//   bk_count_edges     keys between arbitrary splitters
+//   bk_count_linear    keys in each bucket of a linear projection inside pieces (DIBMS)
+//   bk_collect_*       keys of some cells, a list for each
+//   bk_tally           how many rows of each chunk lie in some cells of splitters, and
+//   bk_compact         those rows, in their order
+//   bk_sample          one key a stripe, at a random place in it
+//   bk_extremes        least and greatest key inside `within`
+//   bk_keys            the keys of some rows
 //
-// The cells are those of src/kernel/buckets.rs, to the bit: integers only.
+// The cells are those of src/kernel/buckets.rs, to the bit: integers only. A column is read again where others write down
+// the cell of each key (the oracles of SampleSelect): two shifts and a load cost less here than two bytes a key of memory.
 #include "common.cuh"
 
 constexpr u32 ENTRIES = 2048;
 constexpr u32 MOST_HEAVY = 8;
 constexpr u32 GUIDE_BITS = 13;
 constexpr u32 GUIDES = 1 << GUIDE_BITS;
-constexpr u16 NO_CELL = 0xffff;
+constexpr u32 NO_CELL = 0xffff;
 
 struct Bracket {
     Key first, last;
@@ -35,26 +38,51 @@ struct Piece {
 // One layout for all rounds; each reads what it needs.
 struct Round {
     Column column;
-    const Bracket* within;   // disjoint, ascending; what is counted or extracted
-    u64* counts;             // `cells`, zeroed
-    u16* oracle;             // null, or the cell of each row (NO_CELL: not counted); room for a multiple of 16 rows
+    const Bracket* within;   // disjoint, ascending; what is counted
+    u64* counts;             // of each cell, or chunk; zeroed
     const Entry* entries;
     const Key* edges;        // ascending, distinct, none 0
     const Piece* pieces;     // disjoint, ascending
-    Key* out;                // extracted or sampled keys
-    u16* out_lists;          // bracket of each, in bk_extract
-    u64 room;
-    u64* cursor;             // zeroed: keys found, also beyond `room`
+    const u16* map;          // list of each cell, or NO_LIST
+    const u64* starts;       // where lists, or the rows of chunks, begin
+    u64* cursors;            // keys in each list; zeroed
+    void* out;               // keys, or words
     Key* extremes;           // set to the greatest key and 0
-    Key base, top;
-    Key heavy[MOST_HEAVY];
+    u32* lock;               // zeroed
+    u64 population, offset;  // bk_sample: keys of all columns, those of columns before; bk_keys: `offset` is the first row
+    u64 samples, seed;       // bk_keys: how many rows
+    u64 base[2], top[2];     // keys, low half first
+    u64 heavy[MOST_HEAVY][2];
     u32 within_count;        // 0: all keys
     u32 cells;
     u32 shared_cells;        // counters in shared memory; more cells than that are counted in device memory
-    u32 shift, entry_count, heavy_count, edge_count, piece_count, samples, seed, stage, unused;
+    u32 shift, entry_count, heavy_count, edge_count, piece_count;
+    u32 shared_edges;        // 1: edges, or pieces, lie in shared memory too
+    u32 shared_map;          // 1: the map does
+    u32 list_count;
+    u32 stage;               // keys that wait in shared memory for their lists; 0: none
+    u32 words;               // 1: what is collected are words of the column, not keys
+    u32 unused;
 };
 
 extern "C" __constant__ u32 bk_sizes[4] = {sizeof(Round), sizeof(Piece), sizeof(Key), u32(TILE)};
+
+// The word that has this key.
+__device__ __forceinline__ Word decode(Key key) {
+#if ENCODING == 0
+    return Word(key);
+#elif ENCODING == 1
+#if STORAGE_BITS < 32
+    return Word(key ^ 0x80000000u);
+#else
+    return key ^ (Word(1) << (STORAGE_BITS - 1));
+#endif
+#else
+    constexpr Word sign = Word(1) << (STORAGE_BITS - 1);
+    const Word word = Word(key);
+    return word & sign ? Word(word ^ sign) : Word(~word);
+#endif
+}
 
 // The last of `count` numbers at most `wanted`, or 0.
 template <class At>
@@ -80,9 +108,12 @@ template <bool HEAVY>
 struct TableCells {
     const Round& round;
     const u32* table;
+    Key base, top;
     u32 pre, index_shift;
 
-    __device__ TableCells(const Round& round, void* shared) : round(round), table((u32*)shared) {
+    static __device__ u32 words(const Round&) { return ENTRIES; }
+    __device__ TableCells(const Round& round, void* shared)
+        : round(round), table((u32*)shared), base(key_from(round.base)), top(key_from(round.top)) {
         // A cell number has at most 15 bits inside its entry, and an entry's number 11: 26 bits of the distance tell the
         // cell, so that offset and shift fit in one word.
         pre = KEY_BITS > 32 && round.shift > 15 ? round.shift - 15 : 0;
@@ -91,12 +122,15 @@ struct TableCells {
             ((u32*)shared)[i] = round.entries[i].add << 5 | (round.entries[i].shift - pre);
     }
     __device__ __forceinline__ u32 operator()(Key key) const {
-        Key above = key < round.base ? round.base : key;
-        above = (above > round.top ? round.top : above) - round.base;
+        Key above = key < base ? base : key;
+        above = (above > top ? top : above) - base;
         const u32 moved = KEY_BITS == 32 ? u32(above) : u32(above >> pre);
         const u32 entry = table[moved >> index_shift];
-        u32 cell = __funnelshift_r(moved, 0, entry) + (int(entry) >> 5) + (key > round.top) - (key < round.base);
-        for (u32 h = 0; HEAVY && h < round.heavy_count; ++h) cell += u32(key >= round.heavy[h]) + u32(key > round.heavy[h]);
+        u32 cell = __funnelshift_r(moved, 0, entry) + (int(entry) >> 5) + (key > top) - (key < base);
+        for (u32 h = 0; HEAVY && h < round.heavy_count; ++h) {
+            const Key heavy = key_from(round.heavy[h]);
+            cell += u32(key >= heavy) + u32(key > heavy);
+        }
         return cell;
     }
 };
@@ -109,12 +143,14 @@ struct EdgeCells {
     Key first;
     u32 guide_shift;
 
+    static __device__ u32 words(const Round& round) {
+        return GUIDES + 4 + (round.shared_edges ? round.edge_count * u32(sizeof(Key) / 4) : 0);
+    }
     __device__ EdgeCells(const Round& round, void* shared) : round(round), edges(round.edges) {
         const u32 count = round.edge_count;
         if (!count) return;
         u32* filled = (u32*)shared;
-        // Edges in shared memory where the host found room for them.
-        if (round.stage >= count) {
+        if (round.shared_edges) {
             Key* own = (Key*)((u32*)shared + GUIDES + 4);
             for (u32 i = threadIdx.x; i < count; i += THREADS) own[i] = round.edges[i];
             edges = own;
@@ -169,7 +205,10 @@ struct LinearCells {
     const Round& round;
     const Piece* pieces;
 
-    __device__ LinearCells(const Round& round, void* shared) : round(round), pieces((Piece*)shared) {
+    static __device__ u32 words(const Round& round) { return round.shared_edges ? round.piece_count * u32(sizeof(Piece) / 4) : 0; }
+    __device__ LinearCells(const Round& round, void* shared) : round(round), pieces(round.pieces) {
+        if (!round.shared_edges) return;
+        pieces = (Piece*)shared;
         for (u32 i = threadIdx.x; i < round.piece_count; i += THREADS) ((Piece*)shared)[i] = round.pieces[i];
     }
     __device__ __forceinline__ u32 operator()(Key key) const {
@@ -194,10 +233,6 @@ __device__ __forceinline__ bool is_within(const Round& round, Key key) {
     return bracket.first <= key && key <= bracket.last;
 }
 
-struct alignas(2 * VECTOR > 16 ? 16 : 2 * VECTOR) VectorCells {
-    u16 cells[VECTOR];
-};
-
 template <class Cells, bool PLAIN>
 struct Count {
     const Round& round;
@@ -221,33 +256,21 @@ struct Count {
                 else
                     atomicAdd(&round.counts[cell[i]], 1ull);
             }
-        if (PLAIN || !round.oracle) return;
-        if constexpr (N < VECTOR) {
-            round.oracle[row] = u16(cell[0]);
-        } else {
-#pragma unroll
-            for (int v = 0; v < N / VECTOR; ++v) {
-                VectorCells packed;
-#pragma unroll
-                for (int i = 0; i < VECTOR; ++i) packed.cells[i] = u16(cell[v * VECTOR + i]);
-                *(VectorCells*)&round.oracle[group_row(row, v * VECTOR)] = packed;
-            }
-        }
     }
     __device__ __forceinline__ void batch() {}
 };
 
-// `words` of shared memory for the cell function, then the counters.
+// Shared memory: the cell function's, then the counters.
 template <class Cells>
-__device__ __forceinline__ void count_round(const Round& round, u32 words, uint4* shared_memory) {
-    u32* counters = (u32*)shared_memory + words;
+__device__ __forceinline__ void count_round(const Round& round, uint4* shared_memory) {
+    u32* counters = (u32*)shared_memory + Cells::words(round);
     const Cells cell_of(round, shared_memory);
     const bool shared = round.cells <= round.shared_cells;
     if (shared)
         for (u32 c = threadIdx.x; c < round.cells; c += THREADS) counters[c] = 0;
     __syncthreads();
     // The plain case has a loop of its own; the others share one, with branches that all lanes take alike.
-    if (shared && !round.oracle && !round.within_count) {
+    if (shared && !round.within_count) {
         Count<Cells, true> count{round, cell_of, counters, shared};
         stream(round.column, count);
     } else {
@@ -263,116 +286,227 @@ __device__ __forceinline__ void count_round(const Round& round, u32 words, uint4
 extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_count_table(const __grid_constant__ Round round) {
     extern __shared__ uint4 shared_memory[];
     if (round.heavy_count)
-        count_round<TableCells<true>>(round, ENTRIES, shared_memory);
+        count_round<TableCells<true>>(round, shared_memory);
     else
-        count_round<TableCells<false>>(round, ENTRIES, shared_memory);
+        count_round<TableCells<false>>(round, shared_memory);
 }
 
-// Shared memory: the guide, `stage` edges (all or none), counters.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_count_edges(const __grid_constant__ Round round) {
     extern __shared__ uint4 shared_memory[];
-    count_round<EdgeCells>(round, GUIDES + 4 + round.stage * u32(sizeof(Key) / 4), shared_memory);
+    count_round<EdgeCells>(round, shared_memory);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_count_linear(const __grid_constant__ Round round) {
     extern __shared__ uint4 shared_memory[];
-    count_round<LinearCells>(round, round.piece_count * u32(sizeof(Piece) / 4), shared_memory);
+    count_round<LinearCells>(round, shared_memory);
 }
 
-// ---------------------------------------------------------------- extraction
+// ---------------------------------------------------------------- lists
 
-// Keys of brackets, staged in shared memory: `stage` keys and their brackets; one global atomic a flush.
-struct Extract {
+// Keys of some cells wait in shared memory, so that there is one global atomic a list and flush, not one a key.
+template <class Cells>
+struct Collect {
     const Round& round;
-    const Bracket* brackets;
-    Key* keys;
+    const Cells& cell_of;
+    const u16* map;
+    Key* keys;      // shared, `stage`; as many lists, and tallies and origins for each list
     u16* lists;
-    u32* staged;
+    u32* tally;     // zero between flushes
     u64* origin;
+    u32* staged;
 
+    __device__ __forceinline__ void write(u64 at, Key key) {
+        if (round.words)
+            ((Word*)round.out)[at] = decode(key);
+        else
+            ((Key*)round.out)[at] = key;
+    }
     template <int N>
     __device__ __forceinline__ void some(const Key (&key)[N], u32 present, u64) {
+        u32 list[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            if (!(present >> i & 1)) continue;
-            const u32 b = last_at_most([&](u32 j) { return brackets[j].first; }, round.within_count, key[i]);
-            if (key[i] < brackets[b].first || key[i] > brackets[b].last) continue;
-            const u32 at = atomicAdd(staged, 1);
+            const u32 cell = present >> i & 1 && is_within(round, key[i]) ? cell_of(key[i]) : NO_CELL;
+            list[i] = cell == NO_CELL ? NO_LIST : map[cell];
+        }
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            if (list[i] == NO_LIST) continue;
+            const u32 at = round.stage ? atomicAdd(staged, 1) : 0;
             if (at < round.stage) {
                 keys[at] = key[i];
-                lists[at] = u16(b);
+                lists[at] = u16(list[i]);
             } else {
-                write(atomicAdd(round.cursor, 1ull), key[i], u16(b));
+                write(round.starts[list[i]] + atomicAdd(&round.cursors[list[i]], 1ull), key[i]);
             }
         }
     }
-    __device__ __forceinline__ void write(u64 at, Key key, u16 list) {
-        if (at >= round.room) return;
-        round.out[at] = key;
-        round.out_lists[at] = list;
+    __device__ __forceinline__ void batch() {
+        if (round.stage) flush_if(round.stage / 2);
     }
-    __device__ __forceinline__ void batch() { flush_if(round.stage / 2); }
+    // By all threads of the block.
     __device__ void flush_if(u32 limit) {
         if (!__syncthreads_or(*(volatile u32*)staged > limit)) return;
         const u32 count = min(*staged, round.stage);
-        if (threadIdx.x == 0) *origin = atomicAdd(round.cursor, u64(count));
+        u32 place[STAGE_SHARE];
+#pragma unroll
+        for (u32 j = 0; j < STAGE_SHARE; ++j) {
+            const u32 i = j * THREADS + threadIdx.x;
+            if (i < count) place[j] = atomicAdd(&tally[lists[i]], 1);
+        }
         __syncthreads();
-        for (u32 i = threadIdx.x; i < count; i += THREADS) write(*origin + i, keys[i], lists[i]);
+        for (u32 i = threadIdx.x; i < round.list_count; i += THREADS)
+            if (tally[i]) {
+                origin[i] = round.starts[i] + atomicAdd(&round.cursors[i], u64(tally[i]));
+                tally[i] = 0;
+            }
         __syncthreads();
+#pragma unroll
+        for (u32 j = 0; j < STAGE_SHARE; ++j) {
+            const u32 i = j * THREADS + threadIdx.x;
+            if (i < count) write(origin[lists[i]] + place[j], keys[i]);
+        }
         if (threadIdx.x == 0) *staged = 0;
         __syncthreads();
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_extract(const __grid_constant__ Round round) {
-    extern __shared__ uint4 shared_memory[];
+// Shared memory: the cell function's; what waits, aligned to 16 bytes; the map.
+template <class Cells>
+__device__ __forceinline__ void collect_round(const Round& round, uint4* shared_memory) {
     __shared__ u32 staged;
-    __shared__ u64 origin;
-    Bracket* brackets = (Bracket*)shared_memory;
-    Key* keys = (Key*)(brackets + round.within_count);
-    for (u32 i = threadIdx.x; i < round.within_count; i += THREADS) brackets[i] = round.within[i];
+    const Cells cell_of(round, shared_memory);
+    Key* keys = (Key*)(shared_memory + (Cells::words(round) + 3) / 4);
+    u64* origin = (u64*)(keys + round.stage);
+    u32* tally = (u32*)(origin + (round.stage ? round.list_count : 0));
+    u16* lists = (u16*)(tally + (round.stage ? round.list_count : 0));
+    const u16* map = round.map;
+    if (round.shared_map) {
+        u16* own = lists + round.stage;
+        for (u32 c = threadIdx.x; c < round.cells; c += THREADS) own[c] = map[c];
+        map = own;
+    }
+    for (u32 i = threadIdx.x; round.stage && i < round.list_count; i += THREADS) tally[i] = 0;
     if (threadIdx.x == 0) staged = 0;
     __syncthreads();
-    Extract extract{round, brackets, keys, (u16*)(keys + round.stage), &staged, &origin};
-    stream(round.column, extract);
-    extract.flush_if(0);
+    Collect<Cells> collect{round, cell_of, map, keys, lists, tally, origin, &staged};
+    stream(round.column, collect);
+    if (round.stage) collect.flush_if(0);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_collect_table(const __grid_constant__ Round round) {
+    extern __shared__ uint4 shared_memory[];
+    collect_round<TableCells<true>>(round, shared_memory);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_collect_edges(const __grid_constant__ Round round) {
+    extern __shared__ uint4 shared_memory[];
+    collect_round<EdgeCells>(round, shared_memory);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_collect_linear(const __grid_constant__ Round round) {
+    extern __shared__ uint4 shared_memory[];
+    collect_round<LinearCells>(round, shared_memory);
+}
+
+// ---------------------------------------------------------------- rows in their order
+
+// Rows of a chunk, which one block reads from front to back, and those that a thread looks at in a step.
+constexpr u32 CHUNK = 1 << 16;
+constexpr u32 STEP = 8;
+
+// Calls step(word, wanted) for the rows of a chunk: a warp has 32 * STEP neighbours, of which a thread has every 32nd.
+template <class Step>
+__device__ __forceinline__ void wanted_rows(const Round& round, const EdgeCells& cell_of, u64 chunk, Step step) {
+    for (u32 from = 0; from < CHUNK; from += THREADS * STEP) {
+        const u64 first = chunk * CHUNK + from + (threadIdx.x / 32) * (32 * STEP) + lane_id();
+        Word word[STEP];
+        bool wanted[STEP];
+#pragma unroll
+        for (u32 j = 0; j < STEP; ++j) {
+            const u64 row = first + j * 32;
+            wanted[j] = row < round.column.rows;
+            word[j] = wanted[j] ? round.column.values[row] : Word(0);
+        }
+#pragma unroll
+        for (u32 j = 0; j < STEP; ++j)
+            if (wanted[j]) wanted[j] = is_present(round.column, first + j * 32) && round.map[cell_of(encode(word[j]))] != NO_LIST;
+        step(word, wanted);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) bk_tally(const __grid_constant__ Round round) {
+    extern __shared__ uint4 shared_memory[];
+    __shared__ u32 total;
+    const EdgeCells cell_of(round, shared_memory);
+    const u64 chunks = (round.column.rows + CHUNK - 1) / CHUNK;
+    for (u64 chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
+        __syncthreads();
+        if (threadIdx.x == 0) total = 0;
+        __syncthreads();
+        u32 own = 0;
+        wanted_rows(round, cell_of, chunk, [&](const Word (&)[STEP], const bool (&wanted)[STEP]) {
+#pragma unroll
+            for (u32 j = 0; j < STEP; ++j) own += wanted[j];
+        });
+        own = warp_sum(own);
+        if (lane_id() == 0) atomicAdd(&total, own);
+        __syncthreads();
+        if (threadIdx.x == 0) round.counts[chunk] = total;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) bk_compact(const __grid_constant__ Round round) {
+    extern __shared__ uint4 shared_memory[];
+    __shared__ u32 partial[33];
+    const EdgeCells cell_of(round, shared_memory);
+    __syncthreads();
+    const u64 chunks = (round.column.rows + CHUNK - 1) / CHUNK;
+    for (u64 chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
+        u64 at = round.starts[chunk];
+        wanted_rows(round, cell_of, chunk, [&](const Word (&word)[STEP], const bool (&wanted)[STEP]) {
+            u32 lanes[STEP], own = 0;
+#pragma unroll
+            for (u32 j = 0; j < STEP; ++j) {
+                lanes[j] = __ballot_sync(ALL_LANES, wanted[j]);
+                own += __popc(lanes[j]);
+            }
+            // Once for each warp: the sum of the warps before.
+            u32 total;
+            const u32 before = block_scan(lane_id() == 0 ? own : 0u, partial, total);
+            u64 place = at + __shfl_sync(ALL_LANES, before, 0);
+#pragma unroll
+            for (u32 j = 0; j < STEP; ++j) {
+                if (wanted[j]) ((Word*)round.out)[place + __popc(lanes[j] & lanes_below())] = word[j];
+                place += __popc(lanes[j]);
+            }
+            at += total;
+        });
+    }
 }
 
 // ---------------------------------------------------------------- the small rounds
 
-extern "C" __global__ void __launch_bounds__(THREADS) bk_present(const __grid_constant__ Round round) {
-    const u64 bytes = (round.column.rows + 7) / 8;
-    u64 own = 0;
-    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i * 8 < bytes; i += u64(gridDim.x) * THREADS) {
-        u64 bits = ~0ull;
-        if (round.column.validity) bits &= ((const u64*)round.column.validity)[i];
-        if (round.column.mask) bits &= ((const u64*)round.column.mask)[i];
-        const u64 rest = round.column.rows - i * 64;
-        if (rest < 64) bits &= (1ull << rest) - 1;
-        own += __popcll(bits);
-    }
-    own = warp_sum(own);
-    if (lane_id() == 0 && own) atomicAdd(round.cursor, own);
+__device__ __forceinline__ u64 finalised(u64 bits) {
+    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ull;
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebull;
+    return bits ^ (bits >> 31);
 }
 
+// As `positions` in src/kernel/cpu/sample.rs.
 extern "C" __global__ void __launch_bounds__(THREADS) bk_sample(const __grid_constant__ Round round) {
-    const u32 index = blockIdx.x * THREADS + threadIdx.x;
-    bool held = false;
-    Key key = 0;
-    if (index < round.samples && round.column.rows) {
-        // (index + jitter) / samples, as a fraction of 2^64.
-        const u64 stripe = ~0ull / round.samples;
-        const u64 fraction = stripe * index + __umul64hi(stripe, u64(hash32(index, round.seed)) << 32);
-        const u64 row = __umul64hi(round.column.rows, fraction);
-        held = is_present(round.column, row);
-        key = encode(round.column.values[row]);
-        held = held && is_within(round, key);
-    }
-    const u32 all = __ballot_sync(ALL_LANES, held);
-    u64 at = 0;
-    if (lane_id() == 0 && all) at = atomicAdd(round.cursor, u64(__popc(all)));
-    at = __shfl_sync(ALL_LANES, at, 0) + __popc(all & lanes_below());
-    if (held && at < round.room) round.out[at] = key;
+    const u64 stripe = u64(blockIdx.x) * THREADS + threadIdx.x;
+    if (stripe >= round.samples) return;
+    auto start = [&](u64 of) { return u64((unsigned __int128)(round.population) * of / round.samples); };
+    const u64 from = start(stripe), to = start(stripe + 1);
+    const u64 position = from + finalised((round.seed + stripe) * 0x9e3779b97f4a7c15ull) % (to - from);
+    if (position < round.offset || position - round.offset >= round.column.rows) return;
+    ((Key*)round.out)[stripe] = encode(round.column.values[position - round.offset]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) bk_keys(const __grid_constant__ Round round) {
+    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < round.samples; i += u64(gridDim.x) * THREADS)
+        ((Key*)round.out)[i] = encode(round.column.values[round.offset + i]);
 }
 
 struct Extremes {
@@ -406,13 +540,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_extremes(const __gri
 #else
     // No atomics of 128 bits: a spin lock, once a warp.
     if (lane_id() == 0) {
-        while (atomicExch((u32*)round.cursor, 1)) __nanosleep(64);
+        while (atomicExch(round.lock, 1)) __nanosleep(64);
         __threadfence();
         volatile Key* extremes = round.extremes;
         if (ends.least < extremes[0]) extremes[0] = ends.least;
         if (ends.most > extremes[1]) extremes[1] = ends.most;
         __threadfence();
-        atomicExch((u32*)round.cursor, 0);
+        atomicExch(round.lock, 0);
     }
 #endif
 }

@@ -78,6 +78,15 @@ __device__ __forceinline__ Key encode(Word word) {
     return DESCENDING ? Key(~key) : key;
 }
 
+// A key as the host passes it, the low half first.
+__device__ __forceinline__ Key key_from(const u64 (&halves)[2]) {
+#if KEY_BITS == 128
+    return Key(halves[1]) << 64 | Key(halves[0]);
+#else
+    return Key(halves[0]);
+#endif
+}
+
 __device__ __forceinline__ u32 bits_of(u64 value) { return 64 - __clzll(value); }
 __device__ __forceinline__ u32 key_bits(Key key) {
 #if KEY_BITS == 128

@@ -22,14 +22,6 @@ struct Filter {
 
 extern "C" __constant__ u32 fl_sizes[4] = {sizeof(Filter), 0, sizeof(Key), 0};
 
-__device__ __forceinline__ Key key_from(const u64 (&halves)[2]) {
-#if KEY_BITS == 128
-    return Key(halves[1]) << 64 | Key(halves[0]);
-#else
-    return Key(halves[0]);
-#endif
-}
-
 __device__ __forceinline__ void put(u32* word, u32 bits, u32 how) { *word = how == SET ? bits : how == AND ? *word & bits : *word | bits; }
 
 // A warp makes 8 words at a time, so that each thread has 8 loads in flight.

@@ -33,8 +33,8 @@ pub const OPTIONS: &[OptionInfo] = &[
     OptionInfo {
         name: "quantiles.device",
         default: "auto",
-        doc: "Where quantiles are selected: auto (pinned columns on their card, others on the CPU), cpu, cuda or cuda:N (other \
-              columns are sent there as they are read). All give the same answer.",
+        doc: "Where quantiles are selected: auto (pinned columns on their card, others on the CPU), cpu, cuda (all cards) or cuda:N \
+              (other columns are sent there as they are read). All give the same answer.",
     },
     OptionInfo {
         name: "quantiles.replace_builtins",
@@ -111,7 +111,7 @@ pub enum DeviceChoice {
     Auto,
     /// The CPU.
     Cpu,
-    /// The card with this number, or whichever the columns are pinned on; a failure of the card is an error.
+    /// The card with this number, or all cards; a failure of a card is an error.
     Cuda(Option<usize>),
 }
 

@@ -45,7 +45,8 @@ pub use client::{cancel, connect, connect_with_config, explained, is_worth_anoth
 pub use codec::QuantilesCodec;
 pub use stores::EnvironmentStores;
 
-use crate::config::QuantilesOptions;
+use crate::config::{DeviceChoice, QuantilesOptions};
+use crate::exec::staged::RoundDevice;
 use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
 
 /// Ballista's configuration of a session, with the `quantiles.*` options: the same for scheduler, executors and clients, so
@@ -97,10 +98,26 @@ pub fn scheduler_hooks(mut config: SchedulerConfig) -> SchedulerConfig {
 ///
 /// # Errors
 /// DataFusion's, if the functions cannot be registered.
-pub fn executor_hooks(mut config: ExecutorProcessConfig) -> Result<ExecutorProcessConfig> {
+pub fn executor_hooks(config: ExecutorProcessConfig) -> Result<ExecutorProcessConfig> {
+    executor_hooks_on(config, DeviceChoice::Cpu)
+}
+
+/// The same executor, whose rounds run on `device`: see [`RoundDevice`].
+///
+/// # Errors
+/// As [`executor_hooks`]; an execution error that says why there is no such card.
+pub fn executor_hooks_on(
+    mut config: ExecutorProcessConfig,
+    device: DeviceChoice,
+) -> Result<ExecutorProcessConfig> {
+    let device = RoundDevice::try_new(device)?;
     let state = scheduler_session(session_config())?;
     config.override_function_registry = Some(Arc::new(BallistaFunctionRegistry::from(&state)));
-    config.override_config_producer = Some(Arc::new(session_config));
+    config.override_config_producer = Some(Arc::new(move || {
+        let mut config = session_config();
+        device.clone().give(&mut config);
+        config
+    }));
     let folder = config.work_dir.clone();
     config.override_runtime_producer = Some(Arc::new(move |_: &SessionConfig| runtime(folder.as_deref())));
     config.override_physical_codec = Some(Arc::new(QuantilesCodec::default()));

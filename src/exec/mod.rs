@@ -12,6 +12,8 @@
 //! ```
 
 mod aggregate;
+#[cfg(feature = "cuda")]
+mod card_rounds;
 mod grouped;
 mod mode;
 #[cfg(feature = "cuda")]

@@ -15,24 +15,25 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 
 use super::aggregate::KeyColumn;
+use super::card_rounds::{Share, is_cards_own, solve_in_rounds};
 use super::grouped::blocking;
-use crate::kernel::cuda::{Card, ColumnUpload, DeviceColumn, Report, Selection};
+use crate::kernel::cuda::{Card, Cards, ColumnUpload, DeviceColumn, Report, Selection};
 use crate::key::KeySpec;
-use crate::select::{Ask, Solution, wanted_ranks};
+use crate::select::{Ask, Solution, StrategyName, wanted_ranks};
 
 /// How ranks were found, for those who look at a solution.
 pub(super) const STRATEGY: &str = "sample_select on the card";
 
-/// A card that columns are sent to, by its number, and the memory of it that this crate may hold.
+/// Cards that columns are sent to, partition by partition, and the memory of each that this crate may hold.
 #[derive(Debug, Clone)]
 pub(crate) struct CardChoice {
-    pub(crate) ordinal: usize,
+    pub(crate) cards: Cards,
     pub(crate) limit: Option<u64>,
 }
 
 impl Display for CardChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cuda:{}", self.ordinal)
+        self.cards.fmt(f)
     }
 }
 
@@ -44,10 +45,10 @@ pub(super) fn is_for_card(column: &KeyColumn) -> bool {
         && DeviceColumn::supports(column.spec.data_type())
 }
 
-/// A card that is there.
+/// Cards that are there.
 #[derive(Debug)]
 pub(super) struct ToCard {
-    card: Arc<Card>,
+    cards: Vec<Arc<Card>>,
     limit: Option<u64>,
 }
 
@@ -55,18 +56,23 @@ impl ToCard {
     /// # Errors
     /// An execution error that says why there is no such card.
     pub(super) async fn open(choice: &CardChoice) -> Result<Self> {
-        let ordinal = choice.ordinal;
-        let card = blocking(move || Card::get(ordinal)).await?;
-        let limit = choice.limit;
-        Ok(Self { card, limit })
+        let (cards, limit) = (choice.cards.clone(), choice.limit);
+        let cards = blocking(move || cards.open()).await?;
+        Ok(Self { cards, limit })
     }
 
     /// One partition's values of a column, none yet.
     ///
     /// # Errors
     /// Those of the card.
-    pub(super) fn column(&self, column: &KeyColumn, memory: MemoryReservation) -> Result<ColumnUpload> {
-        ColumnUpload::try_new(&self.card, column.spec.data_type(), self.limit, memory)
+    pub(super) fn column(
+        &self,
+        column: &KeyColumn,
+        partition: usize,
+        memory: MemoryReservation,
+    ) -> Result<ColumnUpload> {
+        let card = &self.cards[partition % self.cards.len()];
+        ColumnUpload::try_new(card, column.spec.data_type(), self.limit, memory)
     }
 }
 
@@ -97,8 +103,32 @@ pub(super) async fn solve(
     spec: KeySpec,
     asks: Vec<Ask>,
     limit: Option<u64>,
+    strategy: StrategyName,
+    memory: MemoryReservation,
 ) -> Result<(Solution, Report)> {
     blocking(move || {
+        let mut shares = on_each_card(uploads);
+        let uploads = match shares.pop() {
+            Some(only) if shares.is_empty() && is_cards_own(strategy) => only,
+            last => {
+                let mut sent = 0;
+                let shares = shares.into_iter().chain(last).map(|uploads| {
+                    let column = ColumnUpload::joined(uploads)?;
+                    sent += column.bytes() as u64;
+                    let mask = None;
+                    Ok(Share {
+                        column: Arc::new(column),
+                        mask,
+                    })
+                });
+                let shares = shares.collect::<Result<Vec<_>>>()?;
+                let asks: Vec<&Ask> = asks.iter().collect();
+                let (solution, mut report) =
+                    solve_in_rounds(&shares, &spec, strategy, &asks, limit, &memory)?;
+                report.bytes_to_card += sent;
+                return Ok((solution, report));
+            }
+        };
         let column = ColumnUpload::joined(uploads)?;
         let mut report = Report {
             bytes_to_card: column.bytes() as u64,
@@ -117,6 +147,19 @@ pub(super) async fn solve(
         Ok((Solution::found(n, STRATEGY, ranks, keys), report))
     })
     .await
+}
+
+/// What was sent to each card.
+fn on_each_card(uploads: Vec<ColumnUpload>) -> Vec<Vec<ColumnUpload>> {
+    let mut shares: Vec<Vec<ColumnUpload>> = Vec::new();
+    for upload in uploads {
+        let of_card = |share: &&mut Vec<ColumnUpload>| Arc::ptr_eq(share[0].card(), upload.card());
+        match shares.iter_mut().find(of_card) {
+            Some(share) => share.push(upload),
+            None => shares.push(vec![upload]),
+        }
+    }
+    shares
 }
 
 /// What a card did, as metrics of an operator.

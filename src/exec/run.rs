@@ -70,8 +70,7 @@ impl RunMetrics {
 
     /// Strategy that ran, and what each round left to search. Figures of several columns add up.
     fn record(&self, solution: &Solution) {
-        let name: String = solution.strategy.chars().map(word_char).collect();
-        self.count(format!("strategy_{}", name.trim_matches('_')), 1);
+        self.count(strategy_metric(solution.strategy), 1);
         self.rounds.add(solution.rounds.len());
         for (number, round) in solution.rounds.iter().enumerate() {
             self.count(
@@ -99,6 +98,12 @@ impl RunMetrics {
 /// Metric names are single words: `sample_select (brackets)` is `sample_select__brackets`.
 fn word_char(c: char) -> char {
     if c.is_ascii_alphanumeric() { c } else { '_' }
+}
+
+/// The metric that counts columns which were selected so.
+pub(super) fn strategy_metric(label: &str) -> String {
+    let name: String = label.chars().map(word_char).collect();
+    format!("strategy_{}", name.trim_matches('_'))
 }
 
 /// The order statistics of a column.
@@ -177,7 +182,7 @@ impl Run {
             )?;
             #[cfg(feature = "cuda")]
             let scan = match &to_card {
-                Some(to) => scan.onto_card(to)?,
+                Some(to) => scan.onto_card(to, partition)?,
                 None => scan,
             };
             tasks.spawn(async move { (partition, scan.read(stream).await) });
@@ -250,7 +255,9 @@ impl Run {
         let spec = self.aggregates.columns[column].spec.clone();
         let asks = self.asks(column).into_iter().cloned().collect();
         let limit = self.card.as_ref().and_then(|card| card.limit);
-        let (solution, report) = on_card::solve(uploads.collect(), spec, asks, limit).await?;
+        let (strategy, memory) = (self.solver.strategy, self.solver.memory.new_empty());
+        let solved = on_card::solve(uploads.collect(), spec, asks, limit, strategy, memory);
+        let (solution, report) = solved.await?;
         self.metrics.record(&solution);
         on_card::record(&report, &self.metrics.set);
         Ok((columns, Solved::Keys(solution)))

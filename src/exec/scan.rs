@@ -167,12 +167,13 @@ impl PartitionScan {
         })
     }
 
-    /// The same, sending what a card can select to that card.
+    /// The same, sending what a card can select to the card of this partition.
     #[cfg(feature = "cuda")]
-    pub(super) fn onto_card(mut self, to: &ToCard) -> Result<Self> {
+    pub(super) fn onto_card(mut self, to: &ToCard, partition: usize) -> Result<Self> {
         for (column, kept) in self.columns.iter().zip(&mut self.kept) {
             if is_for_card(column) {
-                *kept = Kept::Card(Box::new(to.column(column, self.reservation.new_empty())?));
+                let memory = self.reservation.new_empty();
+                *kept = Kept::Card(Box::new(to.column(column, partition, memory)?));
             }
         }
         Ok(self)

@@ -102,6 +102,9 @@ pub enum Form {
     /// Count all cells of a sampled cell function and write down each key's cell, then extract the wanted ones.
     #[default]
     Cells,
+    /// Count all cells of a sampled cell function, then parts of those that hold a rank, until little is left to extract: for
+    /// cards, to which a read is cheap, and a key that leaves them dear.
+    Counts,
 }
 
 /// A form and the size of its sample.

@@ -11,6 +11,7 @@ pub mod choose;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub(crate) mod intervals;
 pub(crate) mod memory;
 pub mod naive;
 pub mod round;

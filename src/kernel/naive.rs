@@ -6,7 +6,7 @@ use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::round::{Brackets, KeyVec, Reply, Request};
+use super::round::{Brackets, KeyVec, Reply, Request, share};
 use super::{Backend, Lane, Stop};
 use crate::key::{KeyBits, KeySpec, Width, dense};
 use crate::sketch::{AnySketch, Variant};
@@ -81,8 +81,7 @@ impl Lane for NaiveLane {
             } => {
                 let inside: Vec<KeyBits> = self.inside(within).collect();
                 let (least, greatest) = (inside.iter().min().copied(), inside.iter().max().copied());
-                let share =
-                    (u128::from(*size) * inside.len() as u128).div_ceil(u128::from((*population).max(1)));
+                let share = share(*size, *population, inside.len() as u64);
                 let step = (inside.len() / (share as usize).max(1)).max(1);
                 let mut keys: Vec<KeyBits> = inside.into_iter().step_by(step).take(share as usize).collect();
                 keys.sort_unstable();

@@ -148,6 +148,11 @@ impl Request {
     }
 }
 
+/// Keys that a lane gives to a [`Request::Sample`] of `size` of `population` keys, of its `own`.
+pub(super) fn share(size: u64, population: u64, own: u64) -> u64 {
+    (u128::from(size) * u128::from(own)).div_ceil(u128::from(population.max(1))) as u64
+}
+
 /// Keys of one width, as a lane returns them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyVec {

@@ -15,12 +15,12 @@ use tokio::sync::mpsc;
 
 use super::{PinnedColumn, PinnedTable};
 use crate::exec::in_order;
-use crate::kernel::cuda::{Card, ColumnUpload, DeviceColumn};
+use crate::kernel::cuda::{Card, Cards, ColumnUpload, DeviceColumn};
 
 /// Batches of a partition that wait for their copy.
 const WAITING: usize = 4;
 
-/// Reads `columns` of `table` to the card `ordinal`.
+/// Reads `columns` of `table` to cards, partition by partition.
 ///
 /// # Errors
 /// See [`pin_table`](super::pin_table).
@@ -28,7 +28,7 @@ pub(super) async fn load(
     ctx: &SessionContext,
     table: TableReference,
     columns: &[&str],
-    ordinal: usize,
+    cards: Cards,
     limit: Option<u64>,
 ) -> Result<PinnedTable> {
     let frame = ctx.table(table.clone()).await?;
@@ -61,33 +61,53 @@ pub(super) async fn load(
     if shares.is_empty() {
         shares.push(Vec::new());
     }
-    let target = Target {
-        types: types.into(),
-        ordinal,
-        limit,
-    };
+    let opened = SpawnedTask::spawn_blocking(move || cards.open()).join().await;
+    let cards = opened.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
+    let types: Arc<[DataType]> = types.into();
     let mut tasks = JoinSet::new();
     for (number, share) in shares.into_iter().enumerate() {
-        let (target, memory) = (target.clone(), memory.new_empty());
+        let target = Target {
+            types: Arc::clone(&types),
+            card: Arc::clone(&cards[number % cards.len()]),
+            limit,
+        };
+        let memory = memory.new_empty();
         tasks.spawn(async move { (number, target.read(share, memory).await) });
     }
-    let parts = in_order(tasks).await?;
-    let joined = SpawnedTask::spawn_blocking(move || join(parts)).join().await;
-    let copied = joined.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
-    let columns = columns
-        .iter()
-        .zip(copied.columns)
-        .map(|(name, column)| PinnedColumn {
+    let mut parts = in_order(tasks).await?.into_iter();
+    let mut shares: Vec<Vec<_>> = cards.iter().map(|_| Vec::new()).collect();
+    for share in (0..cards.len()).cycle() {
+        match parts.next() {
+            Some(part) => shares[share].push(part),
+            None => break,
+        }
+    }
+    let joined = SpawnedTask::spawn_blocking(move || {
+        let shares = shares.into_iter().filter(|parts| !parts.is_empty());
+        shares.map(join).collect::<Result<Vec<_>>>()
+    });
+    let copied = joined.join().await;
+    let copied = copied.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
+    let mut pinned = copied.into_iter().map(|copied| {
+        let columns = columns.iter().zip(copied.columns);
+        let columns = columns.map(|(name, column)| PinnedColumn {
             name: (*name).to_owned(),
-            column,
+            column: Arc::new(column),
         });
-    Ok(PinnedTable {
-        name: table.to_string(),
-        schema,
-        card: copied.card,
-        columns: columns.collect(),
-        rows: copied.rows,
-    })
+        PinnedTable {
+            name: table.to_string(),
+            schema: Arc::clone(&schema),
+            card: copied.card,
+            columns: columns.collect(),
+            rows: copied.rows,
+            further: Vec::new(),
+        }
+    });
+    let Some(mut first) = pinned.next() else {
+        return internal_err!("a table on no card");
+    };
+    first.further = pinned.collect();
+    Ok(first)
 }
 
 /// Columns on a card.
@@ -101,7 +121,7 @@ struct Copied<C> {
 #[derive(Clone)]
 struct Target {
     types: Arc<[DataType]>,
-    ordinal: usize,
+    card: Arc<Card>,
     limit: Option<u64>,
 }
 
@@ -138,7 +158,7 @@ impl Target {
         mut batches: mpsc::Receiver<RecordBatch>,
         memory: &MemoryReservation,
     ) -> Result<Copied<ColumnUpload>> {
-        let card = Card::get(self.ordinal)?;
+        let card = Arc::clone(&self.card);
         let upload = |data_type| ColumnUpload::try_new(&card, data_type, self.limit, memory.new_empty());
         let mut columns = self.types.iter().map(upload).collect::<Result<Vec<_>>>()?;
         let mut rows = 0;

@@ -40,17 +40,17 @@ use datafusion::execution::config::SessionConfig;
 use datafusion::prelude::SessionContext;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
-use crate::kernel::cuda::{Card, DeviceColumn};
+use crate::kernel::cuda::{Card, Cards, DeviceColumn};
 pub use statement::{PinStatement, sql};
 
 /// A column of a pinned table.
 #[derive(Debug)]
 pub(crate) struct PinnedColumn {
     pub(crate) name: String,
-    pub(crate) column: DeviceColumn,
+    pub(crate) column: Arc<DeviceColumn>,
 }
 
-/// Columns of one table in the memory of one card.
+/// Columns of one table in the memory of one card, or of several, each of which holds some of the rows.
 #[derive(Debug)]
 pub(crate) struct PinnedTable {
     /// The table's full name.
@@ -59,13 +59,26 @@ pub(crate) struct PinnedTable {
     pub(crate) schema: SchemaRef,
     pub(crate) card: Arc<Card>,
     pub(crate) columns: Vec<PinnedColumn>,
+    /// Of this card.
     pub(crate) rows: u64,
+    /// The same columns of other rows, on further cards.
+    pub(crate) further: Vec<PinnedTable>,
 }
 
 impl PinnedTable {
+    /// What each card has.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = &PinnedTable> {
+        std::iter::once(self).chain(&self.further)
+    }
+
+    /// Whether it lies on several cards.
+    pub(crate) fn is_spread(&self) -> bool {
+        !self.further.is_empty()
+    }
+
     fn bytes(&self) -> u64 {
-        let bytes = self.columns.iter().map(|pinned| pinned.column.bytes() as u64);
-        bytes.sum()
+        let columns = self.shares().flat_map(|share| &share.columns);
+        columns.map(|pinned| pinned.column.bytes() as u64).sum()
     }
 
     /// Index of a pinned column.
@@ -136,8 +149,16 @@ fn tables_of(ctx: &SessionContext) -> Result<Arc<PinnedTables>> {
     })
 }
 
-/// Reads `columns` of a table, which are then in the memory of a card: that of `quantiles.device`, card 0 for `auto` and
-/// `cuda`. A table that is pinned already is replaced when all is read; until then it answers queries, and both take
+/// Has a session use these cards, in place of all those of the machine: `cuda:N` counts them.
+pub fn use_cards(ctx: &SessionContext, cards: Vec<Arc<Card>>) {
+    let state = ctx.state_ref();
+    let mut state = state.write();
+    Cards::give(state.config_mut(), cards);
+}
+
+/// Reads `columns` of a table, which are then in the memory of a card: that of `quantiles.device`, card 0 for `auto`. With
+/// `cuda` the table's partitions are spread over all cards of the machine; then only exact quantiles without groups run on
+/// them, each card over its share, and all else over the table itself. A table that is pinned already is replaced when all is read; until then it answers queries, and both take
 /// memory: unpin it first where that is too much.
 ///
 /// Cost: one read of the columns, partitions in parallel, and their copies to the card through page-locked memory; on the card
@@ -157,16 +178,13 @@ pub async fn pin_table(
     let config = ctx.copied_config();
     let options = QuantilesOptions::of(config.options());
     let table = full_name(&table.into(), &config);
-    let ordinal = match options.device {
-        DeviceChoice::Cpu => {
-            return plan_err!(
-                "quantiles.device is 'cpu': PIN TABLE needs a card, allowed are auto, cuda, cuda:N"
-            );
-        }
-        DeviceChoice::Auto | DeviceChoice::Cuda(None) => 0,
-        DeviceChoice::Cuda(Some(ordinal)) => ordinal,
-    };
-    let pinned = load::load(ctx, table, columns, ordinal, options.cuda_memory_limit).await?;
+    if options.device == DeviceChoice::Cpu {
+        return plan_err!(
+            "quantiles.device is 'cpu': PIN TABLE needs a card, allowed are auto, cuda, cuda:N"
+        );
+    }
+    let cards = Cards::of(options.device, &config);
+    let pinned = load::load(ctx, table, columns, cards, options.cuda_memory_limit).await?;
     tables.insert(pinned);
     Ok(())
 }
@@ -181,11 +199,16 @@ pub fn unpin_table(ctx: &SessionContext, table: impl Into<TableReference>) -> Re
     match tables.remove(&name) {
         None => plan_err!("table {name} is not pinned"),
         Some(table) => {
-            let card = Arc::clone(&table.card);
+            let cards: Vec<_> = table.shares().map(|share| Arc::clone(&share.card)).collect();
             drop(table);
-            let is_used = tables.read(|tables| tables.values().any(|table| Arc::ptr_eq(&table.card, &card)));
-            if !is_used {
-                card.release_workspace();
+            for card in cards {
+                let is_used = tables.read(|tables| {
+                    let mut shares = tables.values().flat_map(|table| table.shares());
+                    shares.any(|share| Arc::ptr_eq(&share.card, &card))
+                });
+                if !is_used {
+                    card.release_workspace();
+                }
             }
             Ok(())
         }
@@ -193,7 +216,7 @@ pub fn unpin_table(ctx: &SessionContext, table: impl Into<TableReference>) -> Re
 }
 
 /// The pinned tables of a session, a row each: `table_name`, `columns` (their names, separated by commas), `rows`, `bytes`
-/// (of device memory), `device` (such as `cuda:0`) and `card` (its name).
+/// (of device memory), `device` (such as `cuda:0`, or `cuda:0+cuda:1`) and `card` (its name).
 ///
 /// # Errors
 /// An internal error if the session does not have this crate.
@@ -213,12 +236,19 @@ pub fn pinned_tables(ctx: &SessionContext) -> Result<RecordBatch> {
         let names: Vec<_> = table.columns.iter().map(|column| column.name.as_str()).collect();
         names.join(", ")
     };
+    let devices = |table: &PinnedTable| {
+        let cards = table.shares().map(|share| Arc::clone(&share.card));
+        Cards::Given(cards.collect()).to_string()
+    };
     Ok(RecordBatch::try_from_iter([
         ("table_name", text(&|table| table.name.clone())),
         ("columns", text(&names)),
-        ("rows", number(&|table| table.rows)),
+        (
+            "rows",
+            number(&|table| table.shares().map(|share| share.rows).sum()),
+        ),
         ("bytes", number(&|table| table.bytes())),
-        ("device", text(&|table| format!("cuda:{}", table.card.ordinal()))),
+        ("device", text(&devices)),
         ("card", text(&|table| table.card.name().to_owned())),
     ])?)
 }

@@ -25,9 +25,8 @@ use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::{
     CardChoice, PinnedExec, PinnedGroups, PinnedQuantiles, PinnedSource, PinnedWork, QuantilesCall,
 };
-use crate::kernel::cuda::Predicate;
+use crate::kernel::cuda::{Cards, Predicate};
 use crate::pinned::{PinnedTable, PinnedTables, full_name};
-use crate::select::StrategyName;
 
 /// A pinned table below a query, and the filters between them.
 pub(super) struct Resident {
@@ -39,11 +38,20 @@ pub(super) struct Resident {
 
 impl Resident {
     /// The pinned table whose rows `input` gives, but for filters that the card can decide; `None`: there is none, or its
-    /// card was not asked for.
+    /// card was not asked for, or it lies on several cards.
     ///
     /// # Errors
     /// Those of the catalog.
     pub(super) async fn below(input: &LogicalPlan, session: &dyn Session) -> Result<Option<Self>> {
+        let resident = Self::on_cards(input, session).await?;
+        Ok(resident.filter(|resident| !resident.table.is_spread()))
+    }
+
+    /// The same, on as many cards as it may be.
+    ///
+    /// # Errors
+    /// Those of the catalog.
+    async fn on_cards(input: &LogicalPlan, session: &dyn Session) -> Result<Option<Self>> {
         let options = QuantilesOptions::of(session.config_options());
         if options.device == DeviceChoice::Cpu {
             return Ok(None);
@@ -55,8 +63,12 @@ impl Resident {
         let Some(table) = pinned_table(scan, &tables, session).await? else {
             return Ok(None);
         };
-        if matches!(options.device, DeviceChoice::Cuda(Some(ordinal)) if ordinal != table.card.ordinal()) {
-            return Ok(None);
+        if let DeviceChoice::Cuda(Some(ordinal)) = options.device {
+            // By the session's own numbers, where it has cards of its own.
+            let asked = Cards::of(options.device, session.config());
+            if table.is_spread() || !asked.has(&table.card, ordinal) {
+                return Ok(None);
+            }
         }
         let filters = filters_of(input, &table);
         Ok(filters.map(|filters| Self {
@@ -116,13 +128,13 @@ pub(super) async fn quantiles_on_card(
     node: &QuantilesNode,
     session: &dyn Session,
 ) -> Result<Option<PinnedExec>> {
-    let options = QuantilesOptions::of(session.config_options());
-    if node.group_expr().is_empty() && !has_cards_strategy(&options) {
-        return Ok(None);
-    }
-    let Some(resident) = Resident::below(node.input(), session).await? else {
+    let is_grouped = !node.group_expr().is_empty();
+    let Some(resident) = Resident::on_cards(node.input(), session).await? else {
         return Ok(None);
     };
+    if is_grouped && resident.table.is_spread() {
+        return Ok(None);
+    }
     let Some(calls) = quantiles_alone(node, session)? else {
         return Ok(None);
     };
@@ -132,8 +144,8 @@ pub(super) async fn quantiles_on_card(
         return Ok(None);
     };
     let schema = Arc::clone(node.schema().inner());
-    if node.group_expr().is_empty() {
-        let work = Arc::new(PinnedQuantiles::new(calls));
+    if !is_grouped {
+        let work = Arc::new(PinnedQuantiles::new(calls, resident.options.strategy));
         return Ok(Some(resident.exec(work, schema)));
     }
     let groups = node.group_expr().iter();
@@ -146,20 +158,15 @@ pub(super) async fn quantiles_on_card(
     }))
 }
 
-/// Whether no other strategy than the card's was asked for by name.
-fn has_cards_strategy(options: &QuantilesOptions) -> bool {
-    [StrategyName::Auto, StrategyName::SampleSelect].contains(&options.strategy)
-}
-
-/// The card that values are to be sent to as they are read: only one that was asked for by name.
+/// The cards that values are to be sent to as they are read: only such as were asked for by name.
 pub(super) fn card_asked_for(session: &dyn Session) -> Option<CardChoice> {
     let options = QuantilesOptions::of(session.config_options());
     match options.device {
-        DeviceChoice::Cuda(ordinal) if has_cards_strategy(&options) => Some(CardChoice {
-            ordinal: ordinal.unwrap_or(0),
+        DeviceChoice::Cuda(_) => Some(CardChoice {
+            cards: Cards::of(options.device, session.config()),
             limit: options.cuda_memory_limit,
         }),
-        _ => None,
+        DeviceChoice::Auto | DeviceChoice::Cpu => None,
     }
 }
 

@@ -16,6 +16,8 @@ use super::bms::{BUCKETS, narrower};
 use super::progress::{Active, Progress};
 use super::{Step, Strategy};
 use crate::kernel::buckets::{CellTable, Cells, Edges, MAX_CELLS};
+#[cfg(feature = "cuda")]
+use crate::kernel::choose::GATHER;
 use crate::kernel::choose::{Choice, Form, SIGMAS, table_cells};
 use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
 use crate::key::{KeyBits, Width};
@@ -32,6 +34,11 @@ const TABLE_EXTRA: usize = 4 << 10;
 const SPLITTERS: usize = 2047;
 /// Keys sampled inside the brackets when the first cells were too coarse.
 const DEEPER_SAMPLE: u64 = 1 << 14;
+/// Keys sampled for counts on cards: the host sorts them.
+#[cfg(feature = "cuda")]
+const COUNTS_SAMPLE: u64 = 1 << 13;
+/// Candidates that are brought from cards: those of two counts of all values, mostly.
+const COUNTS_COLLECTED: u64 = 1 << 16;
 /// Candidates up to this share of the data, or this number, are extracted; more are divided again.
 const EXTRACT_SHARE: u64 = 16;
 const EXTRACT_LEAST: u64 = 1 << 17;
@@ -50,6 +57,29 @@ impl SampleSelect {
     pub fn new(choice: Choice) -> Self {
         Self { choice }
     }
+
+    /// For `n` values on cards.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn counting(n: u64) -> Self {
+        Self::new(match n {
+            0..=GATHER => Choice {
+                form: Form::Gather,
+                sample: 0,
+            },
+            _ => Choice {
+                form: Form::Counts,
+                sample: COUNTS_SAMPLE,
+            },
+        })
+    }
+
+    /// What follows a count, or an extraction that did not bring all.
+    fn after(&self, progress: Progress) -> Result<Step> {
+        match self.choice.form {
+            Form::Counts => after_parts(progress),
+            Form::Gather | Form::Brackets | Form::Cells => after_count(progress),
+        }
+    }
 }
 
 impl Strategy for SampleSelect {
@@ -58,6 +88,7 @@ impl Strategy for SampleSelect {
             Form::Gather => "sample_select (gather)",
             Form::Brackets => "sample_select (brackets)",
             Form::Cells => "sample_select (cells)",
+            Form::Counts => "sample_select (counts)",
         }
     }
 
@@ -88,13 +119,13 @@ impl Strategy for SampleSelect {
             }
             (Request::Count { cells, keep, .. }, Reply::Counts { counts, kept }) => {
                 progress.narrow(cells, &counts, keep, kept)?;
-                after_count(progress)
+                self.after(progress)
             }
             (Request::Extract { .. }, Reply::Extracted(kept)) => {
                 progress.extracted(kept)?;
                 match progress.is_done() {
                     true => Ok(Step::Done(progress)),
-                    false => after_count(progress),
+                    false => self.after(progress),
                 }
             }
             (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
@@ -154,6 +185,14 @@ fn after_count(mut progress: Progress) -> Result<Step> {
     }
     let size = DEEPER_SAMPLE.min(progress.room.sample);
     sample(progress, size)
+}
+
+/// The same with counts of parts of the brackets, whatever the sample said of heavy values.
+fn after_parts(progress: Progress) -> Result<Step> {
+    if progress.candidates() <= COUNTS_COLLECTED.min(progress.room.keys) {
+        return extract_or_narrow(progress);
+    }
+    narrower(progress, 2 * BUCKETS)
 }
 
 /// Candidates that are few enough to be collected.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use datafusion_quantiles::kernel::cuda::source::{KernelFile, Program, Words};
-use datafusion_quantiles::kernel::cuda::{NVRTC_VARIABLE, Nvrtc, Shape};
+use datafusion_quantiles::kernel::cuda::{CudaBackend, NVRTC_VARIABLE, Nvrtc, Shape};
 
 use crate::support::skipped;
 
@@ -92,15 +92,20 @@ fn every_kernel_compiles_for_the_h200() {
         .map(|program| (program, architecture))
         .collect();
     all.extend(Words::ALL.map(|words| (filter(words), architecture)));
+    // Int8, Float16, Float32, Float64, Decimal128.
+    for kind in [1, 4, 8, 12, 14] {
+        all.push((buckets(Words::ALL[kind], false), architecture));
+    }
     // Float32 and Int64.
     for words in [Words::ALL[8], Words::ALL[11]] {
-        for file in [KernelFile::Bucket, KernelFile::TopK, KernelFile::WarpSelect] {
+        all.push((buckets(words, true), architecture));
+        for file in [KernelFile::TopK, KernelFile::WarpSelect] {
             let program = Program {
                 file,
                 words,
                 masked: true,
                 batch: 4,
-                descending: file != KernelFile::Bucket,
+                descending: true,
             };
             all.push((program, architecture));
         }
@@ -126,6 +131,14 @@ fn every_kernel_compiles_for_the_h200() {
     }
     all.push((nearest(), architecture));
     compile(nvrtc, &distinct(&all), &all);
+}
+
+/// What answers rounds over values of `words`.
+fn buckets(words: Words, masked: bool) -> Program {
+    Program {
+        masked,
+        ..CudaBackend::program(words)
+    }
 }
 
 /// What ranks rows by values of `words`.
@@ -160,6 +173,7 @@ fn selections_compile_for_other_cards() {
                 (plain, *architecture),
                 (filter(Words::ALL[11]), *architecture),
                 (top(Words::TURNED[1]), *architecture),
+                (buckets(Words::ALL[8], false), *architecture),
                 (nearest(), *architecture),
                 (simple(KernelFile::Sort, Words::ALL[14]), *architecture),
                 (simple(KernelFile::Group, Words::ALL[8]), *architecture),

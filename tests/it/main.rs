@@ -13,6 +13,10 @@ mod cuda_groups;
 #[cfg(feature = "cuda")]
 mod cuda_kernels;
 #[cfg(feature = "cuda")]
+mod cuda_lanes;
+#[cfg(feature = "cuda")]
+mod cuda_papers;
+#[cfg(feature = "cuda")]
 mod cuda_speed;
 #[cfg(feature = "cuda")]
 mod cuda_stream;

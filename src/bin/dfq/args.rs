@@ -78,9 +78,30 @@ pub(crate) fn parse_scale(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Parses a device.
+///
+/// # Errors
+/// A message that says what is allowed.
+#[cfg(feature = "ballista")]
+pub(crate) fn parse_device(text: &str) -> Result<datafusion_quantiles::config::DeviceChoice, String> {
+    text.parse()
+        .map_err(|_| "expected cpu, cuda, cuda:N (cards count from 0) or auto".to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "ballista")]
+    #[test]
+    fn devices() {
+        for text in ["cpu", "auto", "cuda", "cuda:3"] {
+            assert_eq!(parse_device(text).unwrap().to_string(), text);
+        }
+        for text in ["", "gpu", "cuda:", "cuda:-1"] {
+            assert!(parse_device(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn bytes() {

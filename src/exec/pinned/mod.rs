@@ -32,6 +32,7 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::on_card::record;
 use super::quantiles::comma_separated;
+use super::run::strategy_metric;
 use crate::kernel::cuda::source::Words;
 use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask, Selection};
 use crate::pinned::PinnedTable;
@@ -80,6 +81,8 @@ pub(crate) struct OnCard<'a> {
     report: Report,
     /// The rows of each filter: several columns may have the same.
     masks: Vec<(Predicate, Arc<RowMask>)>,
+    /// How each column was selected, where that was in rounds, and in how many.
+    rounds: Vec<(&'static str, usize)>,
 }
 
 impl<'a> OnCard<'a> {
@@ -116,7 +119,7 @@ impl<'a> OnCard<'a> {
         let mask = match known {
             Some((_, mask)) => Arc::clone(mask),
             None => {
-                let columns = self.table.columns.iter().map(|pinned| &pinned.column);
+                let columns = self.table.columns.iter().map(|pinned| pinned.column.as_ref());
                 let columns: Vec<_> = columns.collect();
                 let mask = RowMask::evaluate(filter, &columns, self.limit, &mut self.report)?;
                 let mask = Arc::new(mask);
@@ -181,7 +184,8 @@ impl Fallback {
 ///
 /// Metrics: `kernels` launched, `bytes_read` by them of columns and bitmaps, `bytes_to_card`, `bytes_from_card`, `card_time`
 /// from the first kernel to the last, `second_reads` and `deepened`, which say how often a sample misled, and under
-/// `EXPLAIN ANALYZE` the time of each kernel, such as `ss_count_time`.
+/// `EXPLAIN ANALYZE` the time of each kernel, such as `ss_count_time`. A table on several cards, or another strategy than the
+/// card's own, is selected in rounds: then also `rounds`, and a counter `strategy_<name>`.
 #[derive(Debug, Clone)]
 pub struct PinnedExec {
     table: Arc<PinnedTable>,
@@ -268,9 +272,15 @@ impl PinnedExec {
             memory,
             report: Report::default(),
             masks: Vec::new(),
+            rounds: Vec::new(),
         };
         let batch = self.work.batch(&mut on, &self.schema)?;
         record(&on.report, &self.metrics);
+        for (strategy, rounds) in on.rounds {
+            let count = |name: String, n| MetricBuilder::new(&self.metrics).counter(name, 0).add(n);
+            count(strategy_metric(strategy), 1);
+            count("rounds".to_owned(), rounds);
+        }
         Ok(batch)
     }
 
@@ -346,7 +356,8 @@ impl DisplayAs for PinnedExec {
         let columns = columns.iter().map(|column| &self.table.columns[*column].name);
         let columns = comma_separated(columns);
         let (name, shown) = (self.name(), self.work.shown(&self.table));
-        let (card, table) = (&self.table.card, &self.table.name);
+        let cards: Vec<_> = self.table.shares().map(|share| share.card.to_string()).collect();
+        let (card, table) = (cards.join("+"), &self.table.name);
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 write!(

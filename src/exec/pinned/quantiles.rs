@@ -1,16 +1,20 @@
 //! Exact quantiles of pinned columns: for each column one sequence of kernels, which finds the ranks of all calls over it.
 
+use std::sync::Arc;
+
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 
 use super::{OnCard, PinnedSource, PinnedWork};
 use crate::exec::aggregate::{Aggregates, ExecAggregate, Output, QuantilesCall};
+use crate::exec::card_rounds::{Share, is_cards_own, solve_in_rounds};
 use crate::exec::on_card::STRATEGY;
 use crate::exec::quantiles::comma_separated;
 use crate::exec::run::{Solved, answer};
+use crate::kernel::cuda::RowMask;
 use crate::pinned::PinnedTable;
-use crate::select::{Ask, Solution, wanted_ranks};
+use crate::select::{Ask, Solution, StrategyName, wanted_ranks};
 
 /// Calls over pinned columns, one output column for each.
 #[derive(Debug)]
@@ -18,6 +22,7 @@ pub(crate) struct PinnedQuantiles {
     aggregates: Aggregates,
     /// Of each column of `aggregates`.
     sources: Vec<PinnedSource>,
+    strategy: StrategyName,
 }
 
 /// The columns that calls share, and the place of the values of each.
@@ -32,9 +37,41 @@ pub(super) fn sourced_columns(calls: Vec<(QuantilesCall, PinnedSource)>) -> (Agg
 }
 
 impl PinnedQuantiles {
-    pub(crate) fn new(calls: Vec<(QuantilesCall, PinnedSource)>) -> Self {
+    pub(crate) fn new(calls: Vec<(QuantilesCall, PinnedSource)>, strategy: StrategyName) -> Self {
         let (aggregates, sources) = sourced_columns(calls);
-        Self { aggregates, sources }
+        Self {
+            aggregates,
+            sources,
+            strategy,
+        }
+    }
+
+    /// Whether the card finds all by itself.
+    fn is_one_sequence(&self, table: &PinnedTable) -> bool {
+        is_cards_own(self.strategy) && !table.is_spread()
+    }
+
+    /// Rounds over a column, each card a lane.
+    fn solve_in_rounds(&self, column: usize, asks: &[&Ask], on: &mut OnCard<'_>) -> Result<Solved> {
+        let source = &self.sources[column];
+        let shares = on.table.shares().map(|table| {
+            let columns = table.columns.iter().map(|pinned| pinned.column.as_ref());
+            let columns: Vec<_> = columns.collect();
+            let mask = source
+                .filter
+                .as_ref()
+                .map(|filter| RowMask::evaluate(filter, &columns, on.limit, &mut on.report).map(Arc::new));
+            Ok(Share {
+                column: Arc::clone(&table.columns[source.column].column),
+                mask: mask.transpose()?,
+            })
+        });
+        let shares = shares.collect::<Result<Vec<_>>>()?;
+        let spec = &self.aggregates.columns[column].spec;
+        let (solution, report) = solve_in_rounds(&shares, spec, self.strategy, asks, on.limit, &on.memory)?;
+        on.report.add(&report);
+        on.rounds.push((solution.strategy, solution.rounds.len()));
+        Ok(Solved::Keys(solution))
     }
 
     fn solve(&self, column: usize, on: &mut OnCard<'_>) -> Result<Solved> {
@@ -43,6 +80,9 @@ impl PinnedQuantiles {
             .calls_of(column)
             .map(|call| call.selected().ask())
             .collect();
+        if !self.is_one_sequence(on.table) {
+            return self.solve_in_rounds(column, &asks, on);
+        }
         let source = &self.sources[column];
         let values = on.column(source.column);
         let mask = on.kept(source.filter.as_ref(), values)?;
@@ -78,8 +118,11 @@ impl PinnedWork for PinnedQuantiles {
         self.sources.iter().map(|source| source.column).collect()
     }
 
-    fn shown(&self, _table: &PinnedTable) -> String {
+    fn shown(&self, table: &PinnedTable) -> String {
         let calls = comma_separated(self.aggregates.calls.iter().map(|(_, call)| call));
-        format!("calls=[{calls}]")
+        match self.is_one_sequence(table) {
+            true => format!("calls=[{calls}]"),
+            false => format!("strategy={}, calls=[{calls}]", self.strategy),
+        }
     }
 }

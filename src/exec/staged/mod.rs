@@ -23,6 +23,7 @@
 //! Quantiles with `GROUP BY`: [`groups`].
 
 mod cost;
+mod device;
 mod groups;
 mod merge;
 mod refine;
@@ -48,6 +49,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::TryStreamExt;
 
 pub(crate) use cost::{GroupWorkload, Workload};
+pub use device::RoundDevice;
 pub use groups::GroupStageExec;
 pub(crate) use groups::{GroupedColumns, group_stages};
 use groups::{MOST_GROUPS, MOST_RANKS};

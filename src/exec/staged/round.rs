@@ -20,12 +20,13 @@ use futures::TryStreamExt;
 use tokio::sync::OnceCell;
 
 use super::super::grouped::blocking;
+use super::device::RoundBackend;
 use super::rows::{Rows, Seen, schema};
 use super::state::State;
 use super::{StagedColumns, reached, single_state};
 use crate::kernel::memory::Workspace;
 use crate::kernel::round::Request;
-use crate::kernel::{Backend, CpuBackend, Lane, Stop, StopOnDrop};
+use crate::kernel::{CpuBackend, Lane, Stop, StopOnDrop};
 
 /// One round over every partition of `input`, whose columns are the values of the key columns.
 ///
@@ -88,12 +89,14 @@ impl RoundExec {
         let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
         let workspace = Workspace::new(memory.new_empty());
         let backend = CpuBackend::in_workspace(&context.runtime_env(), workspace);
+        let backend = RoundBackend::of(context, partition, backend);
         let lanes = self
             .columns
             .specs()
             .map(|spec| backend.open(spec, memory.new_empty()));
         Ok(Work {
             lanes: lanes.collect::<Result<_>>()?,
+            backend,
             seen: vec![Seen::default(); self.columns.len()],
             columns: Arc::clone(&self.columns),
             rows: MetricBuilder::new(&self.metrics).counter("input_rows", partition),
@@ -114,6 +117,7 @@ enum Asked {
 /// One partition's lanes.
 struct Work {
     lanes: Vec<Box<dyn Lane>>,
+    backend: RoundBackend,
     seen: Vec<Seen>,
     columns: Arc<StagedColumns>,
     rows: datafusion::physical_plan::metrics::Count,
@@ -144,7 +148,13 @@ impl Work {
     }
 
     /// Answers, by what `requests` ask of each lane; those without have nothing to say.
-    fn answer(mut self, asked: &Asked, state: Option<&[u8]>, stop: &Stop) -> Result<Rows> {
+    fn answer(
+        mut self,
+        asked: &Asked,
+        state: Option<&[u8]>,
+        metrics: &ExecutionPlanMetricsSet,
+        stop: &Stop,
+    ) -> Result<Rows> {
         let mut rows = Rows::default();
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             let request = match asked {
@@ -161,6 +171,7 @@ impl Work {
             self.candidates.add(reply.values() as usize);
             rows.reply(index as u32, self.seen[index], reply)?;
         }
+        self.backend.record(metrics);
         if let Some(state) = state {
             rows.state(state)?;
         }
@@ -224,6 +235,7 @@ impl ExecutionPlan for RoundExec {
         let input = self.input.execute(partition, Arc::clone(&context))?;
         let mut work = self.work(partition, &context)?;
         let (state, fetched) = (self.state.clone(), Arc::clone(&self.fetched));
+        let metrics = self.metrics.clone();
         let batches = async move {
             let state = match state {
                 None => None,
@@ -267,7 +279,7 @@ impl ExecutionPlan for RoundExec {
             let (held, own) = (StopOnDrop(stop.clone()), state);
             let (batches, written) = blocking(move || {
                 let state = own.as_ref().map(|state| state.as_slice());
-                work.answer(&asked, state, &stop)?.finish()
+                work.answer(&asked, state, &metrics, &stop)?.finish()
             })
             .await?;
             drop(held);

@@ -39,7 +39,7 @@ pub(crate) use self::store::reserve;
 use self::store::{BLOCK, READ_BYTES, Store};
 use super::buckets::Cells;
 use super::memory::{Held, Workspace};
-use super::round::{Brackets, KeyVec, Reply, Request};
+use super::round::{Brackets, KeyVec, Reply, Request, share};
 use super::spill::{Spiller, Spilling};
 use super::{Backend, Lane, Stop};
 use crate::key::{Key, KeySpec, Width, dense, words};
@@ -356,9 +356,7 @@ impl<K: LaneKey> Lane for CpuLane<K> {
                 within,
                 extremes,
             } => {
-                let share = |own: u64| {
-                    (u128::from(*size) * u128::from(own)).div_ceil(u128::from((*population).max(1))) as u64
-                };
+                let share = |own: u64| share(*size, *population, own);
                 self.sample(within, share, *seed, *extremes, stop)
             }
             Request::Count { cells, within, keep } => self.count(cells, within, keep, stop),

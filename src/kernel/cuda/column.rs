@@ -214,6 +214,11 @@ impl ColumnUpload {
         Ok(())
     }
 
+    /// The card that it goes to.
+    pub(crate) fn card(&self) -> &Arc<Card> {
+        &self.card
+    }
+
     /// Type of the values.
     pub(crate) fn data_type(&self) -> &DataType {
         &self.data_type

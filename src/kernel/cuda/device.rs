@@ -147,6 +147,16 @@ impl Card {
         Ok(card)
     }
 
+    /// How many cards this machine has.
+    ///
+    /// # Errors
+    /// An execution error that says why that cannot be known: no driver, or one that is too old.
+    pub fn count() -> Result<usize> {
+        check_driver()?;
+        let count = CudaContext::device_count().map_err(|error| fault("counting cards", error))?;
+        Ok(count as usize)
+    }
+
     /// The card with this number, for the caller alone; as if a block could have at most `shared_memory` bytes of shared
     /// memory, where that is less than it can.
     ///

@@ -4,17 +4,21 @@
 //! [`Card::get`] is the gate, and says why there is no card. Kernels are text ([`source`]), compiled for the card at hand and
 //! kept on disk ([`cache`]). A [`DeviceColumn`] holds values, a [`RowMask`] the rows where a [`Predicate`] is true, and a
 //! [`Selection`] finds exact ranks of a column, or of those rows of it, a [`TopSelection`] its greatest or least keys with their
-//! rows, [`Groups`] the ranks of every group, and [`Gather`] fetches values of rows. A [`DeviceMatrix`] holds points, and finds those nearest to another.
+//! rows, [`Groups`] the ranks of every group, a [`CudaBackend`] opens lanes that answer the rounds of [`crate::select`], and [`Gather`] fetches values of rows. A [`DeviceMatrix`] holds points, and finds those nearest to another.
 
 mod buffer;
 pub mod cache;
+mod cards;
 mod column;
 mod device;
 mod filter;
 mod gather;
 mod group;
+mod lane;
 mod nearest;
 mod nvrtc;
+mod overflow;
+mod pass;
 mod select;
 mod sequence;
 mod sort;
@@ -22,14 +26,17 @@ pub mod source;
 mod top;
 
 pub use buffer::DeviceBuffer;
+pub(crate) use cards::Cards;
 pub(crate) use column::ColumnUpload;
 pub use column::DeviceColumn;
 pub use device::Card;
 pub use filter::{Predicate, RowMask};
 pub use gather::Gather;
 pub use group::Groups;
+pub use lane::CudaBackend;
 pub use nearest::{DeviceMatrix, Neighbour, squared_distance};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc};
+pub(crate) use overflow::OverflowBackend;
 pub use select::{Selection, Shape};
 pub use sequence::Report;
 pub use sort::Segments;

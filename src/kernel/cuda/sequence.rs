@@ -13,7 +13,7 @@ use super::device::{Card, Module};
 
 /// `struct Column` of `kernels/common.cuh`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ColumnArgument {
     values: u64,
     rows: u64,
@@ -30,6 +30,20 @@ impl ColumnArgument {
             validity: 0,
             mask,
         }
+    }
+
+    /// `rows` values at an address, none of them missing.
+    pub(super) fn dense(values: u64, rows: u64) -> Self {
+        Self {
+            values,
+            rows,
+            ..Self::default()
+        }
+    }
+
+    /// Its rows, missing ones among them.
+    pub(super) fn row_count(&self) -> u64 {
+        self.rows
     }
 
     /// `mask` is the address of a bitmap, or 0.
@@ -62,6 +76,20 @@ pub struct Report {
     pub deepened: usize,
     /// Time of each kernel, if it was asked for; with about 5 microseconds of measuring in each.
     pub kernel_times: Vec<(&'static str, Duration)>,
+}
+
+impl Report {
+    /// What others did, too.
+    pub(crate) fn add(&mut self, other: &Report) {
+        self.kernels += other.kernels;
+        self.bytes_read += other.bytes_read;
+        self.bytes_to_card += other.bytes_to_card;
+        self.bytes_from_card += other.bytes_from_card;
+        self.card_time += other.card_time;
+        self.second_reads += other.second_reads;
+        self.deepened += other.deepened;
+        self.kernel_times.extend_from_slice(&other.kernel_times);
+    }
 }
 
 /// Memory that queries of a card work in, kept from one to the next.

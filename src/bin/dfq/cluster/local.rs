@@ -41,6 +41,10 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
 
+    /// Where executors run rounds over the values of a task: see 'dfq executor --help'
+    #[arg(long, default_value = "cpu", value_parser = crate::args::parse_device)]
+    device: datafusion_quantiles::config::DeviceChoice,
+
     /// What the processes log to standard error, such as info or ballista_scheduler=debug
     #[arg(long, value_name = "FILTER", default_value = "warn")]
     log: String,
@@ -116,7 +120,7 @@ fn executor(args: &ClusterArgs, port: &str, number: usize) -> Result<Vec<String>
         .vcores
         .map_or(cores.div_ceil(args.executors.get()), NonZeroUsize::get);
     let [flight, grpc, health] = free_ports()?.map(|port| port.to_string());
-    let vcores = vcores.to_string();
+    let (vcores, device) = (vcores.to_string(), args.device.to_string());
     let options = [
         "executor",
         "--attached",
@@ -136,6 +140,8 @@ fn executor(args: &ClusterArgs, port: &str, number: usize) -> Result<Vec<String>
         &health,
         "--vcores",
         &vcores,
+        "--device",
+        &device,
         "--log-level-setting",
         &args.log,
     ];

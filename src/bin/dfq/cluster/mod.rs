@@ -12,12 +12,14 @@ use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::SchedulerConfig;
 use ballista_scheduler::scheduler_process::start_server;
 use clap::Command;
-use datafusion_quantiles::ballista::{executor_hooks, scheduler_hooks};
+use datafusion_quantiles::ballista::{executor_hooks_on, scheduler_hooks};
+use datafusion_quantiles::config::DeviceChoice;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use self::local::{ClusterArgs, run_cluster};
 use self::logs::Logs;
+use crate::args::parse_device;
 use crate::console::{End, say};
 
 /// Machines on the same network reach no service unless it is bound to an address of theirs.
@@ -39,6 +41,11 @@ pub(crate) struct SchedulerArgs {
 pub(crate) struct ExecutorArgs {
     #[command(flatten)]
     ballista: ballista_executor::config::Config,
+
+    /// Where rounds over the values of a task run: cpu, cuda (all cards of this machine), cuda:N, or auto (cards, and the CPU
+    /// where they fail or there are none)
+    #[arg(long, default_value = "cpu", value_parser = parse_device)]
+    device: DeviceChoice,
 
     /// Ends when standard input does: that of a process whose parent has died
     #[arg(long, hide = true)]
@@ -116,7 +123,7 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
             config.work_dir = Some(folder.path().to_string_lossy().into_owned());
         }
         let scheduler = format!("{}:{}", config.scheduler_host, config.scheduler_port);
-        let config = executor_hooks(config)?;
+        let config = executor_hooks_on(config, args.device)?;
         let (_ended, ends) = tokio::sync::oneshot::channel();
         let _health = spawn_health_server(health, config.health.clone(), ends);
         let served = start_executor_process(Arc::new(config)).await;

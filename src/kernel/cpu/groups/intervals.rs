@@ -12,13 +12,13 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::classify::{TableOf, number};
-use super::super::sketch::table;
 use super::super::store::{BLOCK, reserve};
 use super::cells::Chunk;
 use super::segments::Segments;
 use crate::kernel::Stop;
 use crate::kernel::buckets::{CellTable, Cells};
 use crate::kernel::cpu::LaneKey;
+use crate::kernel::intervals::table;
 use crate::key::{KeyBits, mixed};
 use crate::sketch::dyadic::{Interval, Joined, around};
 

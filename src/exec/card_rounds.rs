@@ -1,0 +1,70 @@
+//! Rounds over columns in the memory of one card, or of several: the strategies of [`crate::select`], each card a lane.
+//!
+//! Between cards and host travel cells, counts, and the few keys that are left: what grows with the number of ranks, not of
+//! values. One card selects by its own kernels, without a round, where no other strategy was asked for by name.
+
+use std::sync::Arc;
+
+use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+use futures::FutureExt;
+
+use crate::kernel::cuda::{CudaBackend, DeviceColumn, Report, RowMask};
+use crate::kernel::memory::Workspace;
+use crate::kernel::{Lane, Stop};
+use crate::key::KeySpec;
+use crate::select::sample_select::SampleSelect;
+use crate::select::{Ask, LocalShards, Shards, Solution, Strategy, StrategyName, solve_ranks, wanted_ranks};
+
+/// A column's values on one card.
+#[derive(Debug)]
+pub(super) struct Share {
+    pub(super) column: Arc<DeviceColumn>,
+    /// The rows that count; `None`: all.
+    pub(super) mask: Option<Arc<RowMask>>,
+}
+
+/// Whether a card selects by kernels of its own, without rounds.
+pub(super) fn is_cards_own(strategy: StrategyName) -> bool {
+    [StrategyName::Auto, StrategyName::SampleSelect].contains(&strategy)
+}
+
+/// What `asks` want of the values of all shares. Waits for the cards.
+///
+/// # Errors
+/// `ResourcesExhausted` where memory of a card or of the pool ends; an execution error if a card fails.
+pub(super) fn solve_in_rounds(
+    shares: &[Share],
+    spec: &KeySpec,
+    strategy: StrategyName,
+    asks: &[&Ask],
+    limit: Option<u64>,
+    memory: &MemoryReservation,
+) -> Result<(Solution, Report)> {
+    let (mut backends, mut lanes) = (Vec::new(), Vec::<Box<dyn Lane>>::new());
+    for share in shares {
+        let backend = CudaBackend::new(Arc::clone(share.column.card()), limit);
+        let mask = share.mask.as_ref().map(|mask| mask.bits());
+        let lane = backend.over(Arc::clone(&share.column), spec, mask, memory.new_empty())?;
+        lanes.push(Box::new(lane));
+        backends.push(backend);
+    }
+    let rooms = backends.iter().map(CudaBackend::room);
+    let room = rooms.min_by_key(|room| room.cells);
+    let room = room.ok_or_else(|| internal_datafusion_err!("a column of no shares"))?;
+    let threads = lanes.len();
+    let mut shards = LocalShards::blocking(spec.width(), lanes, threads, Stop::default())
+        .within(room, Workspace::new(memory.new_empty()));
+    let n = shards.population();
+    let ranks = wanted_ranks(asks, n);
+    let strategy: Box<dyn Strategy> = match is_cards_own(strategy) {
+        true => Box::new(SampleSelect::counting(n)),
+        false => strategy.strategy(n, &ranks, threads, &room)?,
+    };
+    let solved = solve_ranks(&mut shards, strategy.as_ref(), ranks).now_or_never();
+    let solution =
+        solved.ok_or_else(|| internal_datafusion_err!("rounds that block their caller have ended"))??;
+    let mut report = Report::default();
+    backends.iter().for_each(|backend| report.add(&backend.report()));
+    Ok((solution, report))
+}

@@ -1,0 +1,156 @@
+//! A lane on a card with the CPU behind it: what the card has no memory for is kept there, and both answer together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use datafusion::arrow::array::{ArrayRef, BooleanArray};
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
+
+use super::CudaBackend;
+use super::column::DeviceColumn;
+use super::lane::{CudaLane, is_refused};
+use crate::kernel::round::{Reply, Request};
+use crate::kernel::{Backend, Lane, Stop};
+use crate::key::KeySpec;
+
+/// Opens lanes on a card whose values go to `rest` where the card has no memory, or none at all works.
+#[derive(Debug, Clone)]
+pub(crate) struct OverflowBackend<B> {
+    card: CudaBackend,
+    rest: B,
+    overflowed: Arc<AtomicBool>,
+}
+
+impl<B: Backend + Clone> OverflowBackend<B> {
+    pub(crate) fn new(card: CudaBackend, rest: B) -> Self {
+        Self {
+            card,
+            rest,
+            overflowed: Arc::default(),
+        }
+    }
+
+    /// Whether values went to the other backend.
+    pub(crate) fn has_overflowed(&self) -> bool {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+
+    /// What its lanes did on the card.
+    pub(crate) fn report(&self) -> super::Report {
+        self.card.report()
+    }
+}
+
+impl<B: Backend + Clone + 'static> Backend for OverflowBackend<B> {
+    fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Lane>> {
+        if !DeviceColumn::supports(spec.data_type()) {
+            return self.rest.open(spec, reservation);
+        }
+        let mut lane = OverflowLane {
+            card: None,
+            rest: None,
+            backend: self.clone(),
+            spec: spec.clone(),
+            reservation: reservation.new_empty(),
+        };
+        match self.card.open_lane(spec, reservation) {
+            Ok(card) => lane.card = Some(card),
+            Err(error) => lane.overflow(&error)?,
+        }
+        Ok(Box::new(lane))
+    }
+}
+
+/// What a card took, and what it did not.
+struct OverflowLane<B> {
+    card: Option<CudaLane>,
+    rest: Option<Box<dyn Lane>>,
+    backend: OverflowBackend<B>,
+    spec: KeySpec,
+    /// For a lane beside the card's.
+    reservation: MemoryReservation,
+}
+
+impl<B: Backend + Clone> OverflowLane<B> {
+    /// Gives what the card has not got yet to another lane, and all that comes.
+    fn overflow(&mut self, error: &datafusion::common::DataFusionError) -> Result<()> {
+        log::warn!("values are selected on the CPU: {error}");
+        self.backend.overflowed.store(true, Ordering::Relaxed);
+        let mut rest = self.backend.rest.open(&self.spec, self.reservation.new_empty())?;
+        if let Some(card) = &mut self.card {
+            let (pending, is_empty) = card.take_pending();
+            for values in &pending {
+                rest.append(values, None)?;
+            }
+            if is_empty {
+                self.card = None;
+            }
+        }
+        self.rest = Some(rest);
+        Ok(())
+    }
+
+    /// Goes on without the card, or with what it holds, if it can.
+    fn recovered(&mut self, error: datafusion::common::DataFusionError) -> Result<()> {
+        let Some(card) = &self.card else {
+            return Err(error);
+        };
+        // A card that failed has lost what it held.
+        if self.rest.is_some() || !(is_refused(&error) || card.device_bytes() == 0) {
+            return Err(error);
+        }
+        self.overflow(&error)
+    }
+}
+
+impl<B: Backend + Clone> Lane for OverflowLane<B> {
+    fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()> {
+        if let Some(rest) = &mut self.rest {
+            return rest.append(values, filter);
+        }
+        let Some(card) = &mut self.card else {
+            return datafusion::common::internal_err!("a lane of nothing");
+        };
+        // What cannot be copied still waits, these values among it.
+        let appended = card.append(values, filter);
+        appended.or_else(|error| self.recovered(error))
+    }
+
+    fn len(&self) -> u64 {
+        self.card.as_ref().map_or(0, |card| card.len()) + self.rest.as_ref().map_or(0, |rest| rest.len())
+    }
+
+    fn held_bytes(&self) -> usize {
+        let card = self.card.as_ref().map_or(0, |card| card.held_bytes());
+        card + self.rest.as_ref().map_or(0, |rest| rest.held_bytes())
+    }
+
+    fn split(&mut self, _values: u64) -> Option<Box<dyn Lane>> {
+        None
+    }
+
+    fn spill(&mut self, bytes: usize, stop: &Stop) -> Result<usize> {
+        match &mut self.rest {
+            Some(rest) => rest.spill(bytes, stop),
+            None => Ok(0),
+        }
+    }
+
+    fn answer(&mut self, request: &Request, stop: &Stop) -> Result<Reply> {
+        if let Some(card) = &mut self.card {
+            let flushed = card.flush();
+            flushed.or_else(|error| self.recovered(error))?;
+        }
+        let own = self.card.as_mut().map(|card| card.answer(request, stop));
+        let other = self.rest.as_mut().map(|rest| rest.answer(request, stop));
+        match (own.transpose()?, other.transpose()?) {
+            (Some(mut own), Some(other)) => {
+                own.merge(other)?;
+                Ok(own)
+            }
+            (Some(reply), None) | (None, Some(reply)) => Ok(reply),
+            (None, None) => datafusion::common::internal_err!("a lane of nothing"),
+        }
+    }
+}

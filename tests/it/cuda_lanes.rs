@@ -1,0 +1,831 @@
+//! Lanes on cards: every request against the CPU's lanes, every strategy against a sort and the CPU, one card and two.
+//!
+//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`. Two cards are two streams on
+//! the first card here: what is merged is the same.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, Float64Array, Int64Array, RecordBatch};
+use datafusion::arrow::compute::concat_batches;
+use datafusion::common::DataFusionError;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+use datafusion::prelude::SessionContext;
+use datafusion_quantiles::exec::staged::RoundDevice;
+use datafusion_quantiles::kernel::buckets::{CellTable, Cells, Edges, Linear};
+use datafusion_quantiles::kernel::cuda::{Card, CudaBackend};
+use datafusion_quantiles::kernel::naive::NaiveBackend;
+use datafusion_quantiles::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
+use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane, Stop};
+use datafusion_quantiles::key::{KeyBits, KeySpec, Width};
+use datafusion_quantiles::pinned::{self, pin_table, unpin_table, use_cards};
+use datafusion_quantiles::select::{LocalShards, StrategyName};
+use datafusion_quantiles::sketch::Epsilon;
+
+use crate::cuda::{card, columns, percentiles, pinned, rows_joined, same_bits, set, with_nulls};
+use crate::patterns::{self, Pattern};
+use crate::select::{ends_when_stopped, lane, ranks_of, run, skips_nulls_and_filtered_rows, strategies};
+use crate::staged::staged_session;
+use crate::support::*;
+
+/// Two cards, as far as all of this crate knows.
+fn two_cards() -> Option<Vec<Arc<Card>>> {
+    card()?;
+    Some((0..2).map(|_| Arc::new(Card::open(0, None).unwrap())).collect())
+}
+
+fn sorted_keys(values: &ArrayRef) -> (KeySpec, Vec<KeyBits>) {
+    let spec = KeySpec::try_new(values.data_type()).unwrap();
+    let mut sorted = spec.keys(values).unwrap();
+    sorted.sort_unstable();
+    (spec, sorted)
+}
+
+fn key_vec(keys: &[KeyBits], width: Width) -> KeyVec {
+    match width {
+        Width::W32 => KeyVec::W32(keys.iter().map(|key| *key as u32).collect()),
+        Width::W64 => KeyVec::W64(keys.iter().map(|key| *key as u64).collect()),
+        Width::W128 => KeyVec::W128(keys.to_vec()),
+    }
+}
+
+/// Requests of all kinds about keys, at least one, that are sorted; those where the naive lane answers as all do.
+fn requests(sorted: &[KeyBits], width: Width) -> Vec<Request> {
+    let mut distinct = sorted.to_vec();
+    distinct.dedup();
+    let key = |share: usize| distinct[(distinct.len() - 1) * share / 100];
+    let all = Brackets::all(width);
+    let bracket = |first, last| Bracket { first, last };
+    let mut narrow = vec![bracket(key(10), key(20))];
+    narrow.extend((key(60) > key(20)).then(|| bracket(key(60), key(61))));
+    let narrow = Brackets::try_new(narrow).unwrap();
+    let ends = bracket(distinct[0], distinct[distinct.len() - 1]);
+    let table = |cells| CellTable::from_sample(&key_vec(sorted, width), cells).unwrap();
+    let mut heavy: Vec<KeyBits> = [5, 50, 99].map(key).to_vec();
+    heavy.dedup();
+    let edges = |shares: std::ops::Range<usize>| {
+        let edges = shares.map(|share| distinct[(distinct.len() - 1) * share / 3000]);
+        Cells::Edges(Edges::try_new(edges.collect()).unwrap())
+    };
+    let few = Cells::Edges(
+        Edges::try_new(vec![
+            key(10),
+            key(20).saturating_add(1).min(width.max_key()),
+            key(60),
+            key(61),
+        ])
+        .unwrap(),
+    );
+    let middle = key(50);
+    let mut pieces = vec![(bracket(ends.first, middle), 3000)];
+    pieces.extend((middle < ends.last).then(|| (bracket(middle + 1, ends.last), 70)));
+    let whole = Cells::Linear(Linear::try_new(&pieces, width).unwrap());
+    let mut parts = vec![(bracket(key(30), key(31)), 40)];
+    parts.extend((key(70) > key(31)).then(|| (bracket(key(70), key(72)), 2)));
+    let parts = Cells::Linear(Linear::try_new(&parts, width).unwrap());
+    let count = |cells: &Cells, within: &Brackets, keep: &[u32]| Request::Count {
+        cells: cells.clone(),
+        within: within.clone(),
+        keep: keep
+            .iter()
+            .copied()
+            .filter(|cell| (*cell as usize) < cells.len())
+            .collect(),
+    };
+    let extract = |brackets: &Brackets| Request::Extract {
+        brackets: brackets.clone(),
+    };
+    let coarse = Cells::Table(table(1000));
+    let most = |cells: &Cells| (0..cells.len() as u32).step_by(7).collect::<Vec<_>>();
+    let mut requests = vec![
+        extract(&narrow),
+        extract(&all),
+        count(&coarse, &all, &[0, 3, 500, 900]),
+        // Whole cells of the last count, and parts of them.
+        extract(&narrow),
+        count(&coarse, &narrow, &[2, 100]),
+        count(
+            &Cells::Table(table(16_000).with_heavy(heavy).unwrap()),
+            &all,
+            &[1, 17],
+        ),
+        // More than a block has counters for.
+        count(&Cells::Table(table(60_000)), &all, &[]),
+        count(&few, &all, &[1, 2]),
+        count(&few, &narrow, &[1]),
+        count(&edges(0..100), &narrow, &[12, 13]),
+        count(&edges(0..3000), &all, &most(&edges(0..3000))),
+        count(&whole, &all, &[]),
+        extract(&Brackets::try_new(vec![ends]).unwrap()),
+        count(&parts, &all, &[0, 40]),
+        extract(&Brackets::try_new(vec![bracket(key(30), key(31))]).unwrap()),
+        count(&whole, &narrow, &[5]),
+        extract(&Brackets::try_new(Vec::new()).unwrap()),
+        count(&Cells::Edges(Edges::try_new(Vec::new()).unwrap()), &all, &[0]),
+    ];
+    // Cells of the first count, one by one.
+    if let Some(range) = coarse.cell(key(40)).and_then(|cell| coarse.range(cell, width)) {
+        requests.insert(3, extract(&Brackets::try_new(vec![range]).unwrap()));
+    }
+    requests
+}
+
+/// Requests whose replies depend on the order of the keys: the CPU's lane alone answers alike.
+fn ordered_requests(sorted: &[KeyBits], width: Width) -> Vec<Request> {
+    let n = sorted.len() as u64;
+    let key = |share: usize| sorted[(sorted.len() - 1) * share / 100];
+    let all = Brackets::all(width);
+    let part = Bracket {
+        first: key(20),
+        last: key(45),
+    };
+    let inside = sorted.iter().filter(|key| part.contains(**key)).count() as u64;
+    let narrow = Brackets::try_new(vec![part]).unwrap();
+    let sample = |size, population, within: &Brackets, extremes| Request::Sample {
+        size,
+        population,
+        seed: 7 << 32,
+        within: within.clone(),
+        extremes,
+    };
+    let eps = |accuracy| Request::Sketch {
+        eps: Epsilon::try_new(accuracy).unwrap(),
+    };
+    vec![
+        sample(1000, n, &all, true),
+        sample(5000, 3 * n, &all, false),
+        sample(u64::from(u32::MAX), n, &all, false),
+        sample(300, inside, &narrow, true),
+        sample(50, inside, &narrow, false),
+        sample(
+            300,
+            inside,
+            &Brackets::try_new(vec![Bracket {
+                first: key(30),
+                last: key(40),
+            }])
+            .unwrap(),
+            true,
+        ),
+        eps(100.0),
+        eps(3000.0),
+        eps(4.0),
+    ]
+}
+
+fn in_order(mut reply: Reply) -> Reply {
+    if let Reply::Counts { kept, .. } | Reply::Extracted(kept) = &mut reply {
+        kept.iter_mut().for_each(KeyVec::sort);
+    }
+    reply
+}
+
+fn same_replies(values: &[ArrayRef], backend: &CudaBackend, what: &str) {
+    let whole =
+        datafusion::arrow::compute::concat(&values.iter().map(AsRef::as_ref).collect::<Vec<_>>()).unwrap();
+    let (spec, sorted) = sorted_keys(&whole);
+    let [mut on_card, mut fast, mut naive] = [
+        lane(backend, &spec, values),
+        lane(&CpuBackend::default(), &spec, values),
+        lane(&NaiveBackend, &spec, values),
+    ];
+    assert_eq!(on_card.len(), sorted.len() as u64, "{what}");
+    let width = spec.width();
+    let answer = |lane: &mut Box<dyn Lane>, request: &Request| {
+        let reply = lane.answer(request, &Stop::default());
+        in_order(reply.unwrap_or_else(|error| panic!("{what}, {}: {error}", request.name())))
+    };
+    if sorted.is_empty() {
+        let all = Brackets::all(width);
+        let request = Request::Extract {
+            brackets: all.clone(),
+        };
+        assert_eq!(
+            answer(&mut on_card, &request),
+            answer(&mut naive, &request),
+            "{what}"
+        );
+        for request in ordered_requests(&[0], width) {
+            assert_eq!(
+                answer(&mut on_card, &request),
+                answer(&mut fast, &request),
+                "{what} {request:?}"
+            );
+        }
+        return;
+    }
+    for (number, request) in requests(&sorted, width).iter().enumerate() {
+        let found = answer(&mut on_card, request);
+        assert!(
+            found == answer(&mut naive, request),
+            "{what}, request {number}: {}",
+            request.name()
+        );
+    }
+    for (number, request) in ordered_requests(&sorted, width).iter().enumerate() {
+        let found = answer(&mut on_card, request);
+        assert!(
+            found == answer(&mut fast, request),
+            "{what}, ordered request {number}: {}",
+            request.name()
+        );
+    }
+}
+
+fn batches(values: &ArrayRef, rows: usize) -> Vec<ArrayRef> {
+    let starts = (0..values.len()).step_by(rows);
+    let mut batches: Vec<_> = starts
+        .map(|at| values.slice(at, rows.min(values.len() - at)))
+        .collect();
+    batches.push(values.slice(0, 0));
+    batches
+}
+
+fn every_request(patterns: &[Pattern]) {
+    let Some(card) = card() else { return };
+    let backend = CudaBackend::new(card, None);
+    for pattern in patterns {
+        for (len, nulls) in [(0, false), (1, false), (40, true), (9001, false), (70_003, true)] {
+            let all = columns(*pattern, len, 3);
+            for (name, values) in if nulls { with_nulls(all) } else { all } {
+                let what = format!("{name}, {pattern:?}, {len} rows");
+                same_replies(&batches(&values, 4000), &backend, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_request_first_patterns() {
+    every_request(&patterns::ALL[..4]);
+}
+
+#[test]
+fn every_request_second_patterns() {
+    every_request(&patterns::ALL[4..8]);
+}
+
+#[test]
+fn every_request_last_patterns() {
+    every_request(&patterns::ALL[8..]);
+}
+
+/// Values that take several tiles and chunks, in several appends between requests.
+#[test]
+fn long_lanes() {
+    let Some(card) = card() else { return };
+    let backend = CudaBackend::new(card, None);
+    for pattern in [Pattern::Random, Pattern::Clusters, Pattern::Sorted] {
+        for (name, values) in columns(pattern, 1_500_007, 9) {
+            if ["f32", "i64", "u16", "dec"].contains(&name) {
+                same_replies(
+                    &batches(&values, 400_000),
+                    &backend,
+                    &format!("{name}, {pattern:?}"),
+                );
+            }
+        }
+    }
+    let values: ArrayRef = Arc::new(Int64Array::from_iter_values(0..300_000));
+    let spec = KeySpec::try_new(values.data_type()).unwrap();
+    let mut lane = lane(&backend, &spec, &[values.slice(0, 100_000)]);
+    for end in [100_000, 200_000, 300_000] {
+        let all = Request::Extract {
+            brackets: Brackets::all(Width::W64),
+        };
+        let Reply::Extracted(lists) = in_order(lane.answer(&all, &Stop::default()).unwrap()) else {
+            panic!()
+        };
+        assert_eq!((lists[0].len(), lane.len()), (end, end as u64));
+        let last = spec.to_array(&[lists[0].get(end - 1)]).unwrap();
+        assert_eq!(
+            last.as_ref(),
+            &Int64Array::from(vec![end as i64 - 1]) as &dyn Array
+        );
+        if end < 300_000 {
+            lane.append(&values.slice(end, 100_000), None).unwrap();
+        }
+    }
+}
+
+#[test]
+fn filtered_rows_are_skipped_and_stopped_lanes_end() {
+    let Some(card) = card() else { return };
+    let backend = CudaBackend::new(card, None);
+    skips_nulls_and_filtered_rows(&backend);
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(10_000, 11)));
+    let spec = KeySpec::try_new(values.data_type()).unwrap();
+    ends_when_stopped(lane(&backend, &spec, &[values]), spec.width());
+    let mut lane = lane(&backend, &spec, &[]);
+    let floats: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
+    assert!(
+        lane.append(&floats, None)
+            .unwrap_err()
+            .to_string()
+            .contains("got values of Float64")
+    );
+}
+
+/// Shared memory as other cards have it.
+#[test]
+fn less_shared_memory() {
+    if card().is_none() {
+        return;
+    }
+    for bytes in [64 << 10, 99 << 10, 163 << 10] {
+        let backend = CudaBackend::new(Arc::new(Card::open(0, Some(bytes)).unwrap()), None);
+        for pattern in [Pattern::Random, Pattern::Zipf] {
+            for (name, values) in columns(pattern, 50_021, 4) {
+                if ["f32", "i64", "u8", "dec"].contains(&name) {
+                    let what = format!("{name}, {pattern:?}, {bytes} bytes of shared memory");
+                    same_replies(&batches(&values, 9000), &backend, &what);
+                }
+            }
+        }
+    }
+}
+
+/// Every strategy over lanes on two cards, one of which has most values, and over one.
+#[test]
+fn every_strategy_over_lanes() {
+    let Some(cards) = two_cards() else { return };
+    for pattern in patterns::ALL {
+        for (name, values) in columns(pattern, 60_013, 6) {
+            if !["f64", "i32", "dec"].contains(&name) {
+                continue;
+            }
+            let (spec, sorted) = sorted_keys(&values);
+            let ranks = ranks_of(sorted.len() as u64, 12);
+            let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
+            for strategy in strategies() {
+                for shares in [vec![60_013], vec![50_000, 10_013], vec![1, 60_012]] {
+                    let mut from = 0;
+                    let lanes = shares.iter().zip(&cards).map(|(share, card)| {
+                        let own = values.slice(from, *share);
+                        from += share;
+                        lane(&CudaBackend::new(Arc::clone(card), None), &spec, &[own])
+                    });
+                    let lanes: Vec<_> = lanes.collect();
+                    let mut shards = LocalShards::blocking(spec.width(), lanes, 2, Stop::default());
+                    let solution = run(&mut shards, strategy.as_ref(), &ranks);
+                    let found: Vec<KeyBits> =
+                        ranks.iter().map(|rank| solution.key_at(*rank).unwrap()).collect();
+                    assert_eq!(
+                        found,
+                        expected,
+                        "{} on {shares:?} of {name}, {pattern:?}",
+                        strategy.label()
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The answers of the card and of the CPU, which must be one: every bit; and how the card came to them.
+async fn same(ctx: &SessionContext, sql: &str, shown: &str, what: &str) {
+    let ask = async |device| {
+        set(ctx, "device", device).await;
+        let plan = physical_plan(ctx, sql).await;
+        assert_eq!(plan.contains(shown), device == "cuda", "{what}: {plan}");
+        let answer = query(ctx, sql).await;
+        let answer = answer.unwrap_or_else(|error| panic!("{what}: {error}"));
+        concat_batches(&answer[0].schema(), &answer).unwrap()
+    };
+    let (on_card, on_cpu): (RecordBatch, RecordBatch) = (ask("cuda").await, ask("cpu").await);
+    same_bits(&on_card, &on_cpu, what);
+}
+
+fn calls(rows: &RecordBatch) -> String {
+    let names = rows
+        .schema_ref()
+        .fields()
+        .iter()
+        .map(|field| field.name().clone());
+    let calls = names.map(|x| {
+        format!("exact_quantiles({x}, [0.5, 0, 1, 0.25, 0.001, 0.9]), exact_quantiles({x}, 0.7, 'lower')")
+    });
+    format!("SELECT {} FROM t", calls.collect::<Vec<_>>().join(", "))
+}
+
+async fn every_strategy_from_sql(patterns: &[Pattern]) {
+    if card().is_none() {
+        return;
+    }
+    for pattern in patterns {
+        for (len, nulls) in [(0, false), (33, true), (60_001, false), (100_003, true)] {
+            let all = columns(*pattern, len, len as u64 + 1);
+            let rows = batch(if nulls { with_nulls(all) } else { all });
+            for strategy in StrategyName::ALL {
+                let ctx = session(4);
+                set(&ctx, "strategy", &strategy.to_string()).await;
+                let what = format!("{strategy}, {pattern:?}, {len} rows");
+                register(&ctx, "t", &rows, 4, 5000);
+                let shown = format!("QuantilesExec: strategy={strategy}, device=cuda:0, on_card=[");
+                same(&ctx, &calls(&rows), &shown, &what).await;
+                if [StrategyName::Dibms, StrategyName::GkSelect].contains(&strategy) {
+                    pinned(&ctx, &rows, 4).await;
+                    let sql = calls(&rows);
+                    same(&ctx, &sql, &format!("strategy={strategy}, calls="), &what).await;
+                    same(
+                        &ctx,
+                        &format!("{sql} WHERE i16 > 5"),
+                        "PinnedQuantilesExec: ",
+                        &what,
+                    )
+                    .await;
+                    unpin_table(&ctx, "t").unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_strategy_from_sql_first_patterns() {
+    every_strategy_from_sql(&patterns::ALL[..4]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_strategy_from_sql_second_patterns() {
+    every_strategy_from_sql(&patterns::ALL[4..8]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_strategy_from_sql_last_patterns() {
+    every_strategy_from_sql(&patterns::ALL[8..]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ran_is_shown() {
+    if card().is_none() {
+        return;
+    }
+    let ctx = session(3);
+    register(&ctx, "t", &batch(columns(Pattern::Random, 200_000, 4)), 4, 8192);
+    set(&ctx, "device", "cuda").await;
+    let sql = "EXPLAIN ANALYZE SELECT exact_quantiles(f64, [0.1, 0.5, 0.9]) FROM t";
+    for (strategy, metrics) in [
+        (
+            "dibms",
+            vec![
+                "strategy_dibms=1",
+                "rounds=",
+                "candidates_after_round_2=",
+                "sample_time=",
+            ],
+        ),
+        (
+            "gk_select",
+            vec!["strategy_gk_select=1", "rounds=2", "sketch_time="],
+        ),
+        (
+            "distributed_bms",
+            vec!["strategy_distributed_bms=1", "rounds=3", "extract_time="],
+        ),
+    ] {
+        set(&ctx, "strategy", strategy).await;
+        let analyzed = rows_joined(&ctx, sql).await;
+        let shown = format!("QuantilesExec: strategy={strategy}, device=cuda:0, on_card=[f64@");
+        for expected in
+            metrics
+                .into_iter()
+                .chain([shown.as_str(), "kernels=", "bytes_to_card=1.6", "card_time="])
+        {
+            assert!(analyzed.contains(expected), "{expected} in {analyzed}");
+        }
+    }
+    pin_table(&ctx, "t", &["f64"]).await.unwrap();
+    let analyzed = rows_joined(&ctx, sql).await;
+    for expected in [
+        "PinnedQuantilesExec: device=cuda:0",
+        "strategy=distributed_bms, calls=",
+        "strategy_distributed_bms=1",
+        "rounds=3",
+    ] {
+        assert!(analyzed.contains(expected), "{expected} in {analyzed}");
+    }
+}
+
+/// Tables spread over two cards.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_cards_of_one_host() {
+    let Some(cards) = two_cards() else { return };
+    for pattern in patterns::ALL {
+        for (len, nulls) in [
+            (0, false),
+            (1, false),
+            (1000, true),
+            (120_011, true),
+            (120_011, false),
+        ] {
+            let all = columns(pattern, len, 8);
+            let rows = batch(if nulls { with_nulls(all) } else { all });
+            let ctx = session(4);
+            use_cards(&ctx, cards.clone());
+            register(&ctx, "t", &rows, 5, 7000);
+            let what = format!("{pattern:?}, {len} rows, nulls: {nulls}");
+            same(&ctx, &calls(&rows), "device=cuda:0+cuda:0, on_card=[", &what).await;
+            set(&ctx, "device", "cuda").await;
+            pinned(&ctx, &rows, 5).await;
+            let shown = "+cuda:0 (";
+            let sql = calls(&rows);
+            same(&ctx, &sql, shown, &what).await;
+            same(&ctx, &format!("{sql} WHERE i64 > 0 OR b"), shown, &what).await;
+            let all = percentiles();
+            let filtered = format!(
+                "SELECT exact_quantiles(f32, {all}), exact_quantiles(f64, 0.5) FILTER (WHERE i8 < 3) FROM t"
+            );
+            same(&ctx, &filtered, shown, &what).await;
+            if len == 120_011 {
+                for strategy in ["dibms", "gk_select", "distributed_bms"] {
+                    set(&ctx, "strategy", strategy).await;
+                    same(&ctx, &filtered, shown, &what).await;
+                }
+                set(&ctx, "strategy", "auto").await;
+            }
+            unpin_table(&ctx, "t").unwrap();
+        }
+    }
+}
+
+/// What is said of a table on two cards, and what does not run there.
+#[tokio::test(flavor = "multi_thread")]
+async fn spread_tables() {
+    let Some(cards) = two_cards() else { return };
+    let ctx = session(4);
+    use_cards(&ctx, cards.clone());
+    register(&ctx, "t", &batch(columns(Pattern::Random, 100_000, 4)), 4, 5000);
+    set(&ctx, "device", "cuda").await;
+    pinned::sql(&ctx, "PIN TABLE t (f64, i32)").await.unwrap();
+    let held: Vec<u64> = cards.iter().map(|card| card.held_bytes()).collect();
+    assert!(held.iter().all(|held| *held >= 50_000 * 12), "{held:?}");
+    let shown = pinned::sql(&ctx, "SHOW PINNED")
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap();
+    let shown = texts(&shown).join("");
+    assert!(
+        shown.contains("f64, i32 | 100000 | 1200000 | cuda:0+cuda:0 | "),
+        "{shown}"
+    );
+    let analyzed = rows_joined(
+        &ctx,
+        "EXPLAIN ANALYZE SELECT exact_quantiles(f64, [0.1, 0.5]) FROM t",
+    )
+    .await;
+    for expected in ["strategy_sample_select__counts=1", "rounds=", "bytes_from_card="] {
+        assert!(analyzed.contains(expected), "{expected} in {analyzed}");
+    }
+    for sql in [
+        "SELECT i32, exact_quantiles(f64, 0.5) FROM t GROUP BY i32",
+        "SELECT topk_by(i32, f64, 3) FROM t",
+        "SELECT f64 FROM t ORDER BY f64 DESC LIMIT 3",
+    ] {
+        assert!(!physical_plan(&ctx, sql).await.contains("Pinned"), "{sql}");
+    }
+    // One of the two.
+    set(&ctx, "device", "cuda:1").await;
+    pinned::sql(&ctx, "PIN TABLE t (f64, i32)").await.unwrap();
+    let plan = physical_plan(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;
+    assert!(plan.starts_with("PinnedQuantilesExec: device=cuda:0 ("), "{plan}");
+    set(&ctx, "device", "cuda:0").await;
+    let plan = physical_plan(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;
+    assert!(!plan.contains("Pinned"), "{plan}");
+    set(&ctx, "device", "cuda:2").await;
+    let refused = pinned::sql(&ctx, "PIN TABLE t (f64)")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("no such card"), "{refused}");
+    unpin_table(&ctx, "t").unwrap();
+    assert!(cards.iter().all(|card| card.held_bytes() == 0));
+}
+
+/// What is sent back grows with the ranks, not with the values.
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_between_cards() {
+    let Some(cards) = two_cards() else { return };
+    let ctx = session(4);
+    use_cards(&ctx, cards);
+    set(&ctx, "device", "cuda").await;
+    let mut sent = Vec::new();
+    for rows in [1_000_000, 4_000_000] {
+        let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(rows, 3)));
+        ctx.deregister_table("t").unwrap();
+        register(&ctx, "t", &batch(vec![("x", values)]), 4, 100_000);
+        pin_table(&ctx, "t", &["x"]).await.unwrap();
+        let sql = "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]) FROM t";
+        let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+        datafusion::physical_plan::collect(Arc::clone(&plan), ctx.task_ctx())
+            .await
+            .unwrap();
+        let metrics = plan.metrics().unwrap();
+        sent.push(metrics.sum_by_name("bytes_from_card").unwrap().as_usize());
+    }
+    assert!(sent[1] < 2 * sent[0] && sent[1] < 2_000_000, "{sent:?}");
+}
+
+fn small_pool(bytes: usize) -> Arc<dyn MemoryPool> {
+    Arc::new(GreedyMemoryPool::new(bytes))
+}
+
+/// Device memory that ends: said, or gone without where that is possible.
+#[test]
+fn limits_of_device_memory() {
+    if card().is_none() {
+        return;
+    }
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(1_000_000, 3)));
+    let (spec, sorted) = sorted_keys(&values);
+    let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+    let open = |limit| {
+        let card = Arc::new(Card::open(0, None).unwrap());
+        CudaBackend::new(card, Some(limit))
+            .open(&spec, MemoryConsumer::new("test").register(&pool))
+            .unwrap()
+    };
+    let all = Request::Extract {
+        brackets: Brackets::all(Width::W64),
+    };
+    let mut lane = open(1 << 20);
+    lane.append(&values, None).unwrap();
+    let error = lane.answer(&all, &Stop::default()).unwrap_err();
+    assert!(
+        matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("quantiles.cuda_memory_limit"),
+        "{error}"
+    );
+    // Twice the values while they are put together; then there is no room for all of them again beside a workspace.
+    let mut lane = open((16 << 20) + (1 << 20));
+    lane.append(&values, None).unwrap();
+    let answer =
+        |lane: &mut Box<dyn Lane>, request: &Request| lane.answer(request, &Stop::default()).unwrap();
+    let count = Request::Count {
+        cells: Cells::Table(CellTable::from_sample(&key_vec(&sorted, Width::W64), 5000).unwrap()),
+        within: Brackets::all(Width::W64),
+        keep: vec![100],
+    };
+    let Reply::Counts { counts, kept } = answer(&mut lane, &count) else {
+        panic!()
+    };
+    assert_eq!((counts.iter().sum::<u64>(), kept.len()), (1_000_000, 1));
+    let strategies = strategies();
+    let ranks = ranks_of(1_000_000, 9);
+    for strategy in &strategies[6..9] {
+        let mut lane = open((16 << 20) + (1 << 20));
+        lane.append(&values, None).unwrap();
+        let mut shards = LocalShards::blocking(Width::W64, vec![lane], 1, Stop::default());
+        let solution = run(&mut shards, strategy.as_ref(), &ranks);
+        for rank in &ranks {
+            assert_eq!(
+                solution.key_at(*rank).unwrap(),
+                sorted[*rank as usize - 1],
+                "{}",
+                strategy.label()
+            );
+        }
+    }
+    // No memory of the host for the keys: counts, but no lists.
+    let pool = small_pool(100_000);
+    let card = Arc::new(Card::open(0, None).unwrap());
+    let mut lane = CudaBackend::new(card, None)
+        .open(&spec, MemoryConsumer::new("test").register(&pool))
+        .unwrap();
+    lane.append(&values, None).unwrap();
+    assert_eq!(answer(&mut lane, &all), Reply::Extracted(Vec::new()));
+    drop(lane);
+    assert_eq!(pool.reserved(), 0);
+}
+
+/// The rounds of executors: their cards', and the CPU's where cards fail.
+#[tokio::test(flavor = "multi_thread")]
+async fn staged_rounds() {
+    let Some(cards) = two_cards() else { return };
+    let rows = batch(with_nulls(columns(Pattern::Clusters, 90_001, 4)));
+    let plain = session(4);
+    register(&plain, "t", &rows, 4, 3000);
+    let sql = calls(&rows);
+    let expected = row(&plain, &sql).await;
+    for falls_back in [false, true] {
+        let ctx = staged_session(4);
+        RoundDevice::on(cards.clone(), falls_back).give(ctx.state_ref().write().config_mut());
+        register(&ctx, "t", &rows, 4, 3000);
+        for strategy in StrategyName::ALL {
+            set(&ctx, "strategy", &strategy.to_string()).await;
+            // Whatever a client says of its own.
+            set(&ctx, "device", "cpu").await;
+            assert_eq!(row(&ctx, &sql).await, expected, "{strategy}");
+            let analyzed = rows_joined(&ctx, "EXPLAIN ANALYZE SELECT exact_quantiles(f64, 0.5) FROM t").await;
+            for shown in ["kernels=", "card_time=", "cuda_fallback=0"] {
+                assert!(analyzed.contains(shown), "{shown} in {analyzed}");
+            }
+        }
+        // Too little for one partition's values.
+        set(&ctx, "cuda_memory_limit", "100k").await;
+        match falls_back {
+            true => {
+                assert_eq!(row(&ctx, &sql).await, expected);
+                let analyzed =
+                    rows_joined(&ctx, "EXPLAIN ANALYZE SELECT exact_quantiles(f64, 0.5) FROM t").await;
+                assert!(analyzed.contains("cuda_fallback=4"), "{analyzed}");
+            }
+            false => {
+                let refused = error(&ctx, &sql).await;
+                assert!(refused.contains("quantiles.cuda_memory_limit"), "{refused}");
+            }
+        }
+    }
+}
+
+/// Faults, in a process of their own: failpoints belong to the whole process.
+#[test]
+fn faults() {
+    if card().is_none() {
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "cuda_lanes::faults_in_a_process",
+            "--ignored",
+            "--nocapture",
+        ])
+        .output()
+        .unwrap();
+    let output =
+        String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && output.contains("1 passed"), "{output}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by the test `faults`"]
+async fn faults_in_a_process() {
+    let Some(cards) = two_cards() else {
+        panic!("no card")
+    };
+    let sql = "SELECT exact_quantiles(i64, 0.5), exact_quantiles(f32, [0.1, 0.9]) FROM t";
+    let rows = batch(columns(Pattern::Random, 50_000, 4));
+    let plain = session(4);
+    register(&plain, "t", &rows, 4, 3000);
+    let expected = row(&plain, sql).await;
+    // Pinned on two cards: the table itself, by the CPU, where the session leaves it to us.
+    let ctx = session(4);
+    use_cards(&ctx, cards.clone());
+    register(&ctx, "t", &rows, 4, 3000);
+    set(&ctx, "device", "cuda").await;
+    pin_table(&ctx, "t", &["i64", "f32"]).await.unwrap();
+    for phase in ["cuda_compile", "cuda_round"] {
+        fail::cfg(format!("quantiles::{phase}"), "return(broken)").unwrap();
+        set(&ctx, "device", "cuda").await;
+        let failed = error(&ctx, sql).await;
+        assert!(failed.contains("broken"), "{phase}: {failed}");
+        set(&ctx, "device", "auto").await;
+        assert_eq!(row(&ctx, sql).await, expected, "{phase}");
+        let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+        assert!(analyzed.contains("cuda_fallback=1"), "{phase}: {analyzed}");
+        fail::remove(format!("quantiles::{phase}"));
+    }
+    assert_eq!(row(&ctx, sql).await, expected);
+    // Rounds of an executor, before a card holds anything.
+    for falls_back in [false, true] {
+        for phase in ["cuda_compile", "cuda_append"] {
+            let cards = vec![Arc::new(Card::open(0, None).unwrap())];
+            let staged = staged_session(4);
+            RoundDevice::on(cards, falls_back).give(staged.state_ref().write().config_mut());
+            register(&staged, "t", &rows, 4, 3000);
+            fail::cfg(format!("quantiles::{phase}"), "return(broken)").unwrap();
+            match falls_back {
+                true => {
+                    assert_eq!(row(&staged, sql).await, expected, "{phase}");
+                    let analyzed = rows_joined(&staged, &format!("EXPLAIN ANALYZE {sql}")).await;
+                    assert!(analyzed.contains("cuda_fallback=4"), "{phase}: {analyzed}");
+                }
+                false => assert!(error(&staged, sql).await.contains("broken"), "{phase}"),
+            }
+            fail::remove(format!("quantiles::{phase}"));
+        }
+    }
+}
+
+/// What an executor is started with.
+#[test]
+fn devices_of_executors() {
+    use datafusion_quantiles::config::DeviceChoice;
+    RoundDevice::try_new(DeviceChoice::Cpu).unwrap();
+    RoundDevice::try_new(DeviceChoice::Auto).unwrap();
+    let error = RoundDevice::try_new(DeviceChoice::Cuda(Some(1000)))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("there is no card cuda:1000") || error.contains("no NVIDIA driver"),
+        "{error}"
+    );
+    if card().is_some() {
+        RoundDevice::try_new(DeviceChoice::Cuda(None)).unwrap();
+    }
+}
