@@ -82,6 +82,17 @@ impl Resident {
         (!data_type.is_floating()).then_some(column)
     }
 
+    /// The columns that rows are grouped by, and which rows make groups; `None`: the card cannot decide that.
+    pub(super) fn grouped(
+        &self,
+        groups: &[Expr],
+        input: &LogicalPlan,
+    ) -> Option<(Vec<usize>, Option<Predicate>)> {
+        let groups = groups.iter().map(|expr| self.group_column(expr, input));
+        let groups = groups.collect::<Option<Vec<_>>>()?;
+        Some((groups, self.filter(None, input).map(conjunction)?))
+    }
+
     /// What is asked of rows: all filters, and `own` over `input`; `None`: the card cannot decide that.
     pub(super) fn filter(&self, own: Option<&Expr>, input: &LogicalPlan) -> Option<Vec<Predicate>> {
         let mut all: Vec<_> = self.filters.iter().map(|(_, filter)| filter.clone()).collect();
@@ -136,11 +147,8 @@ pub(super) async fn quantiles_on_card(
         let work = Arc::new(PinnedQuantiles::new(calls));
         return Ok(Some(resident.exec(work, schema)));
     }
-    let groups = node.group_expr().iter();
-    let groups = groups.map(|expr| resident.group_column(expr, node.input()));
-    let groups = groups.collect::<Option<Vec<_>>>();
-    let filter = resident.filter(None, node.input()).map(conjunction);
-    Ok(groups.zip(filter).map(|(groups, filter)| {
+    let grouped = resident.grouped(node.group_expr(), node.input());
+    Ok(grouped.map(|(groups, filter)| {
         let work = Arc::new(PinnedGroups::new(groups, filter, calls));
         resident.exec(work, schema)
     }))

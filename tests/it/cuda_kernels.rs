@@ -114,8 +114,12 @@ fn every_kernel_compiles_for_the_h200() {
     for words in [Words::ALL[10], Words::ALL[14]] {
         all.push((simple(KernelFile::Sort, words), architecture));
     }
+    for words in [Words::ALL[6], Words::ALL[10]] {
+        all.push((simple(KernelFile::GroupTop, words), architecture));
+    }
     for (words, masked) in Words::ALL
         .into_iter()
+        .chain(Words::TURNED)
         .flat_map(|words| [(words, false), (words, true)])
     {
         let program = Program {
@@ -163,6 +167,7 @@ fn selections_compile_for_other_cards() {
                 (nearest(), *architecture),
                 (simple(KernelFile::Sort, Words::ALL[14]), *architecture),
                 (simple(KernelFile::Group, Words::ALL[8]), *architecture),
+                (simple(KernelFile::GroupTop, Words::ALL[6]), *architecture),
             ]
         })
         .collect();

@@ -1,10 +1,13 @@
 //! Exact quantiles of pinned columns in groups: for each column its rows become records, which are put in order by group.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use datafusion::arrow::array::{Array, ArrayRef};
+use datafusion::arrow::compute::concat;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::{Result, internal_datafusion_err, resources_datafusion_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_datafusion_err};
 
 use super::quantiles::sourced_columns;
 use super::{OnCard, PinnedSource, PinnedWork, distinct};
@@ -12,14 +15,15 @@ use crate::exec::aggregate::{Aggregates, QuantilesCall};
 use crate::exec::grouped::{Answers, answered_groups};
 use crate::exec::quantiles::comma_separated;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
-use crate::kernel::cuda::{Groups, Predicate, Segments};
-use crate::key::KeyBits;
+use crate::kernel::cuda::{Groups, PickedKeys, Predicate, Segments};
+use crate::key::KeySpec;
 use crate::pinned::PinnedTable;
+use crate::select::Ask;
 
 /// Bytes of host memory for a key that is wanted: its place, itself, its part in the answer.
 const KEY_BYTES: usize = 96;
 /// Bytes for a group.
-const GROUP_BYTES: usize = 96;
+pub(super) const GROUP_BYTES: usize = 96;
 
 /// Calls over pinned columns by group, one output column for each after the group columns.
 #[derive(Debug)]
@@ -33,11 +37,17 @@ pub(crate) struct PinnedGroups {
     sources: Vec<PinnedSource>,
 }
 
+/// Groups that are worked on together, by a thread.
+const LEAST_PART: usize = 1 << 14;
+
 /// A column's groups, and their wanted keys, one group after the other.
 struct Selected {
     segments: Segments,
-    keys: Vec<KeyBits>,
-    plans: Plans,
+    keys: PickedKeys,
+    /// Groups that are worked on together, and where their keys begin.
+    parts: Vec<(Range<usize>, usize)>,
+    asks: Arc<[Ask]>,
+    spec: KeySpec,
 }
 
 impl PinnedGroups {
@@ -59,74 +69,149 @@ impl PinnedGroups {
         let source = &self.sources[column];
         let values = on.column(source.column);
         let mask = on.kept(source.filter.as_ref(), values)?;
-        let words = values.words(&self.aggregates.columns[column].spec);
+        let spec = self.aggregates.columns[column].spec.clone();
         let asks = self.aggregates.calls_of(column);
-        let asks = asks.map(|call| call.selected().ask().clone());
-        let mut plans = Plans::new(asks.collect());
-        let among = on.among(values, words, mask.as_ref());
+        let asks: Arc<[Ask]> = asks.map(|call| call.selected().ask().clone()).collect();
+        let ranks = asks.iter().map(most_ranks).sum::<usize>();
+        let among = on.among(values, values.words(&spec), mask.as_ref());
         let memory = &on.memory;
+        let mut parts = Vec::new();
         let (segments, keys) = groups.select(&among, &mut on.report, |segments| {
-            let mut places = Vec::new();
-            for (index, start) in segments.starts.iter().enumerate() {
-                let plan = plans.of(segments.length(index));
-                if index == 0 {
-                    let ranks = plan
-                        .ranks
-                        .len()
-                        .max(plans.asks().iter().map(|ask| ask.quantiles.len()).sum());
-                    memory.try_grow(segments.starts.len() * (GROUP_BYTES + ranks * KEY_BYTES))?;
-                }
-                places.extend(plan.ranks.iter().map(|rank| start + rank - 1));
+            let groups = segments.starts.len();
+            memory.try_grow(groups * (GROUP_BYTES + ranks * KEY_BYTES))?;
+            let places = in_parallel(&even_parts(groups), |part| {
+                Ok((part.clone(), places(segments, part.clone(), &asks)))
+            })?;
+            let mut from = 0;
+            for (part, places) in &places {
+                parts.push((part.clone(), from));
+                from += places.len();
             }
-            Ok(places)
+            let places: Vec<_> = places.into_iter().map(|(_, places)| places).collect();
+            Ok(places.concat())
         })?;
         Ok(Selected {
             segments,
             keys,
-            plans,
+            parts,
+            asks,
+            spec,
         })
     }
 
     /// The numbers of all groups, ascending.
     fn codes(&self, selected: &[Selected], groups: &Groups<'_>, on: &mut OnCard<'_>) -> Result<Vec<u64>> {
-        // A column that has a value in every row that makes a group knows them all.
-        let knows_all = |source: &PinnedSource| {
-            source.filter == self.filter && !on.table.columns[source.column].column.has_nulls()
-        };
-        if let Some(column) = self.sources.iter().position(knows_all) {
-            return Ok(selected[column].segments.codes.clone());
-        }
-        let rows = on.column(self.groups[0]);
-        let mask = on.kept(self.filter.as_ref(), rows)?;
-        let codes = groups.present(mask.as_ref().map(|(mask, _)| mask.bits()), &mut on.report)?;
-        on.memory.try_grow(codes.len() * GROUP_BYTES)?;
-        Ok(codes)
+        let known = self.sources.iter().zip(selected);
+        let known = known.map(|(source, selected)| (source, selected.segments.codes.as_slice()));
+        all_codes(groups, self.groups[0], self.filter.as_ref(), known, on)
     }
+}
+
+/// The numbers of all groups that rows of `filter` are in, ascending; `known` are those in which a call found values.
+pub(super) fn all_codes<'a>(
+    groups: &Groups<'_>,
+    group_column: usize,
+    filter: Option<&Predicate>,
+    mut known: impl Iterator<Item = (&'a PinnedSource, &'a [u64])>,
+    on: &mut OnCard<'_>,
+) -> Result<Vec<u64>> {
+    // A column that has a value in every row that makes a group knows them all.
+    let all = known.find(|(source, _)| {
+        source.filter.as_ref() == filter && !on.table.columns[source.column].column.has_nulls()
+    });
+    if let Some((_, codes)) = all {
+        return Ok(codes.to_vec());
+    }
+    let rows = on.column(group_column);
+    let mask = on.kept(filter, rows)?;
+    let codes = groups.present(mask.as_ref().map(|(mask, _)| mask.bits()), &mut on.report)?;
+    on.memory.try_grow(codes.len() * GROUP_BYTES)?;
+    Ok(codes)
+}
+
+/// Ranks that a call asks for in a group, at most.
+fn most_ranks(ask: &Ask) -> usize {
+    ask.quantiles.len() * if ask.method.interpolates() { 2 } else { 1 }
+}
+
+/// Places of the keys that `asks` want of some groups.
+fn places(segments: &Segments, groups: Range<usize>, asks: &Arc<[Ask]>) -> Vec<u64> {
+    let mut plans = Plans::new(Arc::clone(asks));
+    let mut places = Vec::with_capacity(groups.len() * asks.iter().map(most_ranks).sum::<usize>());
+    for group in groups {
+        let plan = plans.of(segments.length(group));
+        places.extend(plan.ranks.iter().map(|rank| segments.starts[group] + rank - 1));
+    }
+    places
+}
+
+/// Parts of `groups` groups, one for each processor, of some thousand groups at least.
+fn even_parts(groups: usize) -> Vec<Range<usize>> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let parts = (groups / LEAST_PART).clamp(1, processors);
+    let end = |part: usize| groups * part / parts;
+    (0..parts).map(|part| end(part)..end(part + 1)).collect()
+}
+
+/// `work` on each part by a thread of its own; the results in their order.
+fn in_parallel<P: Sync, T: Send>(parts: &[P], work: impl Fn(&P) -> Result<T> + Sync) -> Result<Vec<T>> {
+    if let [only] = parts {
+        return Ok(vec![work(only)?]);
+    }
+    std::thread::scope(|scope| {
+        let threads = parts.iter().map(|part| scope.spawn(|| work(part)));
+        let threads: Vec<_> = threads.collect();
+        let results = threads.into_iter().map(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        results.collect()
+    })
 }
 
 impl Selected {
     /// The answers of the groups `codes`, of which some may have no values here.
-    fn answers(mut self, codes: &[u64]) -> Result<GroupAnswers> {
-        let mut answers = GroupAnswers::new(self.plans.calls());
-        let (mut next, mut from) = (0, 0);
-        for code in codes {
-            if self.segments.codes.get(next) != Some(code) {
-                answers.add_empty();
-                continue;
-            }
-            let n = self.segments.length(next);
-            let plan = self.plans.of(n);
-            let keys = self.keys.get(from..from + plan.ranks.len());
-            let keys = keys.ok_or_else(|| internal_datafusion_err!("keys of group {code} are missing"))?;
+    fn answers(&self, codes: &[u64]) -> Result<Answers> {
+        let parts = in_parallel(&self.parts, |(groups, from)| self.part(groups.clone(), *from))?;
+        let calls = (0..self.asks.len()).map(|call| {
+            let parts: Vec<&dyn Array> = parts.iter().map(|part| part[call].as_ref()).collect();
+            Ok(concat(&parts)?)
+        });
+        let calls = calls.collect::<Result<_>>()?;
+        let lengths = of_each(codes, &self.segments.codes, |group| self.segments.length(group))?;
+        Ok(Answers::Values(calls, lengths))
+    }
+
+    /// The answers of each call for some groups, whose keys begin at `from`.
+    fn part(&self, groups: Range<usize>, mut from: usize) -> Result<Vec<ArrayRef>> {
+        let mut plans = Plans::new(Arc::clone(&self.asks));
+        let mut answers = GroupAnswers::new(plans.calls());
+        for group in groups {
+            let n = self.segments.length(group);
+            let plan = plans.of(n);
             let key_at = |rank: u64| {
-                let place = plan.ranks.binary_search(&rank);
-                let place = place.map_err(|_| internal_datafusion_err!("rank {rank} of {n} values"))?;
-                Ok(keys[place])
+                let place = plan.ranks.binary_search(&rank).ok();
+                let key = place.and_then(|place| self.keys.get(from + place));
+                key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {n} values of group {group}"))
             };
             answers.add(n, &plan, &key_at)?;
-            (next, from) = (next + 1, from + keys.len());
+            from += plan.ranks.len();
         }
-        Ok(answers)
+        let calls = self.asks.iter().zip(&answers.found);
+        calls.map(|(ask, found)| ask.values(&self.spec, found)).collect()
+    }
+}
+
+/// What each of the groups `codes` has, by its index among `own`, or nothing; both ascending.
+pub(super) fn of_each<T: Default>(codes: &[u64], own: &[u64], of: impl Fn(usize) -> T) -> Result<Vec<T>> {
+    let mut own = own.iter().enumerate().peekable();
+    let next = |code: &u64| own.next_if(|(_, own)| *own == code);
+    let each = codes.iter().map(next);
+    let each = each.map(|found| found.map_or_else(T::default, |(index, _)| of(index)));
+    let each = each.collect();
+    match own.next() {
+        None => Ok(each),
+        Some((_, code)) => internal_err!("group {code} has rows, and is none"),
     }
 }
 
@@ -152,9 +237,7 @@ impl PinnedWork for PinnedGroups {
         items
             .filter(|items| *items <= i32::MAX as usize)
             .ok_or_else(|| resources_datafusion_err!("the lists of {} groups are too long", codes.len()))?;
-        let answers = selected
-            .into_iter()
-            .map(|selected| selected.answers(&codes).map(Answers::Keys));
+        let answers = selected.iter().map(|selected| selected.answers(&codes));
         let answers = answers.collect::<Result<Vec<_>>>()?;
         answered_groups(&self.aggregates, schema, groups.values(&codes)?, &answers, &[])
     }

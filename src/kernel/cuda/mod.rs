@@ -4,7 +4,7 @@
 //! [`Card::get`] is the gate, and says why there is no card. Kernels are text ([`source`]), compiled for the card at hand and
 //! kept on disk ([`cache`]). A [`DeviceColumn`] holds values, a [`RowMask`] the rows where a [`Predicate`] is true, and a
 //! [`Selection`] finds exact ranks of a column, or of those rows of it, a [`TopSelection`] its greatest or least keys with their
-//! rows, [`Groups`] the ranks of every group, and [`Gather`] fetches values of rows. A [`DeviceMatrix`] holds points, and finds those nearest to another.
+//! rows, [`Groups`] the ranks of every group, a [`GroupTopSelection`] its best rows, and [`Gather`] fetches values of rows. A [`DeviceMatrix`] holds points, and finds those nearest to another.
 
 mod buffer;
 pub mod cache;
@@ -13,6 +13,8 @@ mod device;
 mod filter;
 mod gather;
 mod group;
+mod group_top;
+mod idle;
 mod nearest;
 mod nvrtc;
 mod select;
@@ -28,9 +30,10 @@ pub use device::Card;
 pub use filter::{Predicate, RowMask};
 pub use gather::Gather;
 pub use group::Groups;
+pub use group_top::{GroupTop, GroupTopSelection, TopMethod};
 pub use nearest::{DeviceMatrix, Neighbour, squared_distance};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc};
 pub use select::{Selection, Shape};
 pub use sequence::Report;
-pub use sort::Segments;
+pub use sort::{PickedKeys, Segments};
 pub use top::{Top, TopSelection};
