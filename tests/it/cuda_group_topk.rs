@@ -282,7 +282,7 @@ fn warps_and_sorting_find_the_same_rows() {
                     let (key, value) = (column(key), column(value));
                     for k in [1, 2, 32, 33, 128, 129, 256, 1000, 1024] {
                         for least in [false, true] {
-                            let ask = |method| best(group, &key, &value, k, least, method);
+                            let ask = |method| best(group, &key, &value, k, least, method).0;
                             let (sorted, warps) = (ask(TopMethod::Sort), ask(TopMethod::Warps));
                             let what =
                                 format!("{pattern:?}, {len} rows, nulls: {nulls}, k = {k}, least: {least}");
@@ -309,7 +309,7 @@ pub(crate) fn best(
     k: u64,
     least: bool,
     method: TopMethod,
-) -> GroupTop {
+) -> (GroupTop, Report) {
     let mut report = Report::default();
     let groups = Groups::try_new(&[group], None, true, &mut report).unwrap();
     let keys = Selection {
@@ -333,5 +333,5 @@ pub(crate) fn best(
         .iter()
         .any(|(name, _)| name.starts_with("gt_select"));
     assert_eq!(warps, method == TopMethod::Warps && key.valid() > 0);
-    top
+    (top, report)
 }
