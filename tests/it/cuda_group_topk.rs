@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int32Array, Int64Array};
-use datafusion::arrow::datatypes::Decimal128Type;
+use datafusion::arrow::datatypes::{DataType, Decimal128Type};
 use datafusion_quantiles::kernel::cuda::{
     Card, DeviceColumn, GroupTop, GroupTopSelection, Groups, Report, Selection, TopMethod,
 };
@@ -271,7 +271,7 @@ fn warps_and_sorting_find_the_same_rows() {
                 let groups =
                     Int32Array::from_iter_values(pseudo_random(len, 7).map(|word| (word % 11) as i32));
                 let groups: ArrayRef = Arc::new(groups);
-                let few = DeviceColumn::upload(&card, groups.data_type(), &[groups]).unwrap();
+                let few = DeviceColumn::upload(&card, &DataType::Int32, &[groups]).unwrap();
                 // Records of 64 bits, of 128, and with places.
                 for (group, key, value) in [
                     (&few, "i16", "u16"),

@@ -178,8 +178,9 @@ impl Fallback {
 /// ANALYZE`. Otherwise the failure is the query's error.
 ///
 /// Device memory: up to 0.4 of the largest column to work in, kept for the next query, within `quantiles.cuda_memory_limit`;
-/// with less there, slower. Groups need 16 bytes a row, or 32 where groups and values together span more than 64 bits. Host
-/// memory: about 100 bytes for each row, group and rank that is asked for, reserved in the memory pool.
+/// with less there, slower. Groups need 16 bytes a row, or 32 where groups and values, of best rows groups, keys and values,
+/// together span more than 64 bits. Host memory: about 100 bytes for each row, group and rank that is asked for, reserved in
+/// the memory pool.
 ///
 /// Metrics: `kernels` launched, `bytes_read` by them of columns and bitmaps, `bytes_to_card`, `bytes_from_card`, `card_time`
 /// from the first kernel to the last, `second_reads` and `deepened`, which say how often a sample misled, and under
