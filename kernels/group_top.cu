@@ -8,19 +8,16 @@
 //
 //   gt_records   a record of each row that counts
 //   gt_order     the rows of ordered records
-//   gt_select_K  grid       a warp a chunk: its k best, sorted. K as ws_rows_K
-//   gt_answer    grid       values of the best rows
+//   gt_answer    values of the best rows
+//   gt_select_K  a warp a chunk: its k best, sorted. K as ws_rows_K
 //
-// Compiled for 32 bits where records have 64, for 64 where they have 128: an item of WarpSelect is a record.
+// Compiled for 32 bits where records have 64, for 64 where they have 128: an item of WarpSelect is a record. BATCH is 1, or a K:
+// each gt_select_K is a compilation of its own, as their networks take the compiler long.
 #include "warp_select.cuh"
 
 typedef Item Record;
 
-constexpr u32 WARPS = 4;
 constexpr u32 MOST_PARTS = 12;
-constexpr u32 UNROLL = 4;
-// Set in Chunk::out: the list is one of the answer.
-constexpr u64 LAST = 1ull << 63;
 
 enum How : u32 { DOWN = 1, ABOVE_NULL = 2 };
 
@@ -80,6 +77,11 @@ __device__ __forceinline__ bool bit_of(const u8* bitmap, u64 row) { return !bitm
 
 // The lowest so many bits.
 __device__ __forceinline__ Record low_bits(u32 bits) { return bits >= 8 * sizeof(Record) ? ~Record(0) : (Record(1) << bits) - 1; }
+
+#if BATCH == 1
+// ---------------------------------------------------------------- records
+
+constexpr u32 UNROLL = 4;
 
 template <class T>
 struct Wide {
@@ -217,7 +219,63 @@ extern "C" __global__ void __launch_bounds__(THREADS) gt_order(const __grid_cons
     for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < making.rows; i += threads) making.ordered[i] = u64(making.records[i]) & row;
 }
 
+// ---------------------------------------------------------------- the answer
+
+// The record of best row `i` of all groups.
+__device__ __forceinline__ Record best_record(const Taking& taking, u64 i) {
+    if (!taking.starts) return ~taking.best[i];
+    // The last group whose answer begins at i or before.
+    u64 first = 0, beyond = taking.groups;
+    while (first + 1 < beyond) {
+        const u64 middle = (first + beyond) / 2;
+        if (taking.offsets[middle] <= i)
+            first = middle;
+        else
+            beyond = middle;
+    }
+    return taking.from[taking.starts[first] + (i - taking.offsets[first])];
+}
+
+template <class Word>
+__device__ __forceinline__ void put_value(const Taking& taking, Record code, u64 i) {
+    typedef typename Wide<Word>::Type Key;
+    const Part& value = taking.value;
+    u8* out = taking.out + i * taking.width;
+    bool valid;
+    Word word = 0;
+    if (taking.order) {
+        const u64 row = taking.order[u64(code)];
+        word = ((const Word*)value.values)[row];
+        valid = bit_of(value.validity, row);
+    } else {
+        Key least, range;
+        put(value.least, least);
+        put(value.range, range);
+        valid = code <= Record(range);
+        if (valid) word = word_of_key<Word>(Key(least + Key(code)), value.encoding);
+    }
+    // What lies wider than in Arrow has its bits below.
+    if (taking.width == sizeof(Word))
+        *(Word*)out = word;
+    else
+        *out = u8(word);
+    if (taking.out_valid) taking.out_valid[i] = valid;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) gt_answer(const __grid_constant__ Taking taking) {
+    const u64 threads = u64(gridDim.x) * THREADS, count = taking.offsets[taking.groups];
+    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < count; i += threads) {
+        const Record code = best_record(taking, i) & low_bits(taking.value.bits);
+        WITH_WORD(taking.value.stride, put_value<Word>(taking, code, i))
+    }
+}
+
+#else
 // ---------------------------------------------------------------- selection by warps
+
+constexpr u32 WARPS = 4;
+// Set in Chunk::out: the list is one of the answer.
+constexpr u64 LAST = 1ull << 63;
 
 template <int QUEUE, int THREAD>
 __device__ __forceinline__ void select_chunk(const Taking& taking) {
@@ -279,58 +337,13 @@ __device__ __forceinline__ void select_chunk(const Taking& taking) {
     }
 }
 
+#if BATCH == 32
 extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_32(const __grid_constant__ Taking taking) { select_chunk<1, 2>(taking); }
+#elif BATCH == 128
 extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_128(const __grid_constant__ Taking taking) { select_chunk<4, 3>(taking); }
+#elif BATCH == 256
 extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_256(const __grid_constant__ Taking taking) { select_chunk<8, 4>(taking); }
+#else
 extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_1024(const __grid_constant__ Taking taking) { select_chunk<32, 8>(taking); }
-
-// ---------------------------------------------------------------- the answer
-
-// The record of best row `i` of all groups.
-__device__ __forceinline__ Record best_record(const Taking& taking, u64 i) {
-    if (!taking.starts) return ~taking.best[i];
-    // The last group whose answer begins at i or before.
-    u64 first = 0, beyond = taking.groups;
-    while (first + 1 < beyond) {
-        const u64 middle = (first + beyond) / 2;
-        if (taking.offsets[middle] <= i)
-            first = middle;
-        else
-            beyond = middle;
-    }
-    return taking.from[taking.starts[first] + (i - taking.offsets[first])];
-}
-
-template <class Word>
-__device__ __forceinline__ void put_value(const Taking& taking, Record code, u64 i) {
-    typedef typename Wide<Word>::Type Key;
-    const Part& value = taking.value;
-    u8* out = taking.out + i * taking.width;
-    bool valid;
-    Word word = 0;
-    if (taking.order) {
-        const u64 row = taking.order[u64(code)];
-        word = ((const Word*)value.values)[row];
-        valid = bit_of(value.validity, row);
-    } else {
-        Key least, range;
-        put(value.least, least);
-        put(value.range, range);
-        valid = code <= Record(range);
-        if (valid) word = word_of_key<Word>(Key(least + Key(code)), value.encoding);
-    }
-    // What lies wider than in Arrow has its bits below.
-    if (taking.width == sizeof(Word))
-        *(Word*)out = word;
-    else
-        *out = u8(word);
-    if (taking.out_valid) taking.out_valid[i] = valid;
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS) gt_answer(const __grid_constant__ Taking taking) {
-    const u64 threads = u64(gridDim.x) * THREADS, count = taking.offsets[taking.groups];
-    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < count; i += threads) {
-        const Record code = best_record(taking, i) & low_bits(taking.value.bits);
-        WITH_WORD(taking.value.stride, put_value<Word>(taking, code, i))
-    }
-}
+#endif
+#endif

@@ -162,6 +162,62 @@ async fn long_columns() {
     }
 }
 
+/// `count`, `min` and `max` beside quantiles: of rows, of values, of groups that a filter leaves nothing of.
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_and_ends() {
+    if card().is_none() {
+        return;
+    }
+    for pattern in [Pattern::Random, Pattern::FewDistinct, Pattern::Extremes] {
+        for len in [0, 33, 50_021] {
+            for nulls in [false, true] {
+                let ctx = session(3);
+                let all = columns(pattern, len, 9);
+                pinned(&ctx, &batch(if nulls { with_nulls(all) } else { all }), 3).await;
+                for sql in [
+                    "SELECT i8, count(*), exact_quantiles(f64, 0.5), count(f64), count(f32), count(1) FROM t GROUP BY i8 ORDER BY i8",
+                    "SELECT b, min(i64), exact_quantiles(f32, [0.1, 0.9]), max(i64), max(dec), min(date) FROM t GROUP BY b ORDER BY b",
+                    "SELECT i8, u8, max(ts), exact_quantiles(i16, 0.5), count(*) FILTER (WHERE f64 > 0), min(b) FROM t \
+                     WHERE i64 > 0 GROUP BY i8, u8 ORDER BY i8, u8",
+                    "SELECT u8, count(i16) FILTER (WHERE i32 < 0), exact_quantiles(i16, 0.5) FILTER (WHERE i32 < 0), \
+                     count(*) FILTER (WHERE i32 < 0), max(i16) FILTER (WHERE i32 < 0) FROM t GROUP BY u8 ORDER BY u8",
+                    "SELECT i8, exact_quantiles(f32, 0.5), count(*) FROM t GROUP BY i8 HAVING count(*) > 3 ORDER BY i8",
+                ] {
+                    let what = format!("{sql}, {pattern:?}, {len} rows, nulls: {nulls}");
+                    same_by(&ctx, sql, &what, OPERATOR).await;
+                }
+                unpin_table(&ctx, "t").unwrap();
+            }
+        }
+    }
+}
+
+/// More groups than one thread takes, by every method.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_groups() {
+    if card().is_none() {
+        return;
+    }
+    let len = 500_009;
+    let wanted = ["i16", "f32", "f64"];
+    let mut all: Vec<_> = with_nulls(columns(Pattern::Random, len, 5))
+        .into_iter()
+        .filter(|(name, _)| wanted.contains(name))
+        .collect();
+    let many = pseudo_random(len, 3).map(|word| (word % 100_000) as i32);
+    all.push(("g", Arc::new(Int32Array::from_iter_values(many)) as ArrayRef));
+    let ctx = session(2);
+    pinned(&ctx, &batch(all), 4).await;
+    for sql in [
+        "SELECT g, exact_quantiles(f32, [0.01, 0.5, 0.99]), exact_quantiles(f64, 0.5, 'linear'), count(*), min(i16) FROM t \
+         GROUP BY g ORDER BY g",
+        "SELECT g, exact_quantiles(f64, [0.1, 0.3], 'midpoint'), exact_quantiles(f64, 0.9), exact_quantiles(i16, 0.5, 'linear') \
+         FILTER (WHERE f32 > 0) FROM t GROUP BY g ORDER BY g",
+    ] {
+        same_by(&ctx, sql, sql, OPERATOR).await;
+    }
+}
+
 /// Numbers of groups beyond 64 bits, records beyond 128: an error that says so, or the CPU.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit() {
@@ -234,7 +290,10 @@ async fn explain_says_what_ran() {
     for sql in [
         "SELECT f32, exact_quantiles(i8, 0.5) FROM t GROUP BY f32",
         "SELECT i8 + 1, exact_quantiles(i8, 0.5) FROM t GROUP BY i8 + 1",
-        "SELECT i8, exact_quantiles(f32, 0.5), count(*) FROM t GROUP BY i8",
+        "SELECT i8, exact_quantiles(f32, 0.5), sum(i16) FROM t GROUP BY i8",
+        "SELECT i8, exact_quantiles(f32, 0.5), min(f64) FROM t GROUP BY i8",
+        "SELECT i8, exact_quantiles(f32, 0.5), count(DISTINCT i16) FROM t GROUP BY i8",
+        "SELECT i8, exact_quantiles(f32, 0.5), count(i16 + 1) FROM t GROUP BY i8",
         "SELECT i8, exact_quantiles(DISTINCT f32, 0.5) FROM t GROUP BY i8",
         "SELECT i8, exact_quantiles(f32, 0.5) FROM t GROUP BY CUBE (i8)",
     ] {

@@ -115,7 +115,7 @@ fn every_kernel_compiles_for_the_h200() {
         all.push((simple(KernelFile::Sort, words), architecture));
     }
     for words in [Words::ALL[6], Words::ALL[10]] {
-        all.push((simple(KernelFile::GroupTop, words), architecture));
+        all.extend([1, 32, 128, 256, 1024].map(|queue| (best_rows(words, queue), architecture)));
     }
     for (words, masked) in Words::ALL
         .into_iter()
@@ -143,6 +143,14 @@ fn top(words: Words) -> Program {
     }
 }
 
+/// What finds the best rows of groups, or selects them by queues of this length.
+fn best_rows(words: Words, queue: u32) -> Program {
+    Program {
+        batch: queue,
+        ..simple(KernelFile::GroupTop, words)
+    }
+}
+
 /// What finds nearest points.
 fn nearest() -> Program {
     Program {
@@ -167,7 +175,8 @@ fn selections_compile_for_other_cards() {
                 (nearest(), *architecture),
                 (simple(KernelFile::Sort, Words::ALL[14]), *architecture),
                 (simple(KernelFile::Group, Words::ALL[8]), *architecture),
-                (simple(KernelFile::GroupTop, Words::ALL[6]), *architecture),
+                (best_rows(Words::ALL[6], 1), *architecture),
+                (best_rows(Words::ALL[10], 128), *architecture),
             ]
         })
         .collect();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef};
+use datafusion::arrow::array::{Array, ArrayRef, Int64Array};
 use datafusion::arrow::compute::concat;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
@@ -11,7 +11,7 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err, resource
 
 use super::quantiles::sourced_columns;
 use super::{OnCard, PinnedSource, PinnedWork, distinct};
-use crate::exec::aggregate::{Aggregates, QuantilesCall};
+use crate::exec::aggregate::{Aggregates, ExecAggregate};
 use crate::exec::grouped::{Answers, answered_groups};
 use crate::exec::quantiles::comma_separated;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
@@ -25,6 +25,15 @@ const KEY_BYTES: usize = 96;
 /// Bytes for a group.
 pub(super) const GROUP_BYTES: usize = 96;
 
+/// Rows that are counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PinnedCount {
+    /// Index of the pinned column that has a value in them; `None`: they all count.
+    pub(crate) column: Option<usize>,
+    /// Which rows count; `None`: all.
+    pub(crate) filter: Option<Predicate>,
+}
+
 /// Calls over pinned columns by group, one output column for each after the group columns.
 #[derive(Debug)]
 pub(crate) struct PinnedGroups {
@@ -35,6 +44,8 @@ pub(crate) struct PinnedGroups {
     aggregates: Aggregates,
     /// Of each column of `aggregates`.
     sources: Vec<PinnedSource>,
+    /// Of each aggregate that is no quantile.
+    counts: Vec<PinnedCount>,
 }
 
 /// Groups that are worked on together, by a thread.
@@ -51,17 +62,20 @@ struct Selected {
 }
 
 impl PinnedGroups {
+    /// `sources` are those of the quantiles, and of the others.
     pub(crate) fn new(
         groups: Vec<usize>,
         filter: Option<Predicate>,
-        calls: Vec<(QuantilesCall, PinnedSource)>,
+        aggregates: Vec<ExecAggregate>,
+        (sources, counts): (Vec<PinnedSource>, Vec<PinnedCount>),
     ) -> Self {
-        let (aggregates, sources) = sourced_columns(calls);
+        let (aggregates, sources) = sourced_columns(aggregates, sources);
         Self {
             groups,
             filter,
             aggregates,
             sources,
+            counts,
         }
     }
 
@@ -105,6 +119,49 @@ impl PinnedGroups {
         let known = known.map(|(source, selected)| (source, selected.segments.codes.as_slice()));
         all_codes(groups, self.groups[0], self.filter.as_ref(), known, on)
     }
+
+    /// Rows of each of the groups `codes`.
+    fn count(
+        &self,
+        count: &PinnedCount,
+        selected: &[Selected],
+        (groups, codes): (&Groups<'_>, &[u64]),
+        on: &mut OnCard<'_>,
+    ) -> Result<ArrayRef> {
+        let has_nulls = |column: usize| on.table.columns[column].column.has_nulls();
+        let column = count.column.filter(|column| has_nulls(*column));
+        // A column that was selected knows them if it has values in the same rows.
+        let is_same = |source: &PinnedSource| {
+            let own = Some(source.column).filter(|column| has_nulls(*column));
+            source.filter == count.filter && own == column
+        };
+        let counted;
+        let segments = match self.sources.iter().position(is_same) {
+            Some(index) => &selected[index].segments,
+            None => {
+                let valid = column.map(Predicate::is_not_null);
+                let filter: Vec<_> = count.filter.iter().cloned().chain(valid).collect();
+                let filter = (!filter.is_empty()).then_some(Predicate::And(filter));
+                counted = present(groups, self.groups[0], filter.as_ref(), on)?;
+                &counted
+            }
+        };
+        let counts = of_each(codes, &segments.codes, |group| segments.length(group) as i64)?;
+        Ok(Arc::new(Int64Array::from(counts)))
+    }
+}
+
+/// The groups that rows of `filter` are in.
+fn present(
+    groups: &Groups<'_>,
+    group_column: usize,
+    filter: Option<&Predicate>,
+    on: &mut OnCard<'_>,
+) -> Result<Segments> {
+    let mask = on.kept(filter, on.column(group_column))?;
+    let segments = groups.present(mask.as_ref().map(|(mask, _)| mask.bits()), &mut on.report)?;
+    on.memory.try_grow(segments.codes.len() * GROUP_BYTES)?;
+    Ok(segments)
 }
 
 /// The numbers of all groups that rows of `filter` are in, ascending; `known` are those in which a call found values.
@@ -119,14 +176,10 @@ pub(super) fn all_codes<'a>(
     let all = known.find(|(source, _)| {
         source.filter.as_ref() == filter && !on.table.columns[source.column].column.has_nulls()
     });
-    if let Some((_, codes)) = all {
-        return Ok(codes.to_vec());
+    match all {
+        Some((_, codes)) => Ok(codes.to_vec()),
+        None => Ok(present(groups, group_column, filter, on)?.codes),
     }
-    let rows = on.column(group_column);
-    let mask = on.kept(filter, rows)?;
-    let codes = groups.present(mask.as_ref().map(|(mask, _)| mask.bits()), &mut on.report)?;
-    on.memory.try_grow(codes.len() * GROUP_BYTES)?;
-    Ok(codes)
 }
 
 /// Ranks that a call asks for in a group, at most.
@@ -239,21 +292,65 @@ impl PinnedWork for PinnedGroups {
             .ok_or_else(|| resources_datafusion_err!("the lists of {} groups are too long", codes.len()))?;
         let answers = selected.iter().map(|selected| selected.answers(&codes));
         let answers = answers.collect::<Result<Vec<_>>>()?;
-        answered_groups(&self.aggregates, schema, groups.values(&codes)?, &answers, &[])
+        let counts = self.counts.iter();
+        let counts = counts.map(|count| self.count(count, &selected, (&groups, &codes), on));
+        let counts = counts.collect::<Result<Vec<_>>>()?;
+        answered_groups(
+            &self.aggregates,
+            schema,
+            groups.values(&codes)?,
+            &answers,
+            &counts,
+        )
     }
 
     fn columns(&self) -> Vec<usize> {
         let sources = self.sources.iter().map(|source| source.column);
-        distinct(self.groups.iter().copied().chain(sources))
+        let counts = self.counts.iter().filter_map(|count| count.column);
+        distinct(self.groups.iter().copied().chain(sources).chain(counts))
     }
 
     fn shown(&self, table: &PinnedTable) -> String {
         let groups = self.groups.iter().map(|index| &table.columns[*index].name);
         let calls = self.aggregates.calls.iter().map(|(_, call)| call);
-        format!(
+        let mut shown = format!(
             "gby=[{}], calls=[{}]",
             comma_separated(groups),
             comma_separated(calls)
-        )
+        );
+        if !self.counts.is_empty() {
+            shown += &format!(", plain=[{}]", comma_separated(self.aggregates.plain.iter()));
+        }
+        shown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_all_groups() {
+        for groups in [0, 1, LEAST_PART, 1_000_003] {
+            let parts = even_parts(groups);
+            assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, groups));
+            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let lengths = in_parallel(&parts, |part| Ok(part.len())).unwrap();
+            assert_eq!(lengths.iter().sum::<usize>(), groups);
+        }
+        let failed = in_parallel(&[1, 2, 3], |part| match part {
+            2 => internal_err!("part {part}"),
+            _ => Ok(()),
+        });
+        assert!(failed.unwrap_err().to_string().contains("part 2"));
+    }
+
+    #[test]
+    fn groups_without_rows_have_nothing() {
+        let own = [3, 7, 9];
+        let found = of_each(&[1, 3, 7, 8, 9], &own, |index| index as u64 + 10).unwrap();
+        assert_eq!(found, [0, 10, 11, 0, 12]);
+        let missing = of_each(&[3, 9], &own, |index| index);
+        assert!(missing.unwrap_err().to_string().contains("group 7"));
     }
 }

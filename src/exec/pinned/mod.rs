@@ -37,7 +37,7 @@ use crate::kernel::cuda::source::Words;
 use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask, Selection};
 use crate::pinned::PinnedTable;
 pub(crate) use group_topk::PinnedGroupTopK;
-pub(crate) use groups::PinnedGroups;
+pub(crate) use groups::{PinnedCount, PinnedGroups};
 pub(crate) use quantiles::PinnedQuantiles;
 pub(crate) use topk::{PinnedRows, PinnedTopK, PinnedTopKCall};
 

@@ -204,11 +204,11 @@ impl<'a> Groups<'a> {
         Ok(columns)
     }
 
-    /// The numbers of the groups that rows of `mask` are in, or any rows. Waits for the card.
+    /// The groups that rows of `mask` are in, or any rows, and how many of these each has. Waits for the card.
     ///
     /// # Errors
     /// `ResourcesExhausted` where the card's memory, or the limit on it, is too small; an execution error if the card fails.
-    pub fn present(&self, mask: Option<&DeviceBuffer>, report: &mut Report) -> Result<Vec<u64>> {
+    pub fn present(&self, mask: Option<&DeviceBuffer>, report: &mut Report) -> Result<Segments> {
         let rows = Rows {
             keys: None,
             mask,
@@ -216,7 +216,7 @@ impl<'a> Groups<'a> {
             shape: self.shape(0),
         };
         let (segments, _) = self.ordered(rows, report, |_| Ok(Vec::new()))?;
-        Ok(segments.codes)
+        Ok(segments)
     }
 
     /// The groups that rows of `among` are in, and the keys at `places` of them: the key of 0-based rank r of the group at

@@ -325,7 +325,7 @@ impl<'a> GroupTopSelection<'a> {
             bits: shape.key_bits,
             ..making
         };
-        let kernels = Kernels::load(card, shape)?;
+        let kernels = Kernels::load(card, shape, None)?;
         kernels.launch("gt_order", kernels.everywhere(), &making, timeline)?;
         Ok(order)
     }
@@ -340,7 +340,7 @@ impl<'a> GroupTopSelection<'a> {
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<()> {
-        let kernels = Kernels::load(self.groups.card, shape)?;
+        let kernels = Kernels::load(self.groups.card, shape, None)?;
         work.zero(cursor..cursor + size_of::<u64>())?;
         let making = MakingArgument {
             records: work.address() + room.records[0] as u64,
@@ -372,7 +372,7 @@ impl<'a> GroupTopSelection<'a> {
         report: &mut Report,
     ) -> Result<GroupTop> {
         let (card, limit, shape) = (self.groups.card, self.groups.limit, fields.shape);
-        let kernels = Kernels::load(card, shape)?;
+        let kernels = Kernels::load(card, shape, None)?;
         let method = self.method(shape);
         let first = match (method, fields.ranked) {
             (TopMethod::Warps, _) => shape.key_bits,
@@ -428,14 +428,8 @@ impl<'a> GroupTopSelection<'a> {
             TopMethod::Warps => {
                 let best = card.allocate(total * kernels.record_bytes, limit)?;
                 taking.best = best.address();
-                self.select(
-                    &kernels,
-                    &segments,
-                    &offsets,
-                    (taking, sort.room()),
-                    timeline,
-                    report,
-                )?;
+                let lists = (&segments, offsets.as_slice());
+                self.select(shape, lists, (taking, sort.room()), timeline, report)?;
                 best
             }
         };
@@ -456,16 +450,16 @@ impl<'a> GroupTopSelection<'a> {
     /// WarpSelect over records in the order of groups, until each group has one list.
     fn select(
         &self,
-        kernels: &Kernels<'_>,
-        segments: &Segments,
-        offsets: &[u64],
+        shape: RecordShape,
+        (segments, offsets): (&Segments, &[u64]),
         (taking, spare): (TakingArgument, u64),
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<()> {
         let (card, limit) = (self.groups.card, self.groups.limit);
         let queue = QUEUES.iter().find(|(most, ..)| self.k <= *most);
-        let (_, name, _) = queue.ok_or_else(|| internal_datafusion_err!("{} rows of a warp", self.k))?;
+        let queue = queue.ok_or_else(|| internal_datafusion_err!("{} rows of a warp", self.k))?;
+        let kernels = Kernels::load(card, shape, Some(queue.0))?;
         let groups = segments.starts.len();
         let mut floors = card.allocate(groups * size_of::<u64>(), limit)?;
         floors.zero(0..floors.len())?;
@@ -492,7 +486,7 @@ impl<'a> GroupTopSelection<'a> {
                 ..taking
             };
             let blocks = chunks.len().div_ceil(WARPS as usize) as u32;
-            kernels.launch(name, [blocks, 32 * WARPS], &taking, timeline)?;
+            kernels.launch(queue.1, [blocks, 32 * WARPS], &taking, timeline)?;
             rooms.swap(0, 1);
             first = 0;
         }
@@ -507,11 +501,12 @@ struct Kernels<'a> {
 }
 
 impl<'a> Kernels<'a> {
-    fn load(card: &'a Card, shape: RecordShape) -> Result<Self> {
+    /// Those that make records and answers, or the one that selects so many rows.
+    fn load(card: &'a Card, shape: RecordShape, queue: Option<u64>) -> Result<Self> {
         let Some(record_bytes) = shape.bytes() else {
             return internal_err!("records of {shape:?}");
         };
-        let module = card.module(&program(record_bytes))?;
+        let module = card.module(&program(record_bytes, queue))?;
         let sizes = module.sizes(card, SIZES)?.map(|size| size as usize);
         let expected = [
             size_of::<MakingArgument>(),
@@ -552,12 +547,12 @@ impl<'a> Kernels<'a> {
 }
 
 /// An item of WarpSelect is a record, and twice as wide as the kernels' words.
-fn program(record_bytes: usize) -> Program {
+fn program(record_bytes: usize, queue: Option<u64>) -> Program {
     Program {
         file: KernelFile::GroupTop,
         words: Words::unsigned(record_bytes / 2),
         masked: false,
-        batch: 1,
+        batch: queue.unwrap_or(1) as u32,
         descending: false,
     }
 }
