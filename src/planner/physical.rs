@@ -112,12 +112,8 @@ pub(super) fn quantiles_alone(
     node: &QuantilesNode,
     session: &dyn Session,
 ) -> Result<Option<Vec<QuantilesCall>>> {
-    let lowering = Lowering {
-        node,
-        input: Arc::clone(node.input().schema().inner()),
-        session,
-        planning: &PhysicalPlanningContext::default(),
-    };
+    let planning = PhysicalPlanningContext::default();
+    let lowering = Lowering::unplanned(node, session, &planning);
     let is_call = |expr: &Expr| {
         aggregate_call(expr).is_some_and(|call| is_quantiles(call, false, node.input().schema()))
     };
@@ -144,12 +140,8 @@ pub(super) fn quantiles_and_counts(
     node: &QuantilesNode,
     session: &dyn Session,
 ) -> Result<Option<Vec<ExecAggregate>>> {
-    let lowering = Lowering {
-        node,
-        input: Arc::clone(node.input().schema().inner()),
-        session,
-        planning: &PhysicalPlanningContext::default(),
-    };
+    let planning = PhysicalPlanningContext::default();
+    let lowering = Lowering::unplanned(node, session, &planning);
     let aggregates = node.aggr_expr().iter().map(|expr| {
         let Some(call) = aggregate_call(expr) else {
             return Ok(None);
@@ -191,7 +183,23 @@ struct Lowering<'a> {
     planning: &'a PhysicalPlanningContext,
 }
 
-impl Lowering<'_> {
+impl<'a> Lowering<'a> {
+    /// Over an input that is not planned.
+    #[cfg(feature = "cuda")]
+    fn unplanned(
+        node: &'a QuantilesNode,
+        session: &'a dyn Session,
+        planning: &'a PhysicalPlanningContext,
+    ) -> Self {
+        let input = Arc::clone(node.input().schema().inner());
+        Self {
+            node,
+            input,
+            session,
+            planning,
+        }
+    }
+
     fn aggregate(&self, expr: &Expr) -> Result<ExecAggregate> {
         let call = aggregate_call(expr)
             .ok_or_else(|| internal_datafusion_err!("a Quantiles node holds aggregates only, got {expr}"))?;

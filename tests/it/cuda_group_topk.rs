@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int32Array, Int64Array};
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, Decimal128Array, Int32Array, Int64Array, RecordBatch,
+};
 use datafusion::arrow::datatypes::{DataType, Decimal128Type};
 use datafusion_quantiles::kernel::cuda::{
     Card, DeviceColumn, GroupTop, GroupTopSelection, Groups, Report, Selection, TopMethod,
@@ -13,6 +15,7 @@ use datafusion_quantiles::key::KeySpec;
 use datafusion_quantiles::pinned::unpin_table;
 
 use crate::cuda::{card, columns, pinned, rows_joined, same_by, set, with_nulls};
+use crate::cuda_groups::{LENS, by_every_type, same_over, these};
 use crate::patterns::{self, Pattern};
 use crate::support::*;
 
@@ -41,29 +44,22 @@ const NARROW: &str =
     "topk_by(f64, f32, 10), max_by(i64, i8), min_by(cents, i16, 3), topk_by(f16, date, 4, 'asc')";
 
 async fn every_group_type(patterns: &[Pattern]) {
-    if card().is_none() {
-        return;
-    }
-    for pattern in patterns {
-        for len in [0, 1, 2, 33, 1000, 4097, 30_011] {
-            for nulls in [false, true] {
-                let ctx = session(3);
-                pinned(&ctx, &batch(table(*pattern, len, len as u64, nulls)), 3).await;
-                for group in ["b", "i8", "u16", "i32", "date", "i64", "u64"] {
-                    let is_wide = ["i64", "u64"].contains(&group);
-                    // Numbers from 0 to 2^64 - 1 leave none for NULL.
-                    if is_wide && nulls && *pattern == Pattern::Extremes {
-                        continue;
-                    }
-                    let calls = if is_wide { NARROW } else { CALLS };
-                    let sql = format!("SELECT {group}, {calls} FROM t GROUP BY {group} ORDER BY {group}");
-                    let what = format!("{group}, {pattern:?}, {len} rows, nulls: {nulls}");
-                    same_by(&ctx, &sql, &what, OPERATOR).await;
-                }
-                unpin_table(&ctx, "t").unwrap();
-            }
-        }
-    }
+    let statement = |group| {
+        let calls = if ["i64", "u64"].contains(&group) {
+            NARROW
+        } else {
+            CALLS
+        };
+        format!("SELECT {group}, {calls} FROM t GROUP BY {group} ORDER BY {group}")
+    };
+    same_over(patterns, &LENS, OPERATOR, rows_of, |pattern, nulls| {
+        by_every_type(pattern, nulls, statement)
+    })
+    .await;
+}
+
+fn rows_of(pattern: Pattern, len: usize, nulls: bool) -> RecordBatch {
+    batch(table(pattern, len, len as u64, nulls))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,30 +119,17 @@ async fn long_columns() {
 /// Several group columns, rows that a filter leaves, groups of which a call sees no row.
 #[tokio::test(flavor = "multi_thread")]
 async fn several_columns_and_filters() {
-    if card().is_none() {
-        return;
-    }
-    for pattern in [Pattern::Random, Pattern::FewDistinct, Pattern::Extremes] {
-        for len in [33, 50_021] {
-            for nulls in [false, true] {
-                let ctx = session(3);
-                pinned(&ctx, &batch(table(pattern, len, 8, nulls)), 3).await;
-                for sql in [
-                    "SELECT b, i8, topk_by(id, f64, 3), max_by(i16, i16) FROM t GROUP BY b, i8 ORDER BY b, i8",
-                    "SELECT i8, topk_by(id, f64, 3) FROM t WHERE i64 > 0 AND NOT b GROUP BY i8 ORDER BY i8",
-                    "SELECT i8 AS g, topk_by(f32, i64, 3) FILTER (WHERE f64 > 0), min_by(f32, i64) FROM t GROUP BY i8 ORDER BY i8",
-                    "SELECT u8, min_by(cents, f32, 2) FILTER (WHERE i32 < 0) FROM t WHERE i16 <> 3 GROUP BY u8 ORDER BY u8",
-                    "SELECT topk_by(x, y, 2) AS best FROM (SELECT u16 AS g, i16 AS x, f32 AS y FROM t) GROUP BY g ORDER BY g",
-                    "SELECT b, max_by(i64, f32) FROM t WHERE i64 < 0 AND i64 > 0 GROUP BY b ORDER BY b",
-                    "SELECT i8 FROM t GROUP BY i8 HAVING max_by(i16, f32) > 0 ORDER BY i8",
-                ] {
-                    let what = format!("{sql}, {pattern:?}, {len} rows, nulls: {nulls}");
-                    same_by(&ctx, sql, &what, OPERATOR).await;
-                }
-                unpin_table(&ctx, "t").unwrap();
-            }
-        }
-    }
+    let patterns = [Pattern::Random, Pattern::FewDistinct, Pattern::Extremes];
+    let statements = these(&[
+        "SELECT b, i8, topk_by(id, f64, 3), max_by(i16, i16) FROM t GROUP BY b, i8 ORDER BY b, i8",
+        "SELECT i8, topk_by(id, f64, 3) FROM t WHERE i64 > 0 AND NOT b GROUP BY i8 ORDER BY i8",
+        "SELECT i8 AS g, topk_by(f32, i64, 3) FILTER (WHERE f64 > 0), min_by(f32, i64) FROM t GROUP BY i8 ORDER BY i8",
+        "SELECT u8, min_by(cents, f32, 2) FILTER (WHERE i32 < 0) FROM t WHERE i16 <> 3 GROUP BY u8 ORDER BY u8",
+        "SELECT topk_by(x, y, 2) AS best FROM (SELECT u16 AS g, i16 AS x, f32 AS y FROM t) GROUP BY g ORDER BY g",
+        "SELECT b, max_by(i64, f32) FROM t WHERE i64 < 0 AND i64 > 0 GROUP BY b ORDER BY b",
+        "SELECT i8 FROM t GROUP BY i8 HAVING max_by(i16, f32) > 0 ORDER BY i8",
+    ]);
+    same_over(&patterns, &[33, 50_021], OPERATOR, rows_of, statements).await;
 }
 
 /// Numbers, keys and values beyond 128 bits, no memory to work in: an error that says so, or the CPU.
