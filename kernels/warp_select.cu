@@ -69,16 +69,6 @@ struct RowReader {
     }
 };
 
-// Bits set in some lane.
-__device__ __forceinline__ u32 any_lane(u32 bits) {
-#if __CUDA_ARCH__ >= 800
-    return __reduce_or_sync(ALL_LANES, bits);
-#else
-    for (int step = 16; step; step >>= 1) bits |= __shfl_xor_sync(ALL_LANES, bits, step);
-    return bits;
-#endif
-}
-
 template <int QUEUE, int THREAD>
 __device__ __forceinline__ void select_row(const Rows& rows) {
     const u64 row = u64(blockIdx.x) * WARPS + threadIdx.x / 32;

@@ -32,6 +32,16 @@ __device__ __forceinline__ Item shuffle(Item item, u32 lane) {
 #endif
 }
 
+// Bits set in some lane.
+__device__ __forceinline__ u32 any_lane(u32 bits) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_or_sync(ALL_LANES, bits);
+#else
+    for (int step = 16; step; step >>= 1) bits |= __shfl_xor_sync(ALL_LANES, bits, step);
+    return bits;
+#endif
+}
+
 __device__ __forceinline__ void order(Item& upper, Item& lower) {
     const Item greater = upper > lower ? upper : lower;
     lower = upper > lower ? lower : upper;

@@ -40,8 +40,8 @@ pub(crate) use on_card::CardChoice;
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
 pub(crate) use pinned::{
-    PinnedGroups, PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall, PinnedWork,
-    PlanFallback,
+    PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK,
+    PinnedTopKCall, PinnedWork, PlanFallback,
 };
 pub use quantiles::QuantilesExec;
 #[cfg(feature = "cuda")]

@@ -9,8 +9,8 @@
 //! [`sql`] runs these statements and all others; [`pin_table`], [`unpin_table`] and [`pinned_tables`] are the same without
 //! SQL.
 //!
-//! On the card run exact quantiles, by groups too, ungrouped `topk_by`, `max_by` and `min_by`, and `ORDER BY` a column with a
-//! `LIMIT`, where all columns that they name are pinned; `EXPLAIN` shows it.
+//! On the card run exact quantiles, `topk_by`, `max_by` and `min_by`, by groups too, and `ORDER BY` a column with a `LIMIT`, where
+//! all columns that they name are pinned; `EXPLAIN` shows it.
 //!
 //! **What is pinned is a snapshot.** Such queries over pinned columns of that name answer as of the moment of pinning,
 //! whatever happens to the table afterwards, until it is pinned again or unpinned:

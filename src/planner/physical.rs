@@ -6,6 +6,11 @@ use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::Session;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
+#[cfg(feature = "cuda")]
+use datafusion::functions_aggregate::{
+    count::Count,
+    min_max::{Max, Min},
+};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode};
@@ -23,6 +28,10 @@ use super::{QuantilesNode, TopKNode};
 use crate::config::QuantilesOptions;
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, QuantilesCall, QuantilesExec};
 use crate::functions::{ExactQuantiles, GkFunction, constant_quantiles};
+#[cfg(feature = "cuda")]
+use crate::key::Encoding;
+#[cfg(feature = "cuda")]
+use crate::select::Quantile;
 use crate::select::quantile::{Ask, Method};
 
 /// Plans [`QuantilesNode`]s and [`TopKNode`]s: for a query planner that is built from several extension planners.
@@ -113,15 +122,10 @@ pub(super) fn quantiles_alone(
     node: &QuantilesNode,
     session: &dyn Session,
 ) -> Result<Option<Vec<QuantilesCall>>> {
-    let lowering = Lowering {
-        node,
-        input: Arc::clone(node.input().schema().inner()),
-        session,
-        planning: &PhysicalPlanningContext::default(),
-    };
-    let is_grouped = !node.group_expr().is_empty();
+    let planning = PhysicalPlanningContext::default();
+    let lowering = Lowering::unplanned(node, session, &planning);
     let is_call = |expr: &Expr| {
-        aggregate_call(expr).is_some_and(|call| is_quantiles(call, is_grouped, node.input().schema()))
+        aggregate_call(expr).is_some_and(|call| is_quantiles(call, false, node.input().schema()))
     };
     if !node.aggr_expr().iter().all(is_call) {
         return Ok(None);
@@ -136,6 +140,50 @@ pub(super) fn quantiles_alone(
     calls.collect()
 }
 
+/// The aggregates of `node`, which has groups, if all are quantiles, among them those that are called `min` and `max`, or counts of
+/// rows, over an input that is not planned.
+///
+/// # Errors
+/// As [`quantiles_alone`].
+#[cfg(feature = "cuda")]
+pub(super) fn quantiles_and_counts(
+    node: &QuantilesNode,
+    session: &dyn Session,
+) -> Result<Option<Vec<ExecAggregate>>> {
+    let planning = PhysicalPlanningContext::default();
+    let lowering = Lowering::unplanned(node, session, &planning);
+    let aggregates = node.aggr_expr().iter().map(|expr| {
+        let Some(call) = aggregate_call(expr) else {
+            return Ok(None);
+        };
+        match (call.params.args.as_slice(), end_quantile(call)) {
+            _ if is_quantiles(call, true, node.input().schema()) => lowering.aggregate(expr).map(Some),
+            ([x], Some(quantile)) => lowering.end(x, call, quantile),
+            _ if counts_rows(call) => Ok(Some(ExecAggregate::Plain(lowering.plain(expr)?))),
+            _ => Ok(None),
+        }
+    });
+    aggregates.collect()
+}
+
+/// The quantile that `min` and `max` are.
+#[cfg(feature = "cuda")]
+fn end_quantile(call: &AggregateFunction) -> Option<f64> {
+    let function = call.func.inner();
+    let (min, max) = (function.downcast_ref::<Min>(), function.downcast_ref::<Max>());
+    let is_plain = call.params.order_by.is_empty();
+    min.map(|_| 0.0).or(max.map(|_| 1.0)).filter(|_| is_plain)
+}
+
+/// Whether it is `count(*)`, or `count` of one argument.
+#[cfg(feature = "cuda")]
+pub(super) fn counts_rows(call: &AggregateFunction) -> bool {
+    call.func.inner().downcast_ref::<Count>().is_some()
+        && call.params.args.len() == 1
+        && !call.params.distinct
+        && call.params.order_by.is_empty()
+}
+
 /// Logical aggregates to physical ones, over one input.
 struct Lowering<'a> {
     node: &'a QuantilesNode,
@@ -145,7 +193,23 @@ struct Lowering<'a> {
     planning: &'a PhysicalPlanningContext,
 }
 
-impl Lowering<'_> {
+impl<'a> Lowering<'a> {
+    /// Over an input that is not planned.
+    #[cfg(feature = "cuda")]
+    fn unplanned(
+        node: &'a QuantilesNode,
+        session: &'a dyn Session,
+        planning: &'a PhysicalPlanningContext,
+    ) -> Self {
+        let input = Arc::clone(node.input().schema().inner());
+        Self {
+            node,
+            input,
+            session,
+            planning,
+        }
+    }
+
     fn aggregate(&self, expr: &Expr) -> Result<ExecAggregate> {
         let call = aggregate_call(expr)
             .ok_or_else(|| internal_datafusion_err!("a Quantiles node holds aggregates only, got {expr}"))?;
@@ -199,6 +263,22 @@ impl Lowering<'_> {
         let argument = self.expr(x)?;
         let data_type = argument.data_type(&self.input)?;
         QuantilesCall::try_new(argument, &data_type, filter.transpose()?, ask, is_list)
+    }
+
+    /// The least or the greatest value; not of floating point, whose NaNs `min` and `max` rank in their own way.
+    #[cfg(feature = "cuda")]
+    fn end(&self, x: &Expr, call: &AggregateFunction, quantile: f64) -> Result<Option<ExecAggregate>> {
+        let data_type = self.expr(x)?.data_type(&self.input)?;
+        if data_type.is_floating() || Encoding::of(&data_type).is_none() {
+            return Ok(None);
+        }
+        let ask = Ask {
+            quantiles: vec![Quantile::try_from_f64(quantile)?],
+            method: Method::Disc,
+            descending: false,
+        };
+        let planned = self.call(x, call, ask, false)?;
+        Ok(Some(ExecAggregate::Quantiles(planned)))
     }
 
     fn plain(&self, expr: &Expr) -> Result<PlainAggregate> {

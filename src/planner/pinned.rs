@@ -4,8 +4,8 @@
 //! Quantiles: aggr=[[exact_quantiles(fare, ..)]]  ->  PinnedQuantilesExec: device=cuda:0 .., columns=[fare]
 //!   TableScan: trips projection=[fare]
 //! ```
-//! Taken where all aggregates are exact quantiles of columns of one pinned table, without `DISTINCT`, `GROUP BY` names such
-//! columns too, but not floating point, and `WHERE` and `FILTER` compare only pinned columns with constants. The choice costs
+//! Taken where all aggregates are exact quantiles of columns of one pinned table, without `DISTINCT`, with `GROUP BY` also `count`,
+//! and `min` and `max` but of floating point, `GROUP BY` names such columns too, but not floating point, and `WHERE` and `FILTER` compare only pinned columns with constants. The choice costs
 //! nothing: what is resident is read 50 times as fast as from the memory of the host, so the card is picked for any size.
 
 use std::sync::Arc;
@@ -18,12 +18,13 @@ use datafusion::logical_expr::{Expr, LogicalPlan, TableScan};
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::QuantilesNode;
-use super::physical::quantiles_alone;
+use super::physical::{quantiles_alone, quantiles_and_counts};
 use super::predicate::predicate;
 use super::rewrite::aggregate_call;
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::{
-    CardChoice, PinnedExec, PinnedGroups, PinnedQuantiles, PinnedSource, PinnedWork, QuantilesCall,
+    CardChoice, ExecAggregate, PinnedCount, PinnedExec, PinnedGroups, PinnedQuantiles, PinnedSource,
+    PinnedWork, QuantilesCall,
 };
 use crate::kernel::cuda::{Cards, Predicate};
 use crate::pinned::{PinnedTable, PinnedTables, full_name};
@@ -94,6 +95,17 @@ impl Resident {
         (!data_type.is_floating()).then_some(column)
     }
 
+    /// The columns that rows are grouped by, and which rows make groups; `None`: the card cannot decide that.
+    pub(super) fn grouped(
+        &self,
+        groups: &[Expr],
+        input: &LogicalPlan,
+    ) -> Option<(Vec<usize>, Option<Predicate>)> {
+        let groups = groups.iter().map(|expr| self.group_column(expr, input));
+        let groups = groups.collect::<Option<Vec<_>>>()?;
+        Some((groups, self.filter(None, input).map(conjunction)?))
+    }
+
     /// What is asked of rows: all filters, and `own` over `input`; `None`: the card cannot decide that.
     pub(super) fn filter(&self, own: Option<&Expr>, input: &LogicalPlan) -> Option<Vec<Predicate>> {
         let mut all: Vec<_> = self.filters.iter().map(|(_, filter)| filter.clone()).collect();
@@ -132,8 +144,12 @@ pub(super) async fn quantiles_on_card(
     let Some(resident) = Resident::on_cards(node.input(), session).await? else {
         return Ok(None);
     };
+    let schema = Arc::clone(node.schema().inner());
     if is_grouped && resident.table.is_spread() {
         return Ok(None);
+    }
+    if is_grouped {
+        return grouped_on_card(node, session, resident, schema);
     }
     let Some(calls) = quantiles_alone(node, session)? else {
         return Ok(None);
@@ -143,19 +159,56 @@ pub(super) async fn quantiles_on_card(
     let Some(calls) = calls.collect::<Option<Vec<_>>>() else {
         return Ok(None);
     };
-    let schema = Arc::clone(node.schema().inner());
-    if !is_grouped {
-        let work = Arc::new(PinnedQuantiles::new(calls, resident.options.strategy));
-        return Ok(Some(resident.exec(work, schema)));
+    let work = Arc::new(PinnedQuantiles::new(calls, resident.options.strategy));
+    Ok(Some(resident.exec(work, schema)))
+}
+
+/// The same by groups.
+fn grouped_on_card(
+    node: &QuantilesNode,
+    session: &dyn Session,
+    resident: Resident,
+    schema: SchemaRef,
+) -> Result<Option<PinnedExec>> {
+    let Some(aggregates) = quantiles_and_counts(node, session)? else {
+        return Ok(None);
+    };
+    let (mut calls, mut counts) = (Vec::new(), Vec::new());
+    for (expr, aggregate) in node.aggr_expr().iter().zip(&aggregates) {
+        let found = match aggregate {
+            ExecAggregate::Quantiles(call) => {
+                let found = sourced(expr, call.clone(), node.input(), &resident);
+                found.map(|(_, source)| calls.push(source))
+            }
+            ExecAggregate::Plain(_) => {
+                let found = counted(expr, node.input(), &resident);
+                found.map(|count| counts.push(count))
+            }
+        };
+        if found.is_none() {
+            return Ok(None);
+        }
     }
-    let groups = node.group_expr().iter();
-    let groups = groups.map(|expr| resident.group_column(expr, node.input()));
-    let groups = groups.collect::<Option<Vec<_>>>();
-    let filter = resident.filter(None, node.input()).map(conjunction);
-    Ok(groups.zip(filter).map(|(groups, filter)| {
-        let work = Arc::new(PinnedGroups::new(groups, filter, calls));
-        resident.exec(work, schema)
+    let grouped = resident.grouped(node.group_expr(), node.input());
+    Ok(grouped.map(|(groups, filter)| {
+        let work = PinnedGroups::new(groups, filter, aggregates, (calls, counts));
+        resident.exec(Arc::new(work), schema)
     }))
+}
+
+/// The rows that a call of `count` is about.
+fn counted(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<PinnedCount> {
+    let call = aggregate_call(expr)?;
+    let column = match call.params.args.as_slice() {
+        [Expr::Literal(value, _)] if !value.is_null() => None,
+        [x] => Some(resident.column(x, input)?),
+        _ => return None,
+    };
+    let filter = resident.filter(call.params.filter.as_deref(), input)?;
+    Some(PinnedCount {
+        column,
+        filter: conjunction(filter),
+    })
 }
 
 /// The cards that values are to be sent to as they are read: only such as were asked for by name.

@@ -4,9 +4,10 @@
 //! Aggregate: aggr=[[topk_by(id, fare)]]     ->  PinnedTopKExec: device=cuda:0 ..
 //!   TableScan: trips projection=[id, fare]
 //! ```
-//! Taken where all aggregates are `topk_by`, `max_by` or `min_by` without
-//! `DISTINCT` over columns of one pinned table, and for `ORDER BY` one such column, which has no NULLs, with a `LIMIT`, where
-//! all that is selected is pinned; in both with `WHERE` and `FILTER` as for quantiles, and for at most 2^20 rows.
+//! Taken where all aggregates are `topk_by`, `max_by` or `min_by` without `DISTINCT` over columns of one pinned table, and
+//! `GROUP BY` names such columns too, but not floating point, and for `ORDER BY` one such column, which has no NULLs, with a
+//! `LIMIT`, where all that is selected is pinned; in both with `WHERE` and `FILTER` as for quantiles, and for at most 2^20 rows
+//! where there are no groups.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 
 use super::pinned::{Resident, conjunction, unaliased};
 use super::rewrite::{aggregate_call, has_subquery};
-use crate::exec::{PinnedExec, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall};
+use crate::exec::{PinnedExec, PinnedGroupTopK, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall};
 use crate::functions::TopKBy;
 use crate::functions::topk::Call;
 use crate::kernel::cuda::{Predicate, TopSelection};
@@ -31,10 +32,7 @@ pub(super) fn is_topk(aggregate: &Aggregate) -> bool {
         })
     };
     let calls = &aggregate.aggr_expr;
-    aggregate.group_expr.is_empty()
-        && !calls.is_empty()
-        && calls.iter().all(is_ours)
-        && !calls.iter().any(has_subquery)
+    !calls.is_empty() && calls.iter().all(is_ours) && !calls.iter().any(has_subquery)
 }
 
 pub(super) fn is_limited(sort: &Sort) -> bool {
@@ -59,7 +57,20 @@ pub(super) async fn calls_on_card(
         return Ok(None);
     };
     let schema = Arc::clone(aggregate.schema.inner());
-    Ok(Some(resident.exec(Arc::new(PinnedTopK(calls)), schema)))
+    if aggregate.group_expr.is_empty() {
+        let most = TopSelection::MOST;
+        let few = calls.iter().all(|call| call.call.rows() as u64 <= most);
+        return Ok(few.then(|| resident.exec(Arc::new(PinnedTopK(calls)), schema)));
+    }
+    let grouped = resident.grouped(&aggregate.group_expr, &aggregate.input);
+    Ok(grouped.map(|(groups, filter)| {
+        let work = PinnedGroupTopK {
+            groups,
+            filter,
+            calls,
+        };
+        resident.exec(Arc::new(work), schema)
+    }))
 }
 
 /// A call over pinned columns.
@@ -74,9 +85,6 @@ fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
         ascending: function.is_ascending(),
         k: function.k_of(&logical.params.args).ok()?,
     };
-    if call.rows() as u64 > TopSelection::MOST {
-        return None;
-    }
     let (value, column) = (resident.column(value, input)?, resident.column(key, input)?);
     let mut filter = resident.filter(logical.params.filter.as_deref(), input)?;
     let pinned = &resident.table.columns;

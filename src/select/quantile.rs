@@ -463,7 +463,10 @@ impl Ask {
     /// Where the answers lie among `n > 0` values, in the caller's order.
     pub(crate) fn picks(&self, n: u64) -> Picks {
         let picks = self.quantiles.iter().map(|quantile| self.pick(*quantile, n));
-        Picks(picks.collect())
+        Picks {
+            list: picks.collect(),
+            interpolates: self.method.interpolates(),
+        }
     }
 
     /// The answers from the keys that were picked, of type [`Method::result_type`].
@@ -487,11 +490,14 @@ impl Ask {
 
 /// Where the answers of one [`Ask`] lie among some number of values.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Picks(Vec<Pick>);
+pub(crate) struct Picks {
+    list: Vec<Pick>,
+    interpolates: bool,
+}
 
 impl Picks {
     pub(crate) fn iter(&self) -> impl Iterator<Item = Pick> {
-        self.0.iter().copied()
+        self.list.iter().copied()
     }
 }
 
@@ -499,6 +505,7 @@ impl Picks {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     low: Vec<KeyBits>,
+    /// Of a method that interpolates, as `picks`.
     high: Vec<KeyBits>,
     picks: Vec<Pick>,
 }
@@ -508,8 +515,10 @@ impl Found {
     pub(crate) fn add(&mut self, picks: &Picks, key_at: &dyn Fn(u64) -> Result<KeyBits>) -> Result<()> {
         for pick in picks.iter() {
             self.low.push(key_at(pick.low)?);
-            self.high.push(key_at(pick.high)?);
-            self.picks.push(pick);
+            if picks.interpolates {
+                self.high.push(key_at(pick.high)?);
+                self.picks.push(pick);
+            }
         }
         Ok(())
     }

@@ -784,6 +784,16 @@ async fn faults_in_a_process() {
     assert!(analyzed.contains("  GroupedQuantilesExec: "), "{analyzed}");
     fail::remove("quantiles::cuda_group");
     assert_eq!(row(&ctx, grouped).await, "1000 | 1000");
+    let best = "SELECT x, topk_by(x, x, 2) FROM t GROUP BY x ORDER BY x DESC LIMIT 1";
+    for phase in ["cuda_group", "cuda_group_top"] {
+        fail::cfg(format!("quantiles::{phase}"), "return(broken)").unwrap();
+        assert_eq!(row(&ctx, best).await, "5000 | [5000]", "{phase}");
+        let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {best}")).await;
+        assert!(analyzed.contains("cuda_fallback=1"), "{phase}: {analyzed}");
+        assert!(analyzed.contains("  GroupedTopKExec: "), "{phase}: {analyzed}");
+        fail::remove(format!("quantiles::{phase}"));
+        assert_eq!(row(&ctx, best).await, "1000 | [1000]", "{phase}");
+    }
     for (sql, operator) in [
         ("SELECT max_by(x, x) FROM t", "  AggregateExec: "),
         ("SELECT x FROM t ORDER BY x DESC LIMIT 1", "  TopKByExec: "),

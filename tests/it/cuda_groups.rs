@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Int32Array, Int64Array};
+use datafusion::arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch};
 use datafusion_quantiles::pinned::unpin_table;
 
 use crate::cuda::{card, columns, pinned, rows_joined, same_by, set, with_nulls};
@@ -16,33 +16,69 @@ const OPERATOR: &str = "PinnedGroupedQuantilesExec";
 /// Types that rows are grouped by.
 const GROUPS: [&str; 7] = ["b", "i8", "u16", "i32", "date", "i64", "u64"];
 
-/// Every type that rows are grouped by, with values that are narrow and wide.
-async fn every_group_type(patterns: &[Pattern]) {
+/// Card and CPU over tables of these patterns and lengths, with and without NULLs, one after the other.
+pub(crate) async fn same_over(
+    patterns: &[Pattern],
+    lens: &[usize],
+    operator: &str,
+    table: impl Fn(Pattern, usize, bool) -> RecordBatch,
+    statements: impl Fn(Pattern, bool) -> Vec<String>,
+) {
     if card().is_none() {
         return;
     }
     for pattern in patterns {
-        for len in [0, 1, 2, 33, 1000, 4097, 30_011] {
+        for len in lens {
             for nulls in [false, true] {
                 let ctx = session(3);
-                let all = columns(*pattern, len, len as u64);
-                pinned(&ctx, &batch(if nulls { with_nulls(all) } else { all }), 3).await;
-                for group in GROUPS {
-                    // Numbers from 0 to 2^64 - 1 leave none for NULL: see `what_does_not_fit`.
-                    if nulls && ["i64", "u64"].contains(&group) && *pattern == Pattern::Extremes {
-                        continue;
-                    }
-                    let what = format!("{group}, {pattern:?}, {len} rows, nulls: {nulls}");
-                    let sql = format!(
-                        "SELECT {group}, exact_quantiles(f32, [0.5, 0, 1]), exact_quantiles(i8, 0.9, 'linear'), \
-                         exact_quantiles([0.25, 0.3]) WITHIN GROUP (ORDER BY f64 DESC) FROM t GROUP BY {group} ORDER BY {group}"
-                    );
-                    same_by(&ctx, &sql, &what, OPERATOR).await;
+                pinned(&ctx, &table(*pattern, *len, nulls), 3).await;
+                for sql in statements(*pattern, nulls) {
+                    let what = format!("{sql}, {pattern:?}, {len} rows, nulls: {nulls}");
+                    same_by(&ctx, &sql, &what, operator).await;
                 }
                 unpin_table(&ctx, "t").unwrap();
             }
         }
     }
+}
+
+/// One statement for each type that rows are grouped by.
+pub(crate) fn by_every_type(
+    pattern: Pattern,
+    nulls: bool,
+    statement: impl Fn(&'static str) -> String,
+) -> Vec<String> {
+    // Numbers from 0 to 2^64 - 1 leave none for NULL: see `what_does_not_fit`.
+    let fits = |group: &&str| !(nulls && pattern == Pattern::Extremes && ["i64", "u64"].contains(group));
+    GROUPS.into_iter().filter(fits).map(statement).collect()
+}
+
+/// Statements as they are, over tables of any pattern.
+pub(crate) fn these(all: &[&str]) -> impl Fn(Pattern, bool) -> Vec<String> {
+    let all: Vec<String> = all.iter().map(|sql| (*sql).to_owned()).collect();
+    move |_, _| all.clone()
+}
+
+/// Lengths of tables.
+pub(crate) const LENS: [usize; 7] = [0, 1, 2, 33, 1000, 4097, 30_011];
+
+fn table(pattern: Pattern, len: usize, nulls: bool) -> RecordBatch {
+    let all = columns(pattern, len, len as u64);
+    batch(if nulls { with_nulls(all) } else { all })
+}
+
+/// Every type that rows are grouped by, with values that are narrow and wide.
+async fn every_group_type(patterns: &[Pattern]) {
+    let statement = |group| {
+        format!(
+            "SELECT {group}, exact_quantiles(f32, [0.5, 0, 1]), exact_quantiles(i8, 0.9, 'linear'), \
+             exact_quantiles([0.25, 0.3]) WITHIN GROUP (ORDER BY f64 DESC) FROM t GROUP BY {group} ORDER BY {group}"
+        )
+    };
+    same_over(patterns, &LENS, OPERATOR, table, |pattern, nulls| {
+        by_every_type(pattern, nulls, statement)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,38 +130,19 @@ async fn values_of_every_type() {
 /// Several group columns, rows that a filter leaves, groups of which a call sees no value.
 #[tokio::test(flavor = "multi_thread")]
 async fn several_columns_and_filters() {
-    if card().is_none() {
-        return;
-    }
-    for pattern in [Pattern::Random, Pattern::FewDistinct, Pattern::Extremes] {
-        for len in [33, 50_021] {
-            for nulls in [false, true] {
-                let ctx = session(3);
-                let all = columns(pattern, len, 8);
-                pinned(&ctx, &batch(if nulls { with_nulls(all) } else { all }), 3).await;
-                for sql in [
-                    "SELECT b, i8, exact_quantiles(f64, [0.1, 0.9]) FROM t GROUP BY b, i8 ORDER BY b, i8",
-                    "SELECT i32, b, u8, exact_quantiles(f32, 0.5) FROM t GROUP BY i32, b, u8 ORDER BY i32, b, u8",
-                    "SELECT i8, exact_quantiles(f64, 0.5) FROM t WHERE i64 > 0 AND NOT b GROUP BY i8 ORDER BY i8",
-                    "SELECT i8 AS g, exact_quantiles(i64, [0, 1]) FILTER (WHERE f64 > 0), exact_quantiles(i64, 0.5) FROM t \
+    let patterns = [Pattern::Random, Pattern::FewDistinct, Pattern::Extremes];
+    let statements = these(&[
+        "SELECT b, i8, exact_quantiles(f64, [0.1, 0.9]) FROM t GROUP BY b, i8 ORDER BY b, i8",
+        "SELECT i32, b, u8, exact_quantiles(f32, 0.5) FROM t GROUP BY i32, b, u8 ORDER BY i32, b, u8",
+        "SELECT i8, exact_quantiles(f64, 0.5) FROM t WHERE i64 > 0 AND NOT b GROUP BY i8 ORDER BY i8",
+        "SELECT i8 AS g, exact_quantiles(i64, [0, 1]) FILTER (WHERE f64 > 0), exact_quantiles(i64, 0.5) FROM t \
                      GROUP BY i8 ORDER BY i8",
-                    "SELECT u8, exact_quantiles(dec, 0.5) FILTER (WHERE i32 < 0) FROM t WHERE i16 <> 3 GROUP BY u8 ORDER BY u8",
-                    "SELECT exact_quantiles(x, 0.5) AS q FROM (SELECT u16 AS g, i16 AS x FROM t) GROUP BY g ORDER BY g, q",
-                    "SELECT b, exact_quantiles(i64, 0.5) FROM t WHERE i64 < 0 AND i64 > 0 GROUP BY b ORDER BY b",
-                    "SELECT i8 FROM t GROUP BY i8 HAVING exact_quantiles(f32, 0.5) > 0 ORDER BY i8",
-                ] {
-                    same_by(
-                        &ctx,
-                        sql,
-                        &format!("{sql}, {pattern:?}, {len} rows, nulls: {nulls}"),
-                        OPERATOR,
-                    )
-                    .await;
-                }
-                unpin_table(&ctx, "t").unwrap();
-            }
-        }
-    }
+        "SELECT u8, exact_quantiles(dec, 0.5) FILTER (WHERE i32 < 0) FROM t WHERE i16 <> 3 GROUP BY u8 ORDER BY u8",
+        "SELECT exact_quantiles(x, 0.5) AS q FROM (SELECT u16 AS g, i16 AS x FROM t) GROUP BY g ORDER BY g, q",
+        "SELECT b, exact_quantiles(i64, 0.5) FROM t WHERE i64 < 0 AND i64 > 0 GROUP BY b ORDER BY b",
+        "SELECT i8 FROM t GROUP BY i8 HAVING exact_quantiles(f32, 0.5) > 0 ORDER BY i8",
+    ]);
+    same_over(&patterns, &[33, 50_021], OPERATOR, table, statements).await;
 }
 
 /// More rows than one turn of all blocks has, few groups and many, of any share of the rows.
@@ -159,6 +176,48 @@ async fn long_columns() {
             same_by(&ctx, &sql, &format!("{group}, {pattern:?}"), OPERATOR).await;
         }
         unpin_table(&ctx, "t").unwrap();
+    }
+}
+
+/// `count`, `min` and `max` beside quantiles: of rows, of values, of groups that a filter leaves nothing of.
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_and_ends() {
+    let patterns = [Pattern::Random, Pattern::FewDistinct, Pattern::Extremes];
+    let statements = these(&[
+        "SELECT i8, count(*), exact_quantiles(f64, 0.5), count(f64), count(f32), count(1) FROM t GROUP BY i8 ORDER BY i8",
+        "SELECT b, min(i64), exact_quantiles(f32, [0.1, 0.9]), max(i64), max(dec), min(date) FROM t GROUP BY b ORDER BY b",
+        "SELECT i8, u8, max(ts), exact_quantiles(i16, 0.5), count(*) FILTER (WHERE f64 > 0), min(b) FROM t \
+                     WHERE i64 > 0 GROUP BY i8, u8 ORDER BY i8, u8",
+        "SELECT u8, count(i16) FILTER (WHERE i32 < 0), exact_quantiles(i16, 0.5) FILTER (WHERE i32 < 0), \
+                     count(*) FILTER (WHERE i32 < 0), max(i16) FILTER (WHERE i32 < 0) FROM t GROUP BY u8 ORDER BY u8",
+        "SELECT i8, exact_quantiles(f32, 0.5), count(*) FROM t GROUP BY i8 HAVING count(*) > 3 ORDER BY i8",
+    ]);
+    same_over(&patterns, &[0, 33, 50_021], OPERATOR, table, statements).await;
+}
+
+/// More groups than one thread takes, by every method.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_groups() {
+    if card().is_none() {
+        return;
+    }
+    let len = 500_009;
+    let wanted = ["i16", "f32", "f64"];
+    let mut all: Vec<_> = with_nulls(columns(Pattern::Random, len, 5))
+        .into_iter()
+        .filter(|(name, _)| wanted.contains(name))
+        .collect();
+    let many = pseudo_random(len, 3).map(|word| (word % 100_000) as i32);
+    all.push(("g", Arc::new(Int32Array::from_iter_values(many)) as ArrayRef));
+    let ctx = session(2);
+    pinned(&ctx, &batch(all), 4).await;
+    for sql in [
+        "SELECT g, exact_quantiles(f32, [0.01, 0.5, 0.99]), exact_quantiles(f64, 0.5, 'linear'), count(*), min(i16) FROM t \
+         GROUP BY g ORDER BY g",
+        "SELECT g, exact_quantiles(f64, [0.1, 0.3], 'midpoint'), exact_quantiles(f64, 0.9), exact_quantiles(i16, 0.5, 'linear') \
+         FILTER (WHERE f32 > 0) FROM t GROUP BY g ORDER BY g",
+    ] {
+        same_by(&ctx, sql, sql, OPERATOR).await;
     }
 }
 
@@ -234,7 +293,10 @@ async fn explain_says_what_ran() {
     for sql in [
         "SELECT f32, exact_quantiles(i8, 0.5) FROM t GROUP BY f32",
         "SELECT i8 + 1, exact_quantiles(i8, 0.5) FROM t GROUP BY i8 + 1",
-        "SELECT i8, exact_quantiles(f32, 0.5), count(*) FROM t GROUP BY i8",
+        "SELECT i8, exact_quantiles(f32, 0.5), sum(i16) FROM t GROUP BY i8",
+        "SELECT i8, exact_quantiles(f32, 0.5), min(f64) FROM t GROUP BY i8",
+        "SELECT i8, exact_quantiles(f32, 0.5), count(DISTINCT i16) FROM t GROUP BY i8",
+        "SELECT i8, exact_quantiles(f32, 0.5), count(i16 + 1) FROM t GROUP BY i8",
         "SELECT i8, exact_quantiles(DISTINCT f32, 0.5) FROM t GROUP BY i8",
         "SELECT i8, exact_quantiles(f32, 0.5) FROM t GROUP BY CUBE (i8)",
     ] {

@@ -119,8 +119,12 @@ fn every_kernel_compiles_for_the_h200() {
     for words in [Words::ALL[10], Words::ALL[14]] {
         all.push((simple(KernelFile::Sort, words), architecture));
     }
+    for words in [Words::ALL[6], Words::ALL[10]] {
+        all.extend([1, 32, 128, 256, 1024].map(|queue| (best_rows(words, queue), architecture)));
+    }
     for (words, masked) in Words::ALL
         .into_iter()
+        .chain(Words::TURNED)
         .flat_map(|words| [(words, false), (words, true)])
     {
         let program = Program {
@@ -152,6 +156,14 @@ fn top(words: Words) -> Program {
     }
 }
 
+/// What finds the best rows of groups, or selects them by queues of this length.
+fn best_rows(words: Words, queue: u32) -> Program {
+    Program {
+        batch: queue,
+        ..simple(KernelFile::GroupTop, words)
+    }
+}
+
 /// What finds nearest points.
 fn nearest() -> Program {
     Program {
@@ -177,6 +189,8 @@ fn selections_compile_for_other_cards() {
                 (nearest(), *architecture),
                 (simple(KernelFile::Sort, Words::ALL[14]), *architecture),
                 (simple(KernelFile::Group, Words::ALL[8]), *architecture),
+                (best_rows(Words::ALL[6], 1), *architecture),
+                (best_rows(Words::ALL[10], 128), *architecture),
             ]
         })
         .collect();

@@ -13,11 +13,12 @@ use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
-use datafusion_quantiles::kernel::cuda::{Card, DeviceMatrix, Report};
+use datafusion_quantiles::kernel::cuda::{Card, DeviceColumn, DeviceMatrix, Report, TopMethod};
 use datafusion_quantiles::pinned::{pin_table, unpin_table};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::cuda_group_topk::best;
 use crate::support::*;
 
 const PARTITIONS: usize = 16;
@@ -433,5 +434,142 @@ fn nearest_rows() {
             format!("{:.3}", times[times.len() / 2])
         });
         println!("| {k} | {} |", medians.join(" | "));
+    }
+}
+
+/// Best rows of groups by either method: what the choice between them is made from.
+#[test]
+#[ignore = "a measurement"]
+fn ways_to_best_rows_of_groups() {
+    const LOG: u32 = 27;
+    let card = Card::get(0).unwrap();
+    let column = |data_type: DataType, data: Data| {
+        let parts: Vec<ArrayRef> = std::thread::scope(|scope| {
+            let part = |part| {
+                let data_type = &data_type;
+                scope.spawn(move || array(data_type, data, part, (1 << LOG) / PARTITIONS))
+            };
+            let parts: Vec<_> = (0..PARTITIONS).map(part).collect();
+            parts.into_iter().map(|part| part.join().unwrap()).collect()
+        });
+        DeviceColumn::upload(&card, &data_type, &parts).unwrap()
+    };
+    println!("2^{LOG} rows; kernels, milliseconds, medians of 3");
+    println!("| bits of a record | groups | k | all in order | warps | of it ordering | selecting |");
+    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    for (key, value) in [
+        (
+            (DataType::Float64, Data::Normal),
+            (DataType::UInt32, Data::Uniform),
+        ),
+        (
+            (DataType::Int32, Data::Groups(1 << 24)),
+            (DataType::Int32, Data::Groups(1 << 16)),
+        ),
+    ] {
+        let (key, value) = (column(key.0, key.1), column(value.0, value.1));
+        for groups in [8, 1000, 16_384] {
+            let group = column(DataType::Int32, Data::Groups(groups));
+            for k in [1, 32, 100, 256, 1000] {
+                let mut times: [Vec<f64>; 4] = Default::default();
+                for _ in 0..3 {
+                    let ask = |method| best(&group, &key, &value, k, false, method).1;
+                    let (sort, warps) = (ask(TopMethod::Sort), ask(TopMethod::Warps));
+                    let of = |prefix: &str| {
+                        let own = warps
+                            .kernel_times
+                            .iter()
+                            .filter(|(name, _)| name.starts_with(prefix));
+                        own.map(|(_, time)| *time).sum::<Duration>()
+                    };
+                    let all = [sort.card_time, warps.card_time, of("so_"), of("gt_select")];
+                    for (times, time) in times.iter_mut().zip(all) {
+                        times.push(time.as_secs_f64() * 1e3);
+                    }
+                }
+                let medians = times.map(|mut times| {
+                    times.sort_by(f64::total_cmp);
+                    format!("{:.2}", times[times.len() / 2])
+                });
+                let bits = if key.data_type() == &DataType::Int32 {
+                    64
+                } else {
+                    128
+                };
+                println!("| {bits} | {groups} | {k} | {} |", medians.join(" | "));
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn best_rows_of_groups() {
+    println!(
+        "| rows | keys | groups | query | planning | execution | of it kernels | CPU: all, once | ratio |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    for (data_type, log, data) in [
+        (DataType::Float32, 28, Data::Uniform),
+        (DataType::Float64, 27, Data::Normal),
+    ] {
+        let ctx = session(PARTITIONS);
+        let groups = [("g10", 10), ("g1000", 1000), ("g1000000", 1_000_000)];
+        let columns = groups.map(|(name, groups)| (name, DataType::Int32, Data::Groups(groups)));
+        let columns: Vec<_> = columns
+            .into_iter()
+            .chain([("x", data_type.clone(), data), ("id", DataType::UInt32, data)])
+            .collect();
+        table_of(&ctx, &columns, 1 << log);
+        pin_table(&ctx, "t", &["x", "id", "g10", "g1000", "g1000000"])
+            .await
+            .unwrap();
+        for (group, k) in [
+            ("g10", 10),
+            ("g10", 1000),
+            ("g1000", 10),
+            ("g1000", 100),
+            ("g1000", 1000),
+            ("g1000", 10_000),
+            ("g1000000", 3),
+        ] {
+            if data_type == DataType::Float64 && k != 10 {
+                continue;
+            }
+            let call = format!("topk_by(id, x, {k})");
+            let sql = format!("SELECT {group}, {call} FROM t GROUP BY {group}");
+            query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
+            let (on_card, _) = timed(&ctx, &sql, 5).await;
+            // The answers, with sums that tell which groups have which.
+            let check = format!(
+                "SELECT count(*), sum(first), sum(last), sum(g % 1000 * (last % 1000)) FROM (SELECT {group} AS g, {call}[1] AS first, \
+                 {call}[{k}] AS last FROM t GROUP BY {group})"
+            );
+            let answer = row(&ctx, &check).await;
+            query(&ctx, "SET quantiles.device = 'cpu'").await.unwrap();
+            let start = Instant::now();
+            let expected = row(&ctx, &check).await;
+            let on_cpu = start.elapsed().as_secs_f64() * 1e3;
+            assert_eq!(answer, expected, "{sql}");
+            println!(
+                "| 2^{log} | {data_type}, {data:?} | {group} | `{call}` | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} |",
+                on_card[0],
+                on_card[1],
+                on_card[2],
+                on_cpu,
+                on_cpu / (on_card[0] + on_card[1])
+            );
+        }
+        query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
+        for sql in [
+            "SELECT g1000, topk_by(id, x, 100) FROM t GROUP BY g1000",
+            "SELECT g1000000, topk_by(id, x, 3) FROM t GROUP BY g1000000",
+        ] {
+            println!(
+                "{}",
+                rows(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await.join("\n")
+            );
+        }
+        unpin_table(&ctx, "t").unwrap();
     }
 }

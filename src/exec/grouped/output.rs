@@ -18,6 +18,9 @@ use crate::kernel::may_fail;
 #[derive(Debug)]
 pub(in crate::exec) enum Answers {
     Keys(GroupAnswers),
+    /// Those of the groups that have values, for each call, and the values of each group.
+    #[cfg(feature = "cuda")]
+    Values(Vec<ArrayRef>, Vec<u64>),
     Bytes(ByteAnswers),
 }
 
@@ -60,6 +63,10 @@ pub(in crate::exec) fn answered_groups(
             (Selected::Keys(selected), Answers::Keys(answers)) => {
                 let values = selected.ask().values(selected.spec(), &answers.found[index])?;
                 selected.group_rows(values, &answers.lengths)?
+            }
+            #[cfg(feature = "cuda")]
+            (Selected::Keys(selected), Answers::Values(values, lengths)) => {
+                selected.group_rows(Arc::clone(&values[index]), lengths)?
             }
             (Selected::Bytes(selected), Answers::Bytes(answers)) => {
                 selected.group_rows(answers.calls[index].clone(), &answers.lengths)?

@@ -1,5 +1,6 @@
 //! The operator behind queries over pinned columns.
 
+mod group_topk;
 mod groups;
 mod quantiles;
 mod topk;
@@ -36,7 +37,8 @@ use super::run::strategy_metric;
 use crate::kernel::cuda::source::Words;
 use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask, Selection};
 use crate::pinned::PinnedTable;
-pub(crate) use groups::PinnedGroups;
+pub(crate) use group_topk::PinnedGroupTopK;
+pub(crate) use groups::{PinnedCount, PinnedGroups};
 pub(crate) use quantiles::PinnedQuantiles;
 pub(crate) use topk::{PinnedRows, PinnedTopK, PinnedTopKCall};
 
@@ -168,8 +170,8 @@ impl Fallback {
     }
 }
 
-/// A query over columns that are pinned in a card's memory: exact quantiles and calls of `topk_by` without groups, which are
-/// one row, exact quantiles of groups, a row each, or the first rows in the order of a column. One partition.
+/// A query over columns that are pinned in a card's memory: exact quantiles and calls of `topk_by`, which are one row, or a
+/// row for each group, or the first rows in the order of a column. One partition.
 ///
 /// Reads nothing but that memory. A filter becomes a bitmap on the card first, whose rows are counted. Cost on an H200 for
 /// each GiB of a column: quantiles 0.5 ms, rows 0.3 ms.
@@ -179,8 +181,9 @@ impl Fallback {
 /// ANALYZE`. Otherwise the failure is the query's error.
 ///
 /// Device memory: up to 0.4 of the largest column to work in, kept for the next query, within `quantiles.cuda_memory_limit`;
-/// with less there, slower. Groups need 16 bytes a row, or 32 where groups and values together span more than 64 bits. Host
-/// memory: about 100 bytes for each row, group and rank that is asked for, reserved in the memory pool.
+/// with less there, slower. Groups need 16 bytes a row, or 32 where groups and values, of best rows groups, keys and values,
+/// together span more than 64 bits. Host memory: about 100 bytes for each row, group and rank that is asked for, reserved in
+/// the memory pool.
 ///
 /// Metrics: `kernels` launched, `bytes_read` by them of columns and bitmaps, `bytes_to_card`, `bytes_from_card`, `card_time`
 /// from the first kernel to the last, `second_reads` and `deepened`, which say how often a sample misled, and under

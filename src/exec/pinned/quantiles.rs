@@ -25,20 +25,24 @@ pub(crate) struct PinnedQuantiles {
     strategy: StrategyName,
 }
 
-/// The columns that calls share, and the place of the values of each.
-pub(super) fn sourced_columns(calls: Vec<(QuantilesCall, PinnedSource)>) -> (Aggregates, Vec<PinnedSource>) {
-    let (calls, of_calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
-    let aggregates = Aggregates::new(calls.into_iter().map(ExecAggregate::Quantiles).collect());
-    let mut sources = vec![None; aggregates.columns.len()];
-    for ((column, _), source) in aggregates.calls.iter().zip(of_calls) {
-        sources[*column] = Some(source);
+/// The columns that calls share, and the place of the values of each; `sources` are those of the calls.
+pub(super) fn sourced_columns(
+    aggregates: Vec<ExecAggregate>,
+    sources: Vec<PinnedSource>,
+) -> (Aggregates, Vec<PinnedSource>) {
+    let aggregates = Aggregates::new(aggregates);
+    let mut of_columns = vec![None; aggregates.columns.len()];
+    for ((column, _), source) in aggregates.calls.iter().zip(sources) {
+        of_columns[*column] = Some(source);
     }
-    (aggregates, sources.into_iter().flatten().collect())
+    (aggregates, of_columns.into_iter().flatten().collect())
 }
 
 impl PinnedQuantiles {
     pub(crate) fn new(calls: Vec<(QuantilesCall, PinnedSource)>, strategy: StrategyName) -> Self {
-        let (aggregates, sources) = sourced_columns(calls);
+        let (calls, sources): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+        let calls = calls.into_iter().map(ExecAggregate::Quantiles).collect();
+        let (aggregates, sources) = sourced_columns(calls, sources);
         Self {
             aggregates,
             sources,

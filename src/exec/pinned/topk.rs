@@ -172,7 +172,7 @@ impl PinnedWork for PinnedTopK {
 }
 
 /// Bytes for a value while an answer is put together: fetched, gathered, ordered.
-fn value_bytes(data_type: &DataType) -> usize {
+pub(super) fn value_bytes(data_type: &DataType) -> usize {
     4 * data_type.primitive_width().unwrap_or(1)
 }
 

@@ -21,19 +21,29 @@ pub struct DeviceBuffer {
     card: Arc<Card>,
 }
 
+/// Bytes of memory that a buffer for `bytes` takes.
+pub(super) fn taken(bytes: usize) -> usize {
+    bytes + SLACK
+}
+
 impl DeviceBuffer {
+    /// Use [`Card::allocate`], which accounts for it. `slice` is memory of the card's stream, of [`taken`] bytes or more.
+    pub(super) fn over(card: &Arc<Card>, slice: CudaSlice<u8>, bytes: usize) -> Self {
+        Self {
+            slice: Some(slice),
+            bytes,
+            card: Arc::clone(card),
+        }
+    }
+
     /// Use [`Card::allocate`], which accounts for it.
     #[allow(unsafe_code, reason = "memory that nothing was written to")]
     pub(super) fn try_new(card: &Arc<Card>, bytes: usize) -> Result<Self> {
         // SAFETY: bytes have no invalid value; what reads them writes them first, or is a kernel that drops what it reads
         // beyond the end.
-        let slice = unsafe { card.stream.alloc::<u8>(bytes + SLACK) };
+        let slice = unsafe { card.stream.alloc::<u8>(taken(bytes)) };
         let slice = slice.map_err(|error| card.failed("allocating device memory", error))?;
-        Ok(Self {
-            slice: Some(slice),
-            bytes,
-            card: Arc::clone(card),
-        })
+        Ok(Self::over(card, slice, bytes))
     }
 
     /// Bytes asked for.
@@ -105,7 +115,9 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        drop(self.slice.take());
+        if let Some(slice) = self.slice.take() {
+            self.card.keep_memory(slice);
+        }
         self.card.give_back(self.bytes as u64);
     }
 }

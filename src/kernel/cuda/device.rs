@@ -12,12 +12,13 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use cudarc::driver::sys::{
     self, CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute, CUresult,
 };
-use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverError};
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DriverError};
 use cudarc::nvrtc::Ptx;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, resources_datafusion_err};
 
-use super::buffer::{DeviceBuffer, Stage};
+use super::buffer::{DeviceBuffer, Stage, taken};
 use super::cache::{CubinCache, CubinKey};
+use super::idle::IdleMemory;
 use super::nvrtc::Nvrtc;
 use super::sequence::Workspace;
 use super::source::Program;
@@ -25,6 +26,9 @@ use crate::kernel::may_fail;
 
 /// Oldest driver whose functions are all there: that of CUDA 12.8.
 const OLDEST_DRIVER: i32 = 12080;
+
+/// Freed memory that waits to be wanted again is at most this part of the card's.
+const MOST_IDLE: u64 = 8;
 
 /// Most pieces of page-locked memory that wait for the next upload, of 2 MiB each.
 const MOST_STAGES: usize = 64;
@@ -45,6 +49,8 @@ pub struct Card {
     workspace: Mutex<Option<Workspace>>,
     /// Page-locked memory that no upload uses.
     stages: Mutex<Vec<Stage>>,
+    idle: Mutex<IdleMemory>,
+    most_idle: u64,
     /// Why nothing runs on the card any more.
     lost: OnceLock<String>,
 }
@@ -179,6 +185,7 @@ impl Card {
         if attribute(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)? == 0 {
             return exec_err!("cuda:{ordinal} cannot launch cooperative kernels");
         }
+        let (_, memory) = context.mem_get_info().map_err(failed)?;
         let (major, minor) = context.compute_capability().map_err(failed)?;
         let offered = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
         Ok(Card {
@@ -193,6 +200,8 @@ impl Card {
             modules: Mutex::default(),
             workspace: Mutex::default(),
             stages: Mutex::default(),
+            idle: Mutex::default(),
+            most_idle: memory as u64 / MOST_IDLE,
             lost: OnceLock::new(),
         })
     }
@@ -220,7 +229,8 @@ impl Card {
         self.shared_memory
     }
 
-    /// Bytes of its memory that this crate holds.
+    /// Bytes of its memory that this crate uses. What waits to be used again is not counted: it is given up where there would be
+    /// too little beside it.
     pub fn held_bytes(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
@@ -267,20 +277,20 @@ impl Card {
             other => return other,
         };
         // Not the one that the caller works in.
-        let idle = self
+        let workspace = self
             .workspace
             .try_lock()
             .ok()
             .and_then(|mut workspace| workspace.take());
-        match idle {
-            None => Err(refused),
-            Some(workspace) => {
-                drop(workspace);
-                // Memory goes back when the stream has come to it.
-                self.synchronize("freeing device memory")?;
-                self.try_allocate(bytes, limit)
-            }
+        let is_held = workspace.is_some() || locked(&self.idle).bytes() > 0;
+        if !is_held {
+            return Err(refused);
         }
+        drop(workspace);
+        locked(&self.idle).shrink(0);
+        // Memory goes back when the stream has come to it.
+        self.synchronize("freeing device memory")?;
+        self.try_allocate(bytes, limit)
     }
 
     fn try_allocate(self: &Arc<Self>, bytes: usize, limit: Option<u64>) -> Result<DeviceBuffer> {
@@ -297,7 +307,28 @@ impl Card {
                 limit.unwrap_or(u64::MAX)
             ));
         }
+        let (reused, is_freed) = {
+            let mut idle = locked(&self.idle);
+            let reused = idle.take(taken(bytes));
+            // What is used and what waits keep within the limit together.
+            let free = limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.held_bytes()));
+            let before = idle.bytes();
+            idle.shrink(free);
+            (reused, idle.bytes() < before)
+        };
+        if let Some(slice) = reused {
+            return Ok(DeviceBuffer::over(self, slice, bytes));
+        }
+        if is_freed {
+            // Memory goes back when the stream has come to it.
+            self.synchronize("freeing device memory")?;
+        }
         DeviceBuffer::try_new(self, bytes).inspect_err(|_| self.give_back(wanted))
+    }
+
+    /// Memory of the stream that is free for who wants as much next.
+    pub(super) fn keep_memory(&self, slice: CudaSlice<u8>) {
+        locked(&self.idle).keep(slice, self.most_idle);
     }
 
     pub(super) fn give_back(&self, bytes: u64) {
@@ -313,6 +344,7 @@ impl Card {
     pub fn release_workspace(&self) {
         self.workspace().take();
         locked(&self.stages).clear();
+        locked(&self.idle).shrink(0);
     }
 
     /// Page-locked memory of an upload that is done.

@@ -117,7 +117,7 @@ impl Gather {
         timeline.report(report)?;
         report.bytes_from_card += host.len() as u64;
         let (values, valid) = host.split_at(bytes);
-        array(data_type, values, valid)
+        array(data_type, self.count, values, valid)
     }
 
     fn launch(&self) -> Result<Launch> {
@@ -138,8 +138,8 @@ impl Gather {
     }
 }
 
-/// Values as Arrow has them, from their bytes and a byte each that says whether there is one.
-fn array(data_type: &DataType, values: &[u8], valid: &[u8]) -> Result<ArrayRef> {
+/// `count` values as Arrow has them, from their bytes and a byte each that says whether there is one, or nothing where all are.
+pub(super) fn array(data_type: &DataType, count: usize, values: &[u8], valid: &[u8]) -> Result<ArrayRef> {
     let nulls = valid.contains(&0).then(|| {
         let bits = BooleanBuffer::collect_bool(valid.len(), |row| valid[row] != 0);
         NullBuffer::new(bits)
@@ -152,7 +152,7 @@ fn array(data_type: &DataType, values: &[u8], valid: &[u8]) -> Result<ArrayRef> 
     let mut buffer = MutableBuffer::new(values.len());
     buffer.extend_from_slice(values);
     let data = ArrayData::builder(data_type.clone())
-        .len(valid.len())
+        .len(count)
         .add_buffer(buffer.into())
         .nulls(nulls)
         .build()?;
@@ -171,12 +171,12 @@ mod tests {
             .iter()
             .flat_map(|value| value.to_le_bytes())
             .collect();
-        let found = array(&DataType::Int16, &values, &[1, 0, 1]).unwrap();
+        let found = array(&DataType::Int16, 3, &values, &[1, 0, 1]).unwrap();
         assert_eq!(
             found.as_ref(),
             &Int16Array::from(vec![Some(5), None, Some(300)]) as &dyn Array
         );
-        let found = array(&DataType::Boolean, &[1, 0, 1], &[1, 1, 0]).unwrap();
+        let found = array(&DataType::Boolean, 3, &[1, 0, 1], &[1, 1, 0]).unwrap();
         assert_eq!(
             found.as_boolean(),
             &BooleanArray::from(vec![Some(true), Some(false), None])
@@ -185,7 +185,7 @@ mod tests {
             .iter()
             .flat_map(|value| value.to_le_bytes())
             .collect();
-        let found = array(&DataType::Decimal128(38, 3), &values, &[1, 1]).unwrap();
+        let found = array(&DataType::Decimal128(38, 3), 2, &values, &[1, 1]).unwrap();
         let expected = Decimal128Array::from(vec![1_i128 << 100, -3]).with_precision_and_scale(38, 3);
         assert_eq!(found.as_ref(), &expected.unwrap() as &dyn Array);
     }

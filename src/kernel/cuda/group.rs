@@ -19,7 +19,7 @@ use super::column::{DeviceColumn, KeyRange};
 use super::device::Card;
 use super::select::Selection;
 use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
-use super::sort::{RecordShape, RecordSort, Segments, SortRoom, numbers};
+use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortRoom, numbers};
 use super::source::{KernelFile, Program, Words};
 use crate::kernel::may_fail;
 use crate::key::{KeyBits, KeySpec};
@@ -28,7 +28,7 @@ const THREADS: u32 = 1024;
 /// Bytes of `Group` and of a key.
 const SIZES: &str = "gr_sizes";
 /// Page-locked memory of a workspace that needs none for groups.
-const HOST_BYTES: usize = 4096;
+pub(super) const HOST_BYTES: usize = 4096;
 
 /// `struct Group` of `kernels/group.cu`.
 #[repr(C)]
@@ -73,14 +73,14 @@ impl GroupArgument {
 
 /// A column that rows are grouped by.
 #[derive(Debug)]
-struct GroupColumn<'a> {
-    column: &'a DeviceColumn,
+pub(super) struct GroupColumn<'a> {
+    pub(super) column: &'a DeviceColumn,
     spec: KeySpec,
-    words: Words,
+    pub(super) words: Words,
     /// The key that counts from 0, or from 1 where code 0 is NULL's.
-    least: KeyBits,
+    pub(super) least: KeyBits,
     /// Codes: at most as many values, NULL among them, can there be.
-    span: u128,
+    pub(super) span: u128,
 }
 
 impl GroupColumn<'_> {
@@ -107,13 +107,13 @@ impl GroupColumn<'_> {
 /// The groups of a table's rows on a card: columns whose values tell them apart.
 #[derive(Debug)]
 pub struct Groups<'a> {
-    card: &'a Arc<Card>,
-    columns: Vec<GroupColumn<'a>>,
+    pub(super) card: &'a Arc<Card>,
+    pub(super) columns: Vec<GroupColumn<'a>>,
     /// Numbers that groups can have.
-    numbers: u128,
+    pub(super) numbers: u128,
     rows: u64,
-    limit: Option<u64>,
-    timed: bool,
+    pub(super) limit: Option<u64>,
+    pub(super) timed: bool,
 }
 
 /// The rows of a table that become records.
@@ -204,11 +204,11 @@ impl<'a> Groups<'a> {
         Ok(columns)
     }
 
-    /// The numbers of the groups that rows of `mask` are in, or any rows. Waits for the card.
+    /// The groups that rows of `mask` are in, or any rows, and how many of these each has. Waits for the card.
     ///
     /// # Errors
     /// `ResourcesExhausted` where the card's memory, or the limit on it, is too small; an execution error if the card fails.
-    pub fn present(&self, mask: Option<&DeviceBuffer>, report: &mut Report) -> Result<Vec<u64>> {
+    pub fn present(&self, mask: Option<&DeviceBuffer>, report: &mut Report) -> Result<Segments> {
         let rows = Rows {
             keys: None,
             mask,
@@ -216,7 +216,7 @@ impl<'a> Groups<'a> {
             shape: self.shape(0),
         };
         let (segments, _) = self.ordered(rows, report, |_| Ok(Vec::new()))?;
-        Ok(segments.codes)
+        Ok(segments)
     }
 
     /// The groups that rows of `among` are in, and the keys at `places` of them: the key of 0-based rank r of the group at
@@ -229,7 +229,7 @@ impl<'a> Groups<'a> {
         among: &Selection<'_>,
         report: &mut Report,
         places: impl FnOnce(&Segments) -> Result<Vec<u64>>,
-    ) -> Result<(Segments, Vec<KeyBits>)> {
+    ) -> Result<(Segments, PickedKeys)> {
         let range = key_range(among.column, among.words, self.limit, report)?;
         let (least, most) = range.unwrap_or((0, 0));
         let shape = self.shape(bits_of(most - least));
@@ -247,7 +247,7 @@ impl<'a> Groups<'a> {
                 segments.records
             );
         }
-        keys.iter_mut().for_each(|key| *key += least);
+        keys.least = least;
         Ok((segments, keys))
     }
 
@@ -269,7 +269,7 @@ impl<'a> Groups<'a> {
         rows: Rows<'_>,
         report: &mut Report,
         places: impl FnOnce(&Segments) -> Result<Vec<u64>>,
-    ) -> Result<(Segments, Vec<KeyBits>)> {
+    ) -> Result<(Segments, PickedKeys)> {
         let Some(record_bytes) = rows.shape.bytes() else {
             return resources_err!(
                 "groups and values on {} span {} bits together: 128 are allowed",
@@ -278,7 +278,7 @@ impl<'a> Groups<'a> {
             );
         };
         if rows.most == 0 {
-            return Ok((Segments::default(), Vec::new()));
+            return Ok((Segments::default(), PickedKeys::default()));
         }
         let code_bytes = if self.is_wide() { 8 } else { 4 };
         let mut layout = Places::default();
@@ -306,8 +306,8 @@ impl<'a> Groups<'a> {
             return internal_err!("{count} records on the card, {} were announced", rows.most);
         }
         let mut sort = RecordSort::try_new(work, room, rows.shape, count, self.limit)?;
-        sort.sort(&mut timeline)?;
-        let segments = sort.segments(&mut timeline, report)?;
+        sort.sort(0, &mut timeline)?;
+        let (segments, _) = sort.segments(&mut timeline, report)?;
         let keys = sort.pick(&places(&segments)?, &mut timeline, report)?;
         timeline.end()?;
         self.card.synchronize("grouping on the card")?;
@@ -386,7 +386,7 @@ impl<'a> Groups<'a> {
 }
 
 /// Bits of a number.
-fn bits_of(number: u128) -> u32 {
+pub(super) fn bits_of(number: u128) -> u32 {
     u128::BITS - number.leading_zeros()
 }
 
@@ -422,7 +422,7 @@ fn launch(
 }
 
 /// The range of a column's keys, which it remembers. Waits for the card.
-fn key_range(
+pub(super) fn key_range(
     column: &DeviceColumn,
     words: Words,
     limit: Option<u64>,

@@ -4,7 +4,9 @@
 //! [`Card::get`] is the gate, and says why there is no card. Kernels are text ([`source`]), compiled for the card at hand and
 //! kept on disk ([`cache`]). A [`DeviceColumn`] holds values, a [`RowMask`] the rows where a [`Predicate`] is true, and a
 //! [`Selection`] finds exact ranks of a column, or of those rows of it, a [`TopSelection`] its greatest or least keys with their
-//! rows, [`Groups`] the ranks of every group, a [`CudaBackend`] opens lanes that answer the rounds of [`crate::select`], and [`Gather`] fetches values of rows. A [`DeviceMatrix`] holds points, and finds those nearest to another.
+//! rows, [`Groups`] the ranks of every group, a [`GroupTopSelection`] its best rows, and [`Gather`] fetches values of rows. A
+//! [`CudaBackend`] opens lanes that answer the rounds of [`crate::select`]. A [`DeviceMatrix`] holds points, and finds those
+//! nearest to another.
 
 mod buffer;
 pub mod cache;
@@ -14,6 +16,8 @@ mod device;
 mod filter;
 mod gather;
 mod group;
+mod group_top;
+mod idle;
 mod lane;
 mod nearest;
 mod nvrtc;
@@ -21,6 +25,7 @@ mod overflow;
 mod pass;
 mod select;
 mod sequence;
+mod shares;
 mod sort;
 pub mod source;
 mod top;
@@ -33,11 +38,13 @@ pub use device::Card;
 pub use filter::{Predicate, RowMask};
 pub use gather::Gather;
 pub use group::Groups;
+pub use group_top::{GroupTop, GroupTopSelection};
 pub use lane::CudaBackend;
 pub use nearest::{DeviceMatrix, Neighbour, squared_distance};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc};
 pub(crate) use overflow::OverflowBackend;
 pub use select::{Selection, Shape};
 pub use sequence::Report;
-pub use sort::Segments;
+pub use shares::TopMethod;
+pub use sort::{PickedKeys, Segments};
 pub use top::{Top, TopSelection};

@@ -69,6 +69,39 @@ impl Segments {
     }
 }
 
+/// Keys of some records, as they came from the card.
+#[derive(Debug, Default)]
+pub struct PickedKeys {
+    records: Vec<u8>,
+    /// Bytes of a record.
+    width: usize,
+    /// Bits of the key.
+    mask: KeyBits,
+    /// What keys count from.
+    pub(super) least: KeyBits,
+}
+
+impl PickedKeys {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.records.len().checked_div(self.width).unwrap_or(0)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// The key at `index`; `None`: there are fewer.
+    pub fn get(&self, index: usize) -> Option<KeyBits> {
+        let from = index.checked_mul(self.width)?;
+        let record = self.records.get(from..from + self.width)?;
+        let mut bytes = [0; 16];
+        bytes[..record.len()].copy_from_slice(record);
+        Some((KeyBits::from_le_bytes(bytes) & self.mask) + self.least)
+    }
+}
+
 /// How records are laid out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RecordShape {
@@ -88,11 +121,11 @@ impl RecordShape {
         }
     }
 
-    /// Shift and width of the digits, as many as it takes, of one width or nearly so.
-    fn digits(self) -> Vec<(u32, u32)> {
-        let bits = self.key_bits + self.code_bits;
+    /// Shift and width of the digits of all bits from `first` on, as many as it takes, of one width or nearly so.
+    fn digits(self, first: u32) -> Vec<(u32, u32)> {
+        let bits = self.key_bits + self.code_bits - first;
         let digits = bits.div_ceil(DIGIT_BITS);
-        let end = |digit| digit * bits / digits;
+        let end = |digit| first + digit * bits / digits;
         (0..digits)
             .map(|digit| (end(digit), end(digit + 1) - end(digit)))
             .collect()
@@ -197,12 +230,12 @@ impl<'a> RecordSort<'a> {
         timeline.passed(name)
     }
 
-    /// Puts all records in order, which then lie in the first of the two buffers that the argument names.
-    pub(super) fn sort(&mut self, timeline: &mut Timeline<'_>) -> Result<()> {
+    /// Puts all records in the order of their bits from `first` on; where those are equal they stay as they were.
+    pub(super) fn sort(&mut self, first: u32, timeline: &mut Timeline<'_>) -> Result<()> {
         if self.argument.count == 0 {
             return Ok(());
         }
-        for (shift, digit_bits) in self.shape.digits() {
+        for (shift, digit_bits) in self.shape.digits(first) {
             (self.argument.shift, self.argument.digit_bits) = (shift, digit_bits);
             let grid = [self.argument.blocks, THREADS];
             self.launch("so_count", grid, 0, timeline)?;
@@ -213,11 +246,25 @@ impl<'a> RecordSort<'a> {
         Ok(())
     }
 
-    /// The groups of ordered records. Waits for the card twice.
-    pub(super) fn segments(&mut self, timeline: &mut Timeline<'_>, report: &mut Report) -> Result<Segments> {
+    /// Address of the records.
+    pub(super) fn records(&self) -> u64 {
+        self.argument.from
+    }
+
+    /// Address of as much room again.
+    pub(super) fn room(&self) -> u64 {
+        self.argument.to
+    }
+
+    /// The groups of ordered records, and where they begin, on the card too. Waits for the card twice.
+    pub(super) fn segments(
+        &mut self,
+        timeline: &mut Timeline<'_>,
+        report: &mut Report,
+    ) -> Result<(Segments, DeviceBuffer)> {
         let records = self.argument.count;
         if records == 0 {
-            return Ok(Segments::default());
+            return Ok((Segments::default(), self.card.allocate(0, self.limit)?));
         }
         let grid = [self.argument.blocks, THREADS];
         self.launch("so_tally", grid, 0, timeline)?;
@@ -230,14 +277,15 @@ impl<'a> RecordSort<'a> {
         self.argument.starts = found.address();
         self.argument.codes = found.address() + bytes as u64;
         self.launch("so_heads", grid, 0, timeline)?;
-        let found = found.to_host(0..2 * bytes)?;
-        report.bytes_from_card += found.len() as u64;
-        let (starts, codes) = found.split_at(bytes);
-        Ok(Segments {
+        let host = found.to_host(0..2 * bytes)?;
+        report.bytes_from_card += host.len() as u64;
+        let (starts, codes) = host.split_at(bytes);
+        let segments = Segments {
             codes: numbers(codes),
             starts: numbers(starts),
             records,
-        })
+        };
+        Ok((segments, found))
     }
 
     /// The keys of the records at `places`, counted from 0. Waits for the card.
@@ -246,9 +294,19 @@ impl<'a> RecordSort<'a> {
         places: &[u64],
         timeline: &mut Timeline<'_>,
         report: &mut Report,
-    ) -> Result<Vec<KeyBits>> {
+    ) -> Result<PickedKeys> {
+        let mask = match self.shape.key_bits {
+            0 => 0,
+            bits => KeyBits::MAX >> (KeyBits::BITS - bits),
+        };
+        let mut keys = PickedKeys {
+            records: Vec::new(),
+            width: self.record_bytes,
+            mask,
+            least: 0,
+        };
         if places.is_empty() {
-            return Ok(Vec::new());
+            return Ok(keys);
         }
         if places.iter().any(|place| *place >= self.argument.count) {
             return internal_err!("a record beyond {} on the card", self.argument.count);
@@ -263,18 +321,9 @@ impl<'a> RecordSort<'a> {
         let blocks = places.len().div_ceil(THREADS as usize) as u32;
         let most = 4 * self.card.multiprocessors();
         self.launch("so_pick", [blocks.min(most), THREADS], 0, timeline)?;
-        let picked = picked.to_host(0..picked.len())?;
-        report.bytes_from_card += picked.len() as u64;
-        let mask = match self.shape.key_bits {
-            0 => 0,
-            bits => KeyBits::MAX >> (KeyBits::BITS - bits),
-        };
-        let records = picked.chunks_exact(self.record_bytes).map(|record| {
-            let mut bytes = [0; 16];
-            bytes[..record.len()].copy_from_slice(record);
-            KeyBits::from_le_bytes(bytes) & mask
-        });
-        Ok(records.collect())
+        keys.records = picked.to_host(0..picked.len())?;
+        report.bytes_from_card += keys.records.len() as u64;
+        Ok(keys)
     }
 }
 
@@ -293,14 +342,17 @@ mod tests {
         for key_bits in 0..=128 {
             for code_bits in 0..=128 - key_bits {
                 let shape = RecordShape { key_bits, code_bits };
-                let mut next = 0;
-                for (shift, bits) in shape.digits() {
-                    assert_eq!(shift, next);
-                    assert!((1..=DIGIT_BITS).contains(&bits), "{shape:?}: {bits}");
-                    next += bits;
+                for first in [0, key_bits] {
+                    let mut next = first;
+                    for (shift, bits) in shape.digits(first) {
+                        assert_eq!(shift, next);
+                        assert!((1..=DIGIT_BITS).contains(&bits), "{shape:?}: {bits}");
+                        next += bits;
+                    }
+                    assert_eq!(next, key_bits + code_bits);
                 }
-                assert_eq!(next, key_bits + code_bits);
-                assert_eq!(shape.bytes(), Some(if next <= 64 { 8 } else { 16 }));
+                let bits = key_bits + code_bits;
+                assert_eq!(shape.bytes(), Some(if bits <= 64 { 8 } else { 16 }));
             }
         }
         let beyond = RecordShape {
@@ -308,6 +360,26 @@ mod tests {
             code_bits: 29,
         };
         assert_eq!(beyond.bytes(), None);
+    }
+
+    #[test]
+    fn keys_of_records() {
+        let keys = PickedKeys {
+            records: [0x0102_u64, 0xff03]
+                .into_iter()
+                .flat_map(u64::to_le_bytes)
+                .collect(),
+            width: 8,
+            mask: 0xff,
+            least: 1000,
+        };
+        assert_eq!((keys.len(), keys.is_empty()), (2, false));
+        assert_eq!(
+            [0, 1, 2].map(|index| keys.get(index)),
+            [Some(1002), Some(1003), None]
+        );
+        let none = PickedKeys::default();
+        assert_eq!((none.len(), none.is_empty()), (0, true));
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub enum KernelFile {
     Gather,
     /// Rows of groups as records.
     Group,
+    /// The best rows of groups.
+    GroupTop,
     /// Records in order.
     Sort,
     /// The rows of a matrix that are nearest to a point.
@@ -40,7 +42,7 @@ pub enum KernelFile {
 
 impl KernelFile {
     /// All files.
-    pub const ALL: [KernelFile; 9] = [
+    pub const ALL: [KernelFile; 10] = [
         KernelFile::SampleSelect,
         KernelFile::Bucket,
         KernelFile::TopK,
@@ -48,6 +50,7 @@ impl KernelFile {
         KernelFile::Filter,
         KernelFile::Gather,
         KernelFile::Group,
+        KernelFile::GroupTop,
         KernelFile::Sort,
         KernelFile::Nearest,
     ];
@@ -62,6 +65,7 @@ impl KernelFile {
             KernelFile::Filter => "filter.cu",
             KernelFile::Gather => "gather.cu",
             KernelFile::Group => "group.cu",
+            KernelFile::GroupTop => "group_top.cu",
             KernelFile::Sort => "sort.cu",
             KernelFile::Nearest => "nearest.cu",
         }
@@ -77,6 +81,7 @@ impl KernelFile {
             KernelFile::Filter => include_str!("../../../kernels/filter.cu"),
             KernelFile::Gather => include_str!("../../../kernels/gather.cu"),
             KernelFile::Group => include_str!("../../../kernels/group.cu"),
+            KernelFile::GroupTop => include_str!("../../../kernels/group_top.cu"),
             KernelFile::Sort => include_str!("../../../kernels/sort.cu"),
             KernelFile::Nearest => include_str!("../../../kernels/nearest.cu"),
         })
@@ -171,6 +176,11 @@ impl Words {
             2 | 3 => Self::new(self.storage_bits, 4),
             _ => self,
         }
+    }
+
+    /// `ENCODING` in `kernels/common.cuh`.
+    pub(super) fn encoding(self) -> u32 {
+        self.encoding
     }
 
     /// Bytes of a value.

@@ -1,0 +1,349 @@
+// The best rows of groups. A row becomes a record whose order as an integer brings each group together, its best rows first:
+//
+//     | number of the group | key, the best is 0 | value, or its place in the order of values |
+//
+// so that rows with equal keys stand in the order of their values, and the value is read off the record. Either all records
+// are put in order (kernels/sort.cu), or, where groups are few and long, only by group, and a warp selects among each some
+// thousand records of a group (WarpSelect), then among what warps found, until one list a group is left.
+//
+//   gt_records   a record of each row that counts
+//   gt_order     the rows of ordered records
+//   gt_answer    values of the best rows
+//   gt_select_K  a warp a chunk: its k best, sorted. K as ws_rows_K
+//
+// Compiled for 32 bits where records have 64, for 64 where they have 128: an item of WarpSelect is a record. BATCH is 1, or a K:
+// each gt_select_K is a compilation of its own, as their networks take the compiler long.
+#include "warp_select.cuh"
+
+typedef Item Record;
+
+constexpr u32 MOST_PARTS = 12;
+
+enum How : u32 { DOWN = 1, ABOVE_NULL = 2 };
+
+// What a column gives to a record: its key, counted from the least, or from the greatest for DOWN; a NULL of a field is one
+// beyond, a NULL of a group is 0 for ABOVE_NULL.
+struct Part {
+    const u8* values;    // `stride` bytes each; null: places from 0 on
+    const u8* validity;  // Arrow's bitmap, null: all are valid
+    u64 least[2];
+    u64 range[2];        // the greatest key less the least
+    u64 span;            // of a group: what the number made of other columns is multiplied with
+    u32 stride, encoding;
+    u32 bits;            // of a field
+    u32 how;
+};
+
+struct Making {
+    Part parts[MOST_PARTS];
+    u64 rows;
+    const u8* validity;  // which rows count; null: all
+    const u8* mask;
+    const u64* order;    // rows by their places; null: row i has place i
+    u64* ordered;        // of gt_order
+    Record* records;
+    u64* cursor;         // how many there are; zeroed
+    u32 groups, fields;  // parts, the groups first
+    u32 bits, unused;    // of gt_order: of a row
+};
+
+struct Chunk {
+    u64 from, out;
+    u32 length, group;
+};
+
+struct Taking {
+    Part value;
+    const Record* from;   // ordered records, or lists of an earlier launch
+    Record* lists;        // of gt_select
+    Record* best;         // lists of the answer
+    const Chunk* chunks;
+    u64* floors;          // of each group, zeroed: upper bits of an item that k items reach
+    u64 chunk_count;
+    const u64* starts;    // of gt_answer: where groups begin; null: `best` are the records
+    const u64* offsets;   // of gt_answer: where the answers of groups begin, and the end of the last
+    u64 groups;
+    const u64* order;     // of gt_answer: rows by places; null: the record has the value
+    u8* out;              // `width` bytes each
+    u8* out_valid;        // a byte each; null: all are valid
+    u32 k, bits;          // bits below the number of a group
+    u32 first;            // 1: `from` are records
+    u32 width;
+};
+
+extern "C" __constant__ u32 gt_sizes[4] = {sizeof(Making), sizeof(Taking), sizeof(Record), sizeof(Chunk)};
+
+__device__ __forceinline__ bool bit_of(const u8* bitmap, u64 row) { return !bitmap || bitmap[row >> 3] >> (row & 7) & 1; }
+
+// The lowest so many bits.
+__device__ __forceinline__ Record low_bits(u32 bits) { return bits >= 8 * sizeof(Record) ? ~Record(0) : (Record(1) << bits) - 1; }
+
+#if BATCH == 1
+// ---------------------------------------------------------------- records
+
+constexpr u32 UNROLL = 4;
+
+template <class T>
+struct Wide {
+    typedef u64 Type;
+};
+template <>
+struct Wide<unsigned __int128> {
+    typedef unsigned __int128 Type;
+};
+
+__device__ __forceinline__ void put(const u64 (&halves)[2], u64& to) { to = halves[0]; }
+__device__ __forceinline__ void put(const u64 (&halves)[2], unsigned __int128& to) { to = (unsigned __int128)(halves[1]) << 64 | halves[0]; }
+
+// As encode() of common.cuh, for the encoding that a column has.
+template <class Word>
+__device__ __forceinline__ typename Wide<Word>::Type key_of_word(Word word, u32 encoding) {
+    constexpr u32 BITS = 8 * sizeof(Word);
+    constexpr Word sign = Word(1) << (BITS - 1);
+    if (encoding == 0) return word;
+    if (encoding == 1) {
+        if constexpr (BITS < 32)
+            return u32(int(word ^ sign) - int(sign)) ^ 0x80000000u;
+        else
+            return Word(word ^ sign);
+    }
+    const Word negative = Word(0) - Word(word >> (BITS - 1));
+    Word key = Word(word ^ Word(negative | sign));
+    constexpr Word infinity = BITS == 16 ? Word(0x7c00) : BITS == 32 ? Word(0x7f800000) : Word(0x7ff0000000000000ull);
+    constexpr Word nan = BITS == 16 ? Word(0x7e00) : BITS == 32 ? Word(0x7fc00000) : Word(0x7ff8000000000000ull);
+    if (encoding == 4) key = Word(key - Word(~Word(infinity | sign)));
+    if (encoding == 2 && Word(word & Word(sign - 1)) > infinity) key = Word(nan ^ sign);
+    return key;
+}
+
+// The word of a key, of encodings that tell all words apart.
+template <class Word>
+__device__ __forceinline__ Word word_of_key(typename Wide<Word>::Type key, u32 encoding) {
+    constexpr u32 BITS = 8 * sizeof(Word);
+    constexpr Word sign = Word(1) << (BITS - 1);
+    if (encoding == 0) return Word(key);
+    if (encoding == 1) return BITS < 32 ? Word(u32(key) ^ 0x80000000u) : Word(Word(key) ^ sign);
+    constexpr Word infinity = BITS == 16 ? Word(0x7c00) : BITS == 32 ? Word(0x7f800000) : Word(0x7ff0000000000000ull);
+    Word total = Word(key);
+    if (encoding == 4) total = Word(total + Word(~Word(infinity | sign)));
+    return total & sign ? Word(total ^ sign) : Word(~total);
+}
+
+// The statement with Word as the type of so many bytes.
+#define WITH_WORD(bytes, ...)                                  \
+    switch (bytes) {                                           \
+        case 1: { typedef u8 Word; __VA_ARGS__; } break;       \
+        case 2: { typedef u16 Word; __VA_ARGS__; } break;      \
+        case 4: { typedef u32 Word; __VA_ARGS__; } break;      \
+        case 8: { typedef u64 Word; __VA_ARGS__; } break;      \
+        default: { typedef unsigned __int128 Word; __VA_ARGS__; } break; \
+    }
+
+template <class Word>
+__device__ __forceinline__ void add_part(const Part& part, bool group, const u64 (&rows)[UNROLL], u32 present, Record (&records)[UNROLL]) {
+    typedef typename Wide<Word>::Type Key;
+    Word words[UNROLL];
+    bool valid[UNROLL];
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        words[j] = present >> j & 1 ? ((const Word*)part.values)[rows[j]] : Word(0);
+        valid[j] = present >> j & 1 && bit_of(part.validity, rows[j]);
+    }
+    Key least, range;
+    put(part.least, least);
+    put(part.range, range);
+#pragma unroll
+    for (u32 j = 0; j < UNROLL; ++j) {
+        const Key key = Key(key_of_word(words[j], part.encoding) - least);
+        if (group)
+            records[j] = Record(u64(records[j]) * part.span + (valid[j] ? u64(key) + (part.how & ABOVE_NULL ? 1 : 0) : 0));
+        else
+            records[j] = (part.bits >= 8 * sizeof(Record) ? Record(0) : Record(records[j] << part.bits)) |
+                         Record(!valid[j] ? Key(range + 1) : part.how & DOWN ? Key(range - key) : key);
+    }
+}
+
+// In any order where rows can be missing: equal records are one and the same.
+extern "C" __global__ void __launch_bounds__(THREADS) gt_records(const __grid_constant__ Making making) {
+    __shared__ u32 partial[33];
+    __shared__ u64 base;
+    constexpr u64 TOGETHER = u64(THREADS) * UNROLL;
+    const bool masked = making.validity || making.mask;
+    for (u64 tile = blockIdx.x; tile * TOGETHER < making.rows; tile += gridDim.x) {
+        u64 rows[UNROLL];
+        u32 present = 0;
+        Record records[UNROLL];
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const u64 place = tile * TOGETHER + j * THREADS + threadIdx.x;
+            records[j] = 0;
+            rows[j] = 0;
+            if (place >= making.rows) continue;
+            rows[j] = making.order ? making.order[place] : place;
+            present |= u32(bit_of(making.validity, rows[j]) && bit_of(making.mask, rows[j])) << j;
+        }
+        for (u32 p = 0; p < making.groups + making.fields; ++p) {
+            const Part& part = making.parts[p];
+            if (!part.values) {
+#pragma unroll
+                for (u32 j = 0; j < UNROLL; ++j)
+                    records[j] = (part.bits >= 8 * sizeof(Record) ? Record(0) : Record(records[j] << part.bits)) |
+                                 Record(tile * TOGETHER + j * THREADS + threadIdx.x);
+                continue;
+            }
+            WITH_WORD(part.stride, add_part<Word>(part, p < making.groups, rows, present, records))
+        }
+        if (masked) {
+            u32 total;
+            const u32 before = block_scan(u32(__popc(present)), partial, total);
+            if (threadIdx.x == 0) base = atomicAdd(making.cursor, u64(total));
+            __syncthreads();
+            u64 at = base + before;
+#pragma unroll
+            for (u32 j = 0; j < UNROLL; ++j)
+                if (present >> j & 1) making.records[at++] = records[j];
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < UNROLL; ++j) {
+                const u64 place = tile * TOGETHER + j * THREADS + threadIdx.x;
+                if (place < making.rows) making.records[place] = records[j];
+            }
+        }
+    }
+    if (!masked && blockIdx.x == 0 && threadIdx.x == 0) *making.cursor = making.rows;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) gt_order(const __grid_constant__ Making making) {
+    const u64 threads = u64(gridDim.x) * THREADS;
+    const u64 row = u64(low_bits(making.bits));
+    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < making.rows; i += threads) making.ordered[i] = u64(making.records[i]) & row;
+}
+
+// ---------------------------------------------------------------- the answer
+
+// The record of best row `i` of all groups.
+__device__ __forceinline__ Record best_record(const Taking& taking, u64 i) {
+    if (!taking.starts) return ~taking.best[i];
+    // The last group whose answer begins at i or before.
+    u64 first = 0, beyond = taking.groups;
+    while (first + 1 < beyond) {
+        const u64 middle = (first + beyond) / 2;
+        if (taking.offsets[middle] <= i)
+            first = middle;
+        else
+            beyond = middle;
+    }
+    return taking.from[taking.starts[first] + (i - taking.offsets[first])];
+}
+
+template <class Word>
+__device__ __forceinline__ void put_value(const Taking& taking, Record code, u64 i) {
+    typedef typename Wide<Word>::Type Key;
+    const Part& value = taking.value;
+    u8* out = taking.out + i * taking.width;
+    bool valid;
+    Word word = 0;
+    if (taking.order) {
+        const u64 row = taking.order[u64(code)];
+        word = ((const Word*)value.values)[row];
+        valid = bit_of(value.validity, row);
+    } else {
+        Key least, range;
+        put(value.least, least);
+        put(value.range, range);
+        valid = code <= Record(range);
+        if (valid) word = word_of_key<Word>(Key(least + Key(code)), value.encoding);
+    }
+    // What lies wider than in Arrow has its bits below.
+    if (taking.width == sizeof(Word))
+        *(Word*)out = word;
+    else
+        *out = u8(word);
+    if (taking.out_valid) taking.out_valid[i] = valid;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) gt_answer(const __grid_constant__ Taking taking) {
+    const u64 threads = u64(gridDim.x) * THREADS, count = taking.offsets[taking.groups];
+    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < count; i += threads) {
+        const Record code = best_record(taking, i) & low_bits(taking.value.bits);
+        WITH_WORD(taking.value.stride, put_value<Word>(taking, code, i))
+    }
+}
+
+#else
+// ---------------------------------------------------------------- selection by warps
+
+constexpr u32 WARPS = 4;
+// Set in Chunk::out: the list is one of the answer.
+constexpr u64 LAST = 1ull << 63;
+
+template <int QUEUE, int THREAD>
+__device__ __forceinline__ void select_chunk(const Taking& taking) {
+    const u64 warp = u64(blockIdx.x) * WARPS + threadIdx.x / 32;
+    if (warp >= taking.chunk_count) return;
+    const Chunk chunk = taking.chunks[warp];
+    constexpr int AHEAD = sizeof(Record) == 8 ? 8 : 4;
+    const Record below = low_bits(taking.bits), above = Record(1) << taking.bits;
+    const u32 dropped = taking.bits >= 64 ? taking.bits - 63 : 0;
+    // What k items of any warp's list reach rules out lesser items of the group everywhere.
+    volatile u64* const reached = taking.floors + chunk.group;
+    WarpSelect<QUEUE, THREAD> select(taking.k);
+    Record next[AHEAD];
+    auto load = [&](u32 base) {
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) {
+            const u32 at = base + a * 32 + lane_id();
+            next[a] = at < chunk.length ? taking.from[chunk.from + at] : Record(0);
+        }
+    };
+    load(0);
+    for (u32 base = 0;; base += 32 * AHEAD) {
+        const bool last = base >= chunk.length;
+        Item now[AHEAD];
+        u32 wanted = 0;
+        const u64 least = *reached;
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) {
+            const bool held = base + a * 32 + lane_id() < chunk.length;
+            now[a] = taking.first ? Item((~next[a] & below) | above) : next[a];
+            wanted |= u32(held && now[a] > select.floor && u64(now[a] >> dropped) >= least) << a;
+        }
+        if (!last) load(base + 32 * AHEAD);
+        u32 turns = any_lane(last ? 0 : wanted);
+        if (!turns && !last) continue;
+        do {
+            if (turns) {
+                const u32 turn = __ffs(turns) - 1;
+                turns &= turns - 1;
+                Item item = 0;
+#pragma unroll
+                for (int a = 0; a < AHEAD; ++a)
+                    if (turn == a) item = now[a];
+                if (wanted >> turn & 1) select.offer(item);
+            }
+            if (last || select.must_merge()) {
+                select.merge();
+                if (lane_id() == 0 && select.floor != 0) atomicMax(taking.floors + chunk.group, u64(select.floor >> dropped));
+            }
+        } while (turns);
+        if (last) break;
+    }
+    Record* out = (chunk.out & LAST ? taking.best : taking.lists) + (chunk.out & ~LAST);
+    const u32 count = min(taking.k, chunk.length);
+#pragma unroll
+    for (int r = 0; r < QUEUE; ++r) {
+        const u32 place = r * 32 + lane_id();
+        if (place < count) out[place] = select.queue[r];
+    }
+}
+
+#if BATCH == 32
+extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_32(const __grid_constant__ Taking taking) { select_chunk<1, 2>(taking); }
+#elif BATCH == 128
+extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_128(const __grid_constant__ Taking taking) { select_chunk<4, 3>(taking); }
+#elif BATCH == 256
+extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_256(const __grid_constant__ Taking taking) { select_chunk<8, 4>(taking); }
+#else
+extern "C" __global__ void __launch_bounds__(WARPS * 32) gt_select_1024(const __grid_constant__ Taking taking) { select_chunk<32, 8>(taking); }
+#endif
+#endif

@@ -1,0 +1,101 @@
+//! The best rows of groups of pinned rows: `topk_by`, `max_by` and `min_by` with `GROUP BY`.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::{Result, resources_err};
+
+use super::groups::{GROUP_BYTES, all_codes, of_each};
+use super::topk::value_bytes;
+use super::{OnCard, PinnedTopKCall, PinnedWork, distinct};
+use crate::exec::quantiles::comma_separated;
+use crate::functions::topk::{firsts, lists};
+use crate::kernel::cuda::{GroupTop, GroupTopSelection, Groups, Predicate};
+use crate::key::KeySpec;
+use crate::pinned::PinnedTable;
+
+/// Calls over pinned columns by group, one output column for each after the group columns.
+#[derive(Debug)]
+pub(crate) struct PinnedGroupTopK {
+    /// Indices of the pinned columns that rows are grouped by.
+    pub(crate) groups: Vec<usize>,
+    /// The rows that make groups; `None`: all.
+    pub(crate) filter: Option<Predicate>,
+    pub(crate) calls: Vec<PinnedTopKCall>,
+}
+
+impl PinnedTopKCall {
+    fn group_rows(&self, groups: &Groups<'_>, on: &mut OnCard<'_>) -> Result<GroupTop> {
+        let column = on.column(self.key.column);
+        let words = column.words(&KeySpec::try_new(column.data_type())?);
+        let mask = on.kept(self.key.filter.as_ref(), column)?;
+        let selection = GroupTopSelection {
+            groups,
+            keys: on.among(column, words, mask.as_ref()),
+            values: on.column(self.value),
+            least: self.call.ascending,
+            k: self.call.rows() as u64,
+            forced: None,
+        };
+        let (memory, each) = (&on.memory, value_bytes(selection.values.data_type()));
+        selection.rows(&mut on.report, |groups, rows| {
+            if i32::try_from(rows).is_err() {
+                return resources_err!(
+                    "lists of {rows} values in all: an array holds {} at most",
+                    i32::MAX
+                );
+            }
+            memory.try_grow(groups * GROUP_BYTES + rows * each)
+        })
+    }
+
+    /// A row for each of the groups `codes`, of which some may have no rows here.
+    fn group_answers(&self, top: &GroupTop, codes: &[u64]) -> Result<ArrayRef> {
+        let lengths = of_each(codes, &top.codes, |group| top.lengths[group])?;
+        match self.call.k {
+            Some(_) => lists(&top.values, &lengths),
+            None => firsts(&top.values, &lengths),
+        }
+    }
+}
+
+impl PinnedWork for PinnedGroupTopK {
+    fn name(&self) -> &'static str {
+        "PinnedGroupedTopKExec"
+    }
+
+    fn batch(&self, on: &mut OnCard<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+        let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
+        let groups = Groups::try_new(&columns, on.limit, on.timed, &mut on.report)?;
+        let tops = self.calls.iter().map(|call| call.group_rows(&groups, on));
+        let tops = tops.collect::<Result<Vec<_>>>()?;
+        let known = self.calls.iter().zip(&tops);
+        let known = known.map(|(call, top)| (&call.key, top.codes.as_slice()));
+        let codes = all_codes(&groups, self.groups[0], self.filter.as_ref(), known, on)?;
+        if codes.is_empty() {
+            return Ok(RecordBatch::new_empty(Arc::clone(schema)));
+        }
+        let mut columns = groups.values(&codes)?;
+        for (call, top) in self.calls.iter().zip(&tops) {
+            columns.push(call.group_answers(top, &codes)?);
+        }
+        Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
+    }
+
+    fn columns(&self) -> Vec<usize> {
+        let calls = self.calls.iter();
+        let calls = calls.flat_map(|call| [call.value, call.key.column]);
+        distinct(self.groups.iter().copied().chain(calls))
+    }
+
+    fn shown(&self, table: &PinnedTable) -> String {
+        let groups = self.groups.iter().map(|index| &table.columns[*index].name);
+        format!(
+            "gby=[{}], calls=[{}]",
+            comma_separated(groups),
+            comma_separated(self.calls.iter().map(|call| &call.shown))
+        )
+    }
+}

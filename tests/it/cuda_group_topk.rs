@@ -1,0 +1,320 @@
+//! The best rows of groups of pinned rows: on a card against the CPU, bit by bit.
+//!
+//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, Decimal128Array, Int32Array, Int64Array, RecordBatch,
+};
+use datafusion::arrow::datatypes::{DataType, Decimal128Type};
+use datafusion_quantiles::kernel::cuda::{
+    Card, DeviceColumn, GroupTop, GroupTopSelection, Groups, Report, Selection, TopMethod,
+};
+use datafusion_quantiles::key::KeySpec;
+use datafusion_quantiles::pinned::unpin_table;
+
+use crate::cuda::{card, columns, pinned, rows_joined, same_by, set, with_nulls};
+use crate::cuda_groups::{LENS, by_every_type, same_over, these};
+use crate::patterns::{self, Pattern};
+use crate::support::*;
+
+const OPERATOR: &str = "PinnedGroupedTopKExec";
+
+/// All columns, decimals of few digits, and the number of each row.
+fn table(pattern: Pattern, len: usize, seed: u64, nulls: bool) -> Vec<(&'static str, ArrayRef)> {
+    let mut all = columns(pattern, len, seed);
+    let wide = all.iter().find(|(name, _)| *name == "dec").unwrap().1.clone();
+    let wide = wide.as_primitive::<Decimal128Type>().values().iter();
+    let cents = Decimal128Array::from_iter_values(wide.map(|value| (value >> 50) % 100_000));
+    let cents = cents.with_precision_and_scale(20, 2).unwrap();
+    all.push(("cents", Arc::new(cents)));
+    let mut all = if nulls { with_nulls(all) } else { all };
+    all.push(("id", Arc::new(Int64Array::from_iter_values(0..len as i64))));
+    all
+}
+
+/// Calls whose groups, keys and values, or places, have room in a record beside groups of up to 32 bits.
+const CALLS: &str = "topk_by(id, f32, 10), topk_by(f64, i8, 7, 'asc'), max_by(i64, f64), min_by(f32, i16, 3), \
+                     topk_by(cents, cents, 5), topk_by(i8, i8, 100000), topk_by(b, f16, 33), topk_by(f16, b, 40, 'asc'), \
+                     min_by(u64, date, 4), max_by(ts, u16, 1000), topk_by(f32, f64, 20)";
+
+/// The same beside groups of 64 bits.
+const NARROW: &str =
+    "topk_by(f64, f32, 10), max_by(i64, i8), min_by(cents, i16, 3), topk_by(f16, date, 4, 'asc')";
+
+async fn every_group_type(patterns: &[Pattern]) {
+    let statement = |group| {
+        let calls = if ["i64", "u64"].contains(&group) {
+            NARROW
+        } else {
+            CALLS
+        };
+        format!("SELECT {group}, {calls} FROM t GROUP BY {group} ORDER BY {group}")
+    };
+    same_over(patterns, &LENS, OPERATOR, rows_of, |pattern, nulls| {
+        by_every_type(pattern, nulls, statement)
+    })
+    .await;
+}
+
+fn rows_of(pattern: Pattern, len: usize, nulls: bool) -> RecordBatch {
+    batch(table(pattern, len, len as u64, nulls))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_of_every_type_first_patterns() {
+    every_group_type(&[Pattern::Random, Pattern::AllEqual, Pattern::FewDistinct]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_of_every_type_last_patterns() {
+    every_group_type(&[Pattern::Zipf, Pattern::Extremes, Pattern::Sorted]).await;
+}
+
+/// Few groups that are long, whose rows warps select, one with most of the rows, and as many groups as rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_columns() {
+    if card().is_none() {
+        return;
+    }
+    for pattern in patterns::ALL {
+        let len = 1_000_037;
+        let wanted = ["i16", "f32", "f64", "i64"];
+        let all = with_nulls(columns(pattern, len, 5)).into_iter();
+        let mut all: Vec<_> = all.filter(|(name, _)| wanted.contains(name)).collect();
+        let number = |seed, of: &dyn Fn(u64) -> i32| -> ArrayRef {
+            Arc::new(Int32Array::from_iter_values(pseudo_random(len, seed).map(of)))
+        };
+        all.push(("few", number(3, &|word| (word % 7) as i32 - 3)));
+        all.push((
+            "giant",
+            number(4, &|word| if word % 10 == 0 { (word >> 8) as i32 } else { 7 }),
+        ));
+        let own = Int64Array::from_iter_values((0..len as i64).rev());
+        all.push(("own", Arc::new(own)));
+        let ctx = session(2);
+        pinned(&ctx, &batch(all), 4).await;
+        for (group, ks) in [
+            ("few", [1, 10, 128]),
+            ("few", [200, 1000, 1024]),
+            ("few", [33, 5000, 100_000]),
+            ("giant", [1, 20, 100]),
+            ("own", [1, 2, 3]),
+        ] {
+            if group == "own" && ![Pattern::Random, Pattern::FewDistinct].contains(&pattern) {
+                continue;
+            }
+            let [first, second, third] = ks;
+            let sql = format!(
+                "SELECT {group}, topk_by(i64, f32, {first}), topk_by(f32, f64, {second}, 'asc'), max_by(f64, i16, {third}) \
+                 FROM t GROUP BY {group} ORDER BY {group}"
+            );
+            same_by(&ctx, &sql, &format!("{group}, {ks:?}, {pattern:?}"), OPERATOR).await;
+        }
+        unpin_table(&ctx, "t").unwrap();
+    }
+}
+
+/// Several group columns, rows that a filter leaves, groups of which a call sees no row.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_columns_and_filters() {
+    let patterns = [Pattern::Random, Pattern::FewDistinct, Pattern::Extremes];
+    let statements = these(&[
+        "SELECT b, i8, topk_by(id, f64, 3), max_by(i16, i16) FROM t GROUP BY b, i8 ORDER BY b, i8",
+        "SELECT i8, topk_by(id, f64, 3) FROM t WHERE i64 > 0 AND NOT b GROUP BY i8 ORDER BY i8",
+        "SELECT i8 AS g, topk_by(f32, i64, 3) FILTER (WHERE f64 > 0), min_by(f32, i64) FROM t GROUP BY i8 ORDER BY i8",
+        "SELECT u8, min_by(cents, f32, 2) FILTER (WHERE i32 < 0) FROM t WHERE i16 <> 3 GROUP BY u8 ORDER BY u8",
+        "SELECT topk_by(x, y, 2) AS best FROM (SELECT u16 AS g, i16 AS x, f32 AS y FROM t) GROUP BY g ORDER BY g",
+        "SELECT b, max_by(i64, f32) FROM t WHERE i64 < 0 AND i64 > 0 GROUP BY b ORDER BY b",
+        "SELECT i8 FROM t GROUP BY i8 HAVING max_by(i16, f32) > 0 ORDER BY i8",
+    ]);
+    same_over(&patterns, &[33, 50_021], OPERATOR, rows_of, statements).await;
+}
+
+/// Numbers, keys and values beyond 128 bits, no memory to work in: an error that says so, or the CPU.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit() {
+    if card().is_none() {
+        return;
+    }
+    let ctx = session(2);
+    pinned(&ctx, &batch(table(Pattern::Random, 5000, 2, true)), 2).await;
+    for (sql, limit, expected) in [
+        (
+            "SELECT i64, topk_by(f32, f64, 3) FROM t GROUP BY i64 ORDER BY i64",
+            "none",
+            "128 are allowed",
+        ),
+        (
+            "SELECT i8, topk_by(f64, dec, 3) FROM t GROUP BY i8 ORDER BY i8",
+            "none",
+            "128 are allowed",
+        ),
+        (
+            "SELECT i8, topk_by(f32, f64, 3) FROM t GROUP BY i8 ORDER BY i8",
+            "1k",
+            "quantiles.cuda_memory_limit",
+        ),
+    ] {
+        Card::get(0).unwrap().release_workspace();
+        set(&ctx, "cuda_memory_limit", limit).await;
+        set(&ctx, "device", "cuda").await;
+        let refused = error(&ctx, sql).await;
+        assert!(refused.contains(expected), "{sql}: {refused}");
+        set(&ctx, "device", "cpu").await;
+        let expected = rows(&ctx, sql).await;
+        set(&ctx, "device", "auto").await;
+        assert_eq!(rows(&ctx, sql).await, expected, "{sql}");
+        let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+        assert!(analyzed.contains("cuda_fallback=1"), "{sql}: {analyzed}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_says_what_ran() {
+    let Some(card) = card() else { return };
+    let ctx = session(2);
+    pinned(&ctx, &batch(table(Pattern::Random, 3_000_003, 1, false)), 2).await;
+    let sql = "SELECT b, min_by(id, f32, 3), topk_by(i8, f64, 5) FILTER (WHERE i8 > 0) FROM t WHERE i16 > 3 GROUP BY b";
+    let expected = format!(
+        "PinnedGroupedTopKExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[b, id, f32, i8, f64], gby=[b], \
+         calls=[min_by(id, f32, 3), topk_by(i8, f64, 5) FILTER (t.i8 > Int8(0))], where=[t.i16 > Int16(3)], fallback=cpu",
+        card.name()
+    );
+    assert_eq!(physical_plan(&ctx, sql).await, expected);
+    let plan = physical_plan(&ctx, "SELECT u16, topk_by(id, f32, 2000000) FROM t GROUP BY u16").await;
+    assert!(plan.contains(OPERATOR), "{plan}");
+    // Two long groups, short ones, and keys with values that take more than 128 bits together.
+    for (sql, expected) in [
+        (
+            "SELECT b, topk_by(id, f64, 10) FROM t GROUP BY b",
+            &[
+                "gt_records_time=",
+                "so_heads_time=",
+                "gt_select_32_time=",
+                "gt_answer_time=",
+            ][..],
+        ),
+        (
+            "SELECT b, topk_by(id, f64, 1000) FROM t GROUP BY b",
+            &["gt_select_1024_time="],
+        ),
+        (
+            "SELECT i16, topk_by(id, f64, 10) FROM t GROUP BY i16",
+            &["so_scatter_time=", "gt_answer_time="],
+        ),
+        (
+            "SELECT i16, topk_by(i64, f64, 10) FROM t GROUP BY i16",
+            &["gt_order_time=", "gt_answer_time="],
+        ),
+    ] {
+        let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+        for expected in expected {
+            assert!(analyzed.contains(expected), "{expected} in {analyzed}");
+        }
+        assert!(!analyzed.contains("cuda_fallback"), "{analyzed}");
+        assert_eq!(
+            analyzed.contains("gt_select"),
+            sql.starts_with("SELECT b"),
+            "{sql}: {analyzed}"
+        );
+    }
+    // By floating point, by what is computed, beside other aggregates, over distinct pairs: the table itself.
+    for sql in [
+        "SELECT f32, topk_by(id, f32, 3) FROM t GROUP BY f32",
+        "SELECT i8 + 1, topk_by(id, f32, 3) FROM t GROUP BY i8 + 1",
+        "SELECT i8, topk_by(id, f32, 3), count(*) FROM t GROUP BY i8",
+        "SELECT i8, topk_by(DISTINCT id, f32, 3) FROM t GROUP BY i8",
+        "SELECT i8, topk_by(id, f32, 3) FROM t GROUP BY CUBE (i8)",
+    ] {
+        let plan = physical_plan(&ctx, sql).await;
+        assert!(!plan.contains("Pinned"), "{sql}: {plan}");
+    }
+}
+
+/// Either way to find them, whatever would be chosen.
+#[test]
+fn warps_and_sorting_find_the_same_rows() {
+    let Some(card) = card() else { return };
+    for pattern in [
+        Pattern::Random,
+        Pattern::AllEqual,
+        Pattern::FewDistinct,
+        Pattern::Sorted,
+        Pattern::Reversed,
+    ] {
+        for len in [1, 100, 5000, 400_009] {
+            for nulls in [false, true] {
+                let all = table(pattern, len, 3, nulls);
+                let column = |name: &str| {
+                    let array = &all.iter().find(|(other, _)| *other == name).unwrap().1;
+                    DeviceColumn::upload(&card, array.data_type(), std::slice::from_ref(array)).unwrap()
+                };
+                let groups =
+                    Int32Array::from_iter_values(pseudo_random(len, 7).map(|word| (word % 11) as i32));
+                let groups: ArrayRef = Arc::new(groups);
+                let few = DeviceColumn::upload(&card, &DataType::Int32, &[groups]).unwrap();
+                // Records of 64 bits, of 128, and with places.
+                for (group, key, value) in [
+                    (&few, "i16", "u16"),
+                    (&few, "f32", "id"),
+                    (&few, "f64", "i64"),
+                    (&column("b"), "i8", "b"),
+                ] {
+                    let (key, value) = (column(key), column(value));
+                    for k in [1, 2, 32, 33, 128, 129, 256, 1000, 1024] {
+                        for least in [false, true] {
+                            let ask = |method| best(group, &key, &value, k, least, method).0;
+                            let (sorted, warps) = (ask(TopMethod::Sort), ask(TopMethod::Warps));
+                            let what =
+                                format!("{pattern:?}, {len} rows, nulls: {nulls}, k = {k}, least: {least}");
+                            assert_eq!(sorted.codes, warps.codes, "{what}");
+                            assert_eq!(sorted.lengths, warps.lengths, "{what}");
+                            assert!(sorted.values.to_data() == warps.values.to_data(), "{what}");
+                            assert_eq!(
+                                sorted.values.len(),
+                                sorted.lengths.iter().sum::<usize>(),
+                                "{what}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn best(
+    group: &DeviceColumn,
+    key: &DeviceColumn,
+    value: &DeviceColumn,
+    k: u64,
+    least: bool,
+    method: TopMethod,
+) -> (GroupTop, Report) {
+    let mut report = Report::default();
+    let groups = Groups::try_new(&[group], None, true, &mut report).unwrap();
+    let keys = Selection {
+        column: key,
+        words: key.words(&KeySpec::try_new(key.data_type()).unwrap()),
+        mask: None,
+        limit: None,
+        timed: true,
+    };
+    let selection = GroupTopSelection {
+        groups: &groups,
+        keys,
+        values: value,
+        least,
+        k,
+        forced: Some(method),
+    };
+    let top = selection.rows(&mut report, |_, _| Ok(())).unwrap();
+    let warps = report
+        .kernel_times
+        .iter()
+        .any(|(name, _)| name.starts_with("gt_select"));
+    assert_eq!(warps, method == TopMethod::Warps && key.valid() > 0);
+    (top, report)
+}
