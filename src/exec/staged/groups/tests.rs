@@ -265,7 +265,7 @@ async fn selected(
     let input = datafusion::catalog::TableProvider::scan(&table, &ctx.state(), None, &[], None)
         .await
         .unwrap();
-    collect(select.with_new_children(vec![input])?, ctx.task_ctx()).await
+    collect(super::super::tests::reread(&select, input), ctx.task_ctx()).await
 }
 
 #[tokio::test]

@@ -284,8 +284,7 @@ impl Shared {
         for slot in 0..groups * width {
             if is_crowded(slot / width, slot % width) {
                 if numbers.is_empty() {
-                    let wanted = counts.len() * size_of::<u32>();
-                    if memory.try_grow(wanted).is_err() {
+                    if memory.try_grow(size_of_val(counts)).is_err() {
                         return Ok(None);
                     }
                     numbers = vec![u32::MAX; counts.len()];
