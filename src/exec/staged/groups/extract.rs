@@ -21,7 +21,7 @@ use crate::kernel::cpu::reserve;
 use crate::key::Width;
 
 /// Keys of a column that are held before they are sent, at most.
-const SENT_KEYS: usize = 1 << 24;
+const SENT_KEYS: usize = 1 << 22;
 
 /// What the first read came to.
 #[derive(Debug, Default)]

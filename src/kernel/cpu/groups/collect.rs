@@ -170,18 +170,25 @@ impl<K: LaneKey> Collector<K> {
     fn segments(&mut self, slots: usize) -> Segments<K> {
         let mut segments = Segments::default();
         segments.fill(slots, &[(&self.slots, &self.keys)]);
-        (self.slots, self.keys) = (Vec::new(), Vec::new());
-        self.memory.free();
+        let taken = std::mem::take(&mut self.keys);
+        self.slots = Vec::new();
+        self.memory
+            .shrink(self.memory.size().saturating_sub(size_of_val(taken.as_slice())));
         segments
     }
 }
 
 impl<K: LaneKey> Collect for Collector<K> {
     fn make_room(&mut self, more: usize) -> Result<()> {
+        if self.keys.capacity() == 0 {
+            // What was taken is gone.
+            self.memory.free();
+        }
         let room = self.keys.capacity() - self.keys.len();
         if room < more {
             // As much again as is there, or as little as will do.
-            let bytes = |more: usize| more * (size_of::<u32>() + size_of::<K>());
+            // With room to bring them together.
+            let bytes = |more: usize| more * (size_of::<u32>() + 2 * size_of::<K>());
             let mut more = more - room;
             let double = more.max(self.keys.len()).max(BLOCK);
             match self.memory.try_grow(bytes(double)) {
