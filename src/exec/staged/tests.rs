@@ -261,6 +261,13 @@ async fn bytes_of_dibms_do_not_grow_with_the_table() {
     }
 }
 
+/// The node over another input.
+pub(super) fn reread(node: &Arc<dyn ExecutionPlan>, input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    let mode = datafusion::physical_plan::ChildrenPropertiesMode::Recompute;
+    let options = datafusion::physical_plan::ReplaceChildrenOptions::new(mode);
+    Arc::clone(node).replace_children(vec![input], options).unwrap()
+}
+
 /// What the tasks between rounds hold is reserved: a pool without room for it is an error, and what they held is given back.
 #[tokio::test]
 async fn merged_replies_are_reserved() {
@@ -284,8 +291,9 @@ async fn merged_replies_are_reserved() {
             rows.extend(stream.try_collect::<Vec<_>>().await.unwrap());
         }
         let table = MemTable::try_new(below.schema(), vec![rows]).unwrap();
-        let scan = datafusion::catalog::TableProvider::scan(&table, &ctx.state(), None, &[], None);
-        let again = node.with_new_children(vec![scan.await.unwrap()]).unwrap();
+        let state = ctx.state();
+        let scan = datafusion::catalog::TableProvider::scan(&table, &state, None, &[], None);
+        let again = reread(&node, scan.await.unwrap());
         for (bytes, fits) in [(1 << 30, true), (1000, false)] {
             let pool = Arc::new(datafusion::execution::memory_pool::GreedyMemoryPool::new(bytes));
             let runtime = datafusion::execution::runtime_env::RuntimeEnvBuilder::new().with_memory_pool(pool);

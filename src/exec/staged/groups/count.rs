@@ -33,6 +33,14 @@ pub(super) fn dense(values: &ArrayRef) -> Result<(ArrayRef, Option<BooleanArray>
     Ok((dense, kept))
 }
 
+/// Counts, by group, the rows that have no value.
+pub(super) fn count_nulls(nulls: &mut [u64], ids: &[usize], kept: Option<&BooleanArray>) {
+    if let Some(kept) = kept {
+        let missing = !kept.values();
+        missing.set_indices().for_each(|row| nulls[ids[row]] += 1);
+    }
+}
+
 /// The items of the rows that are kept.
 pub(super) fn of_rows<T: Copy>(items: &[T], kept: Option<&BooleanArray>) -> Vec<T> {
     match kept {
@@ -48,8 +56,8 @@ pub(super) struct Counting<W> {
     keys: Vec<NumberedKeys>,
     /// Of each key column, what was counted before.
     counts: Vec<GroupCounts>,
-    /// Of each group.
-    rows: Vec<u64>,
+    /// Of each group: rows without a value in the first key column.
+    nulls: Vec<u64>,
     /// Whether groups are too many, so that only classes are told apart.
     many: bool,
     guards: Guards,
@@ -75,7 +83,7 @@ impl<W: Word> Counting<W> {
             keys: columns.collect(),
             counts: plan.columns.specs().map(|_| GroupCounts::default()).collect(),
             plan: Arc::clone(plan),
-            rows: Vec::new(),
+            nulls: Vec::new(),
             many: false,
             guards: Guards::new(),
             memory: memory.new_empty(),
@@ -113,15 +121,15 @@ impl<W: Word> Counting<W> {
             let make_room =
                 |keys: &mut NumberedKeys| with_key!(spec.width(), K => keys.make_room::<K>(values.len()));
             let is_full = self.keys[index].rows() >= COUNTED_ROWS;
-            if is_full || make_room(&mut self.keys[index]).is_err() {
-                if !self.count_held()? || make_room(&mut self.keys[index]).is_err() {
-                    return Ok(false);
-                }
+            let wants_room = is_full || make_room(&mut self.keys[index]).is_err();
+            if wants_room && (!self.count_held()? || make_room(&mut self.keys[index]).is_err()) {
+                return Ok(false);
             }
             dense_values.push((values, kept));
         }
-        self.rows.resize(self.grouping.len(), 0);
-        self.ids.iter().for_each(|id| self.rows[*id] += 1);
+        self.nulls.resize(self.grouping.len(), 0);
+        let first = dense_values.first().and_then(|(_, kept)| kept.as_ref());
+        count_nulls(&mut self.nulls, &self.ids, first);
         // There are at most as many as 16 bits tell apart.
         let ids: Vec<u16> = self.ids.iter().map(|id| *id as u16).collect();
         for (index, spec) in plan.columns.specs().enumerate() {
@@ -193,22 +201,22 @@ impl<W: Word> Counting<W> {
             });
         }
         for (class, seen) in self.classes().into_iter().zip(seen) {
-            self.class(class).add_seen(index, seen);
+            self.class(class).read(index, seen);
         }
         Ok(())
     }
 
-    /// Adds what was counted, and the rows, to what is known of classes.
+    /// Adds what was counted to what is known of classes.
     fn guard_counted(&mut self) {
-        let rows = std::mem::take(&mut self.rows);
+        let nulls = std::mem::take(&mut self.nulls);
         let classes = self.classes();
-        for (class, rows) in classes.iter().zip(rows) {
-            self.class(*class).rows += rows;
+        for (class, nulls) in classes.iter().zip(nulls) {
+            self.class(*class).rows += nulls;
         }
         for index in 0..self.counts.len() {
             for (group, class) in classes.iter().enumerate() {
                 let own = seen(&self.counts[index], group);
-                self.class(*class).add_seen(index, own);
+                self.class(*class).read(index, own);
             }
         }
     }

@@ -12,7 +12,7 @@ use super::super::super::grouped::Grouping;
 use super::super::READ_DIFFERENTLY;
 use super::super::rows::Seen;
 use super::GroupedColumns;
-use super::count::{dense, of_rows};
+use super::count::{count_nulls, dense, of_rows};
 use super::rows::{Body, Guard, Guards, Header, List, Rows, body_of, class_of, group_rows, progress_bytes};
 use crate::kernel::cpu::groups::collect::{Collect, GroupBrackets, collector};
 use crate::kernel::cpu::groups::runs::with_key;
@@ -21,7 +21,7 @@ use crate::kernel::cpu::reserve;
 use crate::key::Width;
 
 /// Keys of a column that are held before they are sent, at most.
-const SENT_KEYS: usize = 1 << 24;
+const SENT_KEYS: usize = 1 << 22;
 
 /// What the first read came to.
 #[derive(Debug, Default)]
@@ -124,8 +124,8 @@ pub(super) struct Extracting<W> {
     state: Arc<GroupState>,
     grouping: Grouping<W>,
     columns: Vec<Box<dyn Collect>>,
-    /// Of each group.
-    rows: Vec<u64>,
+    /// Of each group: rows without a value in the first key column.
+    nulls: Vec<u64>,
     /// Of groups that were sent and forgotten.
     guards: Guards,
     /// Groups.
@@ -144,7 +144,7 @@ impl<W: Word> Extracting<W> {
             state: Arc::clone(state),
             grouping: plan.grouping()?,
             columns: Vec::new(),
-            rows: Vec::new(),
+            nulls: Vec::new(),
             guards: Guards::new(),
             memory: memory.new_empty(),
             ids: Vec::new(),
@@ -168,7 +168,7 @@ impl<W: Word> Extracting<W> {
             with_key!(spec.width(), K => collector::<K>(spec, brackets, memory))
         });
         self.columns = columns.collect();
-        self.rows = vec![0; self.state.groups];
+        self.nulls = vec![0; self.state.groups];
         Ok(())
     }
 
@@ -189,10 +189,13 @@ impl<W: Word> Extracting<W> {
         if !self.state.many && self.grouping.len() > self.state.groups {
             return exec_err!("{READ_DIFFERENTLY}: a group was not there before");
         }
-        self.rows.resize(self.grouping.len(), 0);
-        self.ids.iter().for_each(|id| self.rows[*id] += 1);
-        for ((column, spec), values) in self.columns.iter_mut().zip(plan.columns.specs()).zip(values) {
+        self.nulls.resize(self.grouping.len(), 0);
+        let columns = self.columns.iter_mut().zip(plan.columns.specs());
+        for (index, ((column, spec), values)) in columns.zip(values).enumerate() {
             let (values, kept) = dense(values)?;
+            if index == 0 {
+                count_nulls(&mut self.nulls, &self.ids, kept.as_ref());
+            }
             let raw = spec.raw(values.as_ref())?;
             match kept {
                 None => column.add(&self.ids, &raw)?,
@@ -253,7 +256,8 @@ impl<W: Word> Extracting<W> {
             });
             let own: Vec<List> = own.flatten().collect();
             // Also of groups without a key here: somebody has to name them.
-            if self.rows[group] > 0 {
+            let values = self.columns[0].seen().get(group).map_or(0, |seen| seen.0);
+            if values + self.nulls[group] > 0 {
                 rows.keys(class_of(part), group, self.state.progress(group), own.into_iter());
             }
         }
@@ -268,10 +272,10 @@ impl<W: Word> Extracting<W> {
                 .guards
                 .entry(class_of(part))
                 .or_insert_with(|| Guard::of(columns));
-            guard.rows += self.rows.get(group).copied().unwrap_or(0);
+            guard.rows += self.nulls.get(group).copied().unwrap_or(0);
             for (index, column) in self.columns.iter().enumerate() {
                 if let Some(&(n, check)) = column.seen().get(group) {
-                    guard.add_seen(index, Seen { n, check });
+                    guard.read(index, Seen { n, check });
                 }
             }
         }

@@ -84,11 +84,12 @@ impl Guard {
             .for_each(|(own, other)| own.add(*other));
     }
 
-    pub(super) fn add_seen(&mut self, column: usize, seen: Seen) {
-        if self.seen.len() <= column {
-            self.seen.resize(column + 1, Seen::default());
-        }
+    /// Adds values of a key column; each of the first is a row, as each row is that has none.
+    pub(super) fn read(&mut self, column: usize, seen: Seen) {
         self.seen[column].add(seen);
+        if column == 0 {
+            self.rows += seen.n;
+        }
     }
 
     fn put(&self, out: &mut Vec<u8>) {
@@ -100,7 +101,7 @@ impl Guard {
         }
     }
 
-    fn read(input: &mut Reader<'_>) -> Result<Self> {
+    fn from_bytes(input: &mut Reader<'_>) -> Result<Self> {
         let rows = input.number("number of rows")?;
         let seen = input.list("columns", |input| {
             Ok(Seen {
@@ -130,8 +131,8 @@ impl Header {
     fn read(input: &mut Reader<'_>) -> Result<Self> {
         Ok(Self {
             many: input.flag("kind of exchange")?,
-            own: Guard::read(input)?,
-            expected: Guard::read(input)?,
+            own: Guard::from_bytes(input)?,
+            expected: Guard::from_bytes(input)?,
         })
     }
 }
@@ -226,6 +227,9 @@ pub(super) fn progress_bytes(body: &[u8]) -> &[u8] {
     &body[1.min(body.len())..]
 }
 
+/// The group columns of some rows, and of each its class and its body.
+type GroupRows<'a> = (Vec<ArrayRef>, Vec<(u32, Body<'a>)>);
+
 /// The classes and the group columns of the rows of groups in a batch; headers go to `header`, bodies to `body`.
 ///
 /// # Errors
@@ -235,7 +239,7 @@ pub(super) fn group_rows<'a>(
     schema: &SchemaRef,
     specs: &[KeySpec],
     mut header: impl FnMut(u32, Header) -> Result<()>,
-) -> Result<(Vec<ArrayRef>, Vec<(u32, Body<'a>)>)> {
+) -> Result<GroupRows<'a>> {
     let types = |schema: &Schema| {
         let fields = schema.fields().iter();
         fields.map(|field| field.data_type().clone()).collect::<Vec<_>>()

@@ -170,18 +170,25 @@ impl<K: LaneKey> Collector<K> {
     fn segments(&mut self, slots: usize) -> Segments<K> {
         let mut segments = Segments::default();
         segments.fill(slots, &[(&self.slots, &self.keys)]);
-        (self.slots, self.keys) = (Vec::new(), Vec::new());
-        self.memory.free();
+        let taken = std::mem::take(&mut self.keys);
+        self.slots = Vec::new();
+        self.memory
+            .shrink(self.memory.size().saturating_sub(size_of_val(taken.as_slice())));
         segments
     }
 }
 
 impl<K: LaneKey> Collect for Collector<K> {
     fn make_room(&mut self, more: usize) -> Result<()> {
+        if self.keys.capacity() == 0 {
+            // What was taken is gone.
+            self.memory.free();
+        }
         let room = self.keys.capacity() - self.keys.len();
         if room < more {
             // As much again as is there, or as little as will do.
-            let bytes = |more: usize| more * (size_of::<u32>() + size_of::<K>());
+            // With room to bring them together.
+            let bytes = |more: usize| more * (size_of::<u32>() + 2 * size_of::<K>());
             let mut more = more - room;
             let double = more.max(self.keys.len()).max(BLOCK);
             match self.memory.try_grow(bytes(double)) {
@@ -268,5 +275,85 @@ impl<K: LaneKey> Collect for Collector<K> {
 
     fn answers(&mut self, groups: usize, plans: &mut Plans) -> Result<GroupAnswers> {
         self.segments(groups).answers(plans, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use datafusion::arrow::datatypes::DataType;
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
+
+    use super::*;
+    use crate::key::Key;
+
+    fn memory(bytes: usize) -> (Arc<dyn MemoryPool>, MemoryReservation) {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(bytes));
+        let reservation = MemoryConsumer::new("test").register(&pool);
+        (pool, reservation)
+    }
+
+    #[test]
+    fn keys_in_brackets_are_taken_and_all_are_seen() {
+        let bracket = |first, last| Bracket { first, last };
+        let max = KeyVec::W64(vec![u64::MAX]).get(0);
+        let of = [
+            vec![bracket(10, 19), bracket(30, 30), bracket(max - 5, max)],
+            vec![],
+            vec![bracket(0, max)],
+        ];
+        let mut brackets = GroupBrackets::default();
+        of.iter().for_each(|own| brackets.push(own.iter().copied()));
+        assert_eq!((brackets.len(), brackets.slots(2)), (4, 3..4));
+        let spec = KeySpec::try_new(&DataType::UInt64).unwrap();
+        let keys: Vec<u64> = (0..5000)
+            .map(|i| if i % 7 == 0 { u64::MAX - i % 9 } else { i % 50 })
+            .collect();
+        let ids: Vec<usize> = (0..5000).map(|i| i / 3 % 3).collect();
+        let raw = Buffer::from_slice_ref(&keys);
+        let (pool, reservation) = memory(1 << 20);
+        let mut own = collector::<u64>(&spec, Some(&brackets), reservation);
+        own.add(&ids, &raw).unwrap();
+        own.add(&ids[..2], &raw.slice_with_length(0, 16)).unwrap();
+        let rows = || ids.iter().zip(&keys).chain(ids[..2].iter().zip(&keys));
+        for group in 0..3 {
+            let of_group = rows().filter(|row| *row.0 == group);
+            let seen = of_group.fold((0_u64, 0_u64), |(n, check), (_, key)| {
+                (n + 1, check.wrapping_add(mixed(Key::to_bits(*key))))
+            });
+            assert_eq!(own.seen()[group], seen);
+        }
+        let lists = own.take(brackets.len());
+        assert_eq!(own.len(), 0);
+        for (slot, (group, bracket)) in [(0, of[0][0]), (0, of[0][1]), (0, of[0][2]), (2, of[2][0])]
+            .into_iter()
+            .enumerate()
+        {
+            let inside = rows().filter(|(id, key)| **id == group && bracket.contains(Key::to_bits(**key)));
+            let mut inside: Vec<u64> = inside.map(|(_, key)| *key).collect();
+            inside.sort_unstable();
+            let mut found = lists[slot].clone();
+            found.sort();
+            assert_eq!(found, KeyVec::W64(inside), "slot {slot}");
+        }
+        assert!(own.add(&[7], &raw.slice_with_length(0, 8)).is_err());
+        drop(own);
+        assert_eq!(pool.reserved(), 0);
+    }
+
+    #[test]
+    fn all_keys_are_taken_by_group_and_memory_is_asked_for() {
+        let spec = KeySpec::try_new(&DataType::UInt32).unwrap();
+        let (_pool, reservation) = memory(50_000);
+        let mut own = collector::<u32>(&spec, None, reservation);
+        own.add(&[2, 0, 2], &Buffer::from_slice_ref([5_u32, 6, 7]))
+            .unwrap();
+        own.add_keys(1, KeyVec::W32(vec![9; 3])).unwrap();
+        assert!(own.add_keys(1, KeyVec::W64(vec![9])).is_err());
+        let expected = [vec![6], vec![9; 3], vec![5, 7]].map(KeyVec::W32);
+        assert_eq!(own.take(3), expected);
+        assert!(own.make_room(10_000).is_err());
+        own.make_room(3000).unwrap();
     }
 }

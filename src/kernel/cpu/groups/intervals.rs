@@ -284,8 +284,7 @@ impl Shared {
         for slot in 0..groups * width {
             if is_crowded(slot / width, slot % width) {
                 if numbers.is_empty() {
-                    let wanted = counts.len() * size_of::<u32>();
-                    if memory.try_grow(wanted).is_err() {
+                    if memory.try_grow(size_of_val(counts)).is_err() {
                         return Ok(None);
                     }
                     numbers = vec![u32::MAX; counts.len()];
@@ -458,6 +457,6 @@ mod tests {
         let memory = MemoryConsumer::new("test").register(&none);
         let (ids, keys): (Vec<u16>, Vec<u64>) = rows.into_iter().unzip();
         let error = count::<u64>(&chunks(&ids, &keys).0, 7, 1, &memory, &Stop::default()).unwrap_err();
-        assert!(error.to_string().contains("7"), "{error}");
+        assert!(error.to_string().contains("112 more bytes wanted"), "{error}");
     }
 }
