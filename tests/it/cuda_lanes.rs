@@ -642,16 +642,17 @@ fn limits_of_device_memory() {
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
     let open = |limit| {
         let card = Arc::new(Card::open(0, None).unwrap());
-        CudaBackend::new(card, Some(limit))
-            .open(&spec, MemoryConsumer::new("test").register(&pool))
-            .unwrap()
+        let backend = CudaBackend::new(Arc::clone(&card), Some(limit));
+        let lane = backend.open(&spec, MemoryConsumer::new("test").register(&pool));
+        (card, lane.unwrap())
     };
+    let answer = |lane: &mut Box<dyn Lane>, request: &Request| lane.answer(request, &Stop::default());
     let all = Request::Extract {
         brackets: Brackets::all(Width::W64),
     };
-    let mut lane = open(1 << 20);
+    let (_card, mut lane) = open(1 << 20);
     lane.append(&values, None).unwrap();
-    let error = lane.answer(&all, &Stop::default()).unwrap_err();
+    let error = answer(&mut lane, &all).unwrap_err();
     assert!(
         matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)),
         "{error}"
@@ -660,35 +661,32 @@ fn limits_of_device_memory() {
         error.to_string().contains("quantiles.cuda_memory_limit"),
         "{error}"
     );
-    // Twice the values while they are put together; then there is no room for all of them again beside a workspace.
-    let mut lane = open((16 << 20) + (1 << 20));
-    lane.append(&values, None).unwrap();
-    let answer =
-        |lane: &mut Box<dyn Lane>, request: &Request| lane.answer(request, &Stop::default()).unwrap();
     let count = Request::Count {
         cells: Cells::Table(CellTable::from_sample(&key_vec(&sorted, Width::W64), 5000).unwrap()),
         within: Brackets::all(Width::W64),
         keep: vec![100],
     };
-    let Reply::Counts { counts, kept } = answer(&mut lane, &count) else {
-        panic!()
-    };
-    assert_eq!((counts.iter().sum::<u64>(), kept.len()), (1_000_000, 1));
     let strategies = strategies();
     let ranks = ranks_of(1_000_000, 9);
     for strategy in &strategies[6..9] {
-        let mut lane = open((16 << 20) + (1 << 20));
+        // Enough for the copy, and then something takes most of it.
+        let (card, mut lane) = open(24 << 20);
         lane.append(&values, None).unwrap();
+        let Reply::Counts { counts, kept } = answer(&mut lane, &count).unwrap() else {
+            panic!()
+        };
+        assert_eq!((counts.iter().sum::<u64>(), kept.len()), (1_000_000, 1));
+        let held = card.allocate(15 << 20, None).unwrap();
+        assert_eq!(answer(&mut lane, &all).unwrap(), Reply::Extracted(Vec::new()));
         let mut shards = LocalShards::blocking(Width::W64, vec![lane], 1, Stop::default());
         let solution = run(&mut shards, strategy.as_ref(), &ranks);
         for rank in &ranks {
-            assert_eq!(
-                solution.key_at(*rank).unwrap(),
-                sorted[*rank as usize - 1],
-                "{}",
-                strategy.label()
-            );
+            let expected = sorted[*rank as usize - 1];
+            assert_eq!(solution.key_at(*rank).unwrap(), expected, "{}", strategy.label());
         }
+        drop((held, shards));
+        card.release_workspace();
+        assert_eq!(card.held_bytes(), 0);
     }
     // No memory of the host for the keys: counts, but no lists.
     let pool = small_pool(100_000);
@@ -697,7 +695,7 @@ fn limits_of_device_memory() {
         .open(&spec, MemoryConsumer::new("test").register(&pool))
         .unwrap();
     lane.append(&values, None).unwrap();
-    assert_eq!(answer(&mut lane, &all), Reply::Extracted(Vec::new()));
+    assert_eq!(answer(&mut lane, &all).unwrap(), Reply::Extracted(Vec::new()));
     drop(lane);
     assert_eq!(pool.reserved(), 0);
 }
