@@ -120,9 +120,25 @@ impl PinnedTables {
         look(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn insert(&self, table: PinnedTable) {
+    /// What was there before.
+    fn insert(&self, table: PinnedTable) -> Option<Arc<PinnedTable>> {
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        tables.insert(table.name.clone(), Arc::new(table));
+        tables.insert(table.name.clone(), Arc::new(table))
+    }
+
+    /// Gives back what queries over a table worked in, on cards that no other table is on.
+    fn release(&self, table: Arc<PinnedTable>) {
+        let cards: Vec<_> = table.shares().map(|share| Arc::clone(&share.card)).collect();
+        drop(table);
+        for card in cards {
+            let is_used = self.read(|tables| {
+                let mut shares = tables.values().flat_map(|table| table.shares());
+                shares.any(|share| Arc::ptr_eq(&share.card, &card))
+            });
+            if !is_used {
+                card.release_workspace();
+            }
+        }
     }
 
     fn remove(&self, name: &str) -> Option<Arc<PinnedTable>> {
@@ -185,7 +201,9 @@ pub async fn pin_table(
     }
     let cards = Cards::of(options.device, &config);
     let pinned = load::load(ctx, table, columns, cards, options.cuda_memory_limit).await?;
-    tables.insert(pinned);
+    if let Some(before) = tables.insert(pinned) {
+        tables.release(before);
+    }
     Ok(())
 }
 
@@ -199,17 +217,7 @@ pub fn unpin_table(ctx: &SessionContext, table: impl Into<TableReference>) -> Re
     match tables.remove(&name) {
         None => plan_err!("table {name} is not pinned"),
         Some(table) => {
-            let cards: Vec<_> = table.shares().map(|share| Arc::clone(&share.card)).collect();
-            drop(table);
-            for card in cards {
-                let is_used = tables.read(|tables| {
-                    let mut shares = tables.values().flat_map(|table| table.shares());
-                    shares.any(|share| Arc::ptr_eq(&share.card, &card))
-                });
-                if !is_used {
-                    card.release_workspace();
-                }
-            }
+            tables.release(table);
             Ok(())
         }
     }
