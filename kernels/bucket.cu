@@ -421,7 +421,10 @@ __device__ __forceinline__ void collect_round(const Round& round, uint4* shared_
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_collect_table(const __grid_constant__ Round round) {
     extern __shared__ uint4 shared_memory[];
-    collect_round<TableCells<true>>(round, shared_memory);
+    if (round.heavy_count)
+        collect_round<TableCells<true>>(round, shared_memory);
+    else
+        collect_round<TableCells<false>>(round, shared_memory);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_collect_edges(const __grid_constant__ Round round) {

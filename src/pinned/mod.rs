@@ -172,9 +172,10 @@ pub fn use_cards(ctx: &SessionContext, cards: Vec<Arc<Card>>) {
     Cards::give(state.config_mut(), cards);
 }
 
-/// Reads `columns` of a table, which are then in the memory of a card: that of `quantiles.device`, card 0 for `auto`. With
-/// `cuda` the table's partitions are spread over all cards of the machine; then only exact quantiles without groups run on
-/// them, each card over its share, and all else over the table itself. A table that is pinned already is replaced when all is read; until then it answers queries, and both take
+/// Reads `columns` of a table, which are then in the memory of a card: that of `quantiles.device`, card 0 for `auto` and
+/// `cuda`. With `cuda:all` the table's partitions are spread over all cards of the machine; then only exact quantiles without
+/// groups run on them, each card over its share, and all else over the table itself. That is for tables which one card has no
+/// room for: what one card holds it selects by itself in less time than several in rounds. A table that is pinned already is replaced when all is read; until then it answers queries, and both take
 /// memory: unpin it first where that is too much.
 ///
 /// Cost: one read of the columns, partitions in parallel, and their copies to the card through page-locked memory; on the card
@@ -196,7 +197,7 @@ pub async fn pin_table(
     let table = full_name(&table.into(), &config);
     if options.device == DeviceChoice::Cpu {
         return plan_err!(
-            "quantiles.device is 'cpu': PIN TABLE needs a card, allowed are auto, cuda, cuda:N"
+            "quantiles.device is 'cpu': PIN TABLE needs a card, allowed are auto, cuda, cuda:N, cuda:all"
         );
     }
     let cards = Cards::of(options.device, &config);

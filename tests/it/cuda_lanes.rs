@@ -399,15 +399,19 @@ fn every_strategy_over_lanes() {
 
 /// The answers of the card and of the CPU, which must be one: every bit; and how the card came to them.
 async fn same(ctx: &SessionContext, sql: &str, shown: &str, what: &str) {
+    same_on(ctx, "cuda", sql, shown, what).await;
+}
+
+async fn same_on(ctx: &SessionContext, cards: &str, sql: &str, shown: &str, what: &str) {
     let ask = async |device| {
         set(ctx, "device", device).await;
         let plan = physical_plan(ctx, sql).await;
-        assert_eq!(plan.contains(shown), device == "cuda", "{what}: {plan}");
+        assert_eq!(plan.contains(shown), device == cards, "{what}: {plan}");
         let answer = query(ctx, sql).await;
         let answer = answer.unwrap_or_else(|error| panic!("{what}: {error}"));
         concat_batches(&answer[0].schema(), &answer).unwrap()
     };
-    let (on_card, on_cpu): (RecordBatch, RecordBatch) = (ask("cuda").await, ask("cpu").await);
+    let (on_card, on_cpu): (RecordBatch, RecordBatch) = (ask(cards).await, ask("cpu").await);
     same_bits(&on_card, &on_cpu, what);
 }
 
@@ -541,23 +545,37 @@ async fn two_cards_of_one_host() {
             use_cards(&ctx, cards.clone());
             register(&ctx, "t", &rows, 5, 7000);
             let what = format!("{pattern:?}, {len} rows, nulls: {nulls}");
-            same(&ctx, &calls(&rows), "device=cuda:0+cuda:0, on_card=[", &what).await;
-            set(&ctx, "device", "cuda").await;
+            same_on(
+                &ctx,
+                "cuda:all",
+                &calls(&rows),
+                "device=cuda:0+cuda:0, on_card=[",
+                &what,
+            )
+            .await;
+            set(&ctx, "device", "cuda:all").await;
             ctx.deregister_table("t").unwrap();
             pinned(&ctx, &rows, 5).await;
             let shown = "+cuda:0 (";
             let sql = calls(&rows);
-            same(&ctx, &sql, shown, &what).await;
-            same(&ctx, &format!("{sql} WHERE i64 > 0 OR b"), shown, &what).await;
+            same_on(&ctx, "cuda:all", &sql, shown, &what).await;
+            same_on(
+                &ctx,
+                "cuda:all",
+                &format!("{sql} WHERE i64 > 0 OR b"),
+                shown,
+                &what,
+            )
+            .await;
             let all = percentiles();
             let filtered = format!(
                 "SELECT exact_quantiles(f32, {all}), exact_quantiles(f64, 0.5) FILTER (WHERE i8 < 3) FROM t"
             );
-            same(&ctx, &filtered, shown, &what).await;
+            same_on(&ctx, "cuda:all", &filtered, shown, &what).await;
             if len == 120_011 {
                 for strategy in ["dibms", "gk_select", "distributed_bms"] {
                     set(&ctx, "strategy", strategy).await;
-                    same(&ctx, &filtered, shown, &what).await;
+                    same_on(&ctx, "cuda:all", &filtered, shown, &what).await;
                 }
                 set(&ctx, "strategy", "auto").await;
             }
@@ -573,7 +591,7 @@ async fn spread_tables() {
     let ctx = session(4);
     use_cards(&ctx, cards.clone());
     register(&ctx, "t", &batch(columns(Pattern::Random, 100_000, 4)), 4, 5000);
-    set(&ctx, "device", "cuda").await;
+    set(&ctx, "device", "cuda:all").await;
     pinned::sql(&ctx, "PIN TABLE t (f64, i32)").await.unwrap();
     let held: Vec<u64> = cards.iter().map(|card| card.held_bytes()).collect();
     assert!(held.iter().all(|held| *held >= 50_000 * 12), "{held:?}");
@@ -627,7 +645,7 @@ async fn bytes_between_cards() {
     let Some(cards) = two_cards() else { return };
     let ctx = session(4);
     use_cards(&ctx, cards);
-    set(&ctx, "device", "cuda").await;
+    set(&ctx, "device", "cuda:all").await;
     let mut sent = Vec::new();
     for rows in [1_000_000, 4_000_000] {
         let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(rows, 3)));
@@ -793,7 +811,7 @@ async fn faults_in_a_process() {
     let ctx = session(4);
     use_cards(&ctx, cards.clone());
     register(&ctx, "t", &rows, 4, 3000);
-    set(&ctx, "device", "cuda").await;
+    set(&ctx, "device", "cuda:all").await;
     pin_table(&ctx, "t", &["i64", "f32"]).await.unwrap();
     for phase in ["cuda_compile", "cuda_round"] {
         fail::cfg(format!("quantiles::{phase}"), "return(broken)").unwrap();

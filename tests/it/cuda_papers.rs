@@ -433,7 +433,7 @@ async fn strategies_and_cards() {
         let ctx = session(THREADS);
         table(&ctx, &data_type, 1 << log);
         let mut answers: Vec<RecordBatch> = Vec::new();
-        for device in ["cuda:0", "cuda"] {
+        for device in ["cuda:0", "cuda:all"] {
             set(&ctx, "device", device).await;
             let start = Instant::now();
             pin_table(&ctx, "t", &["x"]).await.unwrap();
