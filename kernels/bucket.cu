@@ -201,19 +201,44 @@ struct EdgeCells {
     }
 };
 
+// A guide over the keys between the first pieces says between which pieces to search.
 struct LinearCells {
+    static constexpr u32 PLACE_BITS = 11, PLACES = 1 << PLACE_BITS, GUIDE_WORDS = PLACES / 2 + 4;
     const Round& round;
     const Piece* pieces;
+    const u16* guide;  // the last piece that begins at or before each place's first key
+    Key first;
+    u32 shift;
 
-    static __device__ u32 words(const Round& round) { return round.shared_edges ? round.piece_count * u32(sizeof(Piece) / 4) : 0; }
-    __device__ LinearCells(const Round& round, void* shared) : round(round), pieces(round.pieces) {
+    static __device__ u32 words(const Round& round) {
+        return round.shared_edges ? GUIDE_WORDS + round.piece_count * u32(sizeof(Piece) / 4) : 0;
+    }
+    __device__ LinearCells(const Round& round, void* shared) : round(round), pieces(round.pieces), guide(nullptr) {
+        first = round.pieces[0].first;
+        const u32 width = key_bits(round.pieces[round.piece_count - 1].first - first);
+        shift = width > PLACE_BITS ? width - PLACE_BITS : 0;
         if (!round.shared_edges) return;
-        pieces = (Piece*)shared;
-        for (u32 i = threadIdx.x; i < round.piece_count; i += THREADS) ((Piece*)shared)[i] = round.pieces[i];
+        u16* filled = (u16*)shared;
+        Piece* own = (Piece*)((u32*)shared + GUIDE_WORDS);
+        for (u32 i = threadIdx.x; i < round.piece_count; i += THREADS) own[i] = round.pieces[i];
+        for (u32 place = threadIdx.x; place <= PLACES; place += THREADS) {
+            const Key from = first + (Key(place) << shift);
+            const bool beyond = place == PLACES || from < first;
+            filled[place] = u16(beyond ? round.piece_count - 1 : last_at_most([&](u32 i) { return round.pieces[i].first; }, round.piece_count, from));
+        }
+        pieces = own;
+        guide = filled;
     }
     __device__ __forceinline__ u32 operator()(Key key) const {
-        const Piece& piece = pieces[last_at_most([&](u32 i) { return pieces[i].first; }, round.piece_count, key)];
-        if (key < piece.first || key > piece.last) return NO_CELL;
+        if (key < first) return NO_CELL;
+        u32 low = 0, count = round.piece_count;
+        if (guide) {
+            const Key place = (key - first) >> shift;
+            low = place < PLACES ? guide[u32(place)] : count - 1;
+            count = (place < PLACES ? guide[u32(place) + 1] : low) - low + 1;
+        }
+        const Piece& piece = pieces[low + last_at_most([&](u32 i) { return pieces[low + i].first; }, count, key)];
+        if (key > piece.last) return NO_CELL;
 #if KEY_BITS == 32
         const u64 distance = u64(key - piece.first) << piece.shift;
 #elif KEY_BITS == 64
@@ -396,7 +421,10 @@ __device__ __forceinline__ void collect_round(const Round& round, uint4* shared_
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_collect_table(const __grid_constant__ Round round) {
     extern __shared__ uint4 shared_memory[];
-    collect_round<TableCells<true>>(round, shared_memory);
+    if (round.heavy_count)
+        collect_round<TableCells<true>>(round, shared_memory);
+    else
+        collect_round<TableCells<false>>(round, shared_memory);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_collect_edges(const __grid_constant__ Round round) {

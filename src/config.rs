@@ -33,8 +33,8 @@ pub const OPTIONS: &[OptionInfo] = &[
     OptionInfo {
         name: "quantiles.device",
         default: "auto",
-        doc: "Where quantiles are selected: auto (pinned columns on their card, others on the CPU), cpu, cuda (all cards) or cuda:N \
-              (other columns are sent there as they are read). All give the same answer.",
+        doc: "Where quantiles are selected: auto (pinned columns on their card, others on the CPU), cpu, cuda (the first card), cuda:N, \
+              cuda:all (other columns are sent there as they are read). All give the same answer.",
     },
     OptionInfo {
         name: "quantiles.replace_builtins",
@@ -111,8 +111,10 @@ pub enum DeviceChoice {
     Auto,
     /// The CPU.
     Cpu,
-    /// The card with this number, or all cards; a failure of a card is an error.
+    /// The card with this number, or the first, or whichever columns are pinned on; a failure of the card is an error.
     Cuda(Option<usize>),
+    /// All cards, over which tables are spread; a failure of one is an error.
+    CudaAll,
 }
 
 impl Display for DeviceChoice {
@@ -122,6 +124,7 @@ impl Display for DeviceChoice {
             DeviceChoice::Cpu => f.write_str("cpu"),
             DeviceChoice::Cuda(None) => f.write_str("cuda"),
             DeviceChoice::Cuda(Some(ordinal)) => write!(f, "cuda:{ordinal}"),
+            DeviceChoice::CudaAll => f.write_str("cuda:all"),
         }
     }
 }
@@ -136,10 +139,11 @@ impl FromStr for DeviceChoice {
             ("auto", _) => DeviceChoice::Auto,
             ("cpu", _) => DeviceChoice::Cpu,
             ("cuda", _) => DeviceChoice::Cuda(None),
+            ("cuda:all", _) => DeviceChoice::CudaAll,
             (_, Some(ordinal)) => DeviceChoice::Cuda(Some(ordinal)),
             _ => {
                 return config_err!(
-                    "option 'quantiles.device' is auto, cpu, cuda or cuda:N (cards count from 0), got '{value}'"
+                    "option 'quantiles.device' is auto, cpu, cuda, cuda:N (cards count from 0) or cuda:all, got '{value}'"
                 );
             }
         })
@@ -277,7 +281,7 @@ mod tests {
 
     #[test]
     fn devices() {
-        for name in ["auto", "cpu", "cuda", "cuda:0", "cuda:3"] {
+        for name in ["auto", "cpu", "cuda", "cuda:0", "cuda:3", "cuda:all"] {
             assert_eq!(name.parse::<DeviceChoice>().unwrap().to_string(), name);
         }
         assert_eq!(

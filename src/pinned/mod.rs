@@ -120,9 +120,25 @@ impl PinnedTables {
         look(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn insert(&self, table: PinnedTable) {
+    /// What was there before.
+    fn insert(&self, table: PinnedTable) -> Option<Arc<PinnedTable>> {
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        tables.insert(table.name.clone(), Arc::new(table));
+        tables.insert(table.name.clone(), Arc::new(table))
+    }
+
+    /// Gives back what queries over a table worked in, on cards that no other table is on.
+    fn release(&self, table: Arc<PinnedTable>) {
+        let cards: Vec<_> = table.shares().map(|share| Arc::clone(&share.card)).collect();
+        drop(table);
+        for card in cards {
+            let is_used = self.read(|tables| {
+                let mut shares = tables.values().flat_map(|table| table.shares());
+                shares.any(|share| Arc::ptr_eq(&share.card, &card))
+            });
+            if !is_used {
+                card.release_workspace();
+            }
+        }
     }
 
     fn remove(&self, name: &str) -> Option<Arc<PinnedTable>> {
@@ -156,9 +172,10 @@ pub fn use_cards(ctx: &SessionContext, cards: Vec<Arc<Card>>) {
     Cards::give(state.config_mut(), cards);
 }
 
-/// Reads `columns` of a table, which are then in the memory of a card: that of `quantiles.device`, card 0 for `auto`. With
-/// `cuda` the table's partitions are spread over all cards of the machine; then only exact quantiles without groups run on
-/// them, each card over its share, and all else over the table itself. A table that is pinned already is replaced when all is read; until then it answers queries, and both take
+/// Reads `columns` of a table, which are then in the memory of a card: that of `quantiles.device`, card 0 for `auto` and
+/// `cuda`. With `cuda:all` the table's partitions are spread over all cards of the machine; then only exact quantiles without
+/// groups run on them, each card over its share, and all else over the table itself. That is for tables which one card has no
+/// room for: what one card holds it selects by itself in less time than several in rounds. A table that is pinned already is replaced when all is read; until then it answers queries, and both take
 /// memory: unpin it first where that is too much.
 ///
 /// Cost: one read of the columns, partitions in parallel, and their copies to the card through page-locked memory; on the card
@@ -180,12 +197,14 @@ pub async fn pin_table(
     let table = full_name(&table.into(), &config);
     if options.device == DeviceChoice::Cpu {
         return plan_err!(
-            "quantiles.device is 'cpu': PIN TABLE needs a card, allowed are auto, cuda, cuda:N"
+            "quantiles.device is 'cpu': PIN TABLE needs a card, allowed are auto, cuda, cuda:N, cuda:all"
         );
     }
     let cards = Cards::of(options.device, &config);
     let pinned = load::load(ctx, table, columns, cards, options.cuda_memory_limit).await?;
-    tables.insert(pinned);
+    if let Some(before) = tables.insert(pinned) {
+        tables.release(before);
+    }
     Ok(())
 }
 
@@ -199,17 +218,7 @@ pub fn unpin_table(ctx: &SessionContext, table: impl Into<TableReference>) -> Re
     match tables.remove(&name) {
         None => plan_err!("table {name} is not pinned"),
         Some(table) => {
-            let cards: Vec<_> = table.shares().map(|share| Arc::clone(&share.card)).collect();
-            drop(table);
-            for card in cards {
-                let is_used = tables.read(|tables| {
-                    let mut shares = tables.values().flat_map(|table| table.shares());
-                    shares.any(|share| Arc::ptr_eq(&share.card, &card))
-                });
-                if !is_used {
-                    card.release_workspace();
-                }
-            }
+            tables.release(table);
             Ok(())
         }
     }

@@ -215,7 +215,7 @@ fn counted(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
 pub(super) fn card_asked_for(session: &dyn Session) -> Option<CardChoice> {
     let options = QuantilesOptions::of(session.config_options());
     match options.device {
-        DeviceChoice::Cuda(_) => Some(CardChoice {
+        DeviceChoice::Cuda(_) | DeviceChoice::CudaAll => Some(CardChoice {
             cards: Cards::of(options.device, session.config()),
             limit: options.cuda_memory_limit,
         }),

@@ -35,8 +35,8 @@ pub struct RoundDevice {
 }
 
 impl RoundDevice {
-    /// The device that `choice` names: `cuda` is all cards of this machine, `cuda:N` one of them, `auto` all, or the CPU where
-    /// there are none.
+    /// The device that `choice` names: `cuda` and `cuda:all` are all cards of this machine, `cuda:N` is one of them, `auto` all, or
+    /// the CPU where there are none.
     ///
     /// # Errors
     /// For `cuda` and `cuda:N` an execution error that says why there is no such card; a configuration error where this program

@@ -89,6 +89,19 @@ impl DeviceBuffer {
         zeroed.map_err(|error| card.failed("zeroing device memory", error))
     }
 
+    /// Copies the first `bytes` bytes of another buffer of the same card here, from the byte `at` on, when the stream comes to it;
+    /// how many.
+    pub(super) fn copy_from(&mut self, at: usize, other: &DeviceBuffer, bytes: usize) -> Result<usize> {
+        let card = Arc::clone(&self.card);
+        let views = other.view(0, bytes).zip(self.view_mut(at, at + bytes));
+        let Some((from, mut to)) = views else {
+            return internal_err!("{bytes} bytes at {at} of a buffer of {}", self.bytes);
+        };
+        let copied = card.stream.memcpy_dtod(&from, &mut to);
+        copied.map_err(|error| card.failed("copying on the card", error))?;
+        Ok(bytes)
+    }
+
     /// A range of bytes, once all is done that was asked of the card.
     pub(super) fn to_host(&self, range: Range<usize>) -> Result<Vec<u8>> {
         let card = &self.card;

@@ -28,21 +28,23 @@ impl Cards {
         config.set_extension(Arc::new(SessionCards(cards)));
     }
 
-    /// All cards for `cuda`, the one for `cuda:N`; the first for others.
+    /// All cards for `cuda:all`, the one for `cuda:N`; the first for others.
     pub(crate) fn of(device: DeviceChoice, config: &SessionConfig) -> Self {
         if let Some(given) = config.get_extension::<SessionCards>() {
             let cards = given.0.iter();
             return Self::Given(match device {
-                DeviceChoice::Cuda(None) => cards.cloned().collect(),
+                DeviceChoice::CudaAll => cards.cloned().collect(),
                 DeviceChoice::Cuda(Some(number)) => cards.skip(number).take(1).cloned().collect(),
-                DeviceChoice::Auto | DeviceChoice::Cpu => cards.take(1).cloned().collect(),
+                DeviceChoice::Auto | DeviceChoice::Cpu | DeviceChoice::Cuda(None) => {
+                    cards.take(1).cloned().collect()
+                }
             });
         }
         Self::Numbered(match device {
             // Where they cannot be counted, opening the first says why.
-            DeviceChoice::Cuda(None) => (0..Card::count().unwrap_or(1).max(1)).collect(),
+            DeviceChoice::CudaAll => (0..Card::count().unwrap_or(1).max(1)).collect(),
             DeviceChoice::Cuda(Some(number)) => vec![number],
-            DeviceChoice::Auto | DeviceChoice::Cpu => vec![0],
+            DeviceChoice::Auto | DeviceChoice::Cpu | DeviceChoice::Cuda(None) => vec![0],
         })
     }
 

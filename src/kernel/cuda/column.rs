@@ -109,6 +109,14 @@ impl DeviceColumn {
         self.values.as_ref().map_or(0, DeviceBuffer::address)
     }
 
+    /// Copies its values to a buffer of the same card, from the byte `at` on; how many bytes.
+    pub(super) fn copy_values(&self, to: &mut DeviceBuffer, at: usize) -> Result<usize> {
+        match &self.values {
+            Some(values) => to.copy_from(at, values, self.rows as usize * self.value_bytes),
+            None => Ok(0),
+        }
+    }
+
     pub(super) fn validity_address(&self) -> u64 {
         self.validity.as_ref().map_or(0, DeviceBuffer::address)
     }

@@ -30,6 +30,9 @@ const OLDEST_DRIVER: i32 = 12080;
 /// Freed memory that waits to be wanted again is at most this part of the card's.
 const MOST_IDLE: u64 = 8;
 
+/// Bytes of device memory that stay with the driver when they are freed, at most.
+const KEPT: u64 = 256 << 20;
+
 /// Most pieces of page-locked memory that wait for the next upload, of 2 MiB each.
 const MOST_STAGES: usize = 64;
 
@@ -123,6 +126,21 @@ impl Module {
     }
 }
 
+/// Has the driver keep some memory that was freed for what is allocated next, which takes it a hundred times as long from the
+/// system.
+#[allow(unsafe_code, reason = "a setting that the safe interface has not")]
+fn keep_freed_memory(context: &CudaContext) -> std::result::Result<(), DriverError> {
+    let mut pool = std::ptr::null_mut();
+    let mut bytes: u64 = KEPT;
+    let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: both functions are older than the oldest driver. The first writes the pool's handle, which lives as long as the
+    // device; the second reads 8 bytes, as this attribute has it.
+    unsafe {
+        sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result()?;
+        sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut bytes).cast()).result()
+    }
+}
+
 /// A lock whose holder's panic left nothing half done that matters.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -186,6 +204,7 @@ impl Card {
             return exec_err!("cuda:{ordinal} cannot launch cooperative kernels");
         }
         let (_, memory) = context.mem_get_info().map_err(failed)?;
+        keep_freed_memory(&context).map_err(failed)?;
         let (major, minor) = context.compute_capability().map_err(failed)?;
         let offered = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
         Ok(Card {

@@ -135,6 +135,14 @@ impl Part {
         }
     }
 
+    /// Copies its words to `whole`, from the byte `at` on; how many bytes.
+    fn copy_to(&self, whole: &mut DeviceBuffer, at: usize, width: usize) -> Result<usize> {
+        match self {
+            Part::Column(column) => column.copy_values(whole, at),
+            Part::Values(values, rows) => whole.copy_from(at, values, *rows as usize * width),
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Part::Column(column) => column.bytes(),
@@ -226,6 +234,25 @@ impl CudaLane {
         self.pending.clear();
         self.pending_bytes = 0;
         self.reservation.free();
+        Ok(())
+    }
+
+    /// Makes one of several parts, where there is memory for both: each launch costs as much as reading some megabytes.
+    fn join(&mut self) -> Result<()> {
+        if self.parts.len() < 2 {
+            return Ok(());
+        }
+        let CudaBackend { card, limit, .. } = &self.backend;
+        let width = self.word_bytes();
+        let Some(mut whole) = granted(card.allocate(self.len as usize * width, *limit))? else {
+            return Ok(());
+        };
+        let mut at = 0;
+        for part in &self.parts {
+            at += part.copy_to(&mut whole, at, width)?;
+        }
+        // Freed on the stream, after the copies.
+        self.parts = vec![Part::Values(whole, self.len)];
         Ok(())
     }
 
@@ -604,6 +631,7 @@ impl Lane for CudaLane {
     fn answer(&mut self, request: &Request, stop: &Stop) -> Result<Reply> {
         stop.check()?;
         self.flush()?;
+        self.join()?;
         self.reservation.free();
         match request {
             Request::Sample {

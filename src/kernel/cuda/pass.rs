@@ -26,6 +26,8 @@ const SIZES: &str = "bk_sizes";
 const TABLE_BYTES: usize = 2048 * 4;
 /// Bytes of the guide to splitters.
 const GUIDE_BYTES: usize = (8192 + 4) * 4;
+/// Bytes of the guide to pieces.
+const PLACE_BYTES: usize = (2048 + 8) * 2;
 /// Shared memory that kernels use beside what is asked for at the launch, at most; the driver takes 1 KiB.
 const STATIC_SHARED: usize = 2048;
 /// Rows of a chunk, which one block reads in their order.
@@ -168,7 +170,7 @@ impl Classes {
                     counting: "bk_count_linear",
                     collecting: "bk_collect_linear",
                     needed: 0,
-                    liked: bytes.len(),
+                    liked: PLACE_BYTES + bytes.len(),
                 }
             }
         }
