@@ -156,12 +156,13 @@ impl QueryPlanner for QuantilesPlanner {
             Rest::Inner(_) => self.rest.plan(rewritten.data, session).await,
             // These operators are not sent to other machines.
             Rest::Default(_) if !self.staged => {
-                let plan = match QuantilesOptions::of(session.config_options()).topk {
-                    true => rewrite_topk(rewritten.data)?.data,
-                    false => rewritten.data,
-                };
+                let plan = rewritten.data;
                 #[cfg(feature = "cuda")]
                 let plan = super::pinned_node::mark_pinned(plan, &self.rest, session).await?;
+                let plan = match QuantilesOptions::of(session.config_options()).topk {
+                    true => rewrite_topk(plan)?.data,
+                    false => plan,
+                };
                 self.rest.plan(plan, session).await
             }
             Rest::Default(_) => self.rest.plan(rewritten.data, session).await,
