@@ -24,6 +24,7 @@ use super::QuantilesNode;
 use super::pinned::quantiles_on_card;
 use super::pinned_topk::{calls_on_card, is_limited, is_topk, rows_on_card};
 use super::query_planner::Rest;
+use super::topk::rewrite_topk;
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::{PinnedExec, PlanFallback};
 use crate::pinned::PinnedTables;
@@ -205,6 +206,10 @@ impl PlanFallback for OnCpu {
         if let Some(options) = options.extensions.get_mut::<QuantilesOptions>() {
             options.device = DeviceChoice::Cpu;
         }
-        self.rest.plan(self.plan.clone(), &state).await
+        let plan = match QuantilesOptions::of(state.config_options()).topk {
+            true => rewrite_topk(self.plan.clone())?.data,
+            false => self.plan.clone(),
+        };
+        self.rest.plan(plan, &state).await
     }
 }

@@ -156,22 +156,22 @@ impl QueryPlanner for QuantilesPlanner {
             }
             Rest::Inner(_) => self.rest.plan(rewritten.data, session).await,
             Rest::Default(_) => {
-                let plan = match QuantilesOptions::of(session.config_options()).topk {
-                    true => {
-                        rewrite_topk(rewritten.data, self.staged)?
-                            .transform_data(|plan| match self.staged {
-                                true => first_rows(plan, session),
-                                // Those of one process are a rule's: they keep the filter that scans are told of.
-                                false => Ok(Transformed::no(plan)),
-                            })?
-                            .data
-                    }
-                    false => rewritten.data,
-                };
+                let plan = rewritten.data;
                 #[cfg(feature = "cuda")]
                 let plan = match self.staged {
                     true => plan,
                     false => super::pinned_node::mark_pinned(plan, &self.rest, session).await?,
+                };
+                let topk = QuantilesOptions::of(session.config_options()).topk;
+                let plan = match (topk, self.staged) {
+                    (false, _) => plan,
+                    // Sorts with a limit are a rule's: they keep the filter that scans are told of.
+                    (true, false) => rewrite_topk(plan, false)?.data,
+                    (true, true) => {
+                        rewrite_topk(plan, true)?
+                            .transform_data(|plan| first_rows(plan, session))?
+                            .data
+                    }
                 };
                 self.rest.plan(plan, session).await
             }
