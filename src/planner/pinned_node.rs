@@ -207,7 +207,7 @@ impl PlanFallback for OnCpu {
             options.device = DeviceChoice::Cpu;
         }
         let plan = match QuantilesOptions::of(state.config_options()).topk {
-            true => rewrite_topk(self.plan.clone())?.data,
+            true => rewrite_topk(self.plan.clone(), false)?.data,
             false => self.plan.clone(),
         };
         self.rest.plan(plan, &state).await
