@@ -227,10 +227,7 @@ mod tests {
         let codec = QuantilesCodec::default();
         let converter = DefaultPhysicalProtoConverter {};
         for (sql, count) in [
-            (
-                "SELECT * FROM t ORDER BY fare DESC, id + n NULLS FIRST LIMIT 100",
-                2,
-            ),
+            ("SELECT * FROM t ORDER BY fare DESC, -n NULLS FIRST LIMIT 100", 2),
             ("SELECT id, fare FROM t ORDER BY n, at DESC OFFSET 7 LIMIT 3", 2),
             (
                 "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY city, n ORDER BY fare DESC, city) AS r FROM t) WHERE r <= 5",

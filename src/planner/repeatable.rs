@@ -3,7 +3,7 @@
 //! Stages read their input several times, each time from the start, and rows come in any order; what then differs is an error.
 //! So whatever depends on the order of rows is read once: limits, numbers of rows that tie, sums of floating point.
 
-use datafusion::common::tree_node::TreeNode;
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, LogicalPlan};
 
@@ -37,8 +37,9 @@ const RANKS: [&str; 4] = ["rank", "dense_rank", "percent_rank", "cume_dist"];
 
 /// Whether `plan` gives the same rows when it is read again, in any order.
 pub(super) fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
-    let differs = plan.exists(|node| {
-        let differs = match node {
+    let mut differs = false;
+    plan.apply_with_subqueries(|node| {
+        differs = match node {
             LogicalPlan::Limit(_) => true,
             LogicalPlan::Sort(sort) => sort.fetch.is_some(),
             LogicalPlan::TableScan(scan) => scan.fetch.is_some(),
@@ -54,8 +55,11 @@ pub(super) fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
                 }
             }
             _ => false,
-        };
-        Ok(differs || node.expressions().iter().any(Expr::is_volatile))
+        } || node.expressions().iter().any(Expr::is_volatile);
+        Ok(match differs {
+            true => TreeNodeRecursion::Stop,
+            false => TreeNodeRecursion::Continue,
+        })
     })?;
     Ok(!differs)
 }
