@@ -110,8 +110,11 @@ impl Joined {
 /// [`MOST`] intervals.
 pub(crate) fn merged(one: &[Interval], other: &[Interval]) -> Vec<Interval> {
     let mut all = interleaved(one, other);
+    let total: u64 = all.iter().map(|interval| interval.count).sum();
+    let mut most = total / (MOST as u64 / 2);
     while all.len() > MOST {
-        all = coarser(&all);
+        most = (2 * most).max(1);
+        all = coarser(&all, most);
     }
     all
 }
@@ -147,25 +150,28 @@ fn add_next(all: &mut Vec<Interval>, next: &Interval) {
     }
 }
 
-/// Half as many: each two neighbours in the smallest dyadic interval around both, and whatever else lies in it.
-fn coarser(intervals: &[Interval]) -> Vec<Interval> {
-    let mut all: Vec<Interval> = Vec::with_capacity(intervals.len().div_ceil(2));
-    for pair in intervals.chunks(2) {
-        let (least, greatest) = (pair[0].first, pair[pair.len() - 1].last());
-        let (first, bits) = around(least, greatest);
-        let count = pair.iter().map(|interval| interval.count).sum();
-        let mut next = Interval { first, bits, count };
-        match all.last_mut() {
-            Some(last) if first <= last.last() && last.bits >= bits => {
-                last.count += count;
-                continue;
+/// Fewer of them: the largest dyadic intervals that hold at most `most` values, or are one of these.
+fn coarser(intervals: &[Interval], most: u64) -> Vec<Interval> {
+    let (Some(least), Some(greatest)) = (intervals.first(), intervals.last()) else {
+        return Vec::new();
+    };
+    let (mut all, around_all) = (Vec::new(), around(least.first, greatest.last()));
+    // The parts that are still to come, the next one last.
+    let mut open = vec![(around_all, intervals)];
+    while let Some(((first, bits), inside)) = open.pop() {
+        let count = inside.iter().map(|interval| interval.count).sum();
+        match inside {
+            [] => {}
+            [one] => all.push(*one),
+            _ if count <= most => all.push(Interval { first, bits, count }),
+            _ => {
+                // None of several reaches across the middle.
+                let middle = first | 1 << (bits - 1);
+                let (lower, upper) = inside.split_at(inside.partition_point(|own| own.first < middle));
+                open.push(((middle, bits - 1), upper));
+                open.push(((first, bits - 1), lower));
             }
-            _ => {}
         }
-        while let Some(inner) = all.pop_if(|last| next.first <= last.first) {
-            next.count += inner.count;
-        }
-        all.push(next);
     }
     all
 }

@@ -54,11 +54,19 @@ pub(crate) const SQL: &str = "SELECT exact_quantiles(x, [0.1, 0.5, 0.9]), exact_
 const GROUPED: &str = "SELECT exact_quantiles(m, [0, 0.5, 1]), count(*), sum(n) FROM \
     (SELECT few, exact_quantiles(x, 0.5) AS m, count(*) AS n FROM t GROUP BY few)";
 
+/// Groups in stages, where they are asked for by name.
+const GROUPS_IN_STAGES: &str = "SELECT sum(m % 1000), min(m), max(m), count(*) FROM \
+    (SELECT id % 97 AS k, exact_quantiles(x, 0.5) AS m FROM t GROUP BY id % 97)";
+
 /// The answer in one process.
 pub(crate) fn expected(table: &Path) -> String {
+    expected_of(table, SQL)
+}
+
+fn expected_of(table: &Path, sql: &str) -> String {
     let local = Command::new(env!("CARGO_BIN_EXE_dfq"))
         .args(["sql", "--format", "csv", "-c"])
-        .arg(SQL.replace("FROM t", &format!("FROM '{}/*.parquet'", table.display())))
+        .arg(sql.replace("FROM t", &format!("FROM '{}/*.parquet'", table.display())))
         .output()
         .unwrap();
     answer(&local)
@@ -66,8 +74,11 @@ pub(crate) fn expected(table: &Path) -> String {
 
 /// A query on its way: seconds that it may take, and the rest as [`Machines::sql`].
 pub(crate) fn asked(machines: &Machines, table: &Path, adaptive: bool, timeout: u64) -> Child {
-    machines
-        .sql(table, adaptive, timeout, SQL)
+    spawned(machines.sql(table, adaptive, timeout, SQL))
+}
+
+fn spawned(mut command: Command) -> Child {
+    command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -95,9 +106,13 @@ pub(crate) fn first_to_reach(machines: &Machines, point: &str) -> usize {
 fn lose_one(point: &str, signal: &str, adaptive: bool, table: &Path) -> (End, Duration) {
     let points = format!("quantiles::{point}=1*sleep(2000)");
     let mut machines = Machines::start(&[&points, &points]);
-    let expected = expected(table);
+    let sql = match point.starts_with("groups") {
+        true => GROUPS_IN_STAGES,
+        false => SQL,
+    };
+    let expected = expected_of(table, sql);
     let started = Instant::now();
-    let client = asked(&machines, table, adaptive, 40);
+    let client = spawned(machines.sql_by(table, adaptive, 40, "gk_select", sql));
     let first = first_to_reach(&machines, point);
     match signal {
         "-KILL" => machines.executors[first].kill(),
@@ -121,6 +136,14 @@ fn a_lost_executor_makes_no_wrong_answer() {
         for point in ["round_sketch", "refine_state", "round_count", "refine_answers"] {
             cases.extend([(signal, point, true), (signal, point, false)]);
         }
+    }
+    for point in [
+        "groups_count",
+        "groups_brackets",
+        "groups_extract",
+        "groups_select",
+    ] {
+        cases.extend([("-KILL", point, true), ("-KILL", point, false)]);
     }
     if !all {
         cases = vec![("-KILL", "round_sketch", false), ("-KILL", "round_count", true)];
@@ -154,12 +177,7 @@ fn a_file_that_is_replaced_between_scans_is_noticed() {
         let table = numbers(folder.path(), 1_000_000);
         let points = "quantiles::refine_state=1*sleep(4000)";
         let machines = Machines::start(&[points, points]);
-        let client = machines
-            .sql(&table, adaptive, 60, "SELECT exact_quantiles(x, 0.5) FROM t")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let client = spawned(machines.sql(&table, adaptive, 60, "SELECT exact_quantiles(x, 0.5) FROM t"));
         let started = Instant::now();
         while !machines
             .executors
@@ -221,12 +239,7 @@ fn groups_of_a_lost_executor_are_not_counted_twice() {
         String::from_utf8_lossy(&expected.stderr)
     );
     let expected = answer(&expected);
-    let client = machines
-        .sql(&table, false, 60, GROUPED)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let client = spawned(machines.sql(&table, false, 60, GROUPED));
     std::thread::sleep(Duration::from_millis(700));
     machines.executors[0].kill();
     let found = end(&client.wait_with_output().unwrap(), &expected);

@@ -255,11 +255,24 @@ impl Machines {
     }
 
     pub(crate) fn sql(&self, table: &Path, adaptive: bool, timeout: u64, sql: &str) -> Command {
+        self.sql_by(table, adaptive, timeout, "auto", sql)
+    }
+
+    /// The same by a strategy.
+    pub(crate) fn sql_by(
+        &self,
+        table: &Path,
+        adaptive: bool,
+        timeout: u64,
+        strategy: &str,
+        sql: &str,
+    ) -> Command {
         let create = format!(
             "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}'",
             table.display()
         );
         let planner = format!("SET ballista.planner.adaptive.enabled = {adaptive}");
+        let strategy = format!("SET quantiles.strategy = '{strategy}'");
         let mut command = Command::new(env!("CARGO_BIN_EXE_dfq"));
         command.args([
             "sql",
@@ -277,6 +290,8 @@ impl Machines {
             &create,
             "-c",
             &planner,
+            "-c",
+            &strategy,
             "-c",
             sql,
         ]);

@@ -13,6 +13,7 @@ use super::super::rows::Seen;
 use super::rows::{Guard, Guards, Header, Rows, class_of};
 use super::{GroupedColumns, MOST_GROUPS};
 use crate::kernel::Stop;
+use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::groups::cells::{Chunk, NumberedKeys};
 use crate::kernel::cpu::groups::intervals::{self, GroupCounts};
 use crate::kernel::cpu::groups::runs::with_key;
@@ -54,6 +55,7 @@ pub(super) struct Counting<W> {
     plan: Arc<GroupedColumns>,
     grouping: Grouping<W>,
     keys: Vec<NumberedKeys>,
+    free: Option<Arc<FreePages>>,
     /// Of each key column, what was counted before.
     counts: Vec<GroupCounts>,
     /// Of each group: rows without a value in the first key column.
@@ -72,17 +74,19 @@ impl<W: Word> Counting<W> {
     pub(super) fn try_new(
         plan: &Arc<GroupedColumns>,
         memory: &MemoryReservation,
+        free: Option<Arc<FreePages>>,
         stop: &Stop,
     ) -> Result<Self> {
         let columns = plan
             .columns
             .specs()
-            .map(|_| NumberedKeys::new(memory.new_empty(), None));
+            .map(|_| NumberedKeys::new(memory.new_empty(), free.clone()));
         Ok(Self {
             grouping: plan.grouping()?,
             keys: columns.collect(),
             counts: plan.columns.specs().map(|_| GroupCounts::default()).collect(),
             plan: Arc::clone(plan),
+            free,
             nulls: Vec::new(),
             many: false,
             guards: Guards::new(),
@@ -160,7 +164,7 @@ impl<W: Word> Counting<W> {
         let plan = Arc::clone(&self.plan);
         let groups = self.grouping.len();
         for (index, spec) in plan.columns.specs().enumerate() {
-            let empty = NumberedKeys::new(self.memory.new_empty(), None);
+            let empty = NumberedKeys::new(self.memory.new_empty(), self.free.clone());
             let (chunks, held) = std::mem::replace(&mut self.keys[index], empty).into_parts();
             let (ranks, memory, stop) = (plan.ranks(index), &self.memory, &self.stop);
             let counted =
@@ -226,7 +230,7 @@ impl<W: Word> Counting<W> {
         let plan = Arc::clone(&self.plan);
         self.guard_counted();
         for (index, spec) in plan.columns.specs().enumerate() {
-            let empty = NumberedKeys::new(self.memory.new_empty(), None);
+            let empty = NumberedKeys::new(self.memory.new_empty(), self.free.clone());
             let (chunks, _held) = std::mem::replace(&mut self.keys[index], empty).into_parts();
             self.guard(index, spec, &chunks)?;
         }

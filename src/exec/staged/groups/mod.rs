@@ -57,6 +57,7 @@ use self::select::Selecting;
 use super::super::grouped::{Grouping, Packing, blocking};
 use super::{KeyColumns, gathered, reached};
 use crate::kernel::StopOnDrop;
+use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::Width;
@@ -308,6 +309,7 @@ impl GroupStageExec {
             plan: Arc::clone(&self.plan),
             memory: MemoryConsumer::new(format!("GroupStageExec: {}", self.step.name()))
                 .register(context.memory_pool()),
+            free: FreePages::of(context.memory_pool().as_ref()),
             rows: counter("input_rows"),
             rows_out: counter("rows_out"),
             bytes: counter("bytes_out"),
@@ -331,6 +333,7 @@ async fn fetched(
 struct Work {
     plan: Arc<GroupedColumns>,
     memory: MemoryReservation,
+    free: Option<Arc<FreePages>>,
     rows: Count,
     rows_out: Count,
     bytes: Count,
@@ -360,7 +363,7 @@ impl Work {
 
     async fn count<W: Word>(self, mut input: SendableRecordBatchStream, out: Out) -> Result<()> {
         let stop = StopOnDrop::default();
-        let mut counting = Counting::<W>::try_new(&self.plan, &self.memory, &stop.0)?;
+        let mut counting = Counting::<W>::try_new(&self.plan, &self.memory, self.free.clone(), &stop.0)?;
         while let Some(batch) = input.try_next().await? {
             self.rows.add(batch.num_rows());
             counting.push(&batch)?;

@@ -85,10 +85,17 @@ async fn planned(ctx: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
 
 /// The rows of an answer as text, in order.
 fn sorted(batches: &[RecordBatch]) -> Vec<String> {
-    let shown = datafusion::arrow::util::pretty::pretty_format_batches(batches)
-        .unwrap()
-        .to_string();
-    let mut rows: Vec<String> = shown.lines().map(str::to_string).collect();
+    let shown = |column: &ArrayRef, row| {
+        datafusion::arrow::util::display::array_value_to_string(column.as_ref(), row).unwrap()
+    };
+    let mut rows = Vec::new();
+    for batch in batches {
+        let row = |row| {
+            let values = batch.columns().iter().map(|column| shown(column, row));
+            values.collect::<Vec<_>>().join(" | ")
+        };
+        rows.extend((0..batch.num_rows()).map(row));
+    }
     rows.sort();
     rows
 }

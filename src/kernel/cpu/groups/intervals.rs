@@ -281,14 +281,18 @@ impl Shared {
         let width = self.intervals.len();
         let (mut pairs, mut total) = (0_u32, 0);
         let mut numbers = Vec::new();
-        for slot in 0..groups * width {
-            if is_crowded(slot / width, slot % width) {
+        for group in 0..groups {
+            for interval in 0..width {
+                if !is_crowded(group, interval) {
+                    continue;
+                }
                 if numbers.is_empty() {
                     if memory.try_grow(size_of_val(counts)).is_err() {
                         return Ok(None);
                     }
                     numbers = vec![u32::MAX; counts.len()];
                 }
+                let slot = group * width + interval;
                 numbers[slot] = pairs;
                 (pairs, total) = (pairs + 1, total + counts[slot] as usize);
             }
