@@ -444,6 +444,7 @@ async fn every_strategy_from_sql(patterns: &[Pattern]) {
                 same(&ctx, &calls(&rows), &shown, &what).await;
                 if [StrategyName::Dibms, StrategyName::GkSelect].contains(&strategy) {
                     ctx.deregister_table("t").unwrap();
+                    set(&ctx, "device", "cuda").await;
                     pinned(&ctx, &rows, 4).await;
                     let sql = calls(&rows);
                     same(&ctx, &sql, &format!("strategy={strategy}, calls="), &what).await;
