@@ -16,7 +16,8 @@
 constexpr u32 DIGITS = 256;
 constexpr u32 SORT_THREADS = 512;
 constexpr u32 WARPS = SORT_THREADS / 32;
-constexpr u32 ITEMS = KEY_BITS == 64 ? 8 : 4;
+constexpr u32 ITEMS = 80 / sizeof(Key);
+constexpr u32 PLACE_BITS = 16;  // of a record in its tile
 constexpr u32 SORT_TILE = SORT_THREADS * ITEMS;
 
 struct Sort {
@@ -93,8 +94,8 @@ __device__ __forceinline__ u32 peers_of(u32 digit, u32 digit_bits) {
     return peers;
 }
 
-// As many blocks as shared memory has room for: a tile is 32 KB, what warps count is 16.
-extern "C" __global__ void __launch_bounds__(SORT_THREADS, 3) so_scatter(const __grid_constant__ Sort sort) {
+// A tile is 40 KB, what warps count is 16: all that a block of the least card has. With a third block, registers spill.
+extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2) so_scatter(const __grid_constant__ Sort sort) {
     extern __shared__ uint4 shared_memory[];
     __shared__ u64 target[DIGITS];   // where the next record of a digit goes, less its place in the tile
     __shared__ u64 wide[33];
@@ -112,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS, 3) so_scatter(const _
     for (u64 base = from; base < end; base += SORT_TILE) {
         const u32 here = u32(min(u64(SORT_TILE), end - base));
         Key records[ITEMS];
-        u32 ranks[ITEMS];
+        u32 ranks[(ITEMS + 1) / 2];  // two in each: registers are what limits a thread
 #pragma unroll
         for (u32 j = 0; j < ITEMS; ++j) {
             const u32 i = warp * (32 * ITEMS) + j * 32 + lane_id();
@@ -129,7 +130,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS, 3) so_scatter(const _
             __syncwarp();
             if (below == 0) own[digit] = seen + __popc(peers);
             __syncwarp();
-            ranks[j] = seen + below;
+            const u32 rank = seen + below;
+            ranks[j / 2] = j % 2 ? ranks[j / 2] | rank << PLACE_BITS : rank;
         }
         __syncthreads();
         // Of each digit: the records of warps before, and of digits before.
@@ -149,7 +151,10 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS, 3) so_scatter(const _
         }
         __syncthreads();
 #pragma unroll
-        for (u32 j = 0; j < ITEMS; ++j) ordered[own[digit_of(sort, records[j])] + ranks[j]] = records[j];
+        for (u32 j = 0; j < ITEMS; ++j) {
+            const u32 rank = ranks[j / 2] >> j % 2 * PLACE_BITS & ((1u << PLACE_BITS) - 1);
+            ordered[own[digit_of(sort, records[j])] + rank] = records[j];
+        }
         __syncthreads();
 #pragma unroll
         for (u32 j = 0; j < ITEMS; ++j) {

@@ -8,15 +8,16 @@ const SHORTEST: u64 = 4096;
 const SHARES: u64 = 64;
 /// `LAST` of `Chunk::out`.
 const LAST: u64 = 1 << 63;
-/// The kernels that select, each with the most rows that its queue holds, and picoseconds a record of 64 and of 128 bits.
+/// The kernels that select, each with the most rows that its queue holds, and picoseconds a record of 64 and of 128 bits on an
+/// H200, of 2^27 in 8 to 16 384 groups (`benches/results/2026-11-22-cuda.md`, *Best rows of groups*).
 pub(super) const QUEUES: [(u64, &str, [u64; 2]); 4] = [
-    (32, "gt_select_32", [4, 8]),
-    (128, "gt_select_128", [5, 9]),
-    (256, "gt_select_256", [6, 11]),
-    (1024, "gt_select_1024", [16, 30]),
+    (32, "gt_select_32", [6, 10]),
+    (128, "gt_select_128", [8, 17]),
+    (256, "gt_select_256", [12, 32]),
+    (1024, "gt_select_1024", [33, 145]),
 ];
 /// Picoseconds of a digit of the sort, for each record of 64 and of 128 bits.
-const DIGIT: [u64; 2] = [13, 26];
+const DIGIT: [u64; 2] = [10, 15];
 
 /// How the best rows of groups are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,9 +67,8 @@ pub(super) fn method(records: u64, groups: u64, k: u64, shape: RecordShape) -> T
         return TopMethod::Sort;
     }
     let wide = usize::from(shape.bytes() == Some(16));
-    // The digits of the group are ordered in either.
-    let saved = u64::from(shape.key_bits / 8) * DIGIT[wide];
-    match saved > times[wide] {
+    let saved = shape.passes(0).saturating_sub(shape.passes(shape.key_bits)) as u64;
+    match saved * DIGIT[wide] > times[wide] {
         true => TopMethod::Warps,
         false => TopMethod::Sort,
     }

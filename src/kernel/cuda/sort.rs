@@ -121,6 +121,11 @@ impl RecordShape {
         }
     }
 
+    /// Passes of a sort by all bits from `first` on.
+    pub(super) fn passes(self, first: u32) -> usize {
+        self.digits(first).len()
+    }
+
     /// Shift and width of the digits of all bits from `first` on, as many as it takes, of one width or nearly so.
     fn digits(self, first: u32) -> Vec<(u32, u32)> {
         let bits = self.key_bits + self.code_bits - first;
