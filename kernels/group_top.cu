@@ -158,8 +158,9 @@ __device__ __forceinline__ void add_part(const Part& part, bool group, const u64
         if (group)
             records[j] = Record(u64(records[j]) * part.span + (valid[j] ? u64(key) + (part.how & ABOVE_NULL ? 1 : 0) : 0));
         else
+            // NULL beside 2^64 keys takes a bit more than a key has.
             records[j] = (part.bits >= 8 * sizeof(Record) ? Record(0) : Record(records[j] << part.bits)) |
-                         Record(!valid[j] ? Key(range + 1) : part.how & DOWN ? Key(range - key) : key);
+                         (!valid[j] ? Record(Record(range) + 1) : Record(part.how & DOWN ? Key(range - key) : key));
     }
 }
 

@@ -186,7 +186,7 @@ async fn counts_and_ends() {
     let statements = these(&[
         "SELECT i8, count(*), exact_quantiles(f64, 0.5), count(f64), count(f32), count(1) FROM t GROUP BY i8 ORDER BY i8",
         "SELECT b, min(i64), exact_quantiles(f32, [0.1, 0.9]), max(i64), max(dec), min(date) FROM t GROUP BY b ORDER BY b",
-        "SELECT i8, u8, max(ts), exact_quantiles(i16, 0.5), count(*) FILTER (WHERE f64 > 0), min(b) FROM t \
+        "SELECT i8, u8, max(ts), exact_quantiles(i16, 0.5), count(*) FILTER (WHERE f64 > 0), min(u16) FROM t \
                      WHERE i64 > 0 GROUP BY i8, u8 ORDER BY i8, u8",
         "SELECT u8, count(i16) FILTER (WHERE i32 < 0), exact_quantiles(i16, 0.5) FILTER (WHERE i32 < 0), \
                      count(*) FILTER (WHERE i32 < 0), max(i16) FILTER (WHERE i32 < 0) FROM t GROUP BY u8 ORDER BY u8",

@@ -104,6 +104,10 @@ impl PinnedGroups {
             let places: Vec<_> = places.into_iter().map(|(_, places)| places).collect();
             Ok(places.concat())
         })?;
+        if parts.is_empty() {
+            // No row has a value: places were not asked for.
+            parts.push((0..0, 0));
+        }
         Ok(Selected {
             segments,
             keys,
