@@ -234,7 +234,7 @@ mod tests {
                 2,
             ),
             (
-                "SELECT id, r FROM (SELECT *, rank() OVER (PARTITION BY n % 10 ORDER BY at, id) AS r FROM t) WHERE r < 3",
+                "SELECT id, r FROM (SELECT *, rank() OVER (PARTITION BY n % 10 ORDER BY at, n) AS r FROM t) WHERE r < 3",
                 2,
             ),
             (

@@ -129,7 +129,7 @@ const STATEMENTS: [&str; 27] = [
     "SELECT approx_percentile_gk(x, [0, 1], 100), gk_quantile(gk_sketch(f, 1000), [0, 1]) FROM t",
     "SELECT median(x), percentile_cont(0.25) WITHIN GROUP (ORDER BY f) FROM t",
     "SELECT name, median(f) FROM t GROUP BY name ORDER BY name",
-    "SELECT id, x, f FROM t ORDER BY f DESC, id LIMIT 100",
+    "SELECT s, f FROM t ORDER BY f DESC, s LIMIT 100",
     "SELECT id, x + s AS y FROM t WHERE few > 0 ORDER BY x NULLS FIRST, id DESC OFFSET 5 LIMIT 1000",
     "SELECT name, sum(id) FROM (SELECT name, id FROM t ORDER BY s, id LIMIT 7000) GROUP BY name ORDER BY name",
     "SELECT id, name, f, r FROM (SELECT *, row_number() OVER (PARTITION BY name ORDER BY f DESC, id) AS r FROM t) \
@@ -221,7 +221,12 @@ async fn groups_in_stages_are_those_of_one_process() {
             query(&ctx, "SET quantiles.strategy = 'gk_select'").await.unwrap();
             for sql in GROUPED {
                 let plan = texts(&query(&ctx, &format!("EXPLAIN {sql}")).await.unwrap()).join("\n");
-                assert!(plan.contains("GroupStageExec: extract"), "{sql}\n{plan}");
+                // With adaptive planning a stage without rows is waited for in vain.
+                assert_eq!(
+                    plan.contains("GroupStageExec: extract"),
+                    !adaptive,
+                    "{sql}\n{plan}"
+                );
                 let expected = texts(&query(&local, sql).await.unwrap());
                 let found = query(&ctx, sql).await.unwrap_or_else(|error| {
                     panic!("{sql}: {error} ({partitions} partitions, adaptive {adaptive})")

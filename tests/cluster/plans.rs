@@ -94,7 +94,7 @@ async fn best_rows_are_found_where_they_lie() {
     const ROWS: usize = 60_000;
     let folder = tempfile::tempdir().unwrap();
     let table = write_parquet(folder.path(), "t", &rows(ROWS, 3), 8);
-    let first = "SELECT id, f FROM t ORDER BY f, id LIMIT 10";
+    let first = "SELECT c, s FROM t ORDER BY c, s LIMIT 10";
     let numbered = |group: &str| {
         format!(
             "SELECT id, r FROM (SELECT id, row_number() OVER (PARTITION BY {group} ORDER BY f, id) AS r FROM t) WHERE r <= 2"

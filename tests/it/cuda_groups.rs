@@ -188,8 +188,8 @@ async fn counts_and_ends() {
         "SELECT b, min(i64), exact_quantiles(f32, [0.1, 0.9]), max(i64), max(dec), min(date) FROM t GROUP BY b ORDER BY b",
         "SELECT i8, u8, max(ts), exact_quantiles(i16, 0.5), count(*) FILTER (WHERE f64 > 0), min(u16) FROM t \
                      WHERE i64 > 0 GROUP BY i8, u8 ORDER BY i8, u8",
-        "SELECT u8, count(i16) FILTER (WHERE i32 < 0), exact_quantiles(i16, 0.5) FILTER (WHERE i32 < 0), \
-                     count(*) FILTER (WHERE i32 < 0), max(i16) FILTER (WHERE i32 < 0) FROM t GROUP BY u8 ORDER BY u8",
+        "SELECT u8, count(i16) FILTER (WHERE i32 < 0), exact_quantiles(i16, 0.5) FILTER (WHERE i32 < 1), \
+                     count(*) FILTER (WHERE i32 < 2), max(i16) FILTER (WHERE i32 < 3) FROM t GROUP BY u8 ORDER BY u8",
         "SELECT i8, exact_quantiles(f32, 0.5), count(*) FROM t GROUP BY i8 HAVING count(*) > 3 ORDER BY i8",
     ]);
     same_over(&patterns, &[0, 33, 50_021], OPERATOR, table, statements).await;
