@@ -113,6 +113,10 @@ impl PlainGroups {
 
     /// Adds the states of groups, by their numbers among `groups`.
     pub(super) fn merge(&mut self, states: &[Vec<ArrayRef>], ids: &[usize], groups: usize) -> Result<()> {
+        // Of no groups, some have no columns either.
+        if ids.is_empty() {
+            return Ok(());
+        }
         for (states, accumulator) in states.iter().zip(&mut self.accumulators) {
             accumulator.merge_batch(states, ids, groups)?;
         }
