@@ -20,7 +20,7 @@
 //! ```
 //! and the same again where those are more than 256. Keys do not add up: they are as many on any way.
 //!
-//! Quantiles with `GROUP BY`: [`groups`].
+//! Quantiles with `GROUP BY`: [`GroupStageExec`].
 
 mod cost;
 mod device;

@@ -118,7 +118,7 @@ pub struct GroupTopSelection<'a> {
     pub least: bool,
     /// Rows of a group, at most; from 1 on.
     pub k: u64,
-    /// How, whatever [`Self::method`] says.
+    /// How, whatever `method` says.
     pub forced: Option<TopMethod>,
 }
 

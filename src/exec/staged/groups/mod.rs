@@ -163,6 +163,7 @@ enum Step {
 }
 
 impl Step {
+    #[cfg(feature = "ballista")]
     const ALL: [Step; 4] = [Step::Count, Step::Brackets, Step::Extract, Step::Select];
 
     fn name(self) -> &'static str {
