@@ -129,22 +129,35 @@ const STATEMENTS: [(&str, usize); 18] = [
     ),
 ];
 
+/// The same rows for the operator and for stages.
+fn both(rows: usize, partitions: usize) -> (SessionContext, SessionContext) {
+    let (one, staged) = (session(partitions), staged_session(partitions));
+    register_rows(&one, rows, partitions);
+    register_rows(&staged, rows, partitions);
+    (one, staged)
+}
+
+/// The answer, which must be one.
+async fn same_answer(one: &SessionContext, staged: &SessionContext, sql: &str, rows: usize) -> Vec<String> {
+    let expected = texts(&query(one, sql).await.unwrap());
+    let found = query(staged, sql)
+        .await
+        .unwrap_or_else(|error| panic!("{sql}: {error}"));
+    let partitions = staged.state().config().target_partitions();
+    assert_eq!(
+        texts(&found),
+        expected,
+        "{sql} of {rows} rows in {partitions} partitions"
+    );
+    expected
+}
+
 #[tokio::test]
 async fn stages_answer_as_the_operator_does() {
     for (rows, partitions) in [(1, 1), (5000, 1), (5000, 4), (40_000, 3), (40_000, 16)] {
-        let (one, staged) = (session(partitions), staged_session(partitions));
-        register_rows(&one, rows, partitions);
-        register_rows(&staged, rows, partitions);
+        let (one, staged) = both(rows, partitions);
         for (sql, reads) in STATEMENTS {
-            let expected = texts(&query(&one, sql).await.unwrap());
-            let found = query(&staged, sql)
-                .await
-                .unwrap_or_else(|error| panic!("{sql}: {error}"));
-            assert_eq!(
-                texts(&found),
-                expected,
-                "{sql} of {rows} rows in {partitions} partitions"
-            );
+            let expected = same_answer(&one, &staged, sql, rows).await;
             let plan = physical_plan(&staged, sql).await;
             assert_eq!(plan.matches("RoundExec").count(), reads, "{sql}\n{plan}");
             for (strategy, more) in [("distributed_bms", 1), ("dibms", 3)] {
@@ -233,22 +246,12 @@ const GROUPED: [(&str, bool); 13] = [
 #[tokio::test]
 async fn groups_in_stages_are_answered_as_the_operator_does() {
     for (rows, partitions) in [(1, 1), (3000, 4), (40_000, 3), (40_000, 16)] {
-        let (one, staged) = (session(partitions), staged_session(partitions));
-        register_rows(&one, rows, partitions);
-        register_rows(&staged, rows, partitions);
+        let (one, staged) = both(rows, partitions);
         query(&staged, "SET quantiles.strategy = 'gk_select'")
             .await
             .unwrap();
         for (sql, in_stages) in GROUPED {
-            let expected = texts(&query(&one, sql).await.unwrap());
-            let found = query(&staged, sql)
-                .await
-                .unwrap_or_else(|error| panic!("{sql}: {error}"));
-            assert_eq!(
-                texts(&found),
-                expected,
-                "{sql} of {rows} rows in {partitions} partitions"
-            );
+            same_answer(&one, &staged, sql, rows).await;
             let plan = physical_plan(&staged, sql).await;
             let nodes = if in_stages { 4 } else { 0 };
             assert_eq!(

@@ -74,9 +74,7 @@ impl TopKByExec {
         filter: Option<Arc<DynamicFilterPhysicalExpr>>,
     ) -> Result<Option<Self>> {
         let filter = filter.filter(|filter| filter.children().len() == by.len());
-        let plan = TopPlan::try_new(by, k, input.schema())?.filter(|plan| plan.k > 0);
-        plan.map(|plan| Self::over(input, Arc::new(plan), Mode::Single, filter))
-            .transpose()
+        Self::planned(input, by, k, Mode::Single, filter)
     }
 
     /// One of the two steps on many machines. `None` as for [`Self::try_new`].
@@ -89,8 +87,18 @@ impl TopKByExec {
         k: usize,
         mode: Mode,
     ) -> Result<Option<Self>> {
+        Self::planned(input, by, k, mode, None)
+    }
+
+    fn planned(
+        input: Arc<dyn ExecutionPlan>,
+        by: LexOrdering,
+        k: usize,
+        mode: Mode,
+        filter: Option<Arc<DynamicFilterPhysicalExpr>>,
+    ) -> Result<Option<Self>> {
         let plan = TopPlan::try_new(by, k, input.schema())?.filter(|plan| plan.k > 0);
-        plan.map(|plan| Self::over(input, Arc::new(plan), mode, None))
+        plan.map(|plan| Self::over(input, Arc::new(plan), mode, filter))
             .transpose()
     }
 
