@@ -33,7 +33,7 @@ pub(crate) mod wire;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use grouped::GroupedQuantilesExec;
-pub(crate) use mode::Mode;
+pub(crate) use mode::{Mode, by_key};
 #[cfg(feature = "cuda")]
 pub(crate) use on_card::CardChoice;
 #[cfg(feature = "cuda")]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::{Distribution, ExecutionPlan, ExecutionPlanProperties};
 
 /// Which rows one output partition is made of, in the words of DataFusion's aggregation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,5 +63,14 @@ impl fmt::Display for Mode {
             Mode::Partial => f.write_str("mode=Partial, "),
             Mode::Final => f.write_str("mode=Final, "),
         }
+    }
+}
+
+/// All rows of equal keys in one partition. No rows at all are so wherever they are: an engine that plans again after each stage, and puts
+/// an empty relation in the place of one without rows, would exchange that over and over.
+pub(crate) fn by_key(input: &Arc<dyn ExecutionPlan>, keys: Vec<Arc<dyn PhysicalExpr>>) -> Distribution {
+    match input.is::<EmptyExec>() {
+        true => Distribution::UnspecifiedDistribution,
+        false => Distribution::KeyPartitioned(keys),
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::common::Result;
-use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::Transformed;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
@@ -127,15 +126,6 @@ impl fmt::Debug for QuantilesPlanner {
     }
 }
 
-/// Whether the engine plans again after each stage. Ballista 55 then puts an empty relation in the place of a stage that gave no
-/// rows, and waits for ever if the next stage is not one of its own that knows what to make of that.
-fn plans_again(options: &ConfigOptions) -> bool {
-    let entries = options.entries().into_iter();
-    entries
-        .filter(|entry| entry.key == "ballista.planner.adaptive.enabled")
-        .any(|entry| entry.value.as_deref() == Some("true"))
-}
-
 #[async_trait]
 impl QueryPlanner for QuantilesPlanner {
     async fn create_physical_plan(
@@ -156,8 +146,7 @@ impl QueryPlanner for QuantilesPlanner {
         let rewritten = match self.staged {
             true => {
                 let strategy = QuantilesOptions::of(session.config_options()).strategy;
-                let groups = !plans_again(session.config_options());
-                rewritten.transform_data(|plan| into_stages(plan, strategy, groups))?
+                rewritten.transform_data(|plan| into_stages(plan, strategy))?
             }
             false => rewritten,
         };

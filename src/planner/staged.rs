@@ -36,13 +36,7 @@ pub(super) struct StagedNode {
 }
 
 /// Puts the calls that stages can answer into stages, and makes the rest ordinary aggregations again, with guarded states.
-///
-/// `groups`: whether stages of groups may give no rows.
-pub(super) fn into_stages(
-    plan: LogicalPlan,
-    strategy: StrategyName,
-    groups: bool,
-) -> Result<Transformed<LogicalPlan>> {
+pub(super) fn into_stages(plan: LogicalPlan, strategy: StrategyName) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| {
         let node = match node {
             LogicalPlan::Aggregate(aggregate) => return guarded(aggregate),
@@ -50,7 +44,7 @@ pub(super) fn into_stages(
             other => return Ok(Transformed::no(other)),
         };
         match node.node.as_any().downcast_ref::<QuantilesNode>() {
-            Some(quantiles) => in_stages(quantiles, strategy, groups).map(Transformed::yes),
+            Some(quantiles) => in_stages(quantiles, strategy).map(Transformed::yes),
             None => Ok(Transformed::no(LogicalPlan::Extension(node))),
         }
     })
@@ -90,14 +84,10 @@ fn guarded(mut aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
 }
 
 /// A plan of stages, ordinary aggregations beside them, or one ordinary aggregation.
-fn in_stages(node: &QuantilesNode, strategy: StrategyName, groups: bool) -> Result<LogicalPlan> {
+fn in_stages(node: &QuantilesNode, strategy: StrategyName) -> Result<LogicalPlan> {
     if !node.group_expr().is_empty() {
         let ordinary = ordinary(node, (0..node.schema().fields().len()).collect())?;
-        let staged = match groups {
-            true => in_group_stages(node, strategy, &ordinary)?,
-            false => None,
-        };
-        return Ok(staged.unwrap_or(ordinary));
+        return Ok(in_group_stages(node, strategy, &ordinary)?.unwrap_or(ordinary));
     }
     let mut units = Units::default();
     let is_staged = is_repeatable(node.input())?;

@@ -143,7 +143,7 @@ fn a_lost_executor_makes_no_wrong_answer() {
         "groups_extract",
         "groups_select",
     ] {
-        cases.push(("-KILL", point, false));
+        cases.extend([("-KILL", point, true), ("-KILL", point, false)]);
     }
     if !all {
         cases = vec![("-KILL", "round_sketch", false), ("-KILL", "round_count", true)];

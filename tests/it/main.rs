@@ -24,6 +24,8 @@ mod cuda_speed;
 mod cuda_stream;
 #[cfg(feature = "cuda")]
 mod cuda_topk;
+#[cfg(feature = "cuda")]
+mod cuda_trouble;
 mod embedding;
 mod exec;
 mod failures;

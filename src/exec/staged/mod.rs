@@ -41,12 +41,13 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::AsArray;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
-use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err, internal_err};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::TryStreamExt;
+use tokio::sync::OnceCell;
 
 pub(crate) use cost::{GroupWorkload, Workload};
 pub use device::RoundDevice;
@@ -232,5 +233,27 @@ async fn single_state(plan: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>)
             Ok(batch.column(rows::BODY).as_binary::<i32>().value(0).to_vec())
         }
         _ => exec_err!("{READ_DIFFERENTLY}: a stage gave no single state"),
+    }
+}
+
+/// A state, fetched once for all partitions of a stage that this node runs; or why not.
+#[derive(Debug)]
+struct Fetched<T>(OnceCell<Result<Arc<T>, Arc<DataFusionError>>>);
+
+impl<T> Default for Fetched<T> {
+    fn default() -> Self {
+        Self(OnceCell::new())
+    }
+}
+
+impl<T> Fetched<T> {
+    /// The state; the first to ask for it fetches it.
+    ///
+    /// # Errors
+    /// Those of `fetch`, for all that ask.
+    async fn get(&self, fetch: impl Future<Output = Result<T>>) -> Result<Arc<T>> {
+        let fetch = || async { fetch.await.map(Arc::new).map_err(Arc::new) };
+        let state = self.0.get_or_init(fetch).await.clone();
+        state.map_err(DataFusionError::Shared)
     }
 }

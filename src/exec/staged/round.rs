@@ -17,13 +17,12 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
 };
 use futures::TryStreamExt;
-use tokio::sync::OnceCell;
 
 use super::super::grouped::blocking;
 use super::device::RoundBackend;
 use super::rows::{Rows, Seen, schema};
 use super::state::State;
-use super::{StagedColumns, reached, single_state};
+use super::{Fetched, StagedColumns, reached, single_state};
 use crate::kernel::memory::Workspace;
 use crate::kernel::round::Request;
 use crate::kernel::{CpuBackend, Lane, Stop, StopOnDrop};
@@ -40,13 +39,11 @@ pub struct RoundExec {
     pub(super) columns: Arc<StagedColumns>,
     /// Which read of the input this is, the first being 0.
     pub(super) read: usize,
-    /// The state's bytes, fetched once for all partitions that this node runs; or why not.
-    fetched: Arc<OnceCell<Fetched>>,
+    /// The state's bytes.
+    fetched: Arc<Fetched<Vec<u8>>>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
-
-type Fetched = Result<Arc<Vec<u8>>, Arc<DataFusionError>>;
 
 impl RoundExec {
     /// The first round (no `state`), or a later one.
@@ -239,16 +236,7 @@ impl ExecutionPlan for RoundExec {
         let batches = async move {
             let state = match state {
                 None => None,
-                Some(plan) => {
-                    let fetch = || async {
-                        single_state(&plan, &context)
-                            .await
-                            .map(Arc::new)
-                            .map_err(Arc::new)
-                    };
-                    let state = fetched.get_or_init(fetch).await.clone();
-                    Some(state.map_err(DataFusionError::Shared)?)
-                }
+                Some(plan) => Some(fetched.get(single_state(&plan, &context)).await?),
             };
             let asked = match &state {
                 None => Asked::First,

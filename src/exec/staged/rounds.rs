@@ -56,7 +56,7 @@ pub(super) enum Steps {
 /// A rank keeps a bucket of a later count, so those grow with the ranks: each such count leaves one of 40 candidates or fewer.
 pub(super) fn buckets(count: u8, counts: u8, ranks: usize) -> u32 {
     if count == 0 {
-        return if ranks <= 16 { 1024 } else { 2048 };
+        return if ranks <= 16 { 1024 } else { 4096 };
     }
     // With a count less, each has to tell more apart.
     let each = if counts < COUNTS { 320 } else { 40 };

@@ -37,7 +37,7 @@ use datafusion::physical_plan::{
 use self::plan::TopKPlan;
 pub(super) use self::plan::in_words;
 pub(crate) use self::plan::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
-use super::Mode;
+use super::{Mode, by_key};
 
 /// The best rows of every group: as one list a group (`topk_by`), or as rows with their number (`ROW_NUMBER`, `RANK`).
 /// One partition; groups in any order, rows of a group best first.
@@ -139,7 +139,7 @@ impl ExecutionPlan for GroupedTopKExec {
     fn input_distribution_requirements(&self) -> InputDistributionRequirements {
         InputDistributionRequirements::new(vec![match self.mode {
             Mode::Single | Mode::Partial => Distribution::UnspecifiedDistribution,
-            Mode::Final => Distribution::KeyPartitioned(self.plan.group().to_vec()),
+            Mode::Final => by_key(&self.input, self.plan.group().to_vec()),
         }])
     }
 

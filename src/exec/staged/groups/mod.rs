@@ -32,7 +32,7 @@ use datafusion::arrow::array::{ArrayRef, new_empty_array};
 use datafusion::arrow::datatypes::{FieldRef, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, internal_err};
+use datafusion::common::{Result, exec_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Column;
@@ -46,7 +46,6 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
 };
 use futures::TryStreamExt;
-use tokio::sync::OnceCell;
 use tokio::sync::mpsc::Sender;
 
 use self::brackets::Bracketing;
@@ -54,8 +53,9 @@ pub(crate) use self::brackets::MOST_RANKS;
 use self::count::Counting;
 use self::extract::{Extracting, GroupState};
 use self::select::Selecting;
+use super::super::by_key;
 use super::super::grouped::{Grouping, Packing, blocking};
-use super::{KeyColumns, gathered, reached};
+use super::{Fetched, KeyColumns, gathered, reached};
 use crate::kernel::StopOnDrop;
 use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::groups::runs::with_key;
@@ -186,13 +186,10 @@ pub struct GroupStageExec {
     /// Of the second read: the brackets of all groups.
     state: Option<Arc<dyn ExecutionPlan>>,
     plan: Arc<GroupedColumns>,
-    /// The state, fetched once for all partitions that this node runs; or why not.
-    fetched: Arc<OnceCell<Fetched>>,
+    fetched: Arc<Fetched<GroupState>>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
-
-type Fetched = Result<Arc<GroupState>, Arc<DataFusionError>>;
 
 /// The plan over `input`, which is executed twice.
 ///
@@ -463,7 +460,7 @@ impl ExecutionPlan for GroupStageExec {
                 Distribution::UnspecifiedDistribution,
                 Distribution::SinglePartition,
             ],
-            Step::Select => vec![Distribution::KeyPartitioned(vec![class()])],
+            Step::Select => vec![by_key(&self.input, vec![class()])],
         })
     }
 
@@ -517,16 +514,7 @@ impl ExecutionPlan for GroupStageExec {
         builder.spawn(async move {
             let state = match state {
                 None => None,
-                Some(state) => {
-                    let fetch = || async {
-                        fetched(&plan, &state, context)
-                            .await
-                            .map(Arc::new)
-                            .map_err(Arc::new)
-                    };
-                    let state = cell.get_or_init(fetch).await.clone();
-                    Some(state.map_err(DataFusionError::Shared)?)
-                }
+                Some(state) => Some(cell.get(fetched(&plan, &state, context)).await?),
             };
             with_key!(width, W => match (step, state) {
                 (Step::Count, _) => work.count::<W>(input, out).await,

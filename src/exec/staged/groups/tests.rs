@@ -1,6 +1,7 @@
 //! Stages of groups in one process: what they send, what they do with too many groups, and what they notice.
 
 use datafusion::arrow::array::{Float64Array, Int32Array, Int64Array, StringArray};
+use datafusion::common::DataFusionError;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::GreedyMemoryPool;

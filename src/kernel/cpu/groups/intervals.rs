@@ -73,7 +73,7 @@ pub(crate) fn count<K: LaneKey>(
         return gathered::<K>(chunks, groups, ranks);
     }
     let each = (n / groups.max(1)) as u64;
-    let wanted = (2 * each / share(each, ranks)).clamp(1, MOST_INTERVALS) as usize;
+    let wanted = (each / share(each, ranks)).clamp(1, MOST_INTERVALS) as usize;
     let wanted = wanted.min(COUNTERS / groups.max(1)).max(1);
     let shared = Shared::sampled::<K>(chunks, n, ends, wanted)?;
     let held = memory.new_empty();
