@@ -201,8 +201,8 @@ using OneTable = TableCells<true, 1>;
 
 // A guide: a table whose cells are so narrow that few hold more than two edges. The word of a guide cell has the number of
 // edges before it in the lower half; above it the upper 8 bits of where its first edge lies inside, above those the same of
-// the second, and 0xff where there is none. A key whose 8 bits are those of an edge, or whose cell has more edges than two
-// (0x00 above 0xff), is searched for.
+// the second, and 0xff where there is none. A key whose 8 bits are those of an edge is compared with it; where a cell has more
+// edges than two, or two of the same 8 bits (0x00 above 0xff), it is searched for.
 struct EdgeCells {
     static constexpr bool PARTIAL = false;
     static constexpr u32 NONE = 0xffff0000, SEVERAL = 0x00ff0000;
@@ -217,7 +217,7 @@ struct EdgeCells {
         return ENTRIES + guide_words(round) + (round.shared_edges ? round.edge_count * u32(sizeof(Key) / 4) : 0);
     }
     __device__ EdgeCells(const Round& round, void* shared)
-          : table(round, shared, round.guide_cells), guide((u32*)shared + ENTRIES), edges(round.edges), count(round.edge_count) {
+        : table(round, shared, round.guide_cells), guide((u32*)shared + ENTRIES), edges(round.edges), count(round.edge_count) {
         if (!count) return;
         u32* filled = (u32*)shared + ENTRIES;
         if (round.shared_edges) {
@@ -255,8 +255,8 @@ struct EdgeCells {
         for (u32 i = first, found = 0; i < count; ++i) {
             const Place place = table.place(edges[i]);
             if (place.cell != cell) break;
-            // Nothing that shares its 8 bits lies below an edge of no further bits, which therefore is met by all above the 8
-            // bits before: values of few digits would be searched for often otherwise, since edges are values.
+            // Nothing that shares its 8 bits lies below an edge of no further bits, so all above the 8 bits before reach it:
+            // edges are values, and those of few digits would be met often.
             const u32 rest = place.rest();
             const bool whole = !(rest << 8) && !(edges[i] - table.base & ((Key(1) << table.pre) - 1));
             if (whole && !rest) {
@@ -264,16 +264,14 @@ struct EdgeCells {
                 continue;
             }
             const u32 bits = (rest >> 24) - whole;
-            if (found == 0) word = (word & 0xff00ffff) | bits << 16;
-            if (found == 1) word = (word & 0x00ffffff) | bits << 24;
-            if (found == 2) word = SEVERAL;
-            if (++found > 2) break;
+            if (found == 2 || (found == 1 && bits == (word >> 16 & 0xff))) {
+                word = SEVERAL;
+                break;
+            }
+            word = found == 0 ? (word & 0xff000000) | bits << 16 : (word & 0x00ff0000) | bits << 24;
+            ++found;
         }
         return word | before;
-    }
-    static __device__ __forceinline__ bool unsure(u32 rest, u32 word) {
-        const u32 moved = word << 8;
-        return (rest ^ word) < 1 << 24 || (rest ^ moved) < 1 << 24 || word < moved;
     }
     __device__ __forceinline__ u32 searched(Key key, u32 cell) const {
         u32 low = guide[cell] & 0xffff, rest = (guide[cell + 1] & 0xffff) - low;
@@ -302,17 +300,27 @@ struct EdgeCells {
             at[i] = place.cell;
             rest[i] = place.rest();
         }
-        bool search = false;
-        u32 apart = ~0u;
+        bool search = table.any_outside(keys);
+        u32 apart[N], least = ~0u;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             word[i] = guide[at[i]];
             const u32 moved = word[i] << 8;
             cell[i] = (word[i] & 0xffff) + u32(rest[i] > word[i]) + u32(rest[i] > moved);
-            apart = min(apart, min(rest[i] ^ word[i], rest[i] ^ moved));
+            apart[i] = min(rest[i] ^ word[i], rest[i] ^ moved);
+            least = min(least, apart[i]);
             search |= word[i] < moved;
         }
-        if (!(search || apart < 1 << 24 || table.any_outside(keys))) return;
+        if (least < 1 << 24) {
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                if (apart[i] < 1 << 24) {
+                    // Those before it, and it.
+                    const u32 bits = rest[i] >> 24, next = (word[i] & 0xffff) + u32(bits > word[i] >> 24) + u32(bits > (word[i] >> 16 & 0xff));
+                    cell[i] = next + u32(next < count && edges[next] <= keys[i]);
+                }
+        }
+        if (!search) return;
         // One search for all, so that lanes wait together, whichever of their keys it is.
         u32 open = 0;
 #pragma unroll
@@ -321,7 +329,7 @@ struct EdgeCells {
             if (outer != NO_CELL)
                 cell[i] = outer;
             else
-                open |= u32(unsure(rest[i], word[i])) << i;
+                open |= u32(word[i] < word[i] << 8) << i;
         }
         for (; open; open &= open - 1) {
             Key key = keys[0];
