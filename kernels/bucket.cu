@@ -300,7 +300,7 @@ struct EdgeCells {
             at[i] = place.cell;
             rest[i] = place.rest();
         }
-        bool search = table.any_outside(keys);
+        bool search = false;
         u32 apart[N], least = ~0u;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
@@ -320,16 +320,11 @@ struct EdgeCells {
                     cell[i] = next + u32(next < count && edges[next] <= keys[i]);
                 }
         }
-        if (!search) return;
         // One search for all, so that lanes wait together, whichever of their keys it is.
         u32 open = 0;
+        if (search) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            const u32 outer = keys[i] < table.base ? 0 : keys[i] > table.top ? count : NO_CELL;
-            if (outer != NO_CELL)
-                cell[i] = outer;
-            else
-                open |= u32(word[i] < word[i] << 8) << i;
+            for (int i = 0; i < N; ++i) open |= u32(word[i] < word[i] << 8) << i;
         }
         for (; open; open &= open - 1) {
             Key key = keys[0];
@@ -344,6 +339,10 @@ struct EdgeCells {
 #pragma unroll
             for (int i = 0; i < N; ++i)
                 if ((open & ((2u << i) - 1)) == 1u << i) cell[i] = found;
+        }
+        if (table.any_outside(keys)) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) cell[i] = keys[i] < table.base ? 0 : keys[i] > table.top ? count : cell[i];
         }
     }
     __device__ __forceinline__ u32 operator()(Key key) const {
