@@ -1,8 +1,8 @@
 // The rounds of src/kernel/round.rs over one column:
 //
-//   bk_count_table     keys in each cell of a CellTable
-//   bk_count_edges     keys between arbitrary splitters
-//   bk_count_linear    keys in each bucket of a linear projection inside pieces (DIBMS)
+//   bk_count_table*    keys in each cell of a CellTable
+//   bk_count_edges*    keys between arbitrary splitters
+//   bk_count_linear*   keys in each bucket of a linear projection inside pieces (DIBMS)
 //   bk_collect_*       keys of some cells, a list for each
 //   bk_tally           how many rows of each chunk lie in some cells of splitters, and
 //   bk_compact         those rows, in their order
@@ -16,8 +16,6 @@
 
 constexpr u32 ENTRIES = 2048;
 constexpr u32 MOST_HEAVY = 8;
-constexpr u32 GUIDE_BITS = 13;
-constexpr u32 GUIDES = 1 << GUIDE_BITS;
 constexpr u32 NO_CELL = 0xffff;
 
 struct Bracket {
@@ -40,7 +38,7 @@ struct Round {
     Column column;
     const Bracket* within;   // disjoint, ascending; what is counted
     u64* counts;             // of each cell, or chunk; zeroed
-    const Entry* entries;
+    const Entry* entries;    // of the table; of the guide to edges
     const Key* edges;        // ascending, distinct, none 0
     const Piece* pieces;     // disjoint, ascending
     const u16* map;          // list of each cell, or NO_LIST
@@ -62,10 +60,13 @@ struct Round {
     u32 list_count;
     u32 stage;               // keys that wait in shared memory for their lists; 0: none
     u32 words;               // 1: what is collected are words of the column, not keys
-    u32 unused;
+    u32 guide_cells;         // cells of the guide to edges
 };
 
-extern "C" __constant__ u32 bk_sizes[4] = {sizeof(Round), sizeof(Piece), sizeof(Key), u32(TILE)};
+// Copies of a table among plain counts: keys of 64 bits come half as fast, and one is enough.
+constexpr u32 COPIES = KEY_BITS == 32 ? 16 : 1;
+
+extern "C" __constant__ u32 bk_sizes[4] = {sizeof(Round), sizeof(Piece), sizeof(Key), COPIES};
 
 // The word that has this key.
 __device__ __forceinline__ Word decode(Key key) {
@@ -102,92 +103,178 @@ __device__ __forceinline__ u32 last_at_most(At at, u32 count, Key wanted) {
 
 // ---------------------------------------------------------------- cell functions
 
-// Each is made from shared memory that it fills; the caller synchronises.
+// Each is made from shared memory that it fills; the caller synchronises. `of` gives the cells of some keys together, so that
+// their loads overlap.
 
-template <bool HEAVY>
+// Where a key lies in a table: the upper bits of its distance from the base, its entry and its cell.
+struct Place {
+    u32 moved, entry, cell;
+    // The bits of `moved` that its cell does not tell, from the top.
+    __device__ __forceinline__ u32 rest() const { return __funnelshift_r(0, moved, entry); }
+};
+
+// COPIES of the table, one for so many neighbouring lanes, each in banks of its own: random lanes of one copy wait for each
+// other three times and more, those of 16 copies twice at most. What bounds the counting of 32-bit keys is such waits.
+template <bool HEAVY, u32 COPIES>
 struct TableCells {
+    static constexpr bool PARTIAL = false;
     const Round& round;
     const u32* table;
-    Key base, top;
-    u32 pre, index_shift;
+    Key base, top, span;
+    u32 pre, index_shift, last;
 
-    static __device__ u32 words(const Round&) { return ENTRIES; }
-    __device__ TableCells(const Round& round, void* shared)
-        : round(round), table((u32*)shared), base(key_from(round.base)), top(key_from(round.top)) {
-        // A cell number has at most 15 bits inside its entry, and an entry's number 11: 26 bits of the distance tell the
-        // cell, so that offset and shift fit in one word.
-        pre = KEY_BITS > 32 && round.shift > 15 ? round.shift - 15 : 0;
+    static __device__ u32 words(const Round&) { return ENTRIES * COPIES; }
+    // `cells`: how many, without those of heavy keys.
+    __device__ TableCells(const Round& round, void* shared, u32 cells)
+        : round(round),
+          table((u32*)shared + threadIdx.x % COPIES),
+          base(key_from(round.base)),
+          top(key_from(round.top)),
+          span(top - base),
+          last(cells - 1) {
+        // An entry's number has 11 bits, and a cell's at most 15 inside its entry: 32 bits of the distance tell the cell,
+        // so that offset and shift fit in one word.
+        pre = KEY_BITS > 32 && round.shift > 21 ? round.shift - 21 : 0;
         index_shift = round.shift - pre;
-        for (u32 i = threadIdx.x; i < round.entry_count; i += THREADS)
-            ((u32*)shared)[i] = round.entries[i].add << 5 | (round.entries[i].shift - pre);
+        for (u32 i = threadIdx.x; i < round.entry_count; i += THREADS) {
+            const u32 word = round.entries[i].add << 5 | (round.entries[i].shift - pre);
+            if constexpr (COPIES == 1) {
+                ((u32*)shared)[i] = word;
+            } else {
+                // Neighbours begin at different parts, so that their stores lie in different banks.
+                constexpr u32 PARTS = COPIES / 4;
+#pragma unroll
+                for (u32 j = 0; j < PARTS; ++j) ((uint4*)shared)[i * PARTS + (j + threadIdx.x / (32 / COPIES)) % PARTS] = make_uint4(word, word, word, word);
+            }
+        }
     }
-    __device__ __forceinline__ u32 operator()(Key key) const {
-        Key above = key < base ? base : key;
-        above = (above > top ? top : above) - base;
-        const u32 moved = KEY_BITS == 32 ? u32(above) : u32(above >> pre);
-        const u32 entry = table[moved >> index_shift];
-        u32 cell = __funnelshift_r(moved, 0, entry) + (int(entry) >> 5) + (key > top) - (key < base);
+    __device__ TableCells(const Round& round, void* shared) : TableCells(round, shared, round.cells - 2 * round.heavy_count) {}
+    // As if no key were heavy; keys outside of the table have the cell of its top.
+    __device__ __forceinline__ Place place(Key key) const {
+        // What lies below the base is far above it, modulo the greatest key.
+        const Key above = key - base, near = above < span ? above : span;
+        Place place;
+        place.moved = KEY_BITS == 32 ? u32(near) : u32(near >> pre);
+        place.entry = table[(place.moved >> index_shift) * COPIES];
+        place.cell = __funnelshift_r(place.moved, 0, place.entry) + (int(place.entry) >> 5);
+        return place;
+    }
+    // Whether a key lies outside.
+    template <int N>
+    __device__ __forceinline__ bool any_outside(const Key (&keys)[N]) const {
+        bool outside = false;
+        Key far = 0;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            const Key above = keys[i] - base;
+            if (KEY_BITS == 32)
+                far = above > far ? above : far;
+            else
+                outside |= above > span;
+        }
+        return KEY_BITS == 32 ? far > span : outside;
+    }
+    __device__ __forceinline__ u32 outer(Key key, u32 cell) const { return key < base ? 0 : key > top ? last : cell; }
+    template <int N>
+    __device__ __forceinline__ void of(const Key (&keys)[N], u32 (&cell)[N]) const {
+#pragma unroll
+        for (int i = 0; i < N; ++i) cell[i] = place(keys[i]).cell;
+        if (any_outside(keys)) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) cell[i] = outer(keys[i], cell[i]);
+        }
         for (u32 h = 0; HEAVY && h < round.heavy_count; ++h) {
             const Key heavy = key_from(round.heavy[h]);
-            cell += u32(key >= heavy) + u32(key > heavy);
+#pragma unroll
+            for (int i = 0; i < N; ++i) cell[i] += u32(keys[i] >= heavy) + u32(keys[i] > heavy);
         }
-        return cell;
+    }
+    __device__ __forceinline__ u32 operator()(Key key) const {
+        const Key keys[1] = {key};
+        u32 cell[1];
+        of(keys, cell);
+        return cell[0];
     }
 };
 
-// A guide over the keys between the outer edges says between which edges to search.
-struct EdgeCells {
-    const Round& round;
-    const u32* guide;  // edges below the guide's first key, and edges inside it << 16
-    const Key* edges;
-    Key first;
-    u32 guide_shift;
+using OneTable = TableCells<true, 1>;
 
+// A guide: a table whose cells are so narrow that few hold more than two edges. The word of a guide cell has the number of
+// edges before it in the lower half; above it the upper 8 bits of where its first edge lies inside, above those the same of
+// the second, and 0xff where there is none. A key whose 8 bits are those of an edge is compared with it; where a cell has more
+// edges than two, or two of the same 8 bits (0x00 above 0xff), it is searched for.
+struct EdgeCells {
+    static constexpr bool PARTIAL = false;
+    static constexpr u32 NONE = 0xffff0000, SEVERAL = 0x00ff0000;
+    const TableCells<false, 1> table;
+    const u32* guide;
+    const Key* edges;
+    u32 count;
+
+    static __device__ u32 guide_words(const Round& round) { return (round.guide_cells + 4) / 4 * 4; }
     static __device__ u32 words(const Round& round) {
-        return GUIDES + 4 + (round.shared_edges ? round.edge_count * u32(sizeof(Key) / 4) : 0);
+        if (!round.edge_count) return 0;
+        return ENTRIES + guide_words(round) + (round.shared_edges ? round.edge_count * u32(sizeof(Key) / 4) : 0);
     }
-    __device__ EdgeCells(const Round& round, void* shared) : round(round), edges(round.edges) {
-        const u32 count = round.edge_count;
+    __device__ EdgeCells(const Round& round, void* shared)
+        : table(round, shared, round.guide_cells), guide((u32*)shared + ENTRIES), edges(round.edges), count(round.edge_count) {
         if (!count) return;
-        u32* filled = (u32*)shared;
+        u32* filled = (u32*)shared + ENTRIES;
         if (round.shared_edges) {
-            Key* own = (Key*)((u32*)shared + GUIDES + 4);
+            Key* own = (Key*)(filled + guide_words(round));
             for (u32 i = threadIdx.x; i < count; i += THREADS) own[i] = round.edges[i];
             edges = own;
         }
-        first = round.edges[0];
-        const u32 width = key_bits(round.edges[count - 1] - first);
-        guide_shift = width > GUIDE_BITS ? width - GUIDE_BITS : 0;
-        for (u32 g = threadIdx.x; g <= GUIDES; g += THREADS) {
-            // Edges below the guide's first key; all of them after the last.
-            const Key from = first + (Key(g) << guide_shift);
-            u32 below = 0, rest = count;
-            while (rest) {
-                const u32 half = rest / 2;
-                if (round.edges[below + half] < from && from >= first) {
-                    below += half + 1;
-                    rest -= half + 1;
-                } else {
-                    rest = half;
+        __syncthreads();
+        // Each edge fills its cell, if it is the first there, and the cells without edges before; the last turn those after
+        // all edges, and one word more.
+        for (u32 from = 0; from <= count; from += THREADS) {
+            const u32 i = from + threadIdx.x;
+            u32 first = 0, end = 0;
+            if (i <= count) {
+                first = i ? table.place(edges[i - 1]).cell + 1 : 0;
+                end = round.guide_cells + 1;
+                if (i < count) {
+                    end = table.place(edges[i]).cell;
+                    if (first <= end) filled[end] = word_of(i, end);
                 }
             }
-            filled[g] = g == GUIDES || from < first ? count : below;
+            // A long gap by the whole warp.
+            constexpr u32 SHORT = 16;
+            for (u32 c = first; c < end && c < first + SHORT; ++c) filled[c] = NONE | i;
+            for (u32 wide = __ballot_sync(ALL_LANES, first + SHORT < end); wide; wide &= wide - 1) {
+                const int lane = __ffs(wide) - 1;
+                const u32 last = __shfl_sync(ALL_LANES, end, lane), word = __shfl_sync(ALL_LANES, NONE | i, lane);
+                for (u32 c = __shfl_sync(ALL_LANES, first, lane) + SHORT + lane_id(); c < last; c += 32) filled[c] = word;
+            }
         }
-        __syncthreads();
-        u32 inside[GUIDES / THREADS];
-#pragma unroll
-        for (u32 j = 0; j < GUIDES / THREADS; ++j) inside[j] = filled[j * THREADS + threadIdx.x + 1] - filled[j * THREADS + threadIdx.x];
-        __syncthreads();
-#pragma unroll
-        for (u32 j = 0; j < GUIDES / THREADS; ++j) filled[j * THREADS + threadIdx.x] |= inside[j] << 16;
-        guide = filled;
     }
-    __device__ __forceinline__ u32 operator()(Key key) const {
-        if (!round.edge_count || key < first) return 0;
-        const Key place = (key - first) >> guide_shift;
-        if (place >= GUIDES) return round.edge_count;
-        const u32 found = guide[u32(place)];
-        u32 low = found & 0xffff, rest = found >> 16;
+    // The word of a cell whose first edge is `first`.
+    __device__ u32 word_of(u32 first, u32 cell) const {
+        u32 word = NONE, before = first;
+        for (u32 i = first, found = 0; i < count; ++i) {
+            const Place place = table.place(edges[i]);
+            if (place.cell != cell) break;
+            // Nothing that shares its 8 bits lies below an edge of no further bits, so all above the 8 bits before reach it:
+            // edges are values, and those of few digits would be met often.
+            const u32 rest = place.rest();
+            const bool whole = !(rest << 8) && !(edges[i] - table.base & ((Key(1) << table.pre) - 1));
+            if (whole && !rest) {
+                before += 1;
+                continue;
+            }
+            const u32 bits = (rest >> 24) - whole;
+            if (found == 2 || (found == 1 && bits == (word >> 16 & 0xff))) {
+                word = SEVERAL;
+                break;
+            }
+            word = found == 0 ? (word & 0xff000000) | bits << 16 : (word & 0x00ff0000) | bits << 24;
+            ++found;
+        }
+        return word | before;
+    }
+    __device__ __forceinline__ u32 searched(Key key, u32 cell) const {
+        u32 low = guide[cell] & 0xffff, rest = (guide[cell + 1] & 0xffff) - low;
         while (rest) {
             const u32 half = rest / 2;
             if (edges[low + half] <= key) {
@@ -199,10 +286,76 @@ struct EdgeCells {
         }
         return low;
     }
+    template <int N>
+    __device__ __forceinline__ void of(const Key (&keys)[N], u32 (&cell)[N]) const {
+        if (!count) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) cell[i] = 0;
+            return;
+        }
+        u32 at[N], rest[N], word[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            const Place place = table.place(keys[i]);
+            at[i] = place.cell;
+            rest[i] = place.rest();
+        }
+        bool search = false;
+        u32 apart[N], least = ~0u;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            word[i] = guide[at[i]];
+            const u32 moved = word[i] << 8;
+            cell[i] = (word[i] & 0xffff) + u32(rest[i] > word[i]) + u32(rest[i] > moved);
+            apart[i] = min(rest[i] ^ word[i], rest[i] ^ moved);
+            least = min(least, apart[i]);
+            search |= word[i] < moved;
+        }
+        if (least < 1 << 24) {
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                if (apart[i] < 1 << 24) {
+                    // Those before it, and it.
+                    const u32 bits = rest[i] >> 24, next = (word[i] & 0xffff) + u32(bits > word[i] >> 24) + u32(bits > (word[i] >> 16 & 0xff));
+                    cell[i] = next + u32(next < count && edges[next] <= keys[i]);
+                }
+        }
+        // One search for all, so that lanes wait together, whichever of their keys it is.
+        u32 open = 0;
+        if (search) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) open |= u32(word[i] < word[i] << 8) << i;
+        }
+        for (; open; open &= open - 1) {
+            Key key = keys[0];
+            u32 found = at[0];
+#pragma unroll
+            for (int i = 1; i < N; ++i)
+                if ((open & ((2u << i) - 1)) == 1u << i) {
+                    key = keys[i];
+                    found = at[i];
+                }
+            found = searched(key, found);
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                if ((open & ((2u << i) - 1)) == 1u << i) cell[i] = found;
+        }
+        if (table.any_outside(keys)) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) cell[i] = keys[i] < table.base ? 0 : keys[i] > table.top ? count : cell[i];
+        }
+    }
+    __device__ __forceinline__ u32 operator()(Key key) const {
+        const Key keys[1] = {key};
+        u32 cell[1];
+        of(keys, cell);
+        return cell[0];
+    }
 };
 
 // A guide over the keys between the first pieces says between which pieces to search.
 struct LinearCells {
+    static constexpr bool PARTIAL = true;
     static constexpr u32 PLACE_BITS = 11, PLACES = 1 << PLACE_BITS, GUIDE_WORDS = PLACES / 2 + 4;
     const Round& round;
     const Piece* pieces;
@@ -248,6 +401,11 @@ struct LinearCells {
 #endif
         return piece.base + u32(__umul64hi(distance, piece.slope));
     }
+    template <int N>
+    __device__ __forceinline__ void of(const Key (&keys)[N], u32 (&cell)[N]) const {
+#pragma unroll
+        for (int i = 0; i < N; ++i) cell[i] = (*this)(keys[i]);
+    }
 };
 
 // ---------------------------------------------------------------- counting
@@ -258,6 +416,7 @@ __device__ __forceinline__ bool is_within(const Round& round, Key key) {
     return bracket.first <= key && key <= bracket.last;
 }
 
+// Keys in each cell: in shared memory, or, where they do not fit or only keys of some brackets count, as the round says.
 template <class Cells, bool PLAIN>
 struct Count {
     const Round& round;
@@ -266,65 +425,72 @@ struct Count {
     bool shared;
 
     template <int N>
-    __device__ __forceinline__ void some(const Key (&keys)[N], u32 present, u64 row) {
-        u32 cell[N];
+    __device__ __forceinline__ void some(const Key (&keys)[N], u32 present, u64) {
+        // Not more at once than registers hold.
+        constexpr int FEW = N < 4 ? N : 4;
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            const bool counts = present >> i & 1 && (PLAIN || is_within(round, keys[i]));
-            cell[i] = counts ? cell_of(keys[i]) : NO_CELL;
+        for (int from = 0; from < N; from += FEW) {
+            Key own[FEW];
+#pragma unroll
+            for (int i = 0; i < FEW; ++i) own[i] = keys[from + i];
+            few(own, present >> from);
+        }
+    }
+    template <int N>
+    __device__ __forceinline__ void few(const Key (&keys)[N], u32 present) {
+        u32 cell[N];
+        if constexpr (PLAIN) {
+            cell_of.of(keys, cell);
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; ++i) cell[i] = present >> i & 1 && is_within(round, keys[i]) ? cell_of(keys[i]) : NO_CELL;
         }
 #pragma unroll
-        for (int i = 0; i < N; ++i)
-            if (cell[i] != NO_CELL) {
-                if (PLAIN || shared)
-                    atomicAdd(&counters[cell[i]], 1);
-                else
-                    atomicAdd(&round.counts[cell[i]], 1ull);
-            }
+        for (int i = 0; i < N; ++i) {
+            if (PLAIN && !Cells::PARTIAL ? !(present >> i & 1) : cell[i] == NO_CELL) continue;
+            if (PLAIN || shared)
+                atomicAdd(&counters[cell[i]], 1);
+            else
+                atomicAdd(&round.counts[cell[i]], 1ull);
+        }
     }
     __device__ __forceinline__ void batch() {}
 };
 
 // Shared memory: the cell function's, then the counters.
-template <class Cells>
+template <class Cells, bool PLAIN, bool AHEAD>
 __device__ __forceinline__ void count_round(const Round& round, uint4* shared_memory) {
     u32* counters = (u32*)shared_memory + Cells::words(round);
     const Cells cell_of(round, shared_memory);
-    const bool shared = round.cells <= round.shared_cells;
+    const bool shared = PLAIN || round.cells <= round.shared_cells;
     if (shared)
         for (u32 c = threadIdx.x; c < round.cells; c += THREADS) counters[c] = 0;
     __syncthreads();
-    // The plain case has a loop of its own; the others share one, with branches that all lanes take alike.
-    if (shared && !round.within_count) {
-        Count<Cells, true> count{round, cell_of, counters, shared};
-        stream(round.column, count);
-    } else {
-        Count<Cells, false> count{round, cell_of, counters, shared};
-        stream(round.column, count);
-    }
+    Count<Cells, PLAIN> count{round, cell_of, counters, shared};
+    stream<AHEAD>(round.column, count);
     __syncthreads();
     if (shared)
         for (u32 c = threadIdx.x; c < round.cells; c += THREADS)
             if (counters[c]) atomicAdd(&round.counts[c], u64(counters[c]));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_count_table(const __grid_constant__ Round round) {
-    extern __shared__ uint4 shared_memory[];
-    if (round.heavy_count)
-        count_round<TableCells<true>>(round, shared_memory);
-    else
-        count_round<TableCells<false>>(round, shared_memory);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_count_edges(const __grid_constant__ Round round) {
-    extern __shared__ uint4 shared_memory[];
-    count_round<EdgeCells>(round, shared_memory);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_count_linear(const __grid_constant__ Round round) {
-    extern __shared__ uint4 shared_memory[];
-    count_round<LinearCells>(round, shared_memory);
-}
+// The plain case, all keys and counters in shared memory, has kernels of its own; `_any` is for the others, with branches that
+// all lanes take alike.
+#define COUNT_KERNEL(NAME, CELLS, PLAIN, AHEAD)                                                        \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const __grid_constant__ Round round) { \
+        extern __shared__ uint4 shared_memory[];                                                       \
+        count_round<CELLS, PLAIN, AHEAD>(round, shared_memory);                                        \
+    }
+using LightCells = TableCells<false, COPIES>;
+using HeavyCells = TableCells<true, COPIES>;
+COUNT_KERNEL(bk_count_table, LightCells, true, true)
+COUNT_KERNEL(bk_count_table_heavy, HeavyCells, true, true)
+COUNT_KERNEL(bk_count_table_any, OneTable, false, true)
+// Their cells need the registers that vectors of the next tile would take.
+COUNT_KERNEL(bk_count_edges, EdgeCells, true, false)
+COUNT_KERNEL(bk_count_edges_any, EdgeCells, false, true)
+COUNT_KERNEL(bk_count_linear, LinearCells, true, true)
+COUNT_KERNEL(bk_count_linear_any, LinearCells, false, true)
 
 // ---------------------------------------------------------------- lists
 
@@ -422,9 +588,9 @@ __device__ __forceinline__ void collect_round(const Round& round, uint4* shared_
 extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_collect_table(const __grid_constant__ Round round) {
     extern __shared__ uint4 shared_memory[];
     if (round.heavy_count)
-        collect_round<TableCells<true>>(round, shared_memory);
+        collect_round<OneTable>(round, shared_memory);
     else
-        collect_round<TableCells<false>>(round, shared_memory);
+        collect_round<TableCells<false, 1>>(round, shared_memory);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_collect_edges(const __grid_constant__ Round round) {

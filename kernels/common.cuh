@@ -215,10 +215,11 @@ __device__ __forceinline__ bool has(const Vector& vector, int i) {
 // Calls visit.some(keys, present, row) for groups of rows of this block's tiles (strided, so that sorted data is spread
 // over all blocks; bit i of `present` says whether keys[i] counts; it stands in row group_row(row, i)), and visit.batch() after at most BATCH * VECTOR rows a
 // thread, by all threads of a block alike. Groups, so that a visitor can have several shared-memory accesses in flight:
-// the compiler may not reorder loads with the stores of the row before.
+// the compiler may not reorder loads with the stores of the row before. AHEAD: the vectors of the next tile are on their way
+// meanwhile; without, other warps hide the wait, and the visitor has their registers.
 __device__ __forceinline__ u64 group_row(u64 row, int i) { return row + u64(i / VECTOR) * THREADS * VECTOR + i % VECTOR; }
 
-template <class Visit>
+template <bool AHEAD = true, class Visit>
 __device__ __forceinline__ void stream(const Column& column, Visit& visit) {
     constexpr int JOINED = VECTOR >= 4 ? 1 : 4 / VECTOR < BATCH ? 4 / VECTOR : BATCH, GROUP = JOINED * VECTOR;
     const u64 tiles = column.rows / TILE;
@@ -227,12 +228,13 @@ __device__ __forceinline__ void stream(const Column& column, Visit& visit) {
 #pragma unroll
         for (int v = 0; v < BATCH; ++v) next[v] = load_vector(column, tile * (THREADS * BATCH) + v * THREADS + threadIdx.x);
     };
-    if (blockIdx.x < tiles) load(blockIdx.x);
+    if (AHEAD && blockIdx.x < tiles) load(blockIdx.x);
     for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        if (!AHEAD) load(tile);
         Vector now[BATCH];
 #pragma unroll
         for (int v = 0; v < BATCH; ++v) now[v] = next[v];
-        if (tile + gridDim.x < tiles) load(tile + gridDim.x);
+        if (AHEAD && tile + gridDim.x < tiles) load(tile + gridDim.x);
 #pragma unroll
         for (int v = 0; v < BATCH; v += JOINED) {
             Key keys[GROUP];

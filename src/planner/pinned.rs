@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, Result};
 use datafusion::datasource::source_as_provider;
 use datafusion::logical_expr::{Expr, LogicalPlan, TableScan};
@@ -110,8 +111,7 @@ impl Resident {
     pub(super) fn filter(&self, own: Option<&Expr>, input: &LogicalPlan) -> Option<Vec<Predicate>> {
         let mut all: Vec<_> = self.filters.iter().map(|(_, filter)| filter.clone()).collect();
         if let Some(own) = own {
-            let index_of = |column: &Column| pinned_index(input, column, &self.table);
-            all.push(predicate(own, &self.table, &index_of)?);
+            all.push(decided(own, input, &self.table)?.1);
         }
         Some(all)
     }
@@ -253,17 +253,12 @@ fn scan_below(plan: &LogicalPlan) -> Option<&TableScan> {
 
 /// The filters above the scan and in it, as they are written and for the card; `None`: the card cannot decide them.
 fn filters_of(plan: &LogicalPlan, table: &PinnedTable) -> Option<Vec<(String, Predicate)>> {
-    let decided = |expr: &Expr, index_of: &dyn Fn(&Column) -> Option<usize>| {
-        Some((expr.to_string(), predicate(expr, table, index_of)?))
-    };
     match plan {
         LogicalPlan::SubqueryAlias(alias) => filters_of(&alias.input, table),
         LogicalPlan::Projection(projection) => filters_of(&projection.input, table),
         LogicalPlan::Filter(filter) => {
             let mut filters = filters_of(&filter.input, table)?;
-            let own = decided(&filter.predicate, &|column| {
-                pinned_index(&filter.input, column, table)
-            })?;
+            let own = decided(&filter.predicate, &filter.input, table)?;
             // A table that may leave rows in that a filter drops has the filter twice: in the scan and above.
             if !filters.iter().any(|(_, other)| *other == own.1) {
                 filters.push(own);
@@ -272,35 +267,65 @@ fn filters_of(plan: &LogicalPlan, table: &PinnedTable) -> Option<Vec<(String, Pr
         }
         // These may be of columns that the scan does not give out.
         LogicalPlan::TableScan(scan) => {
-            let own = scan
-                .filters
-                .iter()
-                .map(|filter| decided(filter, &|column| table.index_of(&column.name)));
+            let own = scan.filters.iter().map(|filter| {
+                let index_of = |column: &Column| table.index_of(&column.name);
+                Some((filter.to_string(), predicate(filter, table, &index_of)?))
+            });
             own.collect()
         }
         _ => None,
     }
 }
 
-/// Index of the pinned column that comes through `plan` as `column`.
-fn pinned_index(plan: &LogicalPlan, column: &Column, table: &PinnedTable) -> Option<usize> {
-    table.index_of(&column_of_table(plan, column)?)
+/// A filter over `input`, as it is written and for the card; `None`: the card cannot decide it. What several filters share is
+/// computed in a projection below by now: what that column is made of is asked instead.
+fn decided(filter: &Expr, input: &LogicalPlan, table: &PinnedTable) -> Option<(String, Predicate)> {
+    let filter = over_table(filter.clone(), input)?;
+    let index_of = |column: &Column| table.index_of(&column.name);
+    Some((filter.to_string(), predicate(&filter, table, &index_of)?))
 }
 
-/// The table's own name of a column that comes through `plan` unchanged.
-fn column_of_table(plan: &LogicalPlan, column: &Column) -> Option<String> {
+/// An expression over `plan` as one over the columns of the scan below; `None`: there is more than projections and filters
+/// between them.
+pub(super) fn over_table(expr: Expr, plan: &LogicalPlan) -> Option<Expr> {
+    let mut is_known = true;
+    let replaced = expr.transform_down(|part| {
+        let Expr::Column(column) = &part else {
+            return Ok(Transformed::no(part));
+        };
+        Ok(match origin(plan, column) {
+            Some(origin) => Transformed::new(origin, true, TreeNodeRecursion::Jump),
+            None => {
+                is_known = false;
+                Transformed::new(part, false, TreeNodeRecursion::Stop)
+            }
+        })
+    });
+    replaced.ok().filter(|_| is_known).map(|replaced| replaced.data)
+}
+
+/// What a column of `plan` is made of, over the columns of the scan below.
+fn origin(plan: &LogicalPlan, column: &Column) -> Option<Expr> {
     let index = plan.schema().maybe_index_of_column(column)?;
     match plan {
         LogicalPlan::SubqueryAlias(alias) => {
             let inner = alias.input.schema().columns().into_iter().nth(index)?;
-            column_of_table(&alias.input, &inner)
+            origin(&alias.input, &inner)
         }
-        LogicalPlan::Projection(projection) => match unaliased(projection.expr.get(index)?) {
-            Expr::Column(inner) => column_of_table(&projection.input, inner),
-            _ => None,
-        },
-        LogicalPlan::Filter(filter) => column_of_table(&filter.input, column),
-        LogicalPlan::TableScan(_) => Some(plan.schema().field(index).name().clone()),
+        LogicalPlan::Projection(projection) => {
+            let inner = unaliased(projection.expr.get(index)?);
+            over_table(inner.clone(), &projection.input)
+        }
+        LogicalPlan::Filter(filter) => origin(&filter.input, column),
+        LogicalPlan::TableScan(_) => plan.schema().columns().into_iter().nth(index).map(Expr::Column),
+        _ => None,
+    }
+}
+
+/// Index of the pinned column that comes through `plan` as `column`.
+fn pinned_index(plan: &LogicalPlan, column: &Column, table: &PinnedTable) -> Option<usize> {
+    match origin(plan, column)? {
+        Expr::Column(column) => table.index_of(&column.name),
         _ => None,
     }
 }
@@ -360,7 +385,6 @@ async fn pinned_table(
 
 /// Every operator on a card in `plan`, with the time of each kernel among its metrics.
 pub(super) fn with_kernel_times(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    use datafusion::common::tree_node::{Transformed, TreeNode};
     let timed = plan.transform_down(|part| {
         Ok(match part.downcast_ref::<PinnedExec>() {
             Some(exec) => Transformed::yes(Arc::new(exec.timed()) as Arc<dyn ExecutionPlan>),

@@ -18,7 +18,7 @@ use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Sort};
 use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 
-use super::pinned::{Resident, conjunction, unaliased};
+use super::pinned::{Resident, conjunction, over_table, unaliased};
 use super::rewrite::{aggregate_call, has_subquery};
 use crate::exec::{PinnedExec, PinnedGroupTopK, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall};
 use crate::functions::TopKBy;
@@ -100,6 +100,7 @@ fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
     }
     shown.push(')');
     if let Some(own) = &logical.params.filter {
+        let own = over_table((**own).clone(), input)?;
         shown += &format!(" FILTER ({own})");
     }
     Some(PinnedTopKCall {

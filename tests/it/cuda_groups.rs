@@ -145,6 +145,56 @@ async fn several_columns_and_filters() {
     same_over(&patterns, &[33, 50_021], OPERATOR, table, statements).await;
 }
 
+/// A filter of several calls, or what their filters share, is computed in a projection below by the time that the card is
+/// chosen, which decides it all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn filters_that_calls_share() {
+    let patterns = [Pattern::Random, Pattern::FewDistinct, Pattern::Extremes];
+    for (operator, statements) in [
+        (
+            OPERATOR,
+            [
+                "SELECT i8, exact_quantiles(f64, 0.5) FILTER (WHERE i64 > 0), count(*) FILTER (WHERE i64 > 0), \
+                 count(u16) FILTER (WHERE i64 > 0 AND b) FROM t GROUP BY i8 ORDER BY i8",
+                "SELECT x, exact_quantiles(y, 0.5) FILTER (WHERE z), exact_quantiles(y, 0.1) FILTER (WHERE NOT z) FROM (SELECT \
+                 u8 AS x, f32 AS y, i32 BETWEEN -5 AND 1000 AS z FROM t) GROUP BY x ORDER BY x",
+            ],
+        ),
+        (
+            "PinnedQuantilesExec",
+            [
+                "SELECT exact_quantiles(f32, [0, 0.3, 1]) FILTER (WHERE f64 <> 0.0), exact_quantiles(u64, 0.5) FILTER (WHERE \
+                 f64 <> 0.0) FROM t AS a WHERE a.i16 < 1000",
+                "SELECT exact_quantiles(f32, 0.5) FILTER (WHERE i8 > 3 AND b), exact_quantiles(u64, 0.5) FILTER (WHERE i8 > 3 \
+                 AND i64 IS NULL) FROM t",
+            ],
+        ),
+        (
+            "PinnedTopKExec",
+            [
+                "SELECT topk_by(i8, u64, 20) FILTER (WHERE i16 >= 7), min_by(u16, i64, 3) FILTER (WHERE i16 >= 7) FROM t AS a",
+                "SELECT max_by(i8, y) FILTER (WHERE z), topk_by(i8, y, 9) FILTER (WHERE z OR i8 IS NULL) FROM (SELECT i8, f64 \
+                 AS y, dec < 0 AS z FROM t)",
+            ],
+        ),
+    ] {
+        same_over(&patterns, &[33, 50_021], operator, table, these(&statements)).await;
+    }
+    if card().is_none() {
+        return;
+    }
+    let ctx = session(2);
+    pinned(&ctx, &table(Pattern::Random, 1000, false), 2).await;
+    let shown = physical_plan(
+        &ctx,
+        "SELECT topk_by(i8, u64, 2) FILTER (WHERE i16 >= 7), min_by(u16, i64) FILTER (WHERE i16 >= 7) FROM t",
+    )
+    .await;
+    let calls =
+        "calls=[topk_by(i8, u64, 2) FILTER (t.i16 >= Int16(7)), min_by(u16, i64) FILTER (t.i16 >= Int16(7))]";
+    assert!(shown.contains(calls), "{shown}");
+}
+
 /// More rows than one turn of all blocks has, few groups and many, of any share of the rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_columns() {

@@ -2,7 +2,7 @@
 //!
 //! What a pass needs (splitters, brackets, a map) goes to the card's workspace in one copy, what it counts comes back in one,
 //! and the host waits for it once: about 20 microseconds beside the reading, which is 4.2 TB/s on an H200 for a cell table and
-//! 2 TB/s for splitters.
+//! 2 TB/s and more for splitters.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -16,16 +16,20 @@ use super::sequence::{ColumnArgument, Launch, Report, Timeline, Workspace};
 use super::source::{KernelFile, Program, Words};
 use crate::kernel::buckets::{CellTable, Cells};
 use crate::kernel::may_fail;
-use crate::kernel::round::{Bracket, Brackets};
+use crate::kernel::round::{Bracket, Brackets, KeyVec};
 use crate::key::{KeyBits, Width};
 
 const THREADS: usize = 1024;
-/// Bytes of `Round`, of `Piece` and of a key; rows of a tile.
+/// Bytes of `Round`, of `Piece` and of a key; copies of a table's entries among plain counts.
 const SIZES: &str = "bk_sizes";
 /// Bytes of a [`CellTable`]'s entries in shared memory.
 const TABLE_BYTES: usize = 2048 * 4;
-/// Bytes of the guide to splitters.
-const GUIDE_BYTES: usize = (8192 + 4) * 4;
+/// Cells of a guide to splitters, beside one for each entry: for each splitter, at least, and at most where keys are counted
+/// and where other things share the memory with it.
+const GUIDE_SHARE: usize = 4;
+const GUIDE_LEAST: usize = 4096;
+const GUIDE_MOST: usize = 28_000;
+const GUIDE_MOST_BESIDE: usize = 12_000;
 /// Bytes of the guide to pieces.
 const PLACE_BYTES: usize = (2048 + 8) * 2;
 /// Shared memory that kernels use beside what is asked for at the launch, at most; the driver takes 1 KiB.
@@ -73,7 +77,7 @@ struct RoundArgument {
     list_count: u32,
     stage: u32,
     words: u32,
-    unused: u32,
+    guide_cells: u32,
 }
 
 const _: () = assert!(CellTable::MOST_HEAVY == 8, "places for heavy keys");
@@ -85,6 +89,24 @@ unsafe impl DeviceRepr for RoundArgument {}
 /// A key as kernels take it, the low half first.
 fn halves(key: KeyBits) -> [u64; 2] {
     [key as u64, (key >> 64) as u64]
+}
+
+/// Keys of this width.
+fn keys_of(keys: &[KeyBits], width: Width) -> KeyVec {
+    match width {
+        Width::W32 => KeyVec::W32(keys.iter().map(|key| *key as u32).collect()),
+        Width::W64 => KeyVec::W64(keys.iter().map(|key| *key as u64).collect()),
+        Width::W128 => KeyVec::W128(keys.to_vec()),
+    }
+}
+
+/// Keys as kernels take them.
+fn bytes_of(keys: &KeyVec) -> &[u8] {
+    match keys {
+        KeyVec::W32(keys) => bytemuck::cast_slice(keys),
+        KeyVec::W64(keys) => bytemuck::cast_slice(keys),
+        KeyVec::W128(keys) => bytemuck::cast_slice(keys),
+    }
 }
 
 /// Bytes on their way to the card, each part aligned to 16.
@@ -113,45 +135,65 @@ impl Sent {
     }
 }
 
-/// A cell function as kernels take it: its kind, and the shared memory that it cannot do without and that it likes to have.
+/// A cell function as kernels take it: its kernels, and the shared memory that it cannot do without and that it likes to have.
 struct Classes {
-    counting: &'static str,
+    /// Counting plainly and otherwise.
+    counting: [&'static str; 2],
     collecting: &'static str,
     needed: usize,
     liked: usize,
 }
 
 impl Classes {
-    /// Puts the function into `sent` and `round`; addresses count from the front of what is sent.
-    fn of(cells: &Cells, width: Width, sent: &mut Sent, round: &mut RoundArgument) -> Self {
+    /// Puts the function into `sent` and `round`; addresses count from the front of what is sent. A guide has at most so many
+    /// cells beside its entries.
+    ///
+    /// # Errors
+    /// An internal error if splitters are not ascending.
+    fn of(
+        cells: &Cells,
+        width: Width,
+        guide_most: usize,
+        sent: &mut Sent,
+        round: &mut RoundArgument,
+    ) -> Result<Self> {
         round.cells = cells.len() as u32;
-        match cells {
+        Ok(match cells {
             Cells::Table(table) => {
-                let entries = table.entries.iter().flat_map(|entry| [entry.add, entry.shift]);
-                round.entries = sent.put(bytemuck::cast_slice(&entries.collect::<Vec<u32>>()));
-                round.entry_count = table.entries.len() as u32;
-                (round.base, round.top) = (halves(table.base), halves(table.top));
-                round.shift = table.shift;
+                round.put_table(table, sent);
                 round.heavy_count = table.heavy.len() as u32;
                 for (place, heavy) in round.heavy.iter_mut().zip(&table.heavy) {
                     *place = halves(*heavy);
                 }
+                let plain = match round.heavy_count {
+                    0 => "bk_count_table",
+                    _ => "bk_count_table_heavy",
+                };
                 Self {
-                    counting: "bk_count_table",
+                    counting: [plain, "bk_count_table_any"],
                     collecting: "bk_collect_table",
                     needed: TABLE_BYTES,
                     liked: 0,
                 }
             }
             Cells::Edges(edges) => {
-                let edges = edges.as_slice();
-                round.edges = sent.put_keys(edges.iter().copied(), width);
+                let edges = keys_of(edges.as_slice(), width);
+                round.edges = sent.put(bytes_of(&edges));
                 round.edge_count = edges.len() as u32;
+                let mut needed = 0;
+                if !edges.is_empty() {
+                    let most = (GUIDE_SHARE * edges.len()).clamp(GUIDE_LEAST, guide_most);
+                    let guide = CellTable::from_sample(&edges, most)?;
+                    round.put_table(&guide, sent);
+                    round.guide_cells = guide.len() as u32;
+                    // A word more, in whole vectors.
+                    needed = TABLE_BYTES + (guide.len() + 1).next_multiple_of(4) * 4;
+                }
                 Self {
-                    counting: "bk_count_edges",
+                    counting: ["bk_count_edges", "bk_count_edges_any"],
                     collecting: "bk_collect_edges",
-                    needed: GUIDE_BYTES,
-                    liked: edges.len() * width.bytes(),
+                    needed,
+                    liked: bytes_of(&edges).len(),
                 }
             }
             Cells::Linear(linear) => {
@@ -167,13 +209,13 @@ impl Classes {
                 round.piece_count = linear.pieces.len() as u32;
                 round.pieces = sent.put(&bytes);
                 Self {
-                    counting: "bk_count_linear",
+                    counting: ["bk_count_linear", "bk_count_linear_any"],
                     collecting: "bk_collect_linear",
                     needed: 0,
                     liked: PLACE_BYTES + bytes.len(),
                 }
             }
-        }
+        })
     }
 }
 
@@ -183,6 +225,8 @@ pub(super) struct Passes {
     card: Arc<Card>,
     module: Arc<Module>,
     width: Width,
+    /// Copies of a table's entries among plain counts.
+    copies: usize,
     /// Most device memory that this crate may hold.
     limit: Option<u64>,
     report: Arc<Mutex<Report>>,
@@ -213,6 +257,7 @@ impl Passes {
             card: Arc::clone(card),
             module,
             width,
+            copies: sizes[3] as usize,
             limit,
             report: Arc::clone(report),
         })
@@ -241,21 +286,30 @@ impl Passes {
         within: Option<&Brackets>,
     ) -> Result<Vec<u64>> {
         let (mut sent, mut round) = (Sent::default(), RoundArgument::default());
-        let classes = Classes::of(cells, self.width, &mut sent, &mut round);
+        let classes = Classes::of(cells, self.width, GUIDE_MOST, &mut sent, &mut round)?;
         if let Some(within) = within {
             round.within = sent.put_brackets(within, self.width);
             round.within_count = within.as_slice().len() as u32;
         }
-        let mut shared = classes.needed;
-        if shared + 4 * cells.len() <= self.shared() {
+        let (counters, mut shared, [mut counting, any]) = (4 * cells.len(), classes.needed, classes.counting);
+        let copied = match cells {
+            Cells::Table(_) => self.copies * TABLE_BYTES,
+            _ => shared,
+        };
+        if within.is_none() && copied + counters <= self.shared() {
+            shared = copied;
+        } else {
+            counting = any;
+        }
+        if shared + counters <= self.shared() {
             round.shared_cells = round.cells;
-            shared += 4 * cells.len();
+            shared += counters;
         }
         if classes.liked > 0 && shared + classes.liked <= self.shared() {
             round.shared_edges = 1;
             shared += classes.liked;
         }
-        let launch = self.launch(classes.counting, self.card.multiprocessors(), shared)?;
+        let launch = self.launch(counting, self.card.multiprocessors(), shared)?;
         let bytes = 8 * cells.len();
         let counted = self.run(sent, bytes, 0..bytes, |at, zeroed| {
             round.moved(at);
@@ -279,7 +333,7 @@ impl Passes {
         words: Option<usize>,
     ) -> Result<DeviceBuffer> {
         let (mut sent, mut round) = (Sent::default(), RoundArgument::default());
-        let classes = Classes::of(cells, self.width, &mut sent, &mut round);
+        let classes = Classes::of(cells, self.width, GUIDE_MOST_BESIDE, &mut sent, &mut round)?;
         if let Some(within) = within {
             round.within = sent.put_brackets(within, self.width);
             round.within_count = within.as_slice().len() as u32;
@@ -349,7 +403,7 @@ impl Passes {
         let blocks = 2 * self.card.multiprocessors();
         let run = |name, starts: &[u64], zeroed: usize, out: u64| {
             let (mut sent, mut round) = (Sent::default(), RoundArgument::default());
-            let classes = Classes::of(cells, self.width, &mut sent, &mut round);
+            let classes = Classes::of(cells, self.width, GUIDE_MOST_BESIDE, &mut sent, &mut round)?;
             round.map = sent.put(bytemuck::cast_slice(map));
             round.starts = sent.put(bytemuck::cast_slice(starts));
             let mut shared = classes.needed;
@@ -522,6 +576,15 @@ impl Passes {
 }
 
 impl RoundArgument {
+    /// The entries and ends of a table.
+    fn put_table(&mut self, table: &CellTable, sent: &mut Sent) {
+        let entries = table.entries.iter().flat_map(|entry| [entry.add, entry.shift]);
+        self.entries = sent.put(bytemuck::cast_slice(&entries.collect::<Vec<u32>>()));
+        self.entry_count = table.entries.len() as u32;
+        (self.base, self.top) = (halves(table.base), halves(table.top));
+        self.shift = table.shift;
+    }
+
     /// What was sent lies at `base`.
     fn moved(&mut self, base: u64) {
         for address in [
