@@ -54,14 +54,16 @@ pub(super) enum Steps {
 
 /// Buckets of `dibms` in count `count`, the first being 0, of `counts`, for so many ranks.
 ///
-/// A rank keeps a bucket of a later count, so those grow with the ranks: each such count leaves one of 50 candidates or fewer.
+/// A rank keeps a bucket of a later count, so those grow with the ranks: each such count leaves one of 40 candidates or fewer.
 pub(super) fn buckets(count: u8, counts: u8, ranks: usize) -> u32 {
     if count == 0 {
-        return if ranks <= 16 { 1024 } else { 3072 };
+        return if ranks <= 16 { 1024 } else { 2048 };
     }
     // With a count less, each has to tell more apart.
-    let each = if counts < COUNTS { 320 } else { 50 };
-    (each * ranks.min(1 << 12) as u32).clamp(512, 32_768)
+    let each = if counts < COUNTS { 320 } else { 40 };
+    (each * ranks.min(1 << 12) as u32)
+        .next_power_of_two()
+        .clamp(512, 32_768)
 }
 
 impl Rounds {
