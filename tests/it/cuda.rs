@@ -443,6 +443,17 @@ async fn run(ctx: &SessionContext, sql: &str) -> Vec<RecordBatch> {
     frame.collect().await.unwrap()
 }
 
+/// Runs a test that is ignored otherwise in a process of its own: failpoints belong to the whole process.
+pub(crate) fn passes_in_a_process(test: &str) {
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let output =
+        String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && output.contains("1 passed"), "{output}");
+}
+
 /// A table of columns made of `value`, which runs through `range`.
 async fn make(ctx: &SessionContext, table: &str, columns: &str, range: &str) {
     run(
