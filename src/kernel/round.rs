@@ -196,11 +196,20 @@ impl KeyVec {
 
     /// A copy of keys of any width.
     pub(crate) fn of<K: Key>(keys: &[K]) -> Self {
-        let bits = keys.iter().map(|key| key.to_bits());
-        match K::BITS {
-            32 => KeyVec::W32(bits.map(|bits| bits as u32).collect()),
-            64 => KeyVec::W64(bits.map(|bits| bits as u64).collect()),
-            _ => KeyVec::W128(bits.collect()),
+        let width = match K::BITS {
+            32 => Width::W32,
+            64 => Width::W64,
+            _ => Width::W128,
+        };
+        Self::from_bits(keys.iter().map(|key| key.to_bits()), width)
+    }
+
+    /// Keys of this width by their bits.
+    pub(crate) fn from_bits(bits: impl Iterator<Item = KeyBits>, width: Width) -> Self {
+        match width {
+            Width::W32 => KeyVec::W32(bits.map(|bits| bits as u32).collect()),
+            Width::W64 => KeyVec::W64(bits.map(|bits| bits as u64).collect()),
+            Width::W128 => KeyVec::W128(bits.collect()),
         }
     }
 

@@ -91,24 +91,6 @@ fn halves(key: KeyBits) -> [u64; 2] {
     [key as u64, (key >> 64) as u64]
 }
 
-/// Keys of this width.
-fn keys_of(keys: &[KeyBits], width: Width) -> KeyVec {
-    match width {
-        Width::W32 => KeyVec::W32(keys.iter().map(|key| *key as u32).collect()),
-        Width::W64 => KeyVec::W64(keys.iter().map(|key| *key as u64).collect()),
-        Width::W128 => KeyVec::W128(keys.to_vec()),
-    }
-}
-
-/// Keys as kernels take them.
-fn bytes_of(keys: &KeyVec) -> &[u8] {
-    match keys {
-        KeyVec::W32(keys) => bytemuck::cast_slice(keys),
-        KeyVec::W64(keys) => bytemuck::cast_slice(keys),
-        KeyVec::W128(keys) => bytemuck::cast_slice(keys),
-    }
-}
-
 /// Bytes on their way to the card, each part aligned to 16.
 #[derive(Debug, Default)]
 struct Sent(Vec<u8>);
@@ -177,13 +159,14 @@ impl Classes {
                 }
             }
             Cells::Edges(edges) => {
-                let edges = keys_of(edges.as_slice(), width);
-                round.edges = sent.put(bytes_of(&edges));
+                let edges = edges.as_slice();
+                round.edges = sent.put_keys(edges.iter().copied(), width);
                 round.edge_count = edges.len() as u32;
                 let mut needed = 0;
                 if !edges.is_empty() {
                     let most = (GUIDE_SHARE * edges.len()).clamp(GUIDE_LEAST, guide_most);
-                    let guide = CellTable::from_sample(&edges, most)?;
+                    let guide =
+                        CellTable::from_sample(&KeyVec::from_bits(edges.iter().copied(), width), most)?;
                     round.put_table(&guide, sent);
                     round.guide_cells = guide.len() as u32;
                     // A word more, in whole vectors.
@@ -193,7 +176,7 @@ impl Classes {
                     counting: ["bk_count_edges", "bk_count_edges_any"],
                     collecting: "bk_collect_edges",
                     needed,
-                    liked: bytes_of(&edges).len(),
+                    liked: edges.len() * width.bytes(),
                 }
             }
             Cells::Linear(linear) => {
