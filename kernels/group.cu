@@ -2,6 +2,7 @@
 // each group together, in order (kernels/sort.cu).
 //
 //   gr_range    the least and the greatest key of a column, a pair for each block
+//   gr_runs     the rows at which a column has another value than in the row before
 //   gr_codes    a column folded into the number of each row's group
 //   gr_records  a record of each row that counts
 #include "common.cuh"
@@ -9,9 +10,10 @@
 struct Group {
     Column column;   // `mask`: rows that count, of gr_range and gr_records
     u64* ends;       // of gr_range: halves of the least and of the greatest key, low ones first
-    void* codes;     // the number of each row's group: u64 if `wide`, else u32
+    void* codes;     // the number of each row's group: u64 if `wide`, else u32; of gr_runs: the rows, u64, in any order
     void* records;   // of gr_records: of 64 bits, or of 128
-    u64* cursor;     // of gr_records: how many there are; zeroed
+    u64* cursor;     // of gr_records and gr_runs: how many there are; zeroed
+    u64 room;        // of gr_runs: rows that fit; where there are more it ends early
     u64 least[2];    // the key that counts from 0
     u64 span;        // of gr_codes: what the number made of other columns is multiplied with
     u32 bits;        // of gr_records: bits of a key in a record
@@ -74,6 +76,30 @@ extern "C" __global__ void __launch_bounds__(THREADS) gr_range(const __grid_cons
         }
         put_halves(group.ends + 4 * blockIdx.x, least);
         put_halves(group.ends + 4 * blockIdx.x + 2, most);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) gr_runs(const __grid_constant__ Group group) {
+    u64* heads = (u64*)group.codes;
+    const Column& column = group.column;
+    constexpr u64 TOGETHER = u64(THREADS) * UNROLL;
+    for (u64 tile = blockIdx.x; tile * TOGETHER < column.rows; tile += gridDim.x) {
+        if (*(volatile u64*)group.cursor > group.room) return;
+#pragma unroll
+        for (u32 j = 0; j < UNROLL; ++j) {
+            const u64 row = tile * TOGETHER + j * THREADS + threadIdx.x;
+            bool heads_run = false;
+            if (row > 0 && row < column.rows) {
+                const bool present = is_present(column, row);
+                heads_run = present != is_present(column, row - 1) || (present && column.values[row] != column.values[row - 1]);
+            }
+            const u32 all = __ballot_sync(ALL_LANES, heads_run);
+            if (!all) continue;
+            u64 at = 0;
+            if (lane_id() == 0) at = atomicAdd(group.cursor, u64(__popc(all)));
+            at = __shfl_sync(ALL_LANES, at, 0) + __popc(all & lanes_below());
+            if (heads_run && at < group.room) heads[at] = row;
+        }
     }
 }
 

@@ -7,9 +7,9 @@
 // thousand records of a group (WarpSelect), then among what warps found, until one list a group is left.
 //
 //   gt_records   a record of each row that counts
-//   gt_order     the rows of ordered records
+//   gt_order     the rows of ordered records without groups
 //   gt_answer    values of the best rows
-//   gt_select_K  a warp a chunk: its k best, sorted. K as ws_rows_K
+//   gt_select_K  a warp a chunk: its k best, sorted. K as ws_runs_K
 //
 // Compiled for 32 bits where records have 64, for 64 where they have 128: an item of WarpSelect is a record. BATCH is 1, or a K:
 // each gt_select_K is a compilation of its own, as their networks take the compiler long.
@@ -217,7 +217,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) gt_records(const __grid_co
 extern "C" __global__ void __launch_bounds__(THREADS) gt_order(const __grid_constant__ Making making) {
     const u64 threads = u64(gridDim.x) * THREADS;
     const u64 row = u64(low_bits(making.bits));
-    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < making.rows; i += threads) making.ordered[i] = u64(making.records[i]) & row;
+    for (u64 i = u64(blockIdx.x) * THREADS + threadIdx.x; i < making.rows; i += threads) {
+        const u64 place = u64(making.records[i]) & row;
+        making.ordered[i] = making.order ? making.order[place] : place;
+    }
 }
 
 // ---------------------------------------------------------------- the answer

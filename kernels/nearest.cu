@@ -1,6 +1,6 @@
 // The k rows of a matrix that are nearest to a point, by squared Euclidean distance: distance and WarpSelect in one read.
 //
-//   nr_rows_K   grid       a warp takes 32 rows at a time, 8 lanes a row; its k nearest of all that it took. K as ws_rows_K
+//   nr_rows_K   grid       a warp takes 32 rows at a time, 8 lanes a row; its k nearest of all that it took. K as ws_runs_K
 //   nr_finish   one block  the k nearest of those
 //
 // Compiled for DESCENDING keys of f32, so that the least distance is the greatest item; among equal distances the smaller

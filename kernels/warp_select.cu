@@ -1,82 +1,340 @@
-// The k greatest of each row of a matrix with their places in the row; among equal keys the smaller places.
+// The rows of each run of a column whose keys are among the k greatest of the run, and all that tie with the least of these.
 //
-//   ws_rows_K        one warp a row: WarpSelect with a queue of K (32, 128, 256, 1024) >= k; sorted
-//   ws_block_rows    one block a row: threshold from a sample, filter, selection in shared memory; any order
+//   ws_block_runs    a block a run: a floor from a sample, one read, selection among what reaches it
+//   ws_runs_K        a warp a run: WarpSelect with a queue of K (32, 128, 256, 1024) >= k
+//
+// Rows come in any order. A run is left, and named, where ties do not fit. BATCH is 1 for the first kernel, or a K: each of
+// the others is a compilation of its own, as their networks take the compiler long. Values of 32, 64 or 128 bits, the last by
+// blocks only.
 #include "warp_select.cuh"
 
-constexpr u32 ROW_THREADS = 512;
 constexpr u32 WARPS = 4;
+constexpr u32 RUN_THREADS = 512;
+// Vectors of each thread that are on their way while as many are looked at.
+constexpr int AHEAD = 2;
 
-// k outputs a row; where a row has fewer present values, the rest has place 0xffffffff.
-struct Rows {
-    Column column;       // rows of the matrix one after the other; `rows` counts values
-    Key* out_keys;
-    u32* out_places;
-    u64 rows;
-    u32 length, k;       // length < 2^32 - 1
-    u32 sample, room;    // ws_block_rows: sampled values a row, candidates that fit
+struct Runs {
+    Column column;
+    const u64* starts;   // run r has rows starts[r] to starts[r + 1], fewer than 2^31
+    const u32* which;    // runs to look at; null: all
+    u64* rows;           // what is found
+    u64* cursors;        // zeroed: rows found, runs left
+    u32* left;           // `count`
+    u64 room;            // for rows
+    u64 count;           // runs to look at
+    u32 k;
+    u32 sample;          // of ws_block_runs: vectors of a sample, a multiple of RUN_THREADS
+    u32 candidates;      // of ws_block_runs: keys with places that fit in shared memory, at least k and those of a sample
+    u32 unused;
 };
 
-extern "C" __constant__ u32 ws_sizes[3] = {sizeof(Rows), sizeof(Item), sizeof(Key)};
+extern "C" __constant__ u32 ws_sizes[4] = {sizeof(Runs), sizeof(Key), WARPS, RUN_THREADS};
 
-__device__ __forceinline__ void write_item(const Rows& rows, u64 at, Item item) {
-    rows.out_keys[at] = DESCENDING ? Key(~item_key(item)) : item_key(item);
-    rows.out_places[at] = item_index(item);
-}
+// ---------------------------------------------------------------- words that reach a key
 
-__device__ __forceinline__ Item load_item(const Rows& rows, u64 first, u32 place) {
-    return is_present(rows.column, first + place) ? item_of(encode(rows.column.values[first + place]), place) : Item(0);
-}
-
-struct RowVector {
-    Vector values;
-    u32 present;
+// Whether a word's key may reach `floor`, by one comparison of integers: a superset, the rest is for the rare path.
+#if STORAGE_BITS == 32 || STORAGE_BITS == 64
+#if STORAGE_BITS == 32
+typedef int Signed;
+#else
+typedef long long Signed;
+#endif
+struct Reach {
+    static constexpr Word SIGN = Word(1) << (STORAGE_BITS - 1);
+    static constexpr Word INFINITE = STORAGE_BITS == 32 ? Word(0x7f800000) : Word(0x7ff0000000000000ull);
+    Word turn;
+    Signed least;
+    __device__ __forceinline__ explicit Reach(Key floor) {
+        const Key key = DESCENDING ? Key(~floor) : floor;
+#if ENCODING == 0
+        turn = SIGN;
+        const Word word = key;
+#elif ENCODING == 1
+        turn = 0;
+        const Word word = key ^ SIGN;
+#else
+        // Negative floats have the order of their words turned round.
+        const Word word = key & SIGN ? Word(key ^ SIGN) : Word(~key);
+        turn = (word & SIGN) ? Word(SIGN - 1) : Word(0);
+#endif
+        if (DESCENDING) turn = ~turn;
+        least = Signed(word ^ turn);
+#if ENCODING == 2
+        // All NaNs are one key, but many words.
+        if (!(word & SIGN) && word > INFINITE) least = DESCENDING ? Signed(SIGN) : Signed(INFINITE + 1);
+#endif
+    }
+    __device__ __forceinline__ bool operator()(Word word) const {
+        bool reaches = Signed(word ^ turn) >= least;
+#if ENCODING == 2
+        if (!DESCENDING) reaches |= word > (INFINITE | SIGN);
+#endif
+        return reaches;
+    }
 };
+#else
+struct Reach {
+    Key floor;
+    __device__ __forceinline__ explicit Reach(Key floor) : floor(floor) {}
+    __device__ __forceinline__ bool operator()(Word word) const { return encode(word) >= floor; }
+};
+#endif
 
-// Values of a row come by vectors where rows are aligned to 16 bytes, one by one otherwise.
-struct RowReader {
-    const Rows& rows;
-    u64 first;
+// ---------------------------------------------------------------- reading a run
+
+// The vectors of the column that a run touches. In the first and the last there may be values of other runs.
+struct RunReader {
+    const Column& column;
+    u64 vector;          // the first
     u32 vectors;
-    bool aligned;
-    __device__ RowReader(const Rows& rows, u64 row)
-        : rows(rows), first(row * rows.length), vectors((rows.length + VECTOR - 1) / VECTOR), aligned(rows.length % VECTOR == 0) {}
-    __device__ __forceinline__ RowVector load(u32 vector) const {
-        RowVector loaded;
-        loaded.present = 0;
-        if (vector >= vectors) return loaded;
-        if (aligned) {
-            loaded.values = load_vector(rows.column, first / VECTOR + vector);
-#pragma unroll
-            for (int i = 0; i < VECTOR; ++i) loaded.present |= u32(has(loaded.values, i)) << i;
-            return loaded;
-        }
-        Word words[VECTOR];
-#pragma unroll
-        for (int i = 0; i < VECTOR; ++i) {
-            const u64 place = u64(vector) * VECTOR + i;
-            const bool held = place < rows.length && is_present(rows.column, first + place);
-            words[i] = held ? rows.column.values[first + place] : Word(0);
-            loaded.present |= u32(held) << i;
-        }
-        u32 parts[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (int i = 0; i < VECTOR; ++i)
-#pragma unroll
-            for (int b = 0; b < STORAGE_BITS; b += 32) parts[(i * STORAGE_BITS + b) / 32] |= u32(words[i] >> b) << (i * STORAGE_BITS + b) % 32;
-        loaded.values.bits = make_uint4(parts[0], parts[1], parts[2], parts[3]);
-        return loaded;
+    u32 first, beyond;   // places of the run's values, from the first value of the first vector on
+    __device__ __forceinline__ RunReader(const Runs& runs, u64 run) : column(runs.column) {
+        const u64 start = runs.starts[run], end = runs.starts[run + 1];
+        vector = start / VECTOR;
+        vectors = u32((end + VECTOR - 1) / VECTOR - vector);
+        first = u32(start - vector * VECTOR);
+        beyond = u32(end - vector * VECTOR);
+    }
+    __device__ __forceinline__ u32 length() const { return beyond - first; }
+    __device__ __forceinline__ u64 row(u32 place) const { return vector * VECTOR + place; }
+    // Vector v, or the last one.
+    __device__ __forceinline__ Vector load(u32 v) const { return load_vector(column, vector + min(v, vectors - 1)); }
+    __device__ __forceinline__ bool holds(const Vector& loaded, u32 v, int i) const {
+        const u32 place = v * VECTOR + i;
+        return has(loaded, i) && place >= first && place < beyond;
+    }
+    // 0 where it is missing.
+    __device__ __forceinline__ Key key(u32 index) const {
+        const u64 at = row(first + index);
+        return is_present(column, at) ? encode(column.values[at]) : Key(0);
     }
 };
 
+#if BATCH == 1
+// ---------------------------------------------------------------- one block a run
+
+// The greatest key of a block.
+__device__ __forceinline__ Key block_max(Key key, Key* partial) {
+#pragma unroll
+    for (u32 mask = 16; mask; mask >>= 1) {
+        const Key other = shuffle_xor_key(key, mask);
+        key = other > key ? other : key;
+    }
+    __syncthreads();
+    if (lane_id() == 0) partial[threadIdx.x / 32] = key;
+    __syncthreads();
+    key = partial[0];
+    for (u32 warp = 1; warp < blockDim.x / 32; ++warp) key = partial[warp] > key ? partial[warp] : key;
+    return key;
+}
+
+// A floor from a sample is found among the greatest keys of so many parts of it.
+constexpr u32 GROUPS = 256;
+
+__device__ __forceinline__ Key highest_of(const Key* keys, u32 count, Key* partial) {
+    Key highest = 0;
+    for (u32 i = threadIdx.x; i < count; i += RUN_THREADS) highest = keys[i] > highest ? keys[i] : highest;
+    return block_max(highest, partial);
+}
+
+struct Standing {
+    u32 greater, equal;
+};
+
+// How many of the keys are greater than `key`, and equal, counted by SHARE lanes side by side; `count` a multiple of 4 SHARE.
+template <u32 SHARE>
+__device__ __forceinline__ Standing standing_of(Key key, const Key* keys, u32 count) {
+    constexpr u32 TOGETHER = 16 / sizeof(Key);
+    Standing standing = {0, 0};
+#pragma unroll 4
+    for (u32 i = threadIdx.x % SHARE * TOGETHER; i < count; i += SHARE * TOGETHER) {
+        const uint4 loaded = *(const uint4*)(keys + i);
+#pragma unroll
+        for (u32 j = 0; j < TOGETHER; ++j) {
+            standing.greater += raw_key(loaded, j) > key;
+            standing.equal += raw_key(loaded, j) == key;
+        }
+    }
+#pragma unroll
+    for (u32 mask = SHARE / 2; mask; mask /= 2) {
+        standing.greater += __shfl_xor_sync(ALL_LANES, standing.greater, mask);
+        standing.equal += __shfl_xor_sync(ALL_LANES, standing.equal, mask);
+    }
+    return standing;
+}
+
+extern "C" __global__ void __launch_bounds__(RUN_THREADS, 4) ws_block_runs(const __grid_constant__ Runs runs) {
+    extern __shared__ uint4 shared_memory[];
+    __shared__ SelectScratch<Key> scratch;
+    __shared__ Key greatest[32];
+    __shared__ u32 found, emitted;
+    __shared__ u64 base;
+    const u32 room = runs.candidates;
+    Key* keys = (Key*)shared_memory;
+    u32* places = (u32*)(keys + room);
+    const u64 run = runs.which ? runs.which[blockIdx.x] : blockIdx.x;
+    const RunReader reader(runs, run);
+    const u32 length = reader.length(), k = min(runs.k, length), vectors = reader.vectors;
+    if (length == 0) return;
+    // The first vectors are on their way while the sample is looked at.
+    Vector next[AHEAD];
+    auto load = [&](u32 at) {
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) next[a] = reader.load(at + a * RUN_THREADS);
+    };
+    load(threadIdx.x);
+    // A key that some more than k reach, with near certainty: an order statistic of lines of 128 bytes at even distances.
+    Key floor = 0;
+    if (length > room) {
+        constexpr u32 LINE = 8;
+        const u32 lines = min(runs.sample, vectors) / LINE, sampled = lines * LINE * VECTOR, step = vectors / lines;
+        const float expected = float(k) * float(sampled) / float(length);
+        const u32 wanted = u32(expected + 3.5f * sqrtf(expected) + 5.0f);
+        const bool few = wanted <= GROUPS / 2;
+        Key highest = 0;
+        for (u32 i = threadIdx.x; i < lines * LINE; i += RUN_THREADS) {
+            const u32 v = i / LINE * step + i % LINE;
+            const Vector loaded = reader.load(v);
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) {
+                const Key key = reader.holds(loaded, v, j) ? key_of(loaded, j) : Key(0);
+                highest = key > highest ? key : highest;
+                if (!few) keys[i * VECTOR + j] = key;
+            }
+        }
+        if (few) {
+            // As many of the greatest keys of groups as are wanted: the key is not above the sample's own.
+            constexpr u32 SHARE = RUN_THREADS / GROUPS;
+#pragma unroll
+            for (u32 mask = SHARE / 2; mask; mask /= 2) {
+                const Key other = shuffle_xor_key(highest, mask);
+                highest = other > highest ? other : highest;
+            }
+            if (threadIdx.x % SHARE == 0) keys[threadIdx.x / SHARE] = highest;
+            __syncthreads();
+            const Standing standing = standing_of<SHARE>(highest, keys, GROUPS);
+            if (standing.greater < wanted && wanted <= standing.greater + standing.equal) scratch.answer = highest;
+            __syncthreads();
+            floor = scratch.answer;
+        } else {
+            __syncthreads();
+            if (wanted < sampled) floor = block_select([&](u32 i) { return keys[i]; }, sampled, sampled - 1 - wanted, Key(0), KEY_BITS, scratch);
+        }
+    }
+    u32 count;
+    Key highest;
+    for (u32 attempt = 0;; ++attempt) {
+        __syncthreads();
+        if (threadIdx.x == 0) found = 0;
+        __syncthreads();
+        const Reach reach(floor);
+        if (attempt) load(threadIdx.x);
+        for (u32 at = threadIdx.x; at < vectors; at += RUN_THREADS * AHEAD) {
+            Vector now[AHEAD];
+#pragma unroll
+            for (int a = 0; a < AHEAD; ++a) now[a] = next[a];
+            if (at + RUN_THREADS * AHEAD < vectors) load(at + RUN_THREADS * AHEAD);
+            bool any[AHEAD];
+#pragma unroll
+            for (int a = 0; a < AHEAD; ++a) {
+                any[a] = false;
+#pragma unroll
+                for (int i = 0; i < VECTOR; ++i) any[a] |= has(now[a], i) && reach(word_of(now[a], i));
+            }
+#pragma unroll
+            for (int a = 0; a < AHEAD; ++a) {
+                const u32 v = at + a * RUN_THREADS;
+                if (!any[a] || v >= vectors) continue;
+#pragma unroll
+                for (int i = 0; i < VECTOR; ++i) {
+                    const Key key = key_of(now[a], i);
+                    if (key >= floor && reader.holds(now[a], v, i)) {
+                        const u32 slot = atomicAdd(&found, 1);
+                        if (slot < room) {
+                            keys[slot] = key;
+                            places[slot] = v * VECTOR + i;
+                        }
+                    }
+                }
+            }
+        }
+        __syncthreads();
+        count = found;
+        if (count <= room && (count >= k || floor == 0)) break;
+        highest = highest_of(keys, min(count, room), greatest);
+        // The sample misled, or many tie: what is here says better, or all of the run.
+        Key raised = floor;
+        if (count > room && attempt < 2) {
+            raised = block_select([&](u32 i) { return keys[i]; }, room, room - k, floor, key_bits(highest - floor), scratch);
+        } else if (attempt < 3) {
+            raised = block_select([&](u32 i) { return reader.key(i); }, length, length - k, Key(0), KEY_BITS, scratch);
+            attempt = 2;
+        }
+        if (count > room && raised <= floor) {
+            if (threadIdx.x == 0) runs.left[atomicAdd(&runs.cursors[1], 1ull)] = u32(run);
+            return;
+        }
+        floor = raised;
+    }
+    if (count <= RUN_THREADS) {
+        if (threadIdx.x == 0) {
+            base = atomicAdd(&runs.cursors[0], u64(min(count, k)));
+            emitted = 0;
+        }
+        const u32 padded = (count + 3) / 4 * 4;
+        if (threadIdx.x >= count && threadIdx.x < padded) keys[threadIdx.x] = 0;
+        __syncthreads();
+        const bool is_best = threadIdx.x < count && standing_of<1>(keys[threadIdx.x], keys, padded).greater < k;
+        const u32 slot = is_best ? atomicAdd(&emitted, 1) : 0;
+        __syncthreads();
+        if (!is_best) return;
+        const u64 at = slot < k ? base + slot : atomicAdd(&runs.cursors[0], 1ull);
+        if (at < runs.room) runs.rows[at] = reader.row(places[threadIdx.x]);
+        return;
+    }
+    highest = highest_of(keys, count, greatest);
+    Key kth = 0;
+    if (count > k) kth = block_select([&](u32 i) { return keys[i]; }, count, count - k, floor, key_bits(highest - floor), scratch);
+    u32 own = 0;
+    for (u32 i = threadIdx.x; i < count; i += RUN_THREADS) own += keys[i] >= kth;
+    u32 total;
+    const u32 before = block_scan(own, scratch.partial, total);
+    if (threadIdx.x == 0) base = atomicAdd(&runs.cursors[0], u64(total));
+    __syncthreads();
+    if (base + total > runs.room) return;
+    u64 at = base + before;
+    for (u32 i = threadIdx.x; i < count; i += RUN_THREADS)
+        if (keys[i] >= kth) runs.rows[at++] = reader.row(places[i]);
+}
+
+#else
+// ---------------------------------------------------------------- one warp a run
+
+// Word `index` of all, by halves.
+__device__ __forceinline__ Word chosen_word(const Vector (&vectors)[AHEAD], u32 index) {
+    constexpr u32 COUNT = AHEAD * VECTOR;
+    Word words[COUNT];
+#pragma unroll
+    for (u32 i = 0; i < COUNT; ++i) words[i] = word_of(vectors[i / VECTOR], i % VECTOR);
+#pragma unroll
+    for (u32 half = COUNT / 2; half; half /= 2)
+#pragma unroll
+        for (u32 i = 0; i < half; ++i) words[i] = index & half ? words[i + half] : words[i];
+    return words[0];
+}
+
 template <int QUEUE, int THREAD>
-__device__ __forceinline__ void select_row(const Rows& rows) {
-    const u64 row = u64(blockIdx.x) * WARPS + threadIdx.x / 32;
-    if (row >= rows.rows) return;
-    const RowReader reader(rows, row);
-    WarpSelect<QUEUE, THREAD> select(rows.k);
-    constexpr int AHEAD = 4;
-    RowVector next[AHEAD];
+__device__ __forceinline__ void select_run(const Runs& runs) {
+    const u64 index = u64(blockIdx.x) * WARPS + threadIdx.x / 32;
+    if (index >= runs.count) return;
+    const u64 run = runs.which ? runs.which[index] : index;
+    const RunReader reader(runs, run);
+    if (reader.length() == 0) return;
+    WarpSelect<QUEUE, THREAD> select(runs.k);
+    Reach reach(0);
+    Key tie = 0;
+    bool ties = false;
+    Vector next[AHEAD];
     auto load = [&](u32 base) {
 #pragma unroll
         for (int a = 0; a < AHEAD; ++a) next[a] = reader.load(base + a * 32 + lane_id());
@@ -84,7 +342,7 @@ __device__ __forceinline__ void select_row(const Rows& rows) {
     load(0);
     for (u32 base = 0;; base += 32 * AHEAD) {
         const bool last = base >= reader.vectors;
-        RowVector now[AHEAD];
+        Vector now[AHEAD];
 #pragma unroll
         for (int a = 0; a < AHEAD; ++a) now[a] = next[a];
         if (!last) load(base + 32 * AHEAD);
@@ -92,143 +350,64 @@ __device__ __forceinline__ void select_row(const Rows& rows) {
 #pragma unroll
         for (int a = 0; a < AHEAD; ++a)
 #pragma unroll
-            for (int i = 0; i < VECTOR; ++i)
-                any |= now[a].present >> i & 1 && select.may_want(key_of(now[a].values, i), base * VECTOR);
+            for (int i = 0; i < VECTOR; ++i) any |= has(now[a], i) && reach(word_of(now[a], i));
         if (!__any_sync(ALL_LANES, any)) continue;
-        // Value by value, those that some lane wants; the last turn merges what waits.
+        // Each lane's values that reach the floor, one after the other; the last turn merges what waits.
         u32 wanted = 0;
+        if (!last)
 #pragma unroll
-        for (int a = 0; a < AHEAD; ++a)
+            for (int a = 0; a < AHEAD; ++a)
 #pragma unroll
-            for (int i = 0; i < VECTOR; ++i)
-                wanted |= u32(now[a].present >> i & 1 && select.may_want(key_of(now[a].values, i), base * VECTOR)) << (a * VECTOR + i);
-        u32 turns = any_lane(last ? 0 : wanted);
+                for (int i = 0; i < VECTOR; ++i)
+                    wanted |= u32(reach(word_of(now[a], i)) && reader.holds(now[a], base + a * 32 + lane_id(), i)) << (a * VECTOR + i);
         do {
-            if (turns) {
-                const u32 turn = __ffs(turns) - 1;
-                turns &= turns - 1;
-                if (wanted >> turn & 1) {
-                    Word word = 0;
-#pragma unroll
-                    for (int a = 0; a < AHEAD; ++a)
-#pragma unroll
-                        for (int i = 0; i < VECTOR; ++i)
-                            if (turn == a * VECTOR + i) word = word_of(now[a].values, i);
-                    select.offer(item_of(encode(word), (base + turn / VECTOR * 32 + lane_id()) * VECTOR + turn % VECTOR));
+            if (wanted) {
+                const u32 turn = __ffs(wanted) - 1;
+                wanted &= wanted - 1;
+                const Key key = encode(chosen_word(now, turn));
+                const Item item = item_of(key, (base + turn / VECTOR * 32 + lane_id()) * VECTOR + turn % VECTOR);
+                if (select.floor && key == item_key(select.floor)) {
+                    ties = true;
+                    tie = key;
                 }
+                select.offer(item);
             }
-            if (last || select.must_merge()) select.merge();
-        } while (turns);
+            if (last || select.must_merge()) {
+                select.merge();
+                reach = Reach(item_key(select.floor));
+            }
+        } while (__any_sync(ALL_LANES, wanted));
         if (last) break;
     }
+    // All that tie with the k-th, if none was lost.
+    const Key kth = item_key(select.floor);
+    const bool lost = ties && tie == kth || select.rejected != 0 && item_key(select.rejected) == kth;
+    if (__any_sync(ALL_LANES, lost)) {
+        if (lane_id() == 0) runs.left[atomicAdd(&runs.cursors[1], 1ull)] = u32(run);
+        return;
+    }
+    u32 own = 0;
+#pragma unroll
+    for (int r = 0; r < QUEUE; ++r) own += select.queue[r] != 0 && item_key(select.queue[r]) >= kth;
+    const u32 total = warp_sum(own);
+    u64 base = 0;
+    if (lane_id() == 0) base = atomicAdd(&runs.cursors[0], u64(total));
+    base = __shfl_sync(ALL_LANES, base, 0);
+    if (base + total > runs.room) return;
 #pragma unroll
     for (int r = 0; r < QUEUE; ++r) {
-        const u32 place = r * 32 + lane_id();
-        if (place < rows.k) write_item(rows, row * rows.k + place, select.queue[r]);
+        // The queue is in order.
+        if (select.queue[r] != 0 && item_key(select.queue[r]) >= kth) runs.rows[base + r * 32 + lane_id()] = reader.row(item_index(select.queue[r]));
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) ws_rows_32(const __grid_constant__ Rows rows) { select_row<1, 2>(rows); }
-extern "C" __global__ void __launch_bounds__(WARPS * 32) ws_rows_128(const __grid_constant__ Rows rows) { select_row<4, 3>(rows); }
-extern "C" __global__ void __launch_bounds__(WARPS * 32) ws_rows_256(const __grid_constant__ Rows rows) { select_row<8, 4>(rows); }
-extern "C" __global__ void __launch_bounds__(WARPS * 32) ws_rows_1024(const __grid_constant__ Rows rows) { select_row<32, 8>(rows); }
-
-// ---------------------------------------------------------------- one block a row
-
-// Shared memory: `room` items, at least k; the sample lies in them first.
-extern "C" __global__ void __launch_bounds__(ROW_THREADS, 2) ws_block_rows(const __grid_constant__ Rows rows) {
-    extern __shared__ uint4 shared_memory[];
-    __shared__ union {
-        SelectScratch<Key> keys;
-        SelectScratch<Item> items;
-    } scratch;
-    __shared__ u32 found, emitted, partial[33];
-    Item* items = (Item*)shared_memory;
-    const u64 row = blockIdx.x, out = row * rows.k;
-    const RowReader reader(rows, row);
-    const u32 length = rows.length, k = min(rows.k, length), vectors = reader.vectors;
-    if (threadIdx.x == 0) emitted = 0;
-    // The threshold: an order statistic of the row's evenly spread vectors that k values reach, with near certainty.
-    Key floor = 0;
-    const u32 sampled = min(rows.sample / VECTOR, vectors), step = vectors / sampled;
-    const float expected = float(k) * float(sampled * VECTOR) / float(length);
-    const u32 wanted = u32(expected + 4.0f * sqrtf(expected) + 8.0f);
-    if (length > rows.room) {
-        Key* sample = (Key*)shared_memory;
-        for (u32 i = threadIdx.x; i < sampled; i += ROW_THREADS) {
-            const RowVector loaded = reader.load(i * step);
-#pragma unroll
-            for (int j = 0; j < VECTOR; ++j) sample[i * VECTOR + j] = loaded.present >> j & 1 ? key_of(loaded.values, j) : Key(0);
-        }
-        __syncthreads();
-        if (wanted < sampled * VECTOR)
-            floor = block_select([&](u32 i) { return sample[i]; }, sampled * VECTOR, sampled * VECTOR - 1 - wanted, Key(0), KEY_BITS, scratch.keys);
-    }
-    constexpr int AHEAD = 4;
-    // All values that reach the floor; where those are too many, for ties, the ones above it alone.
-    bool above_only = false;
-    u32 count;
-    for (;;) {
-        __syncthreads();
-        if (threadIdx.x == 0) found = 0;
-        __syncthreads();
-        RowVector next[AHEAD];
-        auto load = [&](u32 base) {
-#pragma unroll
-            for (int a = 0; a < AHEAD; ++a) next[a] = reader.load(base + a * ROW_THREADS);
-        };
-        load(threadIdx.x);
-        for (u32 base = threadIdx.x; base < vectors; base += ROW_THREADS * AHEAD) {
-            RowVector now[AHEAD];
-#pragma unroll
-            for (int a = 0; a < AHEAD; ++a) now[a] = next[a];
-            load(base + ROW_THREADS * AHEAD);
-            // Missing values pass here and are sorted out in the rare path.
-            bool any = false;
-#pragma unroll
-            for (int a = 0; a < AHEAD; ++a)
-#pragma unroll
-                for (int i = 0; i < VECTOR; ++i) any |= key_of(now[a].values, i) >= floor;
-            if (!any) continue;
-#pragma unroll
-            for (int a = 0; a < AHEAD; ++a)
-#pragma unroll
-                for (int i = 0; i < VECTOR; ++i) {
-                    const Key key = key_of(now[a].values, i);
-                    if (now[a].present >> i & 1 && key >= floor && !(above_only && key == floor)) {
-                        const u32 at = atomicAdd(&found, 1);
-                        if (at < rows.room) items[at] = item_of(key, (base + a * ROW_THREADS) * VECTOR + i);
-                    }
-                }
-        }
-        __syncthreads();
-        count = found;
-        if (count <= rows.room || above_only) break;
-        above_only = true;
-    }
-    Item kth = 0;
-    // Candidates hold the k greatest; or all above the floor, and ties complete them; or the sample misled.
-    const bool fits = count <= rows.room && (count >= k || floor == 0 || above_only);
-    if (fits && count > k)
-        kth = block_select([&](u32 i) { return items[i]; }, count, count - k, Item(0), KEY_BITS + 32, scratch.items);
-    else if (!fits)
-        kth = block_select([&](u32 i) { return load_item(rows, reader.first, i); }, length, length - k, Item(0), KEY_BITS + 32, scratch.items);
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < (fits ? count : length); i += ROW_THREADS) {
-        const Item item = fits ? items[i] : load_item(rows, reader.first, i);
-        if (item != 0 && item >= kth) write_item(rows, out + atomicAdd(&emitted, 1), item);
-    }
-    __syncthreads();
-    u32 done = emitted;
-    if (fits && above_only)
-        for (u32 base = 0; base < length && done < k; base += ROW_THREADS) {
-            // Ties in the order of their places.
-            const u32 place = base + threadIdx.x;
-            const bool tie = place < length && is_present(rows.column, reader.first + place) && encode(rows.column.values[reader.first + place]) == floor;
-            u32 ties;
-            const u32 at = done + block_scan(u32(tie), partial, ties);
-            if (tie && at < k) write_item(rows, out + at, item_of(floor, place));
-            done = min(done + ties, k);
-        }
-    for (u32 i = done + threadIdx.x; i < rows.k; i += ROW_THREADS) write_item(rows, out + i, 0);
-}
+#if BATCH == 32
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 8) ws_runs_32(const __grid_constant__ Runs runs) { select_run<1, 2>(runs); }
+#elif BATCH == 128
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 8) ws_runs_128(const __grid_constant__ Runs runs) { select_run<4, 3>(runs); }
+#elif BATCH == 256
+extern "C" __global__ void __launch_bounds__(WARPS * 32) ws_runs_256(const __grid_constant__ Runs runs) { select_run<8, 4>(runs); }
+#else
+extern "C" __global__ void __launch_bounds__(WARPS * 32) ws_runs_1024(const __grid_constant__ Runs runs) { select_run<32, 8>(runs); }
+#endif
+#endif

@@ -1,5 +1,5 @@
 // WarpSelect: the k greatest of what the lanes of a warp offer, in registers, in one pass. A device function for use
-// inside other kernels; see ws_rows for how.
+// inside other kernels; see ws_runs_K for how.
 //
 // An item is a key with the complement of its index below it, so that items are all different, the greater key comes
 // first, and among equal keys the smaller index. Item 0 is no item.
@@ -78,7 +78,7 @@ __device__ __forceinline__ void sort_bitonic(Item* list) {
 }
 
 // Merges sorted lists of A and B registers, each a power of two, A >= B: the upper A * 32 items to `upper`.
-// WHOLE: the rest, sorted, to `lower`; else `lower` is spoilt.
+// WHOLE: the rest, sorted, to `lower`; else in any order.
 template <int A, int B, bool WHOLE>
 __device__ __forceinline__ void merge_lists(Item* upper, Item* lower) {
     constexpr int BOTH = A < B ? A : B;
@@ -87,7 +87,7 @@ __device__ __forceinline__ void merge_lists(Item* upper, Item* lower) {
         // Last of the upper against first of the lower.
         Item other = shuffle_xor(lower[r], 31);
         order(upper[A - 1 - r], other);
-        if (WHOLE) lower[r] = shuffle_xor(other, 31);
+        lower[r] = WHOLE ? shuffle_xor(other, 31) : other;
     }
     sort_bitonic<A>(upper);
     if (WHOLE) sort_bitonic<B>(lower);
@@ -118,10 +118,11 @@ template <int QUEUE, int THREAD>
 struct WarpSelect {
     Item queue[QUEUE];
     Item waiting[THREAD];
+    Item rejected; // the greatest that a merge left out
     Item floor;    // the k-th item so far, 0 until there are k: what is not above it does not count
     u32 k;
 
-    __device__ __forceinline__ explicit WarpSelect(u32 k) : floor(0), k(k) {
+    __device__ __forceinline__ explicit WarpSelect(u32 k) : rejected(0), floor(0), k(k) {
 #pragma unroll
         for (int r = 0; r < QUEUE; ++r) queue[r] = 0;
 #pragma unroll
@@ -149,7 +150,10 @@ struct WarpSelect {
         sort_list<THREAD>(waiting);
         merge_lists<QUEUE, THREAD, false>(queue, waiting);
 #pragma unroll
-        for (int r = 0; r < THREAD; ++r) waiting[r] = 0;
+        for (int r = 0; r < THREAD; ++r) {
+            rejected = waiting[r] > rejected ? waiting[r] : rejected;
+            waiting[r] = 0;
+        }
         Item kth = 0;
 #pragma unroll
         for (int r = 0; r < QUEUE; ++r) {

@@ -2,6 +2,7 @@
 //!
 //! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
@@ -311,10 +312,167 @@ pub(crate) fn best(
         forced: Some(method),
     };
     let top = selection.rows(&mut report, |_, _| Ok(())).unwrap();
-    let warps = report
-        .kernel_times
-        .iter()
-        .any(|(name, _)| name.starts_with("gt_select"));
-    assert_eq!(warps, method == TopMethod::Warps && key.valid() > 0);
+    let ran = |kernel: &str| {
+        let mut names = report.kernel_times.iter().map(|(name, _)| *name);
+        names.any(|name| name.starts_with(kernel))
+    };
+    let are_ranked = key.valid() > 0;
+    match method {
+        TopMethod::Sort => assert!(!ran("gt_select") && !ran("ws_")),
+        TopMethod::Warps => assert_eq!(ran("gt_select") && !ran("ws_"), are_ranked),
+        TopMethod::Runs | TopMethod::RunsByBlocks | TopMethod::RunsByWarps => {}
+    }
     (top, report)
+}
+
+fn in_runs(report: &Report) -> Vec<&'static str> {
+    let names = report.kernel_times.iter().map(|(name, _)| *name);
+    names.filter(|name| name.starts_with("ws_")).collect()
+}
+
+/// Runs of rows of one group: as long as blocks take, longer, short ones, some that start inside of a vector, several of one group.
+fn runs_of(len: usize, least: usize) -> ArrayRef {
+    let mut groups = Vec::with_capacity(len);
+    let mut lengths = pseudo_random(len, 17);
+    while groups.len() < len {
+        let length = least + (lengths.next().unwrap() % (3 * least as u64)) as usize;
+        let group = (groups.len() / 7 % 23) as i32 - 5;
+        groups.extend(std::iter::repeat_n(group, length.min(len - groups.len())));
+    }
+    Arc::new(Int32Array::from(groups))
+}
+
+/// How many rows, and whether those with the least keys.
+const ASKED: [(u64, bool); 9] = [
+    (1, false),
+    (10, true),
+    (32, false),
+    (33, true),
+    (128, false),
+    (200, true),
+    (600, false),
+    (1024, true),
+    (1500, false),
+];
+
+/// Rows of groups that lie together, found run by run, are those that a sort finds: by blocks and by warps, with NULLs and ties.
+/// The kernels that ran.
+fn rows_of_runs(keys: &[(&str, &str)]) -> BTreeSet<&'static str> {
+    let mut kernels = BTreeSet::new();
+    let Some(card) = card() else { return kernels };
+    for (pattern, (len, least)) in patterns::ALL.into_iter().flat_map(|pattern| {
+        [(70_001, 900), (600_011, 20_000), (600_011, 300_000)].map(|size| (pattern, size))
+    }) {
+        for nulls in [false, true] {
+            let all = table(pattern, len, 9, nulls);
+            let column = |name: &str| {
+                let array = &all.iter().find(|(other, _)| *other == name).unwrap().1;
+                DeviceColumn::upload(&card, array.data_type(), std::slice::from_ref(array)).unwrap()
+            };
+            let groups = DeviceColumn::upload(&card, &DataType::Int32, &[runs_of(len, least)]).unwrap();
+            for (name, value) in keys {
+                let (key, value) = (column(name), column(value));
+                for (k, least) in ASKED {
+                    let ask = |method| best(&groups, &key, &value, k, least, method);
+                    let (sorted, _) = ask(TopMethod::Sort);
+                    for method in [TopMethod::Runs, TopMethod::RunsByBlocks, TopMethod::RunsByWarps] {
+                        let (found, report) = ask(method);
+                        let what = format!(
+                            "{pattern:?}, {len} rows, {name}, nulls: {nulls}, k = {k}, least: {least}, {method:?}"
+                        );
+                        assert_eq!(sorted.codes, found.codes, "{what}");
+                        assert_eq!(sorted.lengths, found.lengths, "{what}");
+                        assert!(sorted.values.to_data() == found.values.to_data(), "{what}");
+                        let ran = in_runs(&report);
+                        if pattern == Pattern::Random && k <= 33 && !nulls && len > 100_000 {
+                            assert_eq!(ran.is_empty(), *name == "i16", "{what}");
+                            assert_eq!(report.second_reads, 0, "{what}");
+                        }
+                        kernels.extend(ran);
+                    }
+                }
+            }
+        }
+    }
+    kernels
+}
+
+const OF_RUNS: [&str; 5] = [
+    "ws_block_runs",
+    "ws_runs_1024",
+    "ws_runs_128",
+    "ws_runs_256",
+    "ws_runs_32",
+];
+
+#[test]
+fn rows_of_runs_by_keys_of_32_bits() {
+    let kernels = rows_of_runs(&[("f32", "id"), ("i32", "u16")]);
+    assert!(card().is_none() || kernels.iter().eq(&OF_RUNS), "{kernels:?}");
+}
+
+#[test]
+fn rows_of_runs_by_keys_of_64_bits() {
+    let kernels = rows_of_runs(&[("f64", "f32"), ("u64", "b")]);
+    assert!(card().is_none() || kernels.iter().eq(&OF_RUNS), "{kernels:?}");
+}
+
+#[test]
+fn rows_of_runs_by_wide_and_narrow_keys() {
+    let kernels = rows_of_runs(&[("cents", "id"), ("i16", "id")]);
+    assert!(
+        card().is_none() || kernels.iter().eq(&OF_RUNS[..1]),
+        "{kernels:?}"
+    );
+}
+
+/// From SQL: a table in the order of a day and of a sensor, filters, NULLs, several group columns.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_in_the_order_of_groups() {
+    if card().is_none() {
+        return;
+    }
+    let len = 800_019;
+    for pattern in [Pattern::Random, Pattern::Zipf, Pattern::Extremes] {
+        let wanted = ["i16", "f32", "f64", "i64", "b"];
+        let all = with_nulls(columns(pattern, len, 5)).into_iter();
+        let mut all: Vec<_> = all.filter(|(name, _)| wanted.contains(name)).collect();
+        all.push(("day", runs_of(len, 100_000)));
+        all.push(("sensor", runs_of(len, 20_000)));
+        all.push(("id", Arc::new(Int64Array::from_iter_values(0..len as i64))));
+        let ctx = session(2);
+        pinned(&ctx, &batch(all), 4).await;
+        for sql in [
+            "SELECT day, topk_by(id, f32, 10), min_by(f64, f32, 100) FROM t GROUP BY day ORDER BY day",
+            "SELECT sensor, topk_by(f32, f64, 7, 'asc'), max_by(i64, f64) FROM t GROUP BY sensor ORDER BY sensor",
+            "SELECT day, sensor, topk_by(id, i64, 5) FROM t GROUP BY day, sensor ORDER BY day, sensor",
+            "SELECT day, topk_by(id, f32, 10) FROM t WHERE i64 > 0 AND b GROUP BY day ORDER BY day",
+            "SELECT day, topk_by(id, f64, 3) FILTER (WHERE i16 > 5) FROM t WHERE i64 < 77 GROUP BY day ORDER BY day",
+            "SELECT day, topk_by(f32, f64, 1200) FROM t GROUP BY day ORDER BY day",
+            "SELECT day, topk_by(i16, i16, 40) FROM t GROUP BY day ORDER BY day",
+        ] {
+            same_by(&ctx, sql, &format!("{pattern:?}"), OPERATOR).await;
+        }
+        if pattern == Pattern::Random {
+            set(&ctx, "device", "cuda").await;
+            for (sql, kernel) in [
+                (
+                    "SELECT sensor, topk_by(id, f32, 10) FROM t GROUP BY sensor",
+                    "ws_runs_32_time=",
+                ),
+                (
+                    "SELECT day, topk_by(id, f64, 10) FROM t GROUP BY day",
+                    "ws_block_runs_time=",
+                ),
+                (
+                    "SELECT sensor, day, topk_by(id, f32, 500) FROM t GROUP BY sensor, day",
+                    "ws_block_runs_time=",
+                ),
+            ] {
+                let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+                assert!(analyzed.contains(kernel), "{kernel} in {analyzed}");
+            }
+        }
+        unpin_table(&ctx, "t").unwrap();
+    }
 }

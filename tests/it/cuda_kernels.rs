@@ -99,17 +99,19 @@ fn every_kernel_compiles_for_the_h200() {
     // Float32 and Int64.
     for words in [Words::ALL[8], Words::ALL[11]] {
         all.push((buckets(words, true), architecture));
-        for file in [KernelFile::TopK, KernelFile::WarpSelect] {
-            let program = Program {
-                file,
-                words,
-                masked: true,
-                batch: 4,
-                descending: true,
-            };
-            all.push((program, architecture));
+        all.push((top(words), architecture));
+        for (queue, descending) in [
+            (1, false),
+            (1, true),
+            (32, true),
+            (128, false),
+            (256, true),
+            (1024, true),
+        ] {
+            all.push((runs(words, queue, descending), architecture));
         }
     }
+    all.push((runs(Words::ALL[14], 1, true), architecture));
     // Rows of floats with NaNs and of decimals, values of rows, points.
     for words in [Words::TURNED[2], Words::ALL[14]] {
         all.push((top(words), architecture));
@@ -142,6 +144,16 @@ fn buckets(words: Words, masked: bool) -> Program {
     Program {
         masked,
         ..CudaBackend::program(words)
+    }
+}
+
+/// What finds the best rows of runs, by blocks for 1, or by warps with queues of this length.
+fn runs(words: Words, queue: u32, descending: bool) -> Program {
+    Program {
+        masked: true,
+        batch: queue,
+        descending,
+        ..simple(KernelFile::WarpSelect, words)
     }
 }
 

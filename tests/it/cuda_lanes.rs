@@ -815,9 +815,9 @@ async fn faults_in_a_process() {
         fail::remove(format!("quantiles::{phase}"));
     }
     assert_eq!(row(&ctx, sql).await, expected);
-    // Rounds of an executor, before a card holds anything.
+    // Rounds of an executor, before a card holds anything and when it does.
     for falls_back in [false, true] {
-        for phase in ["cuda_compile", "cuda_append"] {
+        for phase in ["cuda_compile", "cuda_append", "cuda_round"] {
             let cards = vec![Arc::new(Card::open(0, None).unwrap())];
             let staged = staged_session(4);
             RoundDevice::on(cards, falls_back).give(staged.state_ref().write().config_mut());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch};
-use datafusion::arrow::array::{FixedSizeListArray, Int32Array, UInt32Array};
+use datafusion::arrow::array::{FixedSizeListArray, Int32Array, UInt16Array, UInt32Array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
@@ -571,5 +571,83 @@ async fn best_rows_of_groups() {
             );
         }
         unpin_table(&ctx, "t").unwrap();
+    }
+}
+
+/// The rows of a matrix as groups that lie together: kernels that find the best of each, and what all of it takes. The data of
+/// Figure 3 of Johnson, Douze and Jegou 2017: lengths of 1000 to 128 000. A time of 0: rows were too short for runs.
+#[test]
+#[ignore = "a measurement"]
+fn rows_of_matrices() {
+    const ROWS: usize = 10_000;
+    let card = Card::get(0).unwrap();
+    for data in [Data::Uniform, Data::Normal] {
+        let each = 128_000 * ROWS / PARTITIONS;
+        let part = |part| move || array(&DataType::Float32, data, part, each);
+        let keys: Vec<ArrayRef> = std::thread::scope(|scope| {
+            let parts: Vec<_> = (0..PARTITIONS).map(|index| scope.spawn(part(index))).collect();
+            parts.into_iter().map(|part| part.join().unwrap()).collect()
+        });
+        println!("{data:?}: {ROWS} rows of a matrix of Float32, medians of 9, milliseconds");
+        println!(
+            "| length | k | a block a row | with the answer | WarpSelect | with the answer | all in order |"
+        );
+        println!("| --- | --- | --- | --- | --- | --- | --- |");
+        for length in [128_000, 64_000, 32_000, 16_000, 8000, 4000, 2000, 1000] {
+            if !matches!(data, Data::Uniform) && length < 128_000 {
+                continue;
+            }
+            let upload = |data_type, parts: &dyn Fn(usize, usize) -> ArrayRef| {
+                let whole = (0..PARTITIONS).map(|index| parts(index * each, each));
+                let mut left = ROWS * length;
+                let cut = whole.map_while(|part| {
+                    let own = part.len().min(left);
+                    left -= own;
+                    (own > 0).then(|| part.slice(0, own))
+                });
+                DeviceColumn::upload(&card, &data_type, &cut.collect::<Vec<_>>()).unwrap()
+            };
+            let key = upload(DataType::Float32, &|from, rows| Arc::clone(&keys[from / rows]));
+            let value = upload(DataType::UInt32, &|from, rows| {
+                Arc::new(UInt32Array::from_iter_values(from as u32..(from + rows) as u32))
+            });
+            let group = upload(DataType::UInt16, &|from, rows| {
+                let numbers = (from..from + rows).map(|row| (row / length) as u16);
+                Arc::new(UInt16Array::from_iter_values(numbers))
+            });
+            for k in [10, 100, 200, 1000] {
+                let mut times: [Vec<f64>; 5] = Default::default();
+                for run in 0..9 {
+                    let ask = |method| best(&group, &key, &value, k, false, method);
+                    let (blocks, by_blocks) = ask(TopMethod::RunsByBlocks);
+                    let (warps, by_warps) = ask(TopMethod::RunsByWarps);
+                    assert!(blocks.values.to_data() == warps.values.to_data());
+                    let of = |report: &Report, prefix: &str| {
+                        let own = report.kernel_times.iter();
+                        let own = own.filter(|(name, _)| name.starts_with(prefix));
+                        own.map(|(_, time)| *time).sum::<Duration>()
+                    };
+                    let all = [
+                        of(&by_blocks, "ws_block_runs"),
+                        by_blocks.card_time,
+                        of(&by_warps, "ws_"),
+                        by_warps.card_time,
+                    ];
+                    for (times, time) in times.iter_mut().zip(all) {
+                        times.push(time.as_secs_f64() * 1e3);
+                    }
+                    if run == 0 {
+                        let (sorted, report) = ask(TopMethod::Sort);
+                        assert!(blocks.values.to_data() == sorted.values.to_data());
+                        times[4].push(report.card_time.as_secs_f64() * 1e3);
+                    }
+                }
+                let medians = times.map(|mut times| {
+                    times.sort_by(f64::total_cmp);
+                    format!("{:.3}", times[times.len() / 2])
+                });
+                println!("| {length} | {k} | {} |", medians.join(" | "));
+            }
+        }
     }
 }

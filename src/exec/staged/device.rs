@@ -134,9 +134,29 @@ impl RoundBackend {
         Self { cpu, card }
     }
 
+    /// Without a card.
+    pub(super) fn cpu(cpu: CpuBackend) -> Self {
+        Self {
+            cpu,
+            #[cfg(feature = "cuda")]
+            card: None,
+        }
+    }
+
     #[cfg(not(feature = "cuda"))]
     pub(super) fn of(_context: &TaskContext, _partition: usize, cpu: CpuBackend) -> Self {
         Self { cpu }
+    }
+
+    /// Whether a card failed whose work the CPU takes over: the input is to be read again.
+    #[cfg(feature = "cuda")]
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(&self.card, Some(OnCard::First(card)) if card.has_failed())
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn has_failed(&self) -> bool {
+        false
     }
 
     /// A lane, as [`Backend::open`].

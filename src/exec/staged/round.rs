@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::array::{ArrayRef, RecordBatch};
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
-use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::EmissionType;
@@ -80,27 +80,6 @@ impl RoundExec {
             _ => internal_err!("RoundExec keeps its inputs"),
         }
     }
-
-    /// The work of one partition.
-    fn work(&self, partition: usize, context: &Arc<TaskContext>) -> Result<Work> {
-        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
-        let workspace = Workspace::new(memory.new_empty());
-        let backend = CpuBackend::in_workspace(&context.runtime_env(), workspace);
-        let backend = RoundBackend::of(context, partition, backend);
-        let lanes = self
-            .columns
-            .specs()
-            .map(|spec| backend.open(spec, memory.new_empty()));
-        Ok(Work {
-            lanes: lanes.collect::<Result<_>>()?,
-            backend,
-            seen: vec![Seen::default(); self.columns.len()],
-            columns: Arc::clone(&self.columns),
-            rows: MetricBuilder::new(&self.metrics).counter("input_rows", partition),
-            bytes: MetricBuilder::new(&self.metrics).counter("bytes_out", partition),
-            candidates: MetricBuilder::new(&self.metrics).counter("candidates_out", partition),
-        })
-    }
 }
 
 /// What lanes are asked.
@@ -111,14 +90,97 @@ enum Asked {
     Later(Vec<Option<Arc<Request>>>),
 }
 
+impl Asked {
+    fn is_done(&self) -> bool {
+        match self {
+            Asked::First => false,
+            Asked::Later(requests) => requests.iter().all(Option::is_none),
+        }
+    }
+}
+
+/// The round of one partition.
+struct Round {
+    input: Arc<dyn ExecutionPlan>,
+    partition: usize,
+    context: Arc<TaskContext>,
+    columns: Arc<StagedColumns>,
+    /// The state's bytes; none in the first round.
+    state: Option<Arc<Vec<u8>>>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl Round {
+    /// What `asked` gets for an answer: from a card first, and where that fails, and the CPU may take over, from there.
+    async fn run(&self, input: SendableRecordBatchStream, asked: &Arc<Asked>) -> Result<Vec<RecordBatch>> {
+        let memory = MemoryConsumer::new("RoundExec").register(self.context.memory_pool());
+        let cpu = || {
+            let workspace = Workspace::new(memory.new_empty());
+            CpuBackend::in_workspace(&self.context.runtime_env(), workspace)
+        };
+        let backend = Arc::new(RoundBackend::of(&self.context, self.partition, cpu()));
+        match self.with(&backend, &memory, input, asked).await {
+            Err(error) if backend.has_failed() => {
+                log::warn!("partition {} is read anew, for the CPU: {error}", self.partition);
+                let fallbacks = MetricBuilder::new(&self.metrics).counter("cuda_fallback", self.partition);
+                fallbacks.add(1);
+                let input = self.input.execute(self.partition, Arc::clone(&self.context))?;
+                self.with(&Arc::new(RoundBackend::cpu(cpu())), &memory, input, asked)
+                    .await
+            }
+            other => other,
+        }
+    }
+
+    async fn with(
+        &self,
+        backend: &Arc<RoundBackend>,
+        memory: &MemoryReservation,
+        input: SendableRecordBatchStream,
+        asked: &Arc<Asked>,
+    ) -> Result<Vec<RecordBatch>> {
+        let specs = self.columns.specs();
+        let lanes = specs.map(|spec| backend.open(spec, memory.new_empty()));
+        let mut work = Work {
+            lanes: lanes.collect::<Result<_>>()?,
+            backend: Arc::clone(backend),
+            seen: vec![Seen::default(); self.columns.len()],
+            columns: Arc::clone(&self.columns),
+            rows: MetricBuilder::new(&self.metrics).counter("input_rows", self.partition),
+            candidates: MetricBuilder::new(&self.metrics).counter("candidates_out", self.partition),
+        };
+        // Nothing is asked any more: nothing need be read.
+        if !asked.is_done() {
+            work.read(input).await?;
+        }
+        if self.state.is_some() {
+            reached!("round_count");
+        } else {
+            reached!("round_sketch");
+        }
+        let stop = Stop::default();
+        let (held, asked, state) = (StopOnDrop(stop.clone()), Arc::clone(asked), self.state.clone());
+        let metrics = self.metrics.clone();
+        let (batches, written) = blocking(move || {
+            let state = state.as_ref().map(|state| state.as_slice());
+            work.answer(&asked, state, &metrics, &stop)?.finish()
+        })
+        .await?;
+        drop(held);
+        MetricBuilder::new(&self.metrics)
+            .counter("bytes_out", self.partition)
+            .add(written);
+        Ok(batches)
+    }
+}
+
 /// One partition's lanes.
 struct Work {
     lanes: Vec<Box<dyn Lane>>,
-    backend: RoundBackend,
+    backend: Arc<RoundBackend>,
     seen: Vec<Seen>,
     columns: Arc<StagedColumns>,
     rows: datafusion::physical_plan::metrics::Count,
-    bytes: datafusion::physical_plan::metrics::Count,
     candidates: datafusion::physical_plan::metrics::Count,
 }
 
@@ -230,48 +292,31 @@ impl ExecutionPlan for RoundExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let input = self.input.execute(partition, Arc::clone(&context))?;
-        let mut work = self.work(partition, &context)?;
         let (state, fetched) = (self.state.clone(), Arc::clone(&self.fetched));
-        let metrics = self.metrics.clone();
+        let mut round = Round {
+            input: Arc::clone(&self.input),
+            partition,
+            context: Arc::clone(&context),
+            columns: Arc::clone(&self.columns),
+            state: None,
+            metrics: self.metrics.clone(),
+        };
         let batches = async move {
-            let state = match state {
-                None => None,
-                Some(plan) => Some(fetched.get(single_state(&plan, &context)).await?),
-            };
-            let asked = match &state {
+            if let Some(plan) = state {
+                round.state = Some(fetched.get(single_state(&plan, &context)).await?);
+            }
+            let asked = match &round.state {
                 None => Asked::First,
                 Some(bytes) => {
                     let state = State::from_bytes(bytes)?;
-                    if state.0.len() != work.lanes.len() {
-                        return exec_err!("a state of {} columns for {}", state.0.len(), work.lanes.len());
+                    if state.0.len() != round.columns.len() {
+                        return exec_err!("a state of {} columns for {}", state.0.len(), round.columns.len());
                     }
                     let request = |column: super::state::ColumnState| column.order.map(|order| order.request);
                     Asked::Later(state.0.into_iter().map(request).collect())
                 }
             };
-            // Nothing is asked any more: nothing need be read.
-            let is_done = match &asked {
-                Asked::First => false,
-                Asked::Later(requests) => requests.iter().all(Option::is_none),
-            };
-            if !is_done {
-                work.read(input).await?;
-            }
-            if state.is_some() {
-                reached!("round_count");
-            } else {
-                reached!("round_sketch");
-            }
-            let bytes = work.bytes.clone();
-            let stop = Stop::default();
-            let (held, own) = (StopOnDrop(stop.clone()), state);
-            let (batches, written) = blocking(move || {
-                let state = own.as_ref().map(|state| state.as_slice());
-                work.answer(&asked, state, &metrics, &stop)?.finish()
-            })
-            .await?;
-            drop(held);
-            bytes.add(written);
+            let batches = round.run(input, &Arc::new(asked)).await?;
             Ok::<_, DataFusionError>(futures::stream::iter(batches.into_iter().map(Ok)))
         };
         let stream = futures::stream::once(batches).try_flatten();

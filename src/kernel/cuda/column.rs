@@ -1,6 +1,6 @@
 //! A column in the memory of a card: its values as Arrow has them, and which of them are NULL.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanBufferBuilder};
 use datafusion::arrow::datatypes::DataType;
@@ -31,6 +31,8 @@ pub struct DeviceColumn {
     validity: Option<DeviceBuffer>,
     /// Those that were asked for.
     ranges: Mutex<Vec<(Words, KeyRange)>>,
+    /// Where rows begin that have another value than the row before, and where the last ends; `None`: they are not long.
+    runs: OnceLock<Option<Arc<Vec<u64>>>>,
 }
 
 impl DeviceColumn {
@@ -103,6 +105,15 @@ impl DeviceColumn {
 
     pub(super) fn remember_range(&self, words: Words, range: KeyRange) {
         locked(&self.ranges).push((words, range));
+    }
+
+    /// Its runs of equal values, if they were looked for before.
+    pub(super) fn known_runs(&self) -> Option<&Option<Arc<Vec<u64>>>> {
+        self.runs.get()
+    }
+
+    pub(super) fn remember_runs(&self, runs: Option<Arc<Vec<u64>>>) -> Option<Arc<Vec<u64>>> {
+        self.runs.get_or_init(|| runs).clone()
     }
 
     pub(super) fn values_address(&self) -> u64 {
@@ -292,6 +303,7 @@ impl ColumnUpload {
             values,
             validity,
             ranges: Mutex::default(),
+            runs: OnceLock::new(),
         })
     }
 }

@@ -17,6 +17,7 @@ use datafusion::common::{Result, internal_err, resources_err};
 use super::buffer::DeviceBuffer;
 use super::column::{DeviceColumn, KeyRange};
 use super::device::Card;
+use super::runs;
 use super::select::Selection;
 use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
 use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortRoom, numbers};
@@ -39,6 +40,7 @@ struct GroupArgument {
     codes: u64,
     records: u64,
     cursor: u64,
+    room: u64,
     least: [u64; 2],
     span: u64,
     bits: u32,
@@ -60,6 +62,7 @@ impl GroupArgument {
             codes: 0,
             records: 0,
             cursor: 0,
+            room: 0,
             least: [0; 2],
             span: 0,
             bits: 0,
@@ -251,6 +254,21 @@ impl<'a> Groups<'a> {
         Ok((segments, keys))
     }
 
+    /// Where runs of rows begin that are all in one group, and where the last ends; several can be of one group. `None`: they
+    /// are short. Reads each column once in its life.
+    pub(super) fn runs(&self, report: &mut Report) -> Result<Option<Arc<Vec<u64>>>> {
+        let mut common: Option<Arc<Vec<u64>>> = None;
+        for group in &self.columns {
+            let own = column_runs(group, self.limit, report)?;
+            let Some(own) = own else { return Ok(None) };
+            common = Some(match common {
+                Some(common) => Arc::new(runs::common(&common, &own)),
+                None => own,
+            });
+        }
+        Ok(common.filter(|starts| are_long(starts.len() as u64, self.rows)))
+    }
+
     fn shape(&self, key_bits: u32) -> RecordShape {
         RecordShape {
             key_bits,
@@ -419,6 +437,60 @@ fn launch(
     // SAFETY: the kernel's one parameter is this structure, whose size was compared. Columns have as many rows as they say;
     // numbers and records have room for each row that counts, and are freed on the stream after this.
     unsafe { launch.run(card, argument) }
+}
+
+/// Whether so many runs of so many rows in all are of use.
+fn are_long(runs: u64, rows: u64) -> bool {
+    runs <= rows / runs::SHORTEST + 2
+}
+
+/// Where a column's runs of equal values begin, and where the last ends, which it remembers. Waits for the card.
+fn column_runs(
+    group: &GroupColumn<'_>,
+    limit: Option<u64>,
+    report: &mut Report,
+) -> Result<Option<Arc<Vec<u64>>>> {
+    let column = group.column;
+    if let Some(runs) = column.known_runs() {
+        return Ok(runs.clone());
+    }
+    let card = column.card();
+    card.check()?;
+    let room = column.rows() / runs::SHORTEST;
+    let (cursor, end) = (
+        room as usize * size_of::<u64>(),
+        (room as usize + 1) * size_of::<u64>(),
+    );
+    let mut heads = card.allocate(end, limit)?;
+    heads.zero(cursor..end)?;
+    let argument = GroupArgument {
+        codes: heads.address(),
+        cursor: heads.address() + cursor as u64,
+        room,
+        ..GroupArgument::of(ColumnArgument::of(column, 0))
+    };
+    launch(
+        card,
+        &program(group.words, column.has_nulls()),
+        "gr_runs",
+        2,
+        &argument,
+    )?;
+    report.kernels += 1;
+    report.bytes_read += column.bytes() as u64;
+    let count = numbers(&heads.to_host(cursor..end)?)
+        .first()
+        .copied()
+        .unwrap_or(0);
+    if count > room {
+        return Ok(column.remember_runs(None));
+    }
+    let mut starts = numbers(&heads.to_host(0..count as usize * size_of::<u64>())?);
+    report.bytes_from_card += (starts.len() * size_of::<u64>()) as u64;
+    starts.extend([0, column.rows()]);
+    starts.sort_unstable();
+    starts.dedup();
+    Ok(column.remember_runs(Some(Arc::new(starts))))
 }
 
 /// The range of a column's keys, which it remembers. Waits for the card.

@@ -9,7 +9,8 @@
 //!   they found, until a list a group is left ([`TopMethod::Warps`]: WarpSelect, Johnson, Douze and Jegou 2017, section IV,
 //!   in as many passes as it takes). What the lists of a group reach so far rules out lesser records in all of its warps.
 //!
-//! A table of measured times picks. Device memory: two records a row, and 8 bytes more
+//! A table of measured times picks. Where the rows of groups lie together in long runs, all this is done with few rows
+//! ([`TopMethod::Runs`]), found in one read of the keys. Device memory: two records a row, and 8 bytes more
 //! where places stand for values.
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use super::column::DeviceColumn;
 use super::device::{Card, Module};
 use super::gather::array;
 use super::group::{Groups, HOST_BYTES, bits_of, key_range};
+use super::runs::{Candidates, RunSelection, Takes};
 use super::select::Selection;
 use super::sequence::{Launch, Places, Report, Timeline, Workspace};
 use super::shares::{Chunk, QUEUES, TopMethod, is_for_warps, method, share, shares};
@@ -135,7 +137,11 @@ pub struct GroupTop {
 
 /// What follows the number of a group in a record, and how wide that is.
 #[derive(Debug, Clone, Copy)]
-struct Fields {
+struct Fields<'a> {
+    /// The rows that the best are among; `None`: all that count.
+    among: Option<&'a Candidates>,
+    /// How many those are.
+    population: u64,
     key: PartArgument,
     value: PartArgument,
     /// Bits of a row's place in the order of values, where it stands for the value; and the bits of a row.
@@ -160,7 +166,10 @@ impl<'a> GroupTopSelection<'a> {
         if population == 0 || self.k == 0 {
             return self.none();
         }
-        let fields = self.fields(report)?;
+        let mut timeline = Timeline::start(card, groups.timed)?;
+        let among = self.candidates(&mut timeline, report)?;
+        let fields = self.fields(among.as_ref(), report)?;
+        let population = fields.population;
         let by_value = fields.ranked.map(|[_, row_bits]| RecordShape {
             key_bits: row_bits,
             code_bits: fields.value.bits,
@@ -176,7 +185,6 @@ impl<'a> GroupTopSelection<'a> {
         let mut held = card.workspace();
         Workspace::reserve(&mut held, card, layout.end(), HOST_BYTES, groups.limit)?;
         let work = &mut Workspace::of(&mut held)?.device;
-        let mut timeline = Timeline::start(card, groups.timed)?;
         let order = match by_value {
             Some(shape) => {
                 Some(self.rows_by_value(&fields, shape, work, (sort, cursor), &mut timeline, report)?)
@@ -184,7 +192,14 @@ impl<'a> GroupTopSelection<'a> {
             None => None,
         };
         let making = self.making(&fields, order.as_ref());
-        self.make(&making, fields.shape, work, (sort, cursor), &mut timeline, report)?;
+        self.make(
+            (&making, population),
+            fields.shape,
+            work,
+            (sort, cursor),
+            &mut timeline,
+            report,
+        )?;
         let sort = RecordSort::try_new(work, sort, fields.shape, population, groups.limit)?;
         let top = self.best(&fields, order.as_ref(), sort, room, &mut timeline, report)?;
         timeline.end()?;
@@ -201,17 +216,36 @@ impl<'a> GroupTopSelection<'a> {
         })
     }
 
-    /// How rows are found whose records have this shape.
-    fn method(&self, shape: RecordShape) -> TopMethod {
-        let records = self.keys.population();
+    /// Few rows that the best of all groups are among, where the rows of groups lie together.
+    fn candidates(&self, timeline: &mut Timeline<'_>, report: &mut Report) -> Result<Option<Candidates>> {
+        let takes = match self.forced {
+            None | Some(TopMethod::Runs) => Takes::Either,
+            Some(TopMethod::RunsByBlocks) => Takes::Block,
+            Some(TopMethod::RunsByWarps) => Takes::Warp,
+            Some(TopMethod::Sort | TopMethod::Warps) => return Ok(None),
+        };
+        let runs = RunSelection {
+            keys: &self.keys,
+            least: self.least,
+            k: self.k,
+            takes,
+        };
+        runs.rows(self.groups, timeline, report)
+    }
+
+    /// How rows are found among so many whose records have this shape.
+    fn method(&self, records: u64, shape: RecordShape) -> TopMethod {
         let groups = u64::try_from(self.groups.numbers).unwrap_or(u64::MAX);
         self.forced
-            .filter(|_| is_for_warps(shape, self.k))
+            .filter(|forced| {
+                matches!(forced, TopMethod::Sort | TopMethod::Warps) && is_for_warps(shape, self.k)
+            })
             .unwrap_or_else(|| method(records, groups, self.k, shape))
     }
 
-    fn fields(&self, report: &mut Report) -> Result<Fields> {
+    fn fields<'b>(&self, among: Option<&'b Candidates>, report: &mut Report) -> Result<Fields<'b>> {
         let (groups, card) = (self.groups, self.groups.card);
+        let population = among.map_or(self.keys.population(), |among| among.count);
         let column = self.keys.column;
         if groups.columns.len() + 2 > MOST_PARTS {
             return resources_err!(
@@ -234,7 +268,7 @@ impl<'a> GroupTopSelection<'a> {
             key_bits: key.bits + below,
             code_bits,
         };
-        let place_bits = bits_of(u128::from(self.keys.population() - 1));
+        let place_bits = bits_of(u128::from(population.saturating_sub(1)));
         let row_bits = bits_of(u128::from(column.rows() - 1));
         let (ranked, shape) = match (shape(value.bits), shape(place_bits)) {
             (direct, _) if direct.bytes().is_some() => (None, direct),
@@ -252,6 +286,8 @@ impl<'a> GroupTopSelection<'a> {
             }
         };
         Ok(Fields {
+            among,
+            population,
             key,
             value,
             ranked,
@@ -259,8 +295,9 @@ impl<'a> GroupTopSelection<'a> {
         })
     }
 
-    /// Records of groups; of the rows in `order`, where there is one, whose places then stand for values.
-    fn making(&self, fields: &Fields, order: Option<&DeviceBuffer>) -> MakingArgument {
+    /// Records of groups, of some rows or of all that count; of the rows in `order`, where there is one, whose places then stand
+    /// for values.
+    fn making(&self, fields: &Fields<'_>, order: Option<&DeviceBuffer>) -> MakingArgument {
         let columns = &self.groups.columns;
         let mut making = MakingArgument {
             groups: columns.len() as u32,
@@ -280,11 +317,13 @@ impl<'a> GroupTopSelection<'a> {
         }
         making.parts[columns.len()] = fields.key;
         making.parts[columns.len() + 1] = fields.value;
-        if let (Some(order), Some([place_bits, _])) = (order, fields.ranked) {
+        if let Some(rows) = order.or(fields.among.map(|among| &among.rows)) {
             // All of these rows count.
-            making.rows = self.keys.population();
+            making.rows = fields.population;
             (making.validity, making.mask) = (0, 0);
-            making.order = order.address();
+            making.order = rows.address();
+        }
+        if let (Some(_), Some([place_bits, _])) = (order, fields.ranked) {
             making.parts[columns.len() + 1] = PartArgument {
                 bits: place_bits,
                 ..PartArgument::default()
@@ -296,7 +335,7 @@ impl<'a> GroupTopSelection<'a> {
     /// The rows that count in the order of their values.
     fn rows_by_value(
         &self,
-        fields: &Fields,
+        fields: &Fields<'_>,
         shape: RecordShape,
         work: &mut DeviceBuffer,
         places: (SortRoom, usize),
@@ -304,7 +343,7 @@ impl<'a> GroupTopSelection<'a> {
         report: &mut Report,
     ) -> Result<DeviceBuffer> {
         let card = self.groups.card;
-        let population = self.keys.population();
+        let population = fields.population;
         let mut making = MakingArgument {
             groups: 0,
             ..self.making(fields, None)
@@ -314,7 +353,7 @@ impl<'a> GroupTopSelection<'a> {
             bits: shape.key_bits,
             ..PartArgument::default()
         };
-        self.make(&making, shape, work, places, timeline, report)?;
+        self.make((&making, population), shape, work, places, timeline, report)?;
         let order = card.allocate(population as usize * size_of::<u64>(), self.groups.limit)?;
         let mut sort = RecordSort::try_new(work, places.0, shape, population, self.groups.limit)?;
         sort.sort(shape.key_bits, timeline)?;
@@ -333,7 +372,7 @@ impl<'a> GroupTopSelection<'a> {
     /// A record of each row that counts, in the first of the two buffers.
     fn make(
         &self,
-        making: &MakingArgument,
+        (making, population): (&MakingArgument, u64),
         shape: RecordShape,
         work: &mut DeviceBuffer,
         (room, cursor): (SortRoom, usize),
@@ -348,23 +387,29 @@ impl<'a> GroupTopSelection<'a> {
             ..*making
         };
         kernels.launch("gt_records", kernels.everywhere(), &making, timeline)?;
-        let grouped = self.groups.columns.iter().map(|group| group.column.bytes());
-        report.bytes_read += (grouped.sum::<usize>() + self.keys.column.bytes() + self.values.bytes()) as u64
-            + self.keys.mask.map_or(0, |(mask, _)| mask.len() as u64);
+        let grouped = self.groups.columns.iter().map(|group| group.column);
+        let columns: Vec<_> = grouped.chain([self.keys.column, self.values]).collect();
+        report.bytes_read += match making.order {
+            0 => columns.iter().map(|column| column.bytes() as u64).sum::<u64>(),
+            _ => columns
+                .iter()
+                .map(|column| making.rows * column.value_bytes() as u64)
+                .sum(),
+        };
+        if making.mask != 0 {
+            report.bytes_read += self.keys.mask.map_or(0, |(mask, _)| mask.len() as u64);
+        }
         let count = numbers(&work.to_host(cursor..cursor + size_of::<u64>())?);
         match count.first() {
-            Some(count) if *count == self.keys.population() => Ok(()),
-            other => internal_err!(
-                "{} rows were announced to the card, it found {other:?}",
-                self.keys.population()
-            ),
+            Some(count) if *count == population => Ok(()),
+            other => internal_err!("{population} rows were announced to the card, it found {other:?}"),
         }
     }
 
     /// The answer from records that are not in order yet.
     fn best(
         &self,
-        fields: &Fields,
+        fields: &Fields<'_>,
         order: Option<&DeviceBuffer>,
         mut sort: RecordSort<'_>,
         room: impl FnOnce(usize, usize) -> Result<()>,
@@ -373,12 +418,12 @@ impl<'a> GroupTopSelection<'a> {
     ) -> Result<GroupTop> {
         let (card, limit, shape) = (self.groups.card, self.groups.limit, fields.shape);
         let kernels = Kernels::load(card, shape, None)?;
-        let method = self.method(shape);
-        let first = match (method, fields.ranked) {
-            (TopMethod::Warps, _) => shape.key_bits,
+        let by_warps = self.method(fields.population, shape) == TopMethod::Warps;
+        let first = match (by_warps, fields.ranked) {
+            (true, _) => shape.key_bits,
             // Records were made in the order of their places.
-            (TopMethod::Sort, Some([place_bits, _])) => place_bits,
-            (TopMethod::Sort, None) => 0,
+            (false, Some([place_bits, _])) => place_bits,
+            (false, None) => 0,
         };
         sort.sort(first, timeline)?;
         let (segments, starts) = sort.segments(timeline, report)?;
@@ -420,12 +465,12 @@ impl<'a> GroupTopSelection<'a> {
             taking.value.bits = place_bits;
         }
         // Held until all is done.
-        let best = match method {
-            TopMethod::Sort => {
+        let best = match by_warps {
+            false => {
                 taking.starts = starts.address();
                 starts
             }
-            TopMethod::Warps => {
+            true => {
                 let best = card.allocate(total * kernels.record_bytes, limit)?;
                 taking.best = best.address();
                 let lists = (&segments, offsets.as_slice());

@@ -23,6 +23,7 @@ mod nearest;
 mod nvrtc;
 mod overflow;
 mod pass;
+mod runs;
 mod select;
 mod sequence;
 mod shares;

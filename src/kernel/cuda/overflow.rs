@@ -20,6 +20,7 @@ pub(crate) struct OverflowBackend<B> {
     card: CudaBackend,
     rest: B,
     overflowed: Arc<AtomicBool>,
+    failed: Arc<AtomicBool>,
 }
 
 impl<B: Backend + Clone> OverflowBackend<B> {
@@ -28,7 +29,13 @@ impl<B: Backend + Clone> OverflowBackend<B> {
             card,
             rest,
             overflowed: Arc::default(),
+            failed: Arc::default(),
         }
+    }
+
+    /// Whether the card failed with values on it, so that a lane's answer is missing.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
     }
 
     /// Whether values went to the other backend.
@@ -98,6 +105,7 @@ impl<B: Backend + Clone> OverflowLane<B> {
         };
         // A card that failed has lost what it held.
         if self.rest.is_some() || !(is_refused(&error) || card.device_bytes() == 0) {
+            self.backend.failed.store(true, Ordering::Relaxed);
             return Err(error);
         }
         self.overflow(&error)
@@ -143,6 +151,9 @@ impl<B: Backend + Clone> Lane for OverflowLane<B> {
             flushed.or_else(|error| self.recovered(error))?;
         }
         let own = self.card.as_mut().map(|card| card.answer(request, stop));
+        if let Some(Err(_)) = own {
+            self.backend.failed.store(true, Ordering::Relaxed);
+        }
         let other = self.rest.as_mut().map(|rest| rest.answer(request, stop));
         match (own.transpose()?, other.transpose()?) {
             (Some(mut own), Some(other)) => {

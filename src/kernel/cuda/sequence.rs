@@ -230,6 +230,17 @@ impl<'a> Timeline<'a> {
         Ok(timeline)
     }
 
+    /// Starts anew if no kernel was launched: what came before was the host's.
+    pub(super) fn restart(&mut self) -> Result<()> {
+        match self.kernels.is_empty() {
+            true => {
+                self.events.clear();
+                self.record()
+            }
+            false => Ok(()),
+        }
+    }
+
     fn record(&mut self) -> Result<()> {
         let event = self
             .card

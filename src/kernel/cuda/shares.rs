@@ -26,6 +26,12 @@ pub enum TopMethod {
     Sort,
     /// Rows are put in order of their groups; warps select among those of each.
     Warps,
+    /// Rows of groups lie together already: few are found in one read of the keys, and put in order.
+    Runs,
+    /// The same, where a block looks through each run, whatever is faster.
+    RunsByBlocks,
+    /// The same by warps.
+    RunsByWarps,
 }
 
 /// `struct Chunk` of `kernels/group_top.cu`: a warp's share of a group.
