@@ -3,7 +3,7 @@
 
 use datafusion::common::{Result, internal_err};
 
-use super::buckets::{CellTable, Cells, MAX_CELLS};
+use super::buckets::{CellTable, Cells, Edges, MAX_CELLS};
 use super::cpu::LaneKey;
 use super::round::{Bracket, Brackets, KeyVec, Reply, Request};
 use super::{Lane, Stop};
@@ -25,11 +25,16 @@ const SAMPLED: u64 = 16;
 /// Of the keys, this share at most may lie in cells that hold too many.
 const CROWDED: u64 = 8;
 
+/// Sampled keys of an interval between arbitrary splitters, the fewer the better, and most of these.
+const FEW_SAMPLED: [u64; 3] = [2, 4, 6];
+const MOST_EDGES: usize = MAX_CELLS - 2;
+
 /// Intervals, and the least and the greatest key.
 pub(super) type Divided = ((KeyBits, KeyBits), Vec<Interval>);
 
 /// The largest dyadic intervals that hold at most `most` keys, or one key only, and the least and the greatest key.
-/// `None` if the keys have more scales than a table, or there is no memory.
+/// `None` if the keys have more scales than a table, or there is no memory. `finely`: keys of many scales are counted between
+/// arbitrary splitters, which a card does fast.
 ///
 /// # Errors
 /// Those of the lane.
@@ -37,6 +42,7 @@ pub(super) fn intervals<K: LaneKey>(
     lane: &mut dyn Lane,
     width: Width,
     most: u64,
+    finely: bool,
     stop: &Stop,
 ) -> Result<Option<Divided>> {
     let n = lane.len();
@@ -58,26 +64,71 @@ pub(super) fn intervals<K: LaneKey>(
     else {
         return internal_err!("a lane of {n} keys without extremes");
     };
-    let Some(table) = table(&sample, ends, n, most)? else {
+    if let Some(table) = table(&sample, ends, n, most)? {
+        let cells = Cells::Table(table);
+        // Beyond the ends, in the first and the last cell, there is nothing.
+        let counts = counts(lane, &cells, width, stop)?;
+        let inner = counts.iter().enumerate().take(cells.len() - 1).skip(1);
+        let inner = inner.filter_map(|(cell, count)| Some((cells.range(cell as u32, width)?, *count)));
+        if let Some(intervals) = joined::<K>(lane, inner.collect(), most, stop)? {
+            return Ok(Some((ends, intervals)));
+        }
+    }
+    if !finely {
+        return Ok(None);
+    }
+    let intervals = between_edges::<K>(lane, sample, ends, most, stop)?;
+    Ok(intervals.map(|intervals| (ends, intervals)))
+}
+
+/// Intervals from counts between arbitrary splitters, which follow the sample through all scales.
+fn between_edges<K: LaneKey>(
+    lane: &mut dyn Lane,
+    sample: KeyVec,
+    ends: (KeyBits, KeyBits),
+    most: u64,
+    stop: &Stop,
+) -> Result<Option<Vec<Interval>>> {
+    let Some(edges) = edges::<K>(sample, ends) else {
         return Ok(None);
     };
-    let cells = Cells::Table(table);
+    let cells = Cells::Edges(Edges::try_new(edges)?);
+    let counts = counts(lane, &cells, K::WIDTH, stop)?;
+    let ranges = (0..cells.len() as u32).filter_map(|cell| cells.range(cell, K::WIDTH));
+    // Below the first edge and above the last there is nothing.
+    let (base, bits) = around(ends.0, ends.1);
+    let is_inside = |key| around(base, key).1 <= bits;
+    let inner = ranges
+        .zip(counts)
+        .filter(|(range, _)| is_inside(range.first) && is_inside(range.last));
+    joined::<K>(lane, inner.collect(), most, stop)
+}
+
+/// How many keys each cell holds.
+fn counts(lane: &mut dyn Lane, cells: &Cells, width: Width, stop: &Stop) -> Result<Vec<u64>> {
     let request = Request::Count {
         cells: cells.clone(),
-        within: all,
+        within: Brackets::all(width),
         keep: Vec::new(),
     };
-    let Reply::Counts { counts, .. } = lane.answer(&request, stop)? else {
-        return internal_err!("a count without counts");
-    };
-    // Beyond the ends, in the first and the last cell, there is nothing.
-    let inner = counts.iter().enumerate().take(cells.len() - 1).skip(1);
-    let inner = inner.filter_map(|(cell, count)| Some((cells.range(cell as u32, width)?, *count)));
-    let inner: Vec<(Bracket, u64)> = inner.collect();
+    match lane.answer(&request, stop)? {
+        Reply::Counts { counts, .. } => Ok(counts),
+        _ => internal_err!("a count without counts"),
+    }
+}
+
+/// Intervals from counts of dyadic ones, of which those that hold too many keys are divided by these; `None` where that are
+/// too many, or there is no memory.
+fn joined<K: LaneKey>(
+    lane: &mut dyn Lane,
+    inner: Vec<(Bracket, u64)>,
+    most: u64,
+    stop: &Stop,
+) -> Result<Option<Vec<Interval>>> {
     let is_crowded = |(range, count): &&(Bracket, u64)| *count > most && range.first < range.last;
     let crowded: Vec<Bracket> = inner.iter().filter(is_crowded).map(|(range, _)| *range).collect();
     let within: u64 = inner.iter().filter(is_crowded).map(|(_, count)| count).sum();
-    if within > n / CROWDED {
+    if within > lane.len() / CROWDED {
         return Ok(None);
     }
     let Some(lists) = lists::<K>(lane, crowded, stop)? else {
@@ -86,17 +137,30 @@ pub(super) fn intervals<K: LaneKey>(
     let (mut joined, mut lists) = (Joined::new(most), lists.into_iter());
     for cell in &inner {
         let (range, count) = *cell;
-        let bits = KeyBits::BITS - (range.first ^ range.last).leading_zeros();
+        let (first, bits) = around(range.first, range.last);
         match is_crowded(&cell).then(|| lists.next()).flatten() {
-            Some(keys) => joined.divide(range.first, bits, &keys),
-            None => joined.push(Interval {
-                first: range.first,
-                bits,
-                count,
-            }),
+            Some(keys) => joined.divide(first, bits, &keys),
+            None => joined.push(Interval { first, bits, count }),
         }
     }
-    Ok(Some((ends, joined.finish())))
+    Ok(Some(joined.finish()))
+}
+
+/// Where dyadic intervals begin that hold few keys of the sample each, and where the last ends; `None` if those are too many.
+fn edges<K: LaneKey>(sample: KeyVec, ends: (KeyBits, KeyBits)) -> Option<Vec<KeyBits>> {
+    let sample = K::keys(sample)?;
+    let (base, bits) = around(ends.0, ends.1);
+    FEW_SAMPLED.into_iter().find_map(|few| {
+        let mut joined = Joined::new(few);
+        joined.divide(base, bits, &sample);
+        let intervals = joined.finish();
+        let last = intervals
+            .last()
+            .and_then(|interval| interval.last().checked_add(1));
+        let last = last.filter(|edge| *edge <= K::WIDTH.max_key());
+        let edges = intervals.iter().map(|interval| interval.first).chain(last);
+        (intervals.len() < MOST_EDGES).then(|| edges.collect())
+    })
 }
 
 /// The same of few keys.
@@ -174,4 +238,63 @@ pub(super) fn table(
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use datafusion::arrow::array::{ArrayRef, Float64Array};
+    use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+
+    use super::*;
+    use crate::kernel::{Backend, CpuBackend};
+    use crate::key::KeySpec;
+
+    /// Floats of both signs, most within few scales of very many.
+    fn floats() -> ArrayRef {
+        let mut word = 1_u64;
+        let mut uniform = || {
+            word = word
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (word >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        let normal = std::iter::repeat_with(|| (0..12).map(|_| uniform()).sum::<f64>() - 6.0);
+        let values = normal
+            .take(200_000)
+            .chain([f64::NAN, 1e300, -1e300, 1e-300, -0.0, 0.0]);
+        Arc::new(Float64Array::from_iter_values(values))
+    }
+
+    #[test]
+    fn many_scales_take_arbitrary_splitters() {
+        let values = floats();
+        let spec = KeySpec::try_new(values.data_type()).unwrap();
+        let mut keys = spec.keys(&values).unwrap();
+        keys.sort_unstable();
+        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+        let memory = MemoryConsumer::new("test").register(&pool);
+        let mut lane = CpuBackend::default().open(&spec, memory).unwrap();
+        lane.append(&values, None).unwrap();
+        let (ends, most) = ((keys[0], keys[keys.len() - 1]), 200);
+        let sample = keys.iter().step_by(20).map(|key| *key as u64).collect();
+        let stop = Stop::default();
+        let intervals = between_edges::<u64>(lane.as_mut(), KeyVec::W64(sample), ends, most, &stop);
+        let intervals = intervals.unwrap().unwrap();
+        let mut counted = 0;
+        for interval in &intervals {
+            let upto = keys.partition_point(|key| *key <= interval.last());
+            assert_eq!((upto - counted) as u64, interval.count);
+            assert!(interval.first <= keys[counted.min(keys.len() - 1)] || interval.count == 0);
+            assert!(interval.count <= most || interval.bits == 0);
+            assert_eq!(
+                around(interval.first, interval.last()),
+                (interval.first, interval.bits)
+            );
+            counted = upto;
+        }
+        assert!(intervals.len() < 4 * keys.len() / most as usize);
+        assert_eq!(counted, keys.len());
+    }
 }

@@ -357,19 +357,18 @@ const ASKED: [(u64, bool); 9] = [
 
 /// Rows of groups that lie together, found run by run, are those that a sort finds: by blocks and by warps, with NULLs and ties.
 /// The kernels that ran.
-fn rows_of_runs(keys: &[(&str, &str)]) -> BTreeSet<&'static str> {
+fn rows_of_runs(card: &Arc<Card>, patterns: &[Pattern], keys: &[(&str, &str)]) -> BTreeSet<&'static str> {
     let mut kernels = BTreeSet::new();
-    let Some(card) = card() else { return kernels };
-    for (pattern, (len, least)) in patterns::ALL.into_iter().flat_map(|pattern| {
+    for (pattern, (len, least)) in patterns.iter().copied().flat_map(|pattern| {
         [(70_001, 900), (600_011, 20_000), (600_011, 300_000)].map(|size| (pattern, size))
     }) {
         for nulls in [false, true] {
             let all = table(pattern, len, 9, nulls);
             let column = |name: &str| {
                 let array = &all.iter().find(|(other, _)| *other == name).unwrap().1;
-                DeviceColumn::upload(&card, array.data_type(), std::slice::from_ref(array)).unwrap()
+                DeviceColumn::upload(card, array.data_type(), std::slice::from_ref(array)).unwrap()
             };
-            let groups = DeviceColumn::upload(&card, &DataType::Int32, &[runs_of(len, least)]).unwrap();
+            let groups = DeviceColumn::upload(card, &DataType::Int32, &[runs_of(len, least)]).unwrap();
             for (name, value) in keys {
                 let (key, value) = (column(name), column(value));
                 for (k, least) in ASKED {
@@ -407,23 +406,39 @@ const OF_RUNS: [&str; 5] = [
 
 #[test]
 fn rows_of_runs_by_keys_of_32_bits() {
-    let kernels = rows_of_runs(&[("f32", "id"), ("i32", "u16")]);
-    assert!(card().is_none() || kernels.iter().eq(&OF_RUNS), "{kernels:?}");
+    let Some(card) = card() else { return };
+    let kernels = rows_of_runs(&card, &patterns::ALL, &[("f32", "id"), ("i32", "u16")]);
+    assert!(kernels.iter().eq(&OF_RUNS), "{kernels:?}");
 }
 
 #[test]
 fn rows_of_runs_by_keys_of_64_bits() {
-    let kernels = rows_of_runs(&[("f64", "f32"), ("u64", "b")]);
-    assert!(card().is_none() || kernels.iter().eq(&OF_RUNS), "{kernels:?}");
+    let Some(card) = card() else { return };
+    let kernels = rows_of_runs(&card, &patterns::ALL, &[("f64", "f32"), ("u64", "b")]);
+    assert!(kernels.iter().eq(&OF_RUNS), "{kernels:?}");
 }
 
 #[test]
 fn rows_of_runs_by_wide_and_narrow_keys() {
-    let kernels = rows_of_runs(&[("cents", "id"), ("i16", "id")]);
-    assert!(
-        card().is_none() || kernels.iter().eq(&OF_RUNS[..1]),
-        "{kernels:?}"
-    );
+    let Some(card) = card() else { return };
+    let kernels = rows_of_runs(&card, &patterns::ALL, &[("cents", "id"), ("i16", "id")]);
+    assert!(kernels.iter().eq(&OF_RUNS[..1]), "{kernels:?}");
+}
+
+#[test]
+fn rows_of_runs_in_little_shared_memory() {
+    if card().is_none() {
+        return;
+    }
+    for shared in [64 << 10, 99 << 10] {
+        let card = Arc::new(Card::open(0, Some(shared)).unwrap());
+        let kernels = rows_of_runs(
+            &card,
+            &[Pattern::Random, Pattern::Zipf],
+            &[("f32", "id"), ("f64", "id")],
+        );
+        assert!(kernels.iter().eq(&OF_RUNS), "{kernels:?}");
+    }
 }
 
 /// From SQL: a table in the order of a day and of a sensor, filters, NULLs, several group columns.

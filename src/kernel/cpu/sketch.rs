@@ -14,7 +14,7 @@ impl<K: LaneKey> CpuLane<K> {
         let width = self.spec.width();
         let most = eps.budget(self.store.len()).saturating_sub(1);
         if most >= LEAST_SHARE
-            && let Some((ends, intervals)) = intervals::<K>(self, width, most, stop)?
+            && let Some((ends, intervals)) = intervals::<K>(self, width, most, false, stop)?
         {
             let summary = AnySummary::from_intervals(width, eps, ends, &intervals)?;
             return Ok(Reply::Sketch(Some(summary)));

@@ -562,7 +562,7 @@ impl CudaLane {
         let (width, n) = (self.width(), self.len);
         let most = eps.budget(n).saturating_sub(1);
         if most >= LEAST_SHARE
-            && let Some((ends, intervals)) = intervals::<K>(self, width, most, stop)?
+            && let Some((ends, intervals)) = intervals::<K>(self, width, most, true, stop)?
         {
             let summary = AnySummary::from_intervals(width, eps, ends, &intervals)?;
             return Ok(Reply::Sketch(Some(summary)));
