@@ -7,8 +7,12 @@ use datafusion::arrow::datatypes::DataType;
 
 use crate::key::Encoding;
 
-const INCLUDES: [(&str, &str); 2] = [
+const INCLUDES: [(&str, &str); 3] = [
     ("common.cuh", include_str!("../../../kernels/common.cuh")),
+    (
+        "bucket_cells.cuh",
+        include_str!("../../../kernels/bucket_cells.cuh"),
+    ),
     (
         "warp_select.cuh",
         include_str!("../../../kernels/warp_select.cuh"),
