@@ -329,14 +329,16 @@ struct GridBarrier {
 
 constexpr u32 PLAN_SAMPLE = 8192;
 
-// One jittered row a stripe, by PLAN_SAMPLE threads over a few blocks: one block alone would wait long for the misses.
-__device__ void draw_sample(const Column& column, u32 seed, Key* sample, u32* samples) {
+// One jittered row a stripe of `stripes`, at most PLAN_SAMPLE, by as many threads over a few blocks: one block alone would wait
+// long for the misses.
+__device__ void draw_sample(const Column& column, u32 stripes, u32 seed, Key* sample, u32* samples) {
     const u32 index = blockIdx.x * blockDim.x + threadIdx.x;
     bool held = false;
     Key key = 0;
+    const u64 step = (u64(1) << 48) / max(stripes, 1u);
     // Where a row is missing, other rows of the stripe are tried.
-    for (u32 attempt = 0; attempt < (MASKED ? 4 : 1) && column.rows && !held; ++attempt) {
-        const u64 fraction = (u64(index) << 16 | (hash32(index + attempt * PLAN_SAMPLE, seed) & 0xffff)) << 35;
+    for (u32 attempt = 0; attempt < (MASKED ? 4 : 1) && index < stripes && column.rows && !held; ++attempt) {
+        const u64 fraction = (u64(index) << 16 | (hash32(index + attempt * PLAN_SAMPLE, seed) & 0xffff)) * step;
         const u64 row = __umul64hi(column.rows, fraction);
         key = encode(column.values[row]);
         held = is_present(column, row);
@@ -379,20 +381,41 @@ struct SelectScratch {
     T answer;
 };
 
-// The key of 0-based `rank` among the `count` keys at(i), which lie in [first, first + 2^bits). By all threads of a block.
-template <class T, class At>
-__device__ T block_select(At at, u32 count, u32 rank, T first, u32 bits, SelectScratch<T>& scratch) {
+// The key of 0-based `rank` among those keys that lie in [first, first + 2^bits), which are at most FEW; each(visit) calls visit for
+// a thread's keys. By all threads of a block, for whom `scratch.collected` is 0.
+template <class T, class Each>
+__device__ __forceinline__ T select_few(Each each, u32 rank, T first, u32 bits, SelectScratch<T>& scratch) {
+    each([&](T key) {
+        if (shifted_down(T(key - first), bits) == 0) scratch.few[atomicAdd(&scratch.collected, 1)] = key;
+    });
+    __syncthreads();
+    const u32 inside = scratch.collected;
+    for (u32 i = threadIdx.x; i < inside; i += blockDim.x) {
+        const T key = scratch.few[i];
+        u32 less = 0, equal = 0;
+        for (u32 j = 0; j < inside; ++j) {
+            less += scratch.few[j] < key;
+            equal += scratch.few[j] == key;
+        }
+        if (less <= rank && rank < less + equal) scratch.answer = key;
+    }
+    __syncthreads();
+    return scratch.answer;
+}
+
+// The same, however many they are.
+template <class T, class Each>
+__device__ __forceinline__ T select_among(Each each, u32 rank, T first, u32 bits, SelectScratch<T>& scratch) {
     while (bits > 0) {
         const u32 digit = bits < DIGIT_BITS ? bits : DIGIT_BITS, shift = bits - digit;
         __syncthreads();
         for (u32 bin = threadIdx.x; bin < 1u << DIGIT_BITS; bin += blockDim.x) scratch.bins[bin] = 0;
         if (threadIdx.x == 0) scratch.collected = 0;
         __syncthreads();
-#pragma unroll 8
-        for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
-            const T above = at(i) - first;
+        each([&](T key) {
+            const T above = key - first;
             if (shifted_down(above, bits) == 0) atomicAdd(&scratch.bins[u32(above >> shift)], 1);
-        }
+        });
         __syncthreads();
         const u32 share = (1u << DIGIT_BITS) / blockDim.x, from = threadIdx.x * share;
         u32 own = 0, total;
@@ -412,27 +435,28 @@ __device__ T block_select(At at, u32 count, u32 rank, T first, u32 bits, SelectS
         rank -= scratch.before;
         first += T(scratch.chosen) << shift;
         bits = shift;
-        const u32 inside = scratch.inside;
-        if (bits == 0 || inside > FEW) continue;
-#pragma unroll 8
-        for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
-            const T key = at(i);
-            if (shifted_down(T(key - first), bits) == 0) scratch.few[atomicAdd(&scratch.collected, 1)] = key;
-        }
-        __syncthreads();
-        for (u32 i = threadIdx.x; i < inside; i += blockDim.x) {
-            const T key = scratch.few[i];
-            u32 less = 0, equal = 0;
-            for (u32 j = 0; j < inside; ++j) {
-                less += scratch.few[j] < key;
-                equal += scratch.few[j] == key;
-            }
-            if (less <= rank && rank < less + equal) scratch.answer = key;
-        }
-        __syncthreads();
-        return scratch.answer;
+        if (bits == 0 || scratch.inside > FEW) continue;
+        return select_few(each, rank, first, bits, scratch);
     }
     return first;
+}
+
+// Calls visit for a thread's share of the `count` keys at(i).
+template <class At>
+struct EachAt {
+    At at;
+    u32 count;
+    template <class Visit>
+    __device__ __forceinline__ void operator()(Visit visit) const {
+#pragma unroll 8
+        for (u32 i = threadIdx.x; i < count; i += blockDim.x) visit(at(i));
+    }
+};
+
+// The key of 0-based `rank` among those of the `count` keys at(i) that lie in [first, first + 2^bits). By all threads of a block.
+template <class T, class At>
+__device__ T block_select(At at, u32 count, u32 rank, T first, u32 bits, SelectScratch<T>& scratch) {
+    return select_among(EachAt<At>{at, count}, rank, first, bits, scratch);
 }
 
 // ---------------------------------------------------------------- scatter into lists

@@ -74,7 +74,7 @@ __device__ double sample_size(const TopQuery& query) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) tk_draw(const __grid_constant__ TopQuery query) {
-    draw_sample(query.column, query.seed, query.control->sample, &query.control->samples);
+    draw_sample(query.column, PLAN_SAMPLE, query.seed, query.control->sample, &query.control->samples);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) tk_coarse(const __grid_constant__ TopQuery query) {

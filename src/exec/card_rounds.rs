@@ -1,7 +1,8 @@
-//! Rounds over columns in the memory of one card, or of several: the strategies of [`crate::select`], each card a lane.
+//! Columns in the memory of one card, or of several: by the cards' own kernels, or in rounds, the strategies of
+//! [`crate::select`], each card a lane.
 //!
 //! Between cards and host travel cells, counts, and the few keys that are left: what grows with the number of ranks, not of
-//! values. One card selects by its own kernels, without a round, where no other strategy was asked for by name.
+//! values. Rounds run where a strategy was asked for by name, and where several cards leave a rank open.
 
 use std::sync::Arc;
 
@@ -9,12 +10,15 @@ use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::FutureExt;
 
-use crate::kernel::cuda::{CudaBackend, DeviceColumn, Report, RowMask};
+use crate::kernel::cuda::{CudaBackend, DeviceColumn, Report, RowMask, Selection, SpreadSelection};
 use crate::kernel::memory::Workspace;
 use crate::kernel::{Lane, Stop};
 use crate::key::KeySpec;
 use crate::select::sample_select::SampleSelect;
 use crate::select::{Ask, LocalShards, Shards, Solution, Strategy, StrategyName, solve_ranks, wanted_ranks};
+
+/// How ranks were found by several cards together.
+pub(super) const TOGETHER: &str = "sample_select on the cards";
 
 /// A column's values on one card.
 #[derive(Debug)]
@@ -29,11 +33,57 @@ pub(super) fn is_cards_own(strategy: StrategyName) -> bool {
     [StrategyName::Auto, StrategyName::SampleSelect].contains(&strategy)
 }
 
+/// What `asks` want of the values of all shares, by one sequence of kernels where that is enough. What cards did is added to
+/// `report`. Waits for the cards.
+///
+/// # Errors
+/// `ResourcesExhausted` where memory of a card or of the pool ends; an execution error if a card fails.
+pub(super) fn solve_on_cards(
+    shares: &[Share],
+    spec: &KeySpec,
+    strategy: StrategyName,
+    asks: &[&Ask],
+    on: Limits<'_>,
+    report: &mut Report,
+) -> Result<Solution> {
+    if is_cards_own(strategy) && shares.len() > 1 {
+        let selections = shares.iter().map(|share| {
+            let mask = share.mask.as_ref();
+            let kept = mask.map(|mask| mask.count(&share.column, on.device, report));
+            Ok(Selection {
+                column: &share.column,
+                words: share.column.words(spec),
+                mask: mask.map(|mask| mask.bits()).zip(kept.transpose()?),
+                limit: on.device,
+                timed: on.timed,
+            })
+        });
+        let shares = selections.collect::<Result<Vec<_>>>()?;
+        let selection = SpreadSelection { shares };
+        let n = selection.population();
+        let ranks = wanted_ranks(asks, n);
+        if let Some(keys) = selection.keys(&ranks, report)? {
+            return Ok(Solution::found(n, TOGETHER, ranks, keys));
+        }
+    }
+    let (solution, rounds) = solve_in_rounds(shares, spec, strategy, asks, on.device, on.memory)?;
+    report.add(&rounds);
+    Ok(solution)
+}
+
+/// Memory that cards and host may use, and whether the time of each kernel is wanted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits<'a> {
+    pub(super) device: Option<u64>,
+    pub(super) memory: &'a MemoryReservation,
+    pub(super) timed: bool,
+}
+
 /// What `asks` want of the values of all shares. Waits for the cards.
 ///
 /// # Errors
 /// `ResourcesExhausted` where memory of a card or of the pool ends; an execution error if a card fails.
-pub(super) fn solve_in_rounds(
+fn solve_in_rounds(
     shares: &[Share],
     spec: &KeySpec,
     strategy: StrategyName,

@@ -15,7 +15,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 
 use super::aggregate::KeyColumn;
-use super::card_rounds::{Share, is_cards_own, solve_in_rounds};
+use super::card_rounds::{Limits, Share, is_cards_own, solve_on_cards};
 use super::grouped::blocking;
 use crate::kernel::cuda::{Card, Cards, ColumnUpload, DeviceColumn, Report, Selection};
 use crate::key::KeySpec;
@@ -123,9 +123,16 @@ pub(super) async fn solve(
                 });
                 let shares = shares.collect::<Result<Vec<_>>>()?;
                 let asks: Vec<&Ask> = asks.iter().collect();
-                let (solution, mut report) =
-                    solve_in_rounds(&shares, &spec, strategy, &asks, limit, &memory)?;
-                report.bytes_to_card += sent;
+                let mut report = Report {
+                    bytes_to_card: sent,
+                    ..Report::default()
+                };
+                let on = Limits {
+                    device: limit,
+                    memory: &memory,
+                    timed: false,
+                };
+                let solution = solve_on_cards(&shares, &spec, strategy, &asks, on, &mut report)?;
                 return Ok((solution, report));
             }
         };

@@ -174,9 +174,9 @@ pub fn use_cards(ctx: &SessionContext, cards: Vec<Arc<Card>>) {
 
 /// Reads `columns` of a table, which are then in the memory of a card: that of `quantiles.device`, card 0 for `auto` and
 /// `cuda`. With `cuda:all` the table's partitions are spread over all cards of the machine; then only exact quantiles without
-/// groups run on them, each card over its share, and all else over the table itself. That is for tables which one card has no
-/// room for: what one card holds it selects by itself in less time than several in rounds. A table that is pinned already is replaced when all is read; until then it answers queries, and both take
-/// memory: unpin it first where that is too much.
+/// groups run on them, each card reading its share once, and all else over the table itself. That is for tables which one card has
+/// no room for, or that are asked for many ranks. A table that is pinned already is replaced when all is read; until then it
+/// answers queries, and both take memory: unpin it first where that is too much.
 ///
 /// Cost: one read of the columns, partitions in parallel, and their copies to the card through page-locked memory; on the card
 /// they take twice their size while the last of them is put together.

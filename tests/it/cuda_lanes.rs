@@ -1,7 +1,6 @@
 //! Lanes on cards: every request against the CPU's lanes, every strategy against a sort and the CPU, one card and two.
 //!
-//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`. Two cards are two streams on
-//! the first card here: what is merged is the same.
+//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
 
 use std::sync::Arc;
 
@@ -17,25 +16,18 @@ use datafusion_quantiles::kernel::naive::NaiveBackend;
 use datafusion_quantiles::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
 use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane, Stop};
 use datafusion_quantiles::key::{KeyBits, KeySpec, Width};
-use datafusion_quantiles::pinned::{self, pin_table, unpin_table, use_cards};
+use datafusion_quantiles::pinned::{pin_table, unpin_table, use_cards};
 use datafusion_quantiles::select::{LocalShards, StrategyName};
 use datafusion_quantiles::sketch::{AnySummary, Epsilon};
 
-use crate::cuda::{
-    card, columns, passes_in_a_process, percentiles, pinned, rows_joined, same_bits, set, with_nulls,
-};
+use crate::cuda::{card, columns, passes_in_a_process, pinned, rows_joined, same_bits, set, with_nulls};
+use crate::cuda_cards::two_cards;
 use crate::patterns::{self, Pattern};
 use crate::select::{ends_when_stopped, lane, ranks_of, run, skips_nulls_and_filtered_rows, strategies};
 use crate::staged::staged_session;
 use crate::support::*;
 
-/// Two cards, as far as all of this crate knows.
-fn two_cards() -> Option<Vec<Arc<Card>>> {
-    card()?;
-    Some((0..2).map(|_| Arc::new(Card::open(0, None).unwrap())).collect())
-}
-
-fn sorted_keys(values: &ArrayRef) -> (KeySpec, Vec<KeyBits>) {
+pub(crate) fn sorted_keys(values: &ArrayRef) -> (KeySpec, Vec<KeyBits>) {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let mut sorted = spec.keys(values).unwrap();
     sorted.sort_unstable();
@@ -404,7 +396,7 @@ async fn same(ctx: &SessionContext, sql: &str, shown: &str, what: &str) {
     same_on(ctx, "cuda", sql, shown, what).await;
 }
 
-async fn same_on(ctx: &SessionContext, cards: &str, sql: &str, shown: &str, what: &str) {
+pub(crate) async fn same_on(ctx: &SessionContext, cards: &str, sql: &str, shown: &str, what: &str) {
     let ask = async |device| {
         set(ctx, "device", device).await;
         let plan = physical_plan(ctx, sql).await;
@@ -417,7 +409,7 @@ async fn same_on(ctx: &SessionContext, cards: &str, sql: &str, shown: &str, what
     same_bits(&on_card, &on_cpu, what);
 }
 
-fn calls(rows: &RecordBatch) -> String {
+pub(crate) fn calls(rows: &RecordBatch) -> String {
     let names = rows
         .schema_ref()
         .fields()
@@ -528,142 +520,6 @@ async fn what_ran_is_shown() {
     ] {
         assert!(analyzed.contains(expected), "{expected} in {analyzed}");
     }
-}
-
-/// Tables spread over two cards.
-#[tokio::test(flavor = "multi_thread")]
-async fn two_cards_of_one_host() {
-    let Some(cards) = two_cards() else { return };
-    for pattern in patterns::ALL {
-        for (len, nulls) in [
-            (0, false),
-            (1, false),
-            (1000, true),
-            (120_011, true),
-            (120_011, false),
-        ] {
-            let all = columns(pattern, len, 8);
-            let rows = batch(if nulls { with_nulls(all) } else { all });
-            let ctx = session(4);
-            use_cards(&ctx, cards.clone());
-            register(&ctx, "t", &rows, 5, 7000);
-            let what = format!("{pattern:?}, {len} rows, nulls: {nulls}");
-            same_on(
-                &ctx,
-                "cuda:all",
-                &calls(&rows),
-                "device=cuda:0+cuda:0, on_card=[",
-                &what,
-            )
-            .await;
-            set(&ctx, "device", "cuda:all").await;
-            ctx.deregister_table("t").unwrap();
-            pinned(&ctx, &rows, 5).await;
-            let shown = "+cuda:0 (";
-            let sql = calls(&rows);
-            same_on(&ctx, "cuda:all", &sql, shown, &what).await;
-            same_on(
-                &ctx,
-                "cuda:all",
-                &format!("{sql} WHERE i64 > 0 OR b"),
-                shown,
-                &what,
-            )
-            .await;
-            let all = percentiles();
-            let filtered = format!(
-                "SELECT exact_quantiles(f32, {all}), exact_quantiles(f64, 0.5) FILTER (WHERE i8 < 3) FROM t"
-            );
-            same_on(&ctx, "cuda:all", &filtered, shown, &what).await;
-            if len == 120_011 {
-                for strategy in ["dibms", "gk_select", "distributed_bms"] {
-                    set(&ctx, "strategy", strategy).await;
-                    same_on(&ctx, "cuda:all", &filtered, shown, &what).await;
-                }
-                set(&ctx, "strategy", "auto").await;
-            }
-            unpin_table(&ctx, "t").unwrap();
-        }
-    }
-}
-
-/// What is said of a table on two cards, and what does not run there.
-#[tokio::test(flavor = "multi_thread")]
-async fn spread_tables() {
-    let Some(cards) = two_cards() else { return };
-    let ctx = session(4);
-    use_cards(&ctx, cards.clone());
-    register(&ctx, "t", &batch(columns(Pattern::Random, 100_000, 4)), 4, 5000);
-    set(&ctx, "device", "cuda:all").await;
-    pinned::sql(&ctx, "PIN TABLE t (f64, i32)").await.unwrap();
-    let held: Vec<u64> = cards.iter().map(|card| card.held_bytes()).collect();
-    assert!(held.iter().all(|held| *held >= 50_000 * 12), "{held:?}");
-    let shown = pinned::sql(&ctx, "SHOW PINNED")
-        .await
-        .unwrap()
-        .collect()
-        .await
-        .unwrap();
-    let shown = texts(&shown).join("");
-    assert!(
-        shown.contains("f64, i32 | 100000 | 1200000 | cuda:0+cuda:0 | "),
-        "{shown}"
-    );
-    let analyzed = rows_joined(
-        &ctx,
-        "EXPLAIN ANALYZE SELECT exact_quantiles(f64, [0.1, 0.5]) FROM t",
-    )
-    .await;
-    for expected in ["strategy_sample_select__counts=1", "rounds=", "bytes_from_card="] {
-        assert!(analyzed.contains(expected), "{expected} in {analyzed}");
-    }
-    for sql in [
-        "SELECT i32, exact_quantiles(f64, 0.5) FROM t GROUP BY i32",
-        "SELECT topk_by(i32, f64, 3) FROM t",
-        "SELECT f64 FROM t ORDER BY f64 DESC LIMIT 3",
-    ] {
-        assert!(!physical_plan(&ctx, sql).await.contains("Pinned"), "{sql}");
-    }
-    // One of the two.
-    set(&ctx, "device", "cuda:1").await;
-    pinned::sql(&ctx, "PIN TABLE t (f64, i32)").await.unwrap();
-    let plan = physical_plan(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;
-    assert!(plan.starts_with("PinnedQuantilesExec: device=cuda:0 ("), "{plan}");
-    set(&ctx, "device", "cuda:0").await;
-    let plan = physical_plan(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;
-    assert!(!plan.contains("Pinned"), "{plan}");
-    set(&ctx, "device", "cuda:2").await;
-    let refused = pinned::sql(&ctx, "PIN TABLE t (f64)")
-        .await
-        .unwrap_err()
-        .to_string();
-    assert!(refused.contains("no such card"), "{refused}");
-    unpin_table(&ctx, "t").unwrap();
-    assert!(cards.iter().all(|card| card.held_bytes() == 0));
-}
-
-/// What is sent back grows with the ranks, not with the values.
-#[tokio::test(flavor = "multi_thread")]
-async fn bytes_between_cards() {
-    let Some(cards) = two_cards() else { return };
-    let ctx = session(4);
-    use_cards(&ctx, cards);
-    set(&ctx, "device", "cuda:all").await;
-    let mut sent = Vec::new();
-    for rows in [1_000_000, 4_000_000] {
-        let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(rows, 3)));
-        ctx.deregister_table("t").unwrap();
-        register(&ctx, "t", &batch(vec![("x", values)]), 4, 100_000);
-        pin_table(&ctx, "t", &["x"]).await.unwrap();
-        let sql = "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]) FROM t";
-        let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
-        datafusion::physical_plan::collect(Arc::clone(&plan), ctx.task_ctx())
-            .await
-            .unwrap();
-        let metrics = plan.metrics().unwrap();
-        sent.push(metrics.sum_by_name("bytes_from_card").unwrap().as_usize());
-    }
-    assert!(sent[1] < 2 * sent[0] && sent[1] < 2_000_000, "{sent:?}");
 }
 
 fn small_pool(bytes: usize) -> Arc<dyn MemoryPool> {
@@ -803,8 +659,13 @@ async fn faults_in_a_process() {
     register(&ctx, "t", &rows, 4, 3000);
     set(&ctx, "device", "cuda:all").await;
     pin_table(&ctx, "t", &["i64", "f32"]).await.unwrap();
-    for phase in ["cuda_compile", "cuda_round"] {
+    for (phase, strategy) in [
+        ("cuda_compile", "auto"),
+        ("cuda_select", "auto"),
+        ("cuda_round", "dibms"),
+    ] {
         fail::cfg(format!("quantiles::{phase}"), "return(broken)").unwrap();
+        set(&ctx, "strategy", strategy).await;
         set(&ctx, "device", "cuda").await;
         let failed = error(&ctx, sql).await;
         assert!(failed.contains("broken"), "{phase}: {failed}");

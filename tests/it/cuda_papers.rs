@@ -29,13 +29,13 @@ const FEW_RUNS: usize = 5;
 const LONG: Duration = Duration::from_secs(10);
 const THREADS: usize = 16;
 
-fn median(mut times: Vec<f64>) -> f64 {
+pub(crate) fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }
 
 /// SplitMix64.
-fn mixed(mut word: u64) -> u64 {
+pub(crate) fn mixed(mut word: u64) -> u64 {
     word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -43,12 +43,12 @@ fn mixed(mut word: u64) -> u64 {
 }
 
 /// A number in [0, 1) for each row.
-fn uniform(row: u64) -> f64 {
+pub(crate) fn uniform(row: u64) -> f64 {
     (mixed(row) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// The sum of twelve of them, less 6.
-fn normal(row: u64) -> f64 {
+pub(crate) fn normal(row: u64) -> f64 {
     (0..3)
         .map(|part| {
             let word = mixed(row * 3 + part);
@@ -73,7 +73,7 @@ fn arrays(n: u64, of: impl Fn(std::ops::Range<u64>) -> ArrayRef + Sync) -> Vec<A
     })
 }
 
-fn floats(n: u64, double: bool, value: impl Fn(u64) -> f64 + Sync) -> Vec<ArrayRef> {
+pub(crate) fn floats(n: u64, double: bool, value: impl Fn(u64) -> f64 + Sync) -> Vec<ArrayRef> {
     arrays(n, |rows| match double {
         true => Arc::new(Float64Array::from_iter_values(rows.map(&value))),
         false => Arc::new(Float32Array::from_iter_values(rows.map(|row| value(row) as f32))),
@@ -435,7 +435,7 @@ async fn strategies_and_cards() {
         "{cards} cards, {}; 2^{log} values, medians of {RUNS}; milliseconds",
         Card::get(0).unwrap()
     );
-    println!("| type | ranks | device | strategy | execution | kernels, of all cards |");
+    println!("| type | ranks | device | strategy | execution | kernels |");
     println!("| --- | --- | --- | --- | --- | --- |");
     for data_type in [DataType::Float32, DataType::Float64] {
         let ctx = session(THREADS);

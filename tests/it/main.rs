@@ -9,6 +9,8 @@ mod cli_memory;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "cuda")]
+mod cuda_cards;
+#[cfg(feature = "cuda")]
 mod cuda_group_topk;
 #[cfg(feature = "cuda")]
 mod cuda_groups;

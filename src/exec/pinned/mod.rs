@@ -180,15 +180,17 @@ impl Fallback {
 /// the card fails, with a warning in the log and the metric `cuda_fallback`; what ran then is the operator's input in `EXPLAIN
 /// ANALYZE`. Otherwise the failure is the query's error.
 ///
-/// Device memory: up to 0.4 of the largest column to work in, kept for the next query, within `quantiles.cuda_memory_limit`;
-/// with less there, slower. Groups need 16 bytes a row, or 32 where groups and values, of best rows groups, keys and values,
-/// together span more than 64 bits. Host memory: about 100 bytes for each row, group and rank that is asked for, reserved in
-/// the memory pool.
+/// Device memory: up to 0.4 of the largest column to work in (0.6 of a card's share, on several), kept for the next query, within
+/// `quantiles.cuda_memory_limit`; with less there, slower. Groups need 16 bytes a row, or 32 where groups and values, of best rows
+/// groups, keys and values, together span more than 64 bits. Host memory: about 100 bytes for each row, group and rank that is
+/// asked for, reserved in the memory pool.
 ///
 /// Metrics: `kernels` launched, `bytes_read` by them of columns and bitmaps, `bytes_to_card`, `bytes_from_card`, `card_time`
 /// from the first kernel to the last, `second_reads` and `deepened`, which say how often a sample misled, and under
-/// `EXPLAIN ANALYZE` the time of each kernel, such as `ss_count_time`. A table on several cards, or another strategy than the
-/// card's own, is selected in rounds: then also `rounds`, and a counter `strategy_<name>`.
+/// `EXPLAIN ANALYZE` the time of each kernel, such as `ss_count_time`. On a table on several cards times are those of the slowest,
+/// with what it waited for the others, and a counter `strategy_sample_select_on_the_cards` says that they selected together.
+/// What they leave open, and all with another strategy than the card's own, is selected in rounds: then `rounds`, and a counter
+/// `strategy_<name>` of that.
 #[derive(Debug, Clone)]
 pub struct PinnedExec {
     table: Arc<PinnedTable>,

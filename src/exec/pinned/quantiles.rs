@@ -1,4 +1,5 @@
-//! Exact quantiles of pinned columns: for each column one sequence of kernels, which finds the ranks of all calls over it.
+//! Exact quantiles of pinned columns: for each column one sequence of kernels, on one card or on several, which finds the ranks
+//! of all calls over it.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use datafusion::common::{Result, internal_err};
 
 use super::{OnCard, PinnedSource, PinnedWork};
 use crate::exec::aggregate::{Aggregates, ExecAggregate, Output, QuantilesCall};
-use crate::exec::card_rounds::{Share, is_cards_own, solve_in_rounds};
+use crate::exec::card_rounds::{Limits, Share, is_cards_own, solve_on_cards};
 use crate::exec::on_card::STRATEGY;
 use crate::exec::quantiles::comma_separated;
 use crate::exec::run::{Solved, answer};
@@ -50,13 +51,8 @@ impl PinnedQuantiles {
         }
     }
 
-    /// Whether the card finds all by itself.
-    fn is_one_sequence(&self, table: &PinnedTable) -> bool {
-        is_cards_own(self.strategy) && !table.is_spread()
-    }
-
-    /// Rounds over a column, each card a lane.
-    fn solve_in_rounds(&self, column: usize, asks: &[&Ask], on: &mut OnCard<'_>) -> Result<Solved> {
+    /// On the cards of a table that is spread, or in rounds.
+    fn solve_on_cards(&self, column: usize, asks: &[&Ask], on: &mut OnCard<'_>) -> Result<Solved> {
         let source = &self.sources[column];
         let shares = on.table.shares().map(|table| {
             let columns = table.columns.iter().map(|pinned| pinned.column.as_ref());
@@ -72,8 +68,12 @@ impl PinnedQuantiles {
         });
         let shares = shares.collect::<Result<Vec<_>>>()?;
         let spec = &self.aggregates.columns[column].spec;
-        let (solution, report) = solve_in_rounds(&shares, spec, self.strategy, asks, on.limit, &on.memory)?;
-        on.report.add(&report);
+        let limits = Limits {
+            device: on.limit,
+            memory: &on.memory,
+            timed: on.timed,
+        };
+        let solution = solve_on_cards(&shares, spec, self.strategy, asks, limits, &mut on.report)?;
         on.rounds.push((solution.strategy, solution.rounds.len()));
         Ok(Solved::Keys(solution))
     }
@@ -84,8 +84,8 @@ impl PinnedQuantiles {
             .calls_of(column)
             .map(|call| call.selected().ask())
             .collect();
-        if !self.is_one_sequence(on.table) {
-            return self.solve_in_rounds(column, &asks, on);
+        if !is_cards_own(self.strategy) || on.table.is_spread() {
+            return self.solve_on_cards(column, &asks, on);
         }
         let source = &self.sources[column];
         let values = on.column(source.column);
@@ -122,9 +122,9 @@ impl PinnedWork for PinnedQuantiles {
         self.sources.iter().map(|source| source.column).collect()
     }
 
-    fn shown(&self, table: &PinnedTable) -> String {
+    fn shown(&self, _table: &PinnedTable) -> String {
         let calls = comma_separated(self.aggregates.calls.iter().map(|(_, call)| call));
-        match self.is_one_sequence(table) {
+        match is_cards_own(self.strategy) {
             true => format!("calls=[{calls}]"),
             false => format!("strategy={}, calls=[{calls}]", self.strategy),
         }

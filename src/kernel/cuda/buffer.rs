@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::result::{memcpy_dtoh_async, memcpy_htod_async};
-use cudarc::driver::sys::CU_MEMHOSTALLOC_WRITECOMBINED;
+use cudarc::driver::sys::{
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED,
+};
 use cudarc::driver::{CudaEvent, CudaSlice, CudaView, CudaViewMut, DevicePtr, PinnedHostSlice};
 use datafusion::common::{Result, internal_err};
 
@@ -149,9 +151,9 @@ pub(super) struct PageLocked {
 }
 
 impl PageLocked {
-    /// To be read by the processor too.
+    /// To be read by the processor too, and by kernels of all cards.
     pub(super) fn try_new(card: &Arc<Card>, bytes: usize) -> Result<Self> {
-        Self::with_flags(card, bytes, 0)
+        Self::with_flags(card, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)
     }
 
     #[allow(unsafe_code, reason = "memory that nothing was written to")]
@@ -170,6 +172,11 @@ impl PageLocked {
             *self = Self::try_new(&self.card, bytes)?;
         }
         Ok(())
+    }
+
+    /// Where kernels of all cards find it: where it is, as the oldest driver has one space of addresses.
+    pub(super) fn address(&self) -> Result<u64> {
+        Ok(self.bytes()?.as_ptr() as u64)
     }
 
     /// What is there. The caller has waited for the stream.

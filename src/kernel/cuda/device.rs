@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use cudarc::driver::sys::{
     self, CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute, CUresult,
 };
-use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DriverError};
+use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, DriverError};
 use cudarc::nvrtc::Ptx;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, resources_datafusion_err};
 
@@ -54,6 +54,8 @@ pub struct Card {
     stages: Mutex<Vec<Stage>>,
     idle: Mutex<IdleMemory>,
     most_idle: u64,
+    /// Whether cards of these numbers can read this one's memory.
+    readers: Mutex<HashMap<usize, bool>>,
     /// Why nothing runs on the card any more.
     lost: OnceLock<String>,
 }
@@ -141,6 +143,31 @@ fn keep_freed_memory(context: &CudaContext) -> std::result::Result<(), DriverErr
     }
 }
 
+/// Has kernels of one context read the memory that the other's device allocates in the order of a stream, all that is there and
+/// all that will be; whether they can.
+#[allow(unsafe_code, reason = "the safe interface has no memory of other cards")]
+fn allow_to_read(reader: &CudaContext, owner: &CudaContext) -> std::result::Result<bool, DriverError> {
+    let (mut can, mut pool) = (0, std::ptr::null_mut());
+    let access = sys::CUmemAccessDesc {
+        location: sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: reader.cu_device(),
+        },
+        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    // SAFETY: all three functions are older than the oldest driver. The first two write an integer and the pool's handle, which
+    // lives as long as the device; the third reads one description.
+    unsafe {
+        sys::cuDeviceCanAccessPeer(&raw mut can, reader.cu_device(), owner.cu_device()).result()?;
+        if can == 0 {
+            return Ok(false);
+        }
+        sys::cuDeviceGetDefaultMemPool(&raw mut pool, owner.cu_device()).result()?;
+        sys::cuMemPoolSetAccess(pool, &raw const access, 1).result()?;
+    }
+    Ok(true)
+}
+
 /// A lock whose holder's panic left nothing half done that matters.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -221,6 +248,7 @@ impl Card {
             stages: Mutex::default(),
             idle: Mutex::default(),
             most_idle: memory as u64 / MOST_IDLE,
+            readers: Mutex::default(),
             lost: OnceLock::new(),
         })
     }
@@ -376,6 +404,33 @@ impl Card {
         let mut held = locked(&self.stages);
         held.extend(stages);
         held.truncate(MOST_STAGES);
+    }
+
+    /// Comes to pass when all is done that was asked of the card so far.
+    pub(super) fn signal(&self) -> Result<CudaEvent> {
+        let event = self.stream.record_event(None);
+        event.map_err(|error| self.failed("signalling to other cards", error))
+    }
+
+    /// What is asked of the card from now on waits for a signal of another.
+    pub(super) fn wait_for(&self, signal: &CudaEvent) -> Result<()> {
+        let waits = self.stream.wait(signal);
+        waits.map_err(|error| self.failed("waiting for another card", error))
+    }
+
+    /// Whether kernels of this card can read what [`Card::allocate`] gives on another; from now on they may.
+    pub(super) fn reads(&self, other: &Card) -> bool {
+        if self.ordinal == other.ordinal {
+            return true;
+        }
+        let mut readers = locked(&other.readers);
+        *readers.entry(self.ordinal).or_insert_with(|| {
+            let allowed = allow_to_read(&self.context, &other.context);
+            allowed.unwrap_or_else(|error| {
+                log::warn!("{self} does not read memory of {other}: {error}");
+                false
+            })
+        })
     }
 
     /// Waits for all that was asked of the card.

@@ -3,9 +3,10 @@
 //! The driver and the compiler of kernels (NVRTC) are loaded at run time, so that one binary runs with and without them:
 //! [`Card::get`] is the gate, and says why there is no card. Kernels are text ([`source`]), compiled for the card at hand and
 //! kept on disk ([`cache`]). A [`DeviceColumn`] holds values, a [`RowMask`] the rows where a [`Predicate`] is true, and a
-//! [`Selection`] finds exact ranks of a column, or of those rows of it, a [`TopSelection`] its greatest or least keys with their
-//! rows, [`Groups`] the ranks of every group, a [`GroupTopSelection`] its best rows, and [`Gather`] fetches values of rows. A
-//! [`CudaBackend`] opens lanes that answer the rounds of [`crate::select`]. A [`DeviceMatrix`] holds points, and finds those
+//! [`Selection`] finds exact ranks of a column, or of those rows of it, a [`SpreadSelection`] those of a column on several
+//! cards, a [`TopSelection`] its greatest or least keys with their rows, [`Groups`] the ranks of every group, a
+//! [`GroupTopSelection`] its best rows, and [`Gather`] fetches values of rows. A [`CudaBackend`] opens lanes that answer the
+//! rounds of [`crate::select`]. A [`DeviceMatrix`] holds points, and finds those
 //! nearest to another.
 
 mod buffer;
@@ -29,6 +30,7 @@ mod sequence;
 mod shares;
 mod sort;
 pub mod source;
+mod spread;
 mod top;
 
 pub use buffer::DeviceBuffer;
@@ -48,4 +50,5 @@ pub use select::{Selection, Shape};
 pub use sequence::Report;
 pub use shares::TopMethod;
 pub use sort::{PickedKeys, Segments};
+pub use spread::SpreadSelection;
 pub use top::{Top, TopSelection};

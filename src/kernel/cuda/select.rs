@@ -33,16 +33,41 @@ const MOST_RANKS: usize = 1024;
 const STATIC_SHARED: usize = 13_000;
 /// Bytes of `Control` that say how it went.
 const OUTCOME_BYTES: usize = 64;
+/// Keys of the small sample: as many as the kernels draw at most.
+pub(super) const STRIPES: u64 = 8192;
+/// Keys that each block of one of several cards has room for, if its rows are as many.
+const MOST_LEAST: usize = 1 << 15;
 /// Most ranks that a smaller sample serves.
 const FEW_RANKS: usize = 16;
-/// Bytes of `Control`, of `Query` and of a key; rows of a tile.
+/// Most cards that select together.
+pub(super) const MOST_CARDS: usize = 16;
+/// Bytes of counts of the parts of a list, and keys of a rank that are put together, on each of several cards.
+pub(super) const PARTS_BYTES: usize = 4 << 11;
+const MOST_FEW: usize = 4096;
+/// Rows of one of several cards that there is room for in lists, whatever they are.
+const LEAST_LISTED: usize = 1 << 20;
+/// Bytes of `Control`, of `Query` and of a key, and most cards.
 const SIZES: &str = "ss_sizes";
 
 /// Bits of `Control::outcome`.
 const MISSED: u32 = 1;
 const DEEPENED: u32 = 2;
 const MISMATCH: u32 = 4;
-const OUTSIDE: u32 = 8;
+pub(super) const OUTSIDE: u32 = 8;
+
+/// The kernels of one card, one after the other.
+const SEQUENCE: [&str; 10] = [
+    "ss_draw",
+    "ss_plan",
+    "ss_sample",
+    "ss_brackets",
+    "ss_count",
+    "ss_resolve",
+    "ss_extract",
+    "ss_refine",
+    "ss_select",
+    "ss_deepen",
+];
 
 /// How shared memory is used: what follows from the bytes that a block may have and the width of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +81,7 @@ pub struct Shape {
     /// Keys on their way to lists.
     stage: usize,
     /// Most ranks at a time.
-    ranks: usize,
+    pub(super) ranks: usize,
 }
 
 impl Shape {
@@ -99,17 +124,17 @@ impl Shape {
 /// `struct Query` of `kernels/sample_select.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct QueryArgument {
+pub(super) struct QueryArgument {
     column: ColumnArgument,
     ranks: u64,
-    kept: u64,
+    pub(super) kept: u64,
     control: u64,
     copied: u64,
     region: u64,
     listed: u64,
     list_room: u64,
-    answers: u64,
-    sample_lines: u64,
+    pub(super) answers: u64,
+    pub(super) sample_lines: u64,
     rank_count: u32,
     cells: u32,
     depth: u32,
@@ -118,6 +143,16 @@ struct QueryArgument {
     seed: u32,
     sigmas: f32,
     counts_all: u32,
+    pub(super) room: u64,
+    tallies: u64,
+    few: u64,
+    /// Addresses of `Control` and of the lists of all cards.
+    pub(super) controls: [u64; MOST_CARDS],
+    pub(super) lists: [u64; MOST_CARDS],
+    pub(super) stripes: u32,
+    pub(super) card: u32,
+    pub(super) cards: u32,
+    unused: u32,
 }
 
 // SAFETY: plain integers and a float in the layout of C, as the kernels' own structure; `ss_sizes` is compared with its size.
@@ -151,11 +186,7 @@ impl Selection<'_> {
     /// `ResourcesExhausted` where the card's memory, or the limit on it, is too small; an execution error if the card fails;
     /// an internal error for other ranks.
     pub fn keys(&self, ranks: &[u64], report: &mut Report) -> Result<Vec<KeyBits>> {
-        let n = self.population();
-        let ascending = ranks.windows(2).all(|pair| pair[0] < pair[1]);
-        if !ascending || ranks.first() == Some(&0) || ranks.last().is_some_and(|last| *last > n) {
-            return internal_err!("ranks for a card are ascending and from 1 to {n}");
-        }
+        check_ranks(ranks, self.population())?;
         let mut keys = Vec::with_capacity(ranks.len());
         if ranks.is_empty() {
             return Ok(keys);
@@ -169,19 +200,36 @@ impl Selection<'_> {
     }
 }
 
+/// Ranks are as a card wants them.
+pub(super) fn check_ranks(ranks: &[u64], n: u64) -> Result<()> {
+    let ascending = ranks.windows(2).all(|pair| pair[0] < pair[1]);
+    if !ascending || ranks.first() == Some(&0) || ranks.last().is_some_and(|last| *last > n) {
+        return internal_err!("ranks for a card are ascending and from 1 to {n}");
+    }
+    Ok(())
+}
+
+/// Keys of the large sample of so many rows.
+pub(super) fn sample_size(rows: u64, ranks: usize) -> u64 {
+    let most = if ranks > FEW_RANKS { 1 << 24 } else { 1 << 22 };
+    (rows / 16).max(1 << 16).min(most)
+}
+
 /// A selection with its kernels at hand.
-struct Prepared<'a> {
-    selection: &'a Selection<'a>,
-    card: &'a Arc<Card>,
-    shape: Shape,
-    key_bytes: usize,
+pub(super) struct Prepared<'a> {
+    pub(super) selection: &'a Selection<'a>,
+    pub(super) card: &'a Arc<Card>,
+    pub(super) shape: Shape,
+    pub(super) key_bytes: usize,
     per_vector: usize,
+    /// Rows that a block reads at once.
+    tile: usize,
     control_bytes: usize,
     module: Arc<Module>,
 }
 
 impl<'a> Prepared<'a> {
-    fn try_new(selection: &'a Selection<'a>) -> Result<Self> {
+    pub(super) fn try_new(selection: &'a Selection<'a>) -> Result<Self> {
         let card = selection.column.card();
         card.check()?;
         let words = selection.words;
@@ -194,8 +242,8 @@ impl<'a> Prepared<'a> {
             descending: false,
         })?;
         let sizes = module.sizes(card, SIZES)?;
-        let expected = [size_of::<QueryArgument>() as u32, words.key_bytes() as u32];
-        if sizes[1..3] != expected {
+        let expected = [size_of::<QueryArgument>(), words.key_bytes(), MOST_CARDS].map(|size| size as u32);
+        if sizes[1..] != expected {
             return internal_err!("kernels expect structures of {sizes:?} bytes, the host has {expected:?}");
         }
         Ok(Self {
@@ -204,6 +252,7 @@ impl<'a> Prepared<'a> {
             shape,
             key_bytes: words.key_bytes(),
             per_vector: words.per_vector(),
+            tile: THREADS * shape.batch as usize * words.per_vector(),
             control_bytes: sizes[0] as usize,
             module,
         })
@@ -226,91 +275,106 @@ impl<'a> Prepared<'a> {
         keys: &mut Vec<KeyBits>,
         report: &mut Report,
     ) -> Result<bool> {
-        let launches = self.launches(ranks.len())?;
+        let launches = SEQUENCE.map(|name| self.launch(name, ranks.len()));
+        let launches = launches.into_iter().collect::<Result<Vec<_>>>()?;
         let mut held = self.card.workspace();
-        let (layout, workspace) = self.make_room(&mut held, ranks.len())?;
+        let (layout, workspace) = self.make_room(&mut held, ranks.len(), false)?;
         let timeline = self.enqueue(ranks, counts_all, &launches, &layout, workspace)?;
         self.card.synchronize("selecting on the card")?;
-        let answer = workspace.host.bytes()?;
-        let (answers, control) = answer.split_at(layout.control - layout.answers);
-        let outcome = u32::from_le_bytes([control[0], control[1], control[2], control[3]]);
-        if outcome & MISMATCH != 0 {
-            return internal_err!(
-                "{} values were announced to the card, it counted others",
-                self.selection.population()
-            );
-        }
+        let outcome = self.outcome(&layout, workspace, self.selection.population())?;
         timeline.report(report)?;
-        self.record(ranks.len(), outcome, report);
-        if outcome & OUTSIDE != 0 {
+        self.record_read(ranks.len(), report);
+        outcome.record(report);
+        if outcome.flags & OUTSIDE != 0 {
             return Ok(false);
         }
+        self.take_keys(workspace, 0, ranks.len(), keys)?;
+        Ok(true)
+    }
+
+    /// How it went, once the card was waited for; `n` values were announced to it.
+    pub(super) fn outcome(&self, layout: &Layout, workspace: &Workspace, n: u64) -> Result<Outcome> {
+        let control = &workspace.host.bytes()?[layout.control - layout.answers..];
+        let number = |at: usize| {
+            control[4 * at..]
+                .first_chunk()
+                .map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        };
+        let outcome = Outcome {
+            flags: number(0),
+            open: number(1),
+            cells: number(10),
+        };
+        match outcome.flags & MISMATCH {
+            0 => Ok(outcome),
+            _ => internal_err!("{n} values were announced to the card, it counted others"),
+        }
+    }
+
+    /// Appends the answers, from the byte `at` of the page-locked memory on.
+    pub(super) fn take_keys(
+        &self,
+        workspace: &Workspace,
+        at: usize,
+        ranks: usize,
+        keys: &mut Vec<KeyBits>,
+    ) -> Result<()> {
         let width = self.key_bytes;
-        keys.extend(answers.chunks_exact(width).take(ranks.len()).map(|key| {
+        let answers = workspace.host.bytes()?[at..].chunks_exact(width).take(ranks);
+        keys.extend(answers.map(|key| {
             let mut bits = [0; 16];
             bits[..width].copy_from_slice(key);
             KeyBits::from_le_bytes(bits)
         }));
-        Ok(true)
+        Ok(())
     }
 
-    fn record(&self, ranks: usize, outcome: u32, report: &mut Report) {
+    pub(super) fn record_read(&self, ranks: usize, report: &mut Report) {
         report.bytes_read += self.selection.column.bytes() as u64
             + self.selection.mask.map_or(0, |(mask, _)| mask.len() as u64);
         report.bytes_to_card += 8 * ranks as u64;
         report.bytes_from_card += (ranks * self.key_bytes + OUTCOME_BYTES) as u64;
-        report.second_reads += usize::from(outcome & (MISSED | OUTSIDE) != 0);
-        report.deepened += usize::from(outcome & DEEPENED != 0);
     }
 
-    /// The sequence for `ranks` ranks.
-    fn launches(&self, ranks: usize) -> Result<Vec<Launch>> {
+    /// The kernel of this name, for `ranks` ranks.
+    pub(super) fn launch(&self, name: &'static str, ranks: usize) -> Result<Launch> {
         let (key, shape) = (self.key_bytes, &self.shape);
         let all = self.card.multiprocessors();
         let (table, counters) = (ENTRIES * 4, shape.cells * 4);
         let count = HEAVY_SLOTS * (key + 4) + THREADS * shape.depth * key + table + counters;
         let even = ranks.next_multiple_of(4);
         let deepen = (even * (4 * key + 28) + table + 8 * shape.cells).max(26 << 10);
-        [
-            ("ss_draw", 8, 0, false),
-            ("ss_plan", 1, 0, false),
-            ("ss_sample", 2 * all, table + counters, false),
-            (
-                "ss_brackets",
-                1,
-                16516 + (shape.cells + 1) * 4 + shape.cells * 2,
-                false,
-            ),
-            ("ss_count", all, count, false),
-            ("ss_resolve", 1, shape.cells * 8, false),
-            ("ss_extract", all, count, false),
-            (
-                "ss_refine",
-                all,
-                shape.stage * (key + 2) + table + shape.cells * 2,
-                false,
-            ),
-            ("ss_select", ranks as u32, 0, false),
-            ("ss_deepen", all, deepen, true),
-        ]
-        .into_iter()
-        .map(|(name, blocks, shared, cooperative)| {
-            let grid = [blocks, THREADS as u32];
-            let launch = Launch::try_new(self.card, &self.module, name, grid, shared)?;
-            Ok(if cooperative { launch.cooperative() } else { launch })
+        let (blocks, shared) = match name {
+            "ss_draw" => (8, 0),
+            "ss_plan" => (1, 0),
+            "ss_sample" => (2 * all, table + counters),
+            "ss_brackets" => (1, 16516 + (shape.cells + 1) * 4 + shape.cells * 2),
+            "ss_count" | "ss_extract" => (all, count),
+            "ss_resolve" => (1, shape.cells * 8),
+            "ss_refine" => (all, shape.stage * (key + 2) + table + shape.cells * 2),
+            "ss_deepen" => (all, deepen),
+            // A block for each rank.
+            _ => (ranks as u32, 0),
+        };
+        let grid = [blocks, THREADS as u32];
+        let launch = Launch::try_new(self.card, &self.module, name, grid, shared)?;
+        Ok(match name {
+            "ss_deepen" => launch.cooperative(),
+            _ => launch,
         })
-        .collect()
     }
 
     /// The workspace, grown if need be; with less room for copied keys where there is no more memory, which costs reads.
-    fn make_room<'b>(
+    /// `several`: for one of several cards.
+    pub(super) fn make_room<'b>(
         &self,
         held: &'b mut Option<Workspace>,
         ranks: usize,
+        several: bool,
     ) -> Result<(Layout, &'b mut Workspace)> {
         let mut shares = SHARES.iter().peekable();
         while let Some(share) = shares.next() {
-            let layout = self.layout(ranks, *share);
+            let layout = self.layout(ranks, *share, several);
             let limit = self.selection.limit;
             match Workspace::reserve(held, self.card, layout.bytes, layout.host_bytes(), limit) {
                 Ok(()) => break,
@@ -320,7 +384,7 @@ impl<'a> Prepared<'a> {
         }
         let workspace = Workspace::of(held)?;
         // The most room that the workspace has.
-        let fitting = SHARES.iter().map(|share| self.layout(ranks, *share));
+        let fitting = SHARES.iter().map(|share| self.layout(ranks, *share, several));
         let layout = fitting
             .into_iter()
             .find(|layout| layout.bytes <= workspace.device.len());
@@ -330,25 +394,44 @@ impl<'a> Prepared<'a> {
         Ok((layout, workspace))
     }
 
-    fn layout(&self, ranks: usize, share: usize) -> Layout {
+    fn layout(&self, ranks: usize, share: usize, several: bool) -> Layout {
         let rows = self.selection.column.rows() as usize;
         let regions = self.card.multiprocessors() as usize;
+        // Several cards have nothing that finds keys which there is no room for: a block's tile and the last rows, all of them, and
+        // all rows in lists, if there are not many.
+        let (least, least_listed) = match several {
+            true => (
+                (2 * self.tile).min(MOST_LEAST).min(rows).next_multiple_of(16),
+                rows.min(LEAST_LISTED),
+            ),
+            false => (0, 0),
+        };
         let region = (rows / (4 * share) / regions)
             .next_multiple_of(16)
             .max(4096 / share)
-            .max(256);
-        let listed = if ranks <= 256 { 10 } else { 6 };
-        let list_room = (rows / (listed * share)).max(1 << 16);
+            .max(256)
+            .max((least / share).next_multiple_of(16));
+        let listed = match (several, ranks <= 256) {
+            (false, true) => 10,
+            (false, false) => 6,
+            (true, true) => 5,
+            (true, false) => 3,
+        };
+        let list_room = (rows / (listed * share)).max(1 << 16).max(least_listed / share);
         let mut places = Places::default();
         let mut take = |bytes| places.take(bytes);
+        let apart = if several { ranks } else { 0 };
         Layout {
             ranks: take(8 * ranks),
             answers: take(self.key_bytes * ranks),
             control: take(self.control_bytes),
+            tallies: take(PARTS_BYTES * apart),
+            few: take(self.key_bytes * MOST_FEW * apart),
             listed: take(self.key_bytes * list_room),
             copied: take(self.key_bytes * region * regions),
             region,
             list_room,
+            common_answers: self.key_bytes * apart,
             bytes: places.end(),
         }
     }
@@ -363,18 +446,8 @@ impl<'a> Prepared<'a> {
         layout: &Layout,
         workspace: &mut Workspace,
     ) -> Result<Timeline<'a>> {
-        let base = workspace.device.address();
-        let zero_based: Vec<u64> = ranks.iter().map(|rank| rank - 1).collect();
-        let host = workspace.host.bytes_mut()?;
-        host[..8 * ranks.len()].copy_from_slice(bytemuck::cast_slice(&zero_based));
-        workspace
-            .host
-            .send(0..8 * ranks.len(), &workspace.device, layout.ranks)?;
-        let mut timeline = Timeline::start(self.card, self.selection.timed)?;
-        workspace
-            .device
-            .zero(layout.control..layout.control + self.control_bytes)?;
-        let query = self.query(ranks.len(), counts_all, layout, base);
+        let mut timeline = self.begin(ranks, layout, workspace)?;
+        let query = self.query(ranks.len(), counts_all, layout, workspace.device.address());
         for launch in launches {
             // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in
             // the column and in the workspace, with the room that `layout` gives and the structure announces; both live
@@ -382,17 +455,50 @@ impl<'a> Prepared<'a> {
             unsafe { launch.run(self.card, &query) }?;
             timeline.passed(launch.name)?;
         }
-        timeline.end()?;
-        let from = layout.answers..layout.control + OUTCOME_BYTES;
-        workspace.host.fetch(&workspace.device, from)?;
+        self.end(layout, workspace, &mut timeline)?;
         Ok(timeline)
     }
 
-    fn query(&self, ranks: usize, counts_all: bool, layout: &Layout, base: u64) -> QueryArgument {
+    /// Puts the question on the stream.
+    pub(super) fn begin(
+        &self,
+        ranks: &[u64],
+        layout: &Layout,
+        workspace: &mut Workspace,
+    ) -> Result<Timeline<'a>> {
+        let zero_based: Vec<u64> = ranks.iter().map(|rank| rank - 1).collect();
+        let host = workspace.host.bytes_mut()?;
+        host[..8 * ranks.len()].copy_from_slice(bytemuck::cast_slice(&zero_based));
+        workspace
+            .host
+            .send(0..8 * ranks.len(), &workspace.device, layout.ranks)?;
+        let timeline = Timeline::start(self.card, self.selection.timed)?;
+        workspace
+            .device
+            .zero(layout.control..layout.control + self.control_bytes)?;
+        Ok(timeline)
+    }
+
+    /// Has the answers fetched.
+    pub(super) fn end(
+        &self,
+        layout: &Layout,
+        workspace: &mut Workspace,
+        timeline: &mut Timeline<'_>,
+    ) -> Result<()> {
+        timeline.end()?;
+        let from = layout.answers..layout.control + OUTCOME_BYTES;
+        workspace.host.fetch(&workspace.device, from)
+    }
+
+    /// Lines of the large sample, of so many keys.
+    pub(super) fn sample_lines(&self, keys: u64) -> u64 {
+        keys / (8 * self.per_vector as u64)
+    }
+
+    /// What kernels are told, of a workspace at `base`.
+    pub(super) fn query(&self, ranks: usize, counts_all: bool, layout: &Layout, base: u64) -> QueryArgument {
         let column = self.selection.column;
-        let rows = column.rows();
-        let most = if ranks > FEW_RANKS { 1 << 24 } else { 1 << 22 };
-        let sample = (rows / 16).max(1 << 16).min(most);
         let at = |offset: usize| base + offset as u64;
         QueryArgument {
             column: ColumnArgument::of(column, self.selection.mask.map_or(0, |(mask, _)| mask.address())),
@@ -404,7 +510,7 @@ impl<'a> Prepared<'a> {
             listed: at(layout.listed),
             list_room: layout.list_room as u64,
             answers: at(layout.answers),
-            sample_lines: sample / (8 * self.per_vector as u64),
+            sample_lines: self.sample_lines(sample_size(column.rows(), ranks)),
             rank_count: ranks as u32,
             cells: self.shape.cells as u32,
             depth: self.shape.depth as u32,
@@ -413,33 +519,73 @@ impl<'a> Prepared<'a> {
             seed: 1,
             sigmas: 4.0,
             counts_all: u32::from(counts_all),
+            room: self.room(layout),
+            tallies: (layout.tallies - layout.control) as u64,
+            few: (layout.few - layout.control) as u64,
+            controls: [0; MOST_CARDS],
+            lists: [0; MOST_CARDS],
+            stripes: STRIPES as u32,
+            card: 0,
+            cards: 1,
+            unused: 0,
         }
+    }
+
+    /// Keys that may be copied.
+    pub(super) fn room(&self, layout: &Layout) -> u64 {
+        layout.region as u64 * u64::from(self.card.multiprocessors())
     }
 }
 
 /// The room for copied keys and lists, as a fraction of what is best: 1, then less.
 const SHARES: [usize; 5] = [1, 4, 16, 64, 512];
 
+/// How it went, as the first fields of `Control` say.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Outcome {
+    pub(super) flags: u32,
+    /// Ranks that were not found.
+    pub(super) open: u32,
+    pub(super) cells: u32,
+}
+
+impl Outcome {
+    pub(super) fn record(&self, report: &mut Report) {
+        report.second_reads += usize::from(self.flags & (MISSED | OUTSIDE) != 0);
+        report.deepened += usize::from(self.flags & DEEPENED != 0);
+    }
+}
+
 /// Where things lie in the workspace, in bytes from its front; answers come right before what says how it went.
 #[derive(Debug, Clone, Copy)]
-struct Layout {
+pub(super) struct Layout {
     ranks: usize,
     answers: usize,
-    control: usize,
-    listed: usize,
+    pub(super) control: usize,
+    /// Of several cards: counts of the parts of lists, and keys that are left of each rank.
+    tallies: usize,
+    few: usize,
+    pub(super) listed: usize,
     copied: usize,
     /// Keys that each block may copy.
     region: usize,
     /// Keys in all lists.
     list_room: usize,
+    /// Bytes of page-locked memory behind what is copied, for the answers of several cards.
+    common_answers: usize,
     bytes: usize,
 }
 
 impl Layout {
     /// Bytes of page-locked memory for ranks, and for answers.
     fn host_bytes(&self) -> usize {
+        self.common_answers_at() + self.common_answers
+    }
+
+    /// Where the answers of several cards lie in page-locked memory.
+    pub(super) fn common_answers_at(&self) -> usize {
         let answer = self.control + OUTCOME_BYTES - self.answers;
-        answer.max(self.answers)
+        answer.max(self.answers).next_multiple_of(256)
     }
 }
 

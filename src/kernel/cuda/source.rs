@@ -7,11 +7,39 @@ use datafusion::arrow::datatypes::DataType;
 
 use crate::key::Encoding;
 
-const INCLUDES: [(&str, &str); 3] = [
+const INCLUDES: [(&str, &str); 10] = [
     ("common.cuh", include_str!("../../../kernels/common.cuh")),
     (
         "bucket_cells.cuh",
         include_str!("../../../kernels/bucket_cells.cuh"),
+    ),
+    (
+        "sample_answer.cuh",
+        include_str!("../../../kernels/sample_answer.cuh"),
+    ),
+    (
+        "sample_cards.cuh",
+        include_str!("../../../kernels/sample_cards.cuh"),
+    ),
+    (
+        "sample_cells.cuh",
+        include_str!("../../../kernels/sample_cells.cuh"),
+    ),
+    (
+        "sample_deepen.cuh",
+        include_str!("../../../kernels/sample_deepen.cuh"),
+    ),
+    (
+        "sample_lists.cuh",
+        include_str!("../../../kernels/sample_lists.cuh"),
+    ),
+    (
+        "sample_plan.cuh",
+        include_str!("../../../kernels/sample_plan.cuh"),
+    ),
+    (
+        "sample_read.cuh",
+        include_str!("../../../kernels/sample_read.cuh"),
     ),
     (
         "warp_select.cuh",

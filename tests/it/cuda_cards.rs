@@ -1,0 +1,612 @@
+//! Tables and columns on several cards: by their own kernels together, and in rounds where those leave a rank open.
+//!
+//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`. Where there is one card, two are
+//! two streams on it: what is sent and merged is the same.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, BooleanArray, Float32Array, Int64Array, UInt32Array, UInt64Array,
+};
+use datafusion::arrow::compute::filter as arrow_filter;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::DataFusionError;
+use datafusion_quantiles::kernel::cuda::{
+    Card, DeviceColumn, Predicate, Report, RowMask, Selection, SpreadSelection,
+};
+use datafusion_quantiles::key::{KeyBits, KeySpec};
+use datafusion_quantiles::pinned::{self, pin_table, unpin_table, use_cards};
+
+use crate::cuda::{card, columns, percentiles, pinned, rows_joined, set, with_nulls};
+use crate::cuda_lanes::{calls, same_on, sorted_keys};
+use crate::cuda_papers::{floats, median, mixed, normal, uniform};
+use crate::patterns::{self, Pattern};
+use crate::select::ranks_of;
+use crate::support::*;
+
+/// So many cards, as far as all of this crate knows: those of the machine, in turn.
+fn cards(count: usize) -> Option<Vec<Arc<Card>>> {
+    card()?;
+    let there = Card::count().unwrap();
+    let open = |number| Arc::new(Card::open(number % there, None).unwrap());
+    Some((0..count).map(open).collect())
+}
+
+pub(crate) fn two_cards() -> Option<Vec<Arc<Card>>> {
+    cards(2)
+}
+
+fn named(card: &Card) -> String {
+    format!("cuda:{}", card.ordinal())
+}
+
+/// Some of the rows on each card, in turn.
+fn spread(values: &ArrayRef, shares: &[Range<usize>], cards: &[Arc<Card>]) -> Vec<DeviceColumn> {
+    let shares = shares.iter().zip(cards);
+    let upload = |(rows, card): (&Range<usize>, &Arc<Card>)| {
+        let own = values.slice(rows.start, rows.len());
+        DeviceColumn::upload(card, values.data_type(), &[own]).unwrap()
+    };
+    shares.map(upload).collect()
+}
+
+fn selection<'a>(column: &'a DeviceColumn, mask: Option<&'a (RowMask, u64)>) -> Selection<'a> {
+    let spec = KeySpec::try_new(column.data_type()).unwrap();
+    Selection {
+        column,
+        words: column.words(&spec),
+        mask: mask.map(|(mask, kept)| (mask.bits(), *kept)),
+        limit: None,
+        timed: false,
+    }
+}
+
+fn select(columns: &[DeviceColumn], ranks: &[u64]) -> (Option<Vec<KeyBits>>, Report) {
+    let shares = columns.iter().map(|column| selection(column, None)).collect();
+    let mut report = Report::default();
+    let found = SpreadSelection { shares }.keys(ranks, &mut report).unwrap();
+    (found, report)
+}
+
+/// So many ranks and those at the ends, or a single one.
+fn wanted(n: u64, count: u64) -> Vec<u64> {
+    match count {
+        1 => vec![n.div_ceil(3)],
+        _ => ranks_of(n, count),
+    }
+}
+
+/// The keys of all ranks, found by the cards together.
+fn check(values: &ArrayRef, shares: &[Range<usize>], cards: &[Arc<Card>], counts: &[u64], what: &str) {
+    let (_, sorted) = sorted_keys(values);
+    let columns = spread(values, shares, cards);
+    for count in counts {
+        let ranks = wanted(sorted.len() as u64, *count);
+        let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
+        let (found, _) = select(&columns, &ranks);
+        assert!(
+            found.as_ref() == Some(&expected),
+            "{what}, {shares:?}, {count} ranks: found {}",
+            found.is_some()
+        );
+    }
+}
+
+/// All values on one card, most of them, and as many on each; and some rows on none.
+fn all_shares(len: usize) -> Vec<Vec<Range<usize>>> {
+    let (half, most) = (len / 2, len - len.min(7));
+    vec![
+        vec![0..half, half..len],
+        vec![0..most, most..len],
+        vec![0..len.min(1), len.min(1)..len],
+        vec![0..0, 0..len],
+        vec![0..len, len..len],
+    ]
+}
+
+fn every_type(patterns: &[Pattern]) {
+    let Some(cards) = two_cards() else { return };
+    for pattern in patterns {
+        for (len, nulls) in [(1, false), (40, true), (9001, false), (150_011, true)] {
+            let all = columns(*pattern, len, 5);
+            for (name, values) in if nulls { with_nulls(all) } else { all } {
+                let (n, what) = (values.len() - values.null_count(), format!("{name}, {pattern:?}"));
+                if n == 0 {
+                    continue;
+                }
+                for shares in all_shares(len) {
+                    check(&values, &shares, &cards, &[1, 12, 101], &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_type_first_patterns() {
+    every_type(&patterns::ALL[..4]);
+}
+
+#[test]
+fn every_type_second_patterns() {
+    every_type(&patterns::ALL[4..8]);
+}
+
+#[test]
+fn every_type_last_patterns() {
+    every_type(&patterns::ALL[8..]);
+}
+
+/// More cards than two, and more ranks than one sequence has.
+#[test]
+fn three_cards_and_many_ranks() {
+    let Some(cards) = cards(3) else { return };
+    for pattern in [Pattern::Random, Pattern::Sorted, Pattern::Zipf] {
+        for (name, values) in columns(pattern, 400_021, 7) {
+            if ["f32", "i64", "u8", "dec"].contains(&name) {
+                let shares = [0..100_003, 100_003..100_010, 100_010..400_021];
+                check(
+                    &values,
+                    &shares,
+                    &cards,
+                    &[5, 2500],
+                    &format!("{name}, {pattern:?}"),
+                );
+            }
+        }
+    }
+}
+
+/// Lists of thousands of keys, which stay on their cards: of distinct values, of values that each are 0.1% of all, and of some
+/// that are frequent; and tails far from all else.
+#[test]
+fn long_lists() {
+    let Some(cards) = two_cards() else { return };
+    let n = 12_000_000;
+    let of = |value: &dyn Fn(u64) -> u32| -> ArrayRef {
+        Arc::new(UInt32Array::from_iter_values((0..n as u64).map(value)))
+    };
+    let floats = Float32Array::from_iter_values((0..n as u64).map(|row| uniform(row) as f32));
+    for (name, values) in [
+        ("distinct", of(&|row| mixed(row) as u32)),
+        ("a thousand", of(&|row| mixed(mixed(row) % 1000) as u32)),
+        (
+            "frequent",
+            of(&|row| {
+                let word = mixed(row);
+                // One in ten is one of three.
+                match word % 30 {
+                    value @ 0..3 => 1000 * value as u32,
+                    _ => (word >> 40) as u32,
+                }
+            }),
+        ),
+        ("floats from 0 to 1", Arc::new(floats)),
+    ] {
+        // A thousand ranks of a thousand values want all of them in lists.
+        let counts: &[u64] = if name == "a thousand" {
+            &[1, 3, 101]
+        } else {
+            &[1, 3, 101, 1024]
+        };
+        for shares in [[0..n / 2, n / 2..n], [0..n / 10, n / 10..n]] {
+            check(&values, &shares, &cards, counts, name);
+        }
+    }
+}
+
+#[test]
+fn masks() {
+    let Some(cards) = two_cards() else { return };
+    let n = 300_000;
+    for (name, values) in with_nulls(columns(Pattern::Random, n, 8)) {
+        if !["f64", "i16", "u32"].contains(&name) {
+            continue;
+        }
+        let filter: ArrayRef = Arc::new(Int64Array::from_iter_values((0..n as i64).map(|row| row % 7)));
+        let shares = [0..100_000, 100_000..n];
+        let (columns, filters) = (spread(&values, &shares, &cards), spread(&filter, &shares, &cards));
+        let spec = KeySpec::for_order_by(&DataType::Int64).unwrap();
+        let bound: ArrayRef = Arc::new(Int64Array::from(vec![2]));
+        let predicate = Predicate::Within {
+            column: 0,
+            first: 0,
+            last: spec.keys(&bound).unwrap()[0],
+            outside: false,
+        };
+        let mut report = Report::default();
+        let masks = columns.iter().zip(&filters).map(|(column, filter)| {
+            let mask = RowMask::evaluate(&predicate, &[filter], None, &mut report).unwrap();
+            let kept = mask.count(column, None, &mut report).unwrap();
+            (mask, kept)
+        });
+        let masks: Vec<_> = masks.collect();
+        let shares = columns.iter().zip(&masks);
+        let shares: Vec<_> = shares
+            .map(|(column, mask)| selection(column, Some(mask)))
+            .collect();
+        let passed = BooleanArray::from_iter((0..n).map(|row| Some(row % 7 <= 2)));
+        let (_, sorted) = sorted_keys(&arrow_filter(values.as_ref(), &passed).unwrap());
+        let selection = SpreadSelection { shares };
+        assert_eq!(selection.population(), sorted.len() as u64, "{name}");
+        let ranks = ranks_of(sorted.len() as u64, 101);
+        let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
+        assert_eq!(
+            selection.keys(&ranks, &mut report).unwrap(),
+            Some(expected),
+            "{name}"
+        );
+    }
+}
+
+/// Half of the keys are distinct and in one cell, as the others are many scales away: more than a block selects among.
+fn crowded(n: u64) -> ArrayRef {
+    let value = |row: u64| match row % 2 {
+        0 => (1 << 40) + mixed(row) % (1 << 24),
+        _ => mixed(row) >> (mixed(row + 1) % 60),
+    };
+    Arc::new(UInt64Array::from_iter_values((0..n).map(value)))
+}
+
+/// What the cards leave open is found in rounds: a cell too full for a block, and lists that there is no room for.
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_that_are_left_open() {
+    let Some(cards) = two_cards() else { return };
+    let n = 4_000_000;
+    let thousands = (0..n as u64).map(|row| mixed(mixed(row) % 1000) as u32);
+    let thousands: ArrayRef = Arc::new(UInt32Array::from_iter_values(thousands));
+    let thousandths: Vec<_> = (0..1000)
+        .map(|rank| format!("{}", f64::from(rank) / 1000.0))
+        .collect();
+    for (values, list) in [
+        (crowded(n as u64), percentiles()),
+        (thousands, format!("[{}]", thousandths.join(", "))),
+    ] {
+        let columns = spread(&values, &[0..n / 2, n / 2..n], &cards);
+        let (found, report) = select(&columns, &ranks_of(n as u64, 1000));
+        assert!(found.is_none() && report.kernels > 20, "{report:?}");
+        let (analyzed, sql) = analyzed_on(&cards, &values, &list).await;
+        assert!(
+            analyzed.contains("strategy_sample_select__counts=1") && !analyzed.contains("on_the_cards"),
+            "{sql}: {analyzed}"
+        );
+    }
+    // One card that is two, whose memory to work in is one.
+    let columns = spread(
+        &crowded(1000),
+        &[0..10, 10..1000],
+        &[Arc::clone(&cards[0]), Arc::clone(&cards[0])],
+    );
+    assert!(select(&columns, &[7]).0.is_none());
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(100_000, 3)));
+    let twice = [Arc::clone(&cards[0]), Arc::clone(&cards[0])];
+    let (analyzed, sql) = analyzed_on(&twice, &values, &percentiles()).await;
+    assert!(
+        analyzed.contains("strategy_sample_select__counts=1"),
+        "{sql}: {analyzed}"
+    );
+}
+
+/// What `EXPLAIN ANALYZE` says of quantiles of values on these cards, which are those of the CPU.
+async fn analyzed_on(cards: &[Arc<Card>], values: &ArrayRef, list: &str) -> (String, String) {
+    let ctx = session(4);
+    use_cards(&ctx, cards.to_vec());
+    set(&ctx, "device", "cuda:all").await;
+    register(&ctx, "t", &batch(vec![("x", Arc::clone(values))]), 4, 50_000);
+    pin_table(&ctx, "t", &["x"]).await.unwrap();
+    let sql = format!("SELECT exact_quantiles(x, {list}) FROM t");
+    same_on(&ctx, "cuda:all", &sql, "PinnedQuantilesExec: ", "analyzed").await;
+    set(&ctx, "device", "cuda:all").await;
+    let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+    (analyzed, sql)
+}
+
+/// Sessions that have the same cards in another order do not wait for each other for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_at_the_same_time() {
+    let Some(mut cards) = two_cards() else { return };
+    let mut tasks = Vec::new();
+    for turn in 0..4 {
+        cards.reverse();
+        let ctx = session(4);
+        use_cards(&ctx, cards.clone());
+        set(&ctx, "device", "cuda:all").await;
+        let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(200_000, turn)));
+        register(&ctx, "t", &batch(vec![("x", values)]), 4, 9000);
+        let sql = "SELECT exact_quantiles(x, [0.1, 0.5, 0.99]) FROM t";
+        let expected = {
+            set(&ctx, "device", "cpu").await;
+            row(&ctx, sql).await
+        };
+        set(&ctx, "device", "cuda:all").await;
+        pin_table(&ctx, "t", &["x"]).await.unwrap();
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..50 {
+                assert_eq!(row(&ctx, sql).await, expected);
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+/// Too little memory to work in is said, or done without.
+#[test]
+fn limits_of_memory() {
+    let Some(cards) = two_cards() else { return };
+    let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(2_000_000, 3)));
+    let columns = spread(&values, &[0..1_000_000, 1_000_000..2_000_000], &cards);
+    let (_, sorted) = sorted_keys(&values);
+    let ranks = ranks_of(2_000_000, 101);
+    let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
+    let ask = |limit| {
+        let shares = columns.iter().map(|column| Selection {
+            limit: Some(limit),
+            ..selection(column, None)
+        });
+        let shares = shares.collect();
+        SpreadSelection { shares }.keys(&ranks, &mut Report::default())
+    };
+    let mut found = 0;
+    for megabytes in [9, 10, 12, 16, 32, 64] {
+        cards.iter().for_each(|card| card.release_workspace());
+        match ask(megabytes << 20) {
+            Ok(Some(keys)) => {
+                assert_eq!(keys, expected, "{megabytes} MB");
+                found += 1;
+            }
+            // No room for copies: rounds.
+            Ok(None) => {}
+            Err(error) => assert!(
+                matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)),
+                "{megabytes} MB: {error}"
+            ),
+        }
+    }
+    cards.iter().for_each(|card| card.release_workspace());
+    let refused = ask(8 << 20).unwrap_err();
+    assert!(
+        refused.to_string().contains("quantiles.cuda_memory_limit"),
+        "{refused}"
+    );
+    assert!(found >= 2, "{found}");
+    drop(columns);
+    cards.iter().for_each(|card| card.release_workspace());
+    assert!(cards.iter().all(|card| card.held_bytes() == 0));
+}
+
+/// Tables spread over two cards.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_cards_of_one_host() {
+    let Some(cards) = two_cards() else { return };
+    let shown = format!("cuda:0+{}", named(&cards[1]));
+    for pattern in patterns::ALL {
+        for (len, nulls) in [
+            (0, false),
+            (1, false),
+            (1000, true),
+            (120_011, true),
+            (120_011, false),
+        ] {
+            let all = columns(pattern, len, 8);
+            let rows = batch(if nulls { with_nulls(all) } else { all });
+            let ctx = session(4);
+            use_cards(&ctx, cards.clone());
+            register(&ctx, "t", &rows, 5, 7000);
+            let what = format!("{pattern:?}, {len} rows, nulls: {nulls}");
+            same_on(
+                &ctx,
+                "cuda:all",
+                &calls(&rows),
+                &format!("device={shown}, on_card=["),
+                &what,
+            )
+            .await;
+            set(&ctx, "device", "cuda:all").await;
+            ctx.deregister_table("t").unwrap();
+            pinned(&ctx, &rows, 5).await;
+            let shown = &format!("+{} (", named(&cards[1]));
+            let sql = calls(&rows);
+            same_on(&ctx, "cuda:all", &sql, shown, &what).await;
+            same_on(
+                &ctx,
+                "cuda:all",
+                &format!("{sql} WHERE i64 > 0 OR b"),
+                shown,
+                &what,
+            )
+            .await;
+            let all = percentiles();
+            let filtered = format!(
+                "SELECT exact_quantiles(f32, {all}), exact_quantiles(f64, 0.5) FILTER (WHERE i8 < 3) FROM t"
+            );
+            same_on(&ctx, "cuda:all", &filtered, shown, &what).await;
+            if len == 120_011 {
+                for strategy in ["dibms", "gk_select", "distributed_bms"] {
+                    set(&ctx, "strategy", strategy).await;
+                    same_on(&ctx, "cuda:all", &filtered, shown, &what).await;
+                }
+                set(&ctx, "strategy", "auto").await;
+            }
+            unpin_table(&ctx, "t").unwrap();
+        }
+    }
+}
+
+/// What is said of a table on two cards, and what does not run there.
+#[tokio::test(flavor = "multi_thread")]
+async fn spread_tables() {
+    let Some(cards) = two_cards() else { return };
+    let ctx = session(4);
+    use_cards(&ctx, cards.clone());
+    register(&ctx, "t", &batch(columns(Pattern::Random, 100_000, 4)), 4, 5000);
+    set(&ctx, "device", "cuda:all").await;
+    pinned::sql(&ctx, "PIN TABLE t (f64, i32)").await.unwrap();
+    let held: Vec<u64> = cards.iter().map(|card| card.held_bytes()).collect();
+    assert!(held.iter().all(|held| *held >= 50_000 * 12), "{held:?}");
+    let shown = pinned::sql(&ctx, "SHOW PINNED")
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap();
+    let shown = texts(&shown).join("");
+    let second = named(&cards[1]);
+    let expected = format!("f64, i32 | 100000 | 1200000 | cuda:0+{second} | ");
+    assert!(shown.contains(&expected), "{shown}");
+    let analyzed = rows_joined(
+        &ctx,
+        "EXPLAIN ANALYZE SELECT exact_quantiles(f64, [0.1, 0.5]) FROM t",
+    )
+    .await;
+    let both = format!("+{second} (");
+    for expected in [
+        both.as_str(),
+        "calls=[exact_quantiles",
+        "strategy_sample_select_on_the_cards=1",
+        "rounds=0",
+        "bytes_from_card=",
+        "ss_count_time=",
+    ] {
+        assert!(analyzed.contains(expected), "{expected} in {analyzed}");
+    }
+    for sql in [
+        "SELECT i32, exact_quantiles(f64, 0.5) FROM t GROUP BY i32",
+        "SELECT topk_by(i32, f64, 3) FROM t",
+        "SELECT f64 FROM t ORDER BY f64 DESC LIMIT 3",
+    ] {
+        assert!(!physical_plan(&ctx, sql).await.contains("Pinned"), "{sql}");
+    }
+    // One of the two.
+    set(&ctx, "device", "cuda:1").await;
+    pinned::sql(&ctx, "PIN TABLE t (f64, i32)").await.unwrap();
+    let plan = physical_plan(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;
+    let expected = format!("PinnedQuantilesExec: device={second} (");
+    assert!(plan.starts_with(&expected), "{plan}");
+    set(&ctx, "device", "cuda:0").await;
+    let plan = physical_plan(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;
+    assert!(!plan.contains("Pinned"), "{plan}");
+    set(&ctx, "device", "cuda:2").await;
+    let refused = pinned::sql(&ctx, "PIN TABLE t (f64)")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("no such card"), "{refused}");
+    unpin_table(&ctx, "t").unwrap();
+    assert!(cards.iter().all(|card| card.held_bytes() == 0));
+}
+
+/// What is sent back grows with the ranks, not with the values.
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_between_cards() {
+    let Some(cards) = two_cards() else { return };
+    let ctx = session(4);
+    use_cards(&ctx, cards);
+    set(&ctx, "device", "cuda:all").await;
+    let mut sent = Vec::new();
+    for rows in [1_000_000, 4_000_000] {
+        let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(rows, 3)));
+        ctx.deregister_table("t").unwrap();
+        register(&ctx, "t", &batch(vec![("x", values)]), 4, 100_000);
+        pin_table(&ctx, "t", &["x"]).await.unwrap();
+        let sql = "SELECT exact_quantiles(x, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]) FROM t";
+        let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+        datafusion::physical_plan::collect(Arc::clone(&plan), ctx.task_ctx())
+            .await
+            .unwrap();
+        let metrics = plan.metrics().unwrap();
+        sent.push(metrics.sum_by_name("bytes_from_card").unwrap().as_usize());
+    }
+    assert!(sent[1] < 2 * sent[0] && sent[1] < 2_000_000, "{sent:?}");
+}
+
+/// 2^`QUANTILES_LOG` values on one card and on all of them together: the selection alone, without SQL.
+#[test]
+#[ignore = "a measurement"]
+fn one_card_and_several() {
+    const RUNS: usize = 30;
+    let log: u32 = std::env::var("QUANTILES_LOG").map_or(28, |log| log.parse().unwrap());
+    let n = 1_u64 << log;
+    let there: Vec<_> = (0..Card::count().unwrap())
+        .map(|card| Card::get(card).unwrap())
+        .collect();
+    println!(
+        "{} of {}; 2^{log} values, medians of {RUNS}; milliseconds",
+        there.len(),
+        there[0]
+    );
+    println!(
+        "| values | ranks | one card, kernels | with the host | {} cards, kernels | with the host | ratio | kernels |",
+        there.len()
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
+    for (name, double, value) in [
+        ("Float32, uniform", false, uniform as fn(u64) -> f64),
+        ("Float32, normal", false, normal),
+        ("Float32, 1000 values", false, |row| uniform(mixed(row) % 1000)),
+        ("Float64, normal", true, normal),
+    ] {
+        let values = floats(n, double, value);
+        let data_type = values[0].data_type().clone();
+        let upload =
+            |card: &Arc<Card>, values: &[ArrayRef]| DeviceColumn::upload(card, &data_type, values).unwrap();
+        let whole = [upload(&there[0], &values)];
+        let shares = values.chunks(values.len().div_ceil(there.len())).zip(&there);
+        let shares: Vec<_> = shares.map(|(values, card)| upload(card, values)).collect();
+        drop(values);
+        for count in [1, 101, 1000] {
+            let ranks = wanted(n, count);
+            let timed = |ask: &dyn Fn(&mut Report) -> Vec<KeyBits>| {
+                let (mut kernels, mut times, mut found) = (Vec::new(), Vec::new(), Vec::new());
+                for turn in 0..RUNS + 3 {
+                    let (start, mut report) = (Instant::now(), Report::default());
+                    found = ask(&mut report);
+                    if turn >= 3 {
+                        times.push(start.elapsed().as_secs_f64() * 1e3);
+                        kernels.push(report.card_time.as_secs_f64() * 1e3);
+                    }
+                }
+                (median(kernels), median(times), found)
+            };
+            let one = selection(&whole[0], None);
+            let (kernels, time, keys) = timed(&|report| one.keys(&ranks, report).unwrap());
+            let selections = shares.iter().map(|share| selection(share, None)).collect();
+            let all = SpreadSelection { shares: selections };
+            let (all_kernels, all_time, all_keys) =
+                timed(&|report| all.keys(&ranks, report).unwrap().unwrap_or_default());
+            if all_keys.is_empty() {
+                println!("| {name} | {count} | {kernels:.3} | {time:.3} | left open | | | |");
+                continue;
+            }
+            assert_eq!(keys, all_keys, "{name}, {count} ranks");
+            println!(
+                "| {name} | {count} | {kernels:.3} | {time:.3} | {all_kernels:.3} | {all_time:.3} | {:.2} | {:.2} |",
+                time / all_time,
+                kernels / all_kernels
+            );
+            if count == 101 {
+                let mut report = Report::default();
+                let shares = shares.iter().map(|share| Selection {
+                    timed: true,
+                    ..selection(share, None)
+                });
+                let all = SpreadSelection {
+                    shares: shares.collect(),
+                };
+                all.keys(&ranks, &mut report).unwrap();
+                let times: Vec<_> = report
+                    .kernel_times
+                    .iter()
+                    .map(|(kernel, time)| format!("{kernel} {:.0}", time.as_secs_f64() * 1e6))
+                    .collect();
+                println!(
+                    "of the slower card, microseconds, with what it waited: {}",
+                    times.join(", ")
+                );
+            }
+        }
+    }
+}
