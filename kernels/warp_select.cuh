@@ -128,10 +128,6 @@ struct WarpSelect {
 #pragma unroll
         for (int r = 0; r < THREAD; ++r) waiting[r] = 0;
     }
-    // A quick look at keys: false only if none of their items can be among the k. `index` is at most that of any of them.
-    __device__ __forceinline__ bool may_want(Key key, u32 index) const {
-        return key > item_key(floor) || (key == item_key(floor) && index < item_index(floor));
-    }
     __device__ __forceinline__ void offer(Item item) {
         if (item <= floor || item <= waiting[0]) return;
         waiting[0] = item;
