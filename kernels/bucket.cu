@@ -327,11 +327,7 @@ struct Extremes {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) bk_extremes(const __grid_constant__ Round round) {
     Extremes ends{round, MAX_KEY, 0};
     stream(round.column, ends);
-    for (int step = 16; step; step >>= 1) {
-        const Key lower = shuffle_xor_key(ends.least, step), upper = shuffle_xor_key(ends.most, step);
-        ends.least = lower < ends.least ? lower : ends.least;
-        ends.most = upper > ends.most ? upper : ends.most;
-    }
+    warp_range(ends.least, ends.most);
 #if KEY_BITS <= 64
     if (lane_id() == 0) {
         atomicMin(&round.extremes[0], ends.least);

@@ -273,6 +273,30 @@ __device__ __forceinline__ Key shuffle_xor_key(Key key, u32 mask) {
 #endif
 }
 
+// The least and the greatest key of a warp, from those of its lanes.
+__device__ __forceinline__ void warp_range(Key& least, Key& most) {
+    for (int step = 16; step; step >>= 1) {
+        const Key lower = shuffle_xor_key(least, step), upper = shuffle_xor_key(most, step);
+        least = lower < least ? lower : least;
+        most = upper > most ? upper : most;
+    }
+}
+
+// The same of a block of THREADS.
+__device__ __forceinline__ void block_range(Key& least, Key& most, Key (&ends)[2][32]) {
+    warp_range(least, most);
+    if (lane_id() == 0) {
+        ends[0][threadIdx.x / 32] = least;
+        ends[1][threadIdx.x / 32] = most;
+    }
+    __syncthreads();
+    least = ends[0][0], most = ends[1][0];
+    for (u32 warp = 1; warp < THREADS / 32; ++warp) {
+        least = ends[0][warp] < least ? ends[0][warp] : least;
+        most = ends[1][warp] > most ? ends[1][warp] : most;
+    }
+}
+
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
     for (int step = 16; step; step >>= 1) value += __shfl_xor_sync(ALL_LANES, value, step);

@@ -59,21 +59,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) gr_range(const __grid_cons
             most = key > most ? key : most;
         }
     }
-    for (int step = 16; step; step >>= 1) {
-        const Key lower = shuffle_xor_key(least, step), upper = shuffle_xor_key(most, step);
-        least = lower < least ? lower : least;
-        most = upper > most ? upper : most;
-    }
-    if (lane_id() == 0) {
-        ends[0][threadIdx.x / 32] = least;
-        ends[1][threadIdx.x / 32] = most;
-    }
-    __syncthreads();
+    block_range(least, most, ends);
     if (threadIdx.x == 0) {
-        for (u32 warp = 1; warp < THREADS / 32; ++warp) {
-            least = ends[0][warp] < least ? ends[0][warp] : least;
-            most = ends[1][warp] > most ? ends[1][warp] : most;
-        }
         put_halves(group.ends + 4 * blockIdx.x, least);
         put_halves(group.ends + 4 * blockIdx.x + 2, most);
     }

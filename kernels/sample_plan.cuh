@@ -30,21 +30,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_plan(const __grid_const
             least = keys[j] < least ? keys[j] : least;
             most = keys[j] > most ? keys[j] : most;
         }
-    for (int step = 16; step; step >>= 1) {
-        const Key lower = shuffle_xor_key(least, step), upper = shuffle_xor_key(most, step);
-        least = lower < least ? lower : least;
-        most = upper > most ? upper : most;
-    }
-    if (lane_id() == 0) {
-        ends[0][threadIdx.x / 32] = least;
-        ends[1][threadIdx.x / 32] = most;
-    }
-    __syncthreads();
-    least = ends[0][0], most = ends[1][0];
-    for (u32 warp = 1; warp < THREADS / 32; ++warp) {
-        least = ends[0][warp] < least ? ends[0][warp] : least;
-        most = ends[1][warp] > most ? ends[1][warp] : most;
-    }
+    block_range(least, most, ends);
     // Nothing sampled: equal entries over all keys.
     if (total == 0) least = 0, most = MAX_KEY;
     // Two entries are kept for what lies outside the sample's range.

@@ -107,13 +107,9 @@ impl DeviceColumn {
         locked(&self.ranges).push((words, range));
     }
 
-    /// Its runs of equal values, if they were looked for before.
-    pub(super) fn known_runs(&self) -> Option<&Option<Arc<Vec<u64>>>> {
-        self.runs.get()
-    }
-
-    pub(super) fn remember_runs(&self, runs: Option<Arc<Vec<u64>>>) -> Option<Arc<Vec<u64>>> {
-        self.runs.get_or_init(|| runs).clone()
+    /// Its runs of equal values, once they were looked for.
+    pub(super) fn runs(&self) -> &OnceLock<Option<Arc<Vec<u64>>>> {
+        &self.runs
     }
 
     pub(super) fn values_address(&self) -> u64 {

@@ -266,7 +266,8 @@ impl<'a> Groups<'a> {
                 None => own,
             });
         }
-        Ok(common.filter(|starts| are_long(starts.len() as u64, self.rows)))
+        // Those of each column are long; of several they can be short.
+        Ok(common.filter(|starts| starts.len() as u64 <= self.rows / runs::SHORTEST + 2))
     }
 
     fn shape(&self, key_bits: u32) -> RecordShape {
@@ -439,11 +440,6 @@ fn launch(
     unsafe { launch.run(card, argument) }
 }
 
-/// Whether so many runs of so many rows in all are of use.
-fn are_long(runs: u64, rows: u64) -> bool {
-    runs <= rows / runs::SHORTEST + 2
-}
-
 /// Where a column's runs of equal values begin, and where the last ends, which it remembers. Waits for the card.
 fn column_runs(
     group: &GroupColumn<'_>,
@@ -451,7 +447,7 @@ fn column_runs(
     report: &mut Report,
 ) -> Result<Option<Arc<Vec<u64>>>> {
     let column = group.column;
-    if let Some(runs) = column.known_runs() {
+    if let Some(runs) = column.runs().get() {
         return Ok(runs.clone());
     }
     let card = column.card();
@@ -482,15 +478,15 @@ fn column_runs(
         .first()
         .copied()
         .unwrap_or(0);
-    if count > room {
-        return Ok(column.remember_runs(None));
-    }
-    let mut starts = numbers(&heads.to_host(0..count as usize * size_of::<u64>())?);
-    report.bytes_from_card += (starts.len() * size_of::<u64>()) as u64;
-    starts.extend([0, column.rows()]);
-    starts.sort_unstable();
-    starts.dedup();
-    Ok(column.remember_runs(Some(Arc::new(starts))))
+    let starts = match count <= room {
+        true => {
+            let heads = numbers(&heads.to_host(0..count as usize * size_of::<u64>())?);
+            report.bytes_from_card += (heads.len() * size_of::<u64>()) as u64;
+            Some(Arc::new(runs::common(&heads, &[0, column.rows()])))
+        }
+        false => None,
+    };
+    Ok(column.runs().get_or_init(|| starts).clone())
 }
 
 /// The range of a column's keys, which it remembers. Waits for the card.

@@ -8,13 +8,10 @@
 //!
 //! Where a column has other values from one row to the next is looked up once in its life.
 
-use std::sync::Arc;
-
 use cudarc::driver::DeviceRepr;
 use datafusion::common::{Result, internal_err};
 
 use super::buffer::DeviceBuffer;
-use super::device::Card;
 use super::group::Groups;
 use super::select::Selection;
 use super::sequence::{ColumnArgument, Launch, Report, Timeline};
@@ -170,9 +167,9 @@ impl<'a> RunSelection<'a> {
         match queue {
             Some((most, name)) => {
                 let blocks = (count as u32).div_ceil(WARPS);
-                self.launch(card, most, name, [blocks, 32 * WARPS], 0, &argument, timeline)?;
+                self.launch(most, name, [blocks, 32 * WARPS], 0, &argument, timeline)?;
             }
-            None => self.by_blocks(card, count, way, &argument, timeline)?,
+            None => self.by_blocks(count, way, &argument, timeline)?,
         }
         let mut found = numbers(&lists.to_host(cursors..end)?);
         // Warps know of no ties but those in their queues; blocks find them.
@@ -186,7 +183,7 @@ impl<'a> RunSelection<'a> {
                 count: ties,
                 ..argument
             };
-            self.by_blocks(card, ties, way, &argument, timeline)?;
+            self.by_blocks(ties, way, &argument, timeline)?;
             found = numbers(&lists.to_host(cursors..end)?);
         }
         match found.as_slice() {
@@ -200,21 +197,18 @@ impl<'a> RunSelection<'a> {
 
     fn by_blocks(
         &self,
-        card: &Arc<Card>,
         count: u64,
         way: Way,
         argument: &RunsArgument,
         timeline: &mut Timeline<'_>,
     ) -> Result<()> {
         let grid = [count as u32, RUN_THREADS];
-        self.launch(card, 1, "ws_block_runs", grid, way.shared, argument, timeline)
+        self.launch(1, "ws_block_runs", grid, way.shared, argument, timeline)
     }
 
     #[allow(unsafe_code, reason = "kernels are launched")]
-    #[allow(clippy::too_many_arguments, reason = "what a launch takes")]
     fn launch(
         &self,
-        card: &Arc<Card>,
         queue: u64,
         name: &'static str,
         grid: [u32; 2],
@@ -222,6 +216,7 @@ impl<'a> RunSelection<'a> {
         argument: &RunsArgument,
         timeline: &mut Timeline<'_>,
     ) -> Result<()> {
+        let card = self.keys.column.card();
         let program = Program {
             file: KernelFile::WarpSelect,
             words: self.keys.words,
@@ -294,7 +289,7 @@ fn parts(starts: &[u64], k: u64, multiprocessors: u64) -> Vec<u64> {
     parts
 }
 
-/// Runs of rows that are in one run of each of two columns: where they begin, and where the last ends.
+/// Runs of rows that are in one run of each of two columns: where they begin, and where the last ends. Either may be in any order.
 pub(super) fn common(first: &[u64], second: &[u64]) -> Vec<u64> {
     let mut starts: Vec<u64> = first.iter().chain(second).copied().collect();
     starts.sort_unstable();
