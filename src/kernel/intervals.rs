@@ -22,8 +22,15 @@ const FINER: [u64; 3] = [4, 2, 1];
 /// At least so many keys for each sampled one.
 const SAMPLED: u64 = 16;
 
-/// Of the keys, this share at most may lie in cells that hold too many.
+/// Of the keys, this share at most may lie in cells that hold too many, whose keys are then brought here and put in order.
 const CROWDED: u64 = 8;
+
+/// The same where a lane counts fast: with more, those cells are divided and counted again, so many times at most.
+const CROWDED_FINELY: u64 = 4096;
+const DIVISIONS: usize = 6;
+
+/// Parts of all crowded ranges together, at least about so many: keys of many scales take few divisions then.
+const PARTS: usize = 1 << 13;
 
 /// Sampled keys of an interval between arbitrary splitters, the fewer the better, and most of these.
 const FEW_SAMPLED: [u64; 3] = [2, 4, 6];
@@ -34,7 +41,7 @@ pub(super) type Divided = ((KeyBits, KeyBits), Vec<Interval>);
 
 /// The largest dyadic intervals that hold at most `most` keys, or one key only, and the least and the greatest key.
 /// `None` if the keys have more scales than a table, or there is no memory. `finely`: keys of many scales are counted between
-/// arbitrary splitters, which a card does fast.
+/// arbitrary splitters, and where they crowd again, which a card does fast.
 ///
 /// # Errors
 /// Those of the lane.
@@ -67,10 +74,10 @@ pub(super) fn intervals<K: LaneKey>(
     if let Some(table) = table(&sample, ends, n, most)? {
         let cells = Cells::Table(table);
         // Beyond the ends, in the first and the last cell, there is nothing.
-        let counts = counts(lane, &cells, width, stop)?;
+        let counts = counts(lane, &cells, all, stop)?;
         let inner = counts.iter().enumerate().take(cells.len() - 1).skip(1);
         let inner = inner.filter_map(|(cell, count)| Some((cells.range(cell as u32, width)?, *count)));
-        if let Some(intervals) = joined::<K>(lane, inner.collect(), most, stop)? {
+        if let Some(intervals) = joined::<K>(lane, inner.collect(), most, finely, stop)? {
             return Ok(Some((ends, intervals)));
         }
     }
@@ -93,7 +100,7 @@ fn between_edges<K: LaneKey>(
         return Ok(None);
     };
     let cells = Cells::Edges(Edges::try_new(edges)?);
-    let counts = counts(lane, &cells, K::WIDTH, stop)?;
+    let counts = counts(lane, &cells, Brackets::all(K::WIDTH), stop)?;
     let ranges = (0..cells.len() as u32).filter_map(|cell| cells.range(cell, K::WIDTH));
     // Below the first edge and above the last there is nothing.
     let (base, bits) = around(ends.0, ends.1);
@@ -101,14 +108,14 @@ fn between_edges<K: LaneKey>(
     let inner = ranges
         .zip(counts)
         .filter(|(range, _)| is_inside(range.first) && is_inside(range.last));
-    joined::<K>(lane, inner.collect(), most, stop)
+    joined::<K>(lane, inner.collect(), most, true, stop)
 }
 
-/// How many keys each cell holds.
-fn counts(lane: &mut dyn Lane, cells: &Cells, width: Width, stop: &Stop) -> Result<Vec<u64>> {
+/// How many keys `within` each cell holds.
+fn counts(lane: &mut dyn Lane, cells: &Cells, within: Brackets, stop: &Stop) -> Result<Vec<u64>> {
     let request = Request::Count {
         cells: cells.clone(),
-        within: Brackets::all(width),
+        within,
         keep: Vec::new(),
     };
     match lane.answer(&request, stop)? {
@@ -117,33 +124,112 @@ fn counts(lane: &mut dyn Lane, cells: &Cells, width: Width, stop: &Stop) -> Resu
     }
 }
 
+/// Those of disjoint ranges that hold more than `most` keys, and can be divided.
+fn crowded(ranges: &[(Bracket, u64)], most: u64) -> impl Iterator<Item = &(Bracket, u64)> {
+    ranges
+        .iter()
+        .filter(move |(range, count)| *count > most && range.first < range.last)
+}
+
 /// Intervals from counts of dyadic ones, of which those that hold too many keys are divided by these; `None` where that are
 /// too many, or there is no memory.
 fn joined<K: LaneKey>(
     lane: &mut dyn Lane,
-    inner: Vec<(Bracket, u64)>,
+    mut inner: Vec<(Bracket, u64)>,
     most: u64,
+    finely: bool,
     stop: &Stop,
 ) -> Result<Option<Vec<Interval>>> {
-    let is_crowded = |(range, count): &&(Bracket, u64)| *count > most && range.first < range.last;
-    let crowded: Vec<Bracket> = inner.iter().filter(is_crowded).map(|(range, _)| *range).collect();
-    let within: u64 = inner.iter().filter(is_crowded).map(|(_, count)| count).sum();
-    if within > lane.len() / CROWDED {
+    let within = |inner: &[(Bracket, u64)]| crowded(inner, most).map(|(_, count)| count).sum::<u64>();
+    for _ in 0..DIVISIONS {
+        if !finely || within(&inner) <= lane.len() / CROWDED_FINELY {
+            break;
+        }
+        let Some(divided) = divided::<K>(lane, &inner, most, stop)? else {
+            break;
+        };
+        inner = divided;
+    }
+    if within(&inner) > lane.len() / CROWDED {
         return Ok(None);
     }
+    let crowded = crowded(&inner, most).map(|(range, _)| *range).collect();
     let Some(lists) = lists::<K>(lane, crowded, stop)? else {
         return Ok(None);
     };
     let (mut joined, mut lists) = (Joined::new(most), lists.into_iter());
-    for cell in &inner {
-        let (range, count) = *cell;
+    for (range, count) in inner {
         let (first, bits) = around(range.first, range.last);
-        match is_crowded(&cell).then(|| lists.next()).flatten() {
+        let is_crowded = count > most && range.first < range.last;
+        match is_crowded.then(|| lists.next()).flatten() {
             Some(keys) => joined.divide(first, bits, &keys),
             None => joined.push(Interval { first, bits, count }),
         }
     }
     Ok(Some(joined.finish()))
+}
+
+/// The same ranges, but those that are crowded in equal parts, counted once more; `None` where that are too many.
+fn divided<K: LaneKey>(
+    lane: &mut dyn Lane,
+    ranges: &[(Bracket, u64)],
+    most: u64,
+    stop: &Stop,
+) -> Result<Option<Vec<(Bracket, u64)>>> {
+    let least = (PARTS / crowded(ranges, most).count().max(1)).max(2) as u64;
+    // Of each crowded range: the bits of its parts, if a part shall hold this share of `most`.
+    let split = |(range, count): &(Bracket, u64), finer: u64| {
+        let (_, bits) = around(range.first, range.last);
+        let parts = (count * finer).div_ceil(most).max(least).next_power_of_two();
+        bits - parts.ilog2().min(bits)
+    };
+    let parts = |finer: u64| -> Vec<Bracket> {
+        let parts = crowded(ranges, most).flat_map(|range| {
+            let (bits, range) = (split(range, finer), range.0);
+            let size = (1 << bits) - 1;
+            let starts = (range.first >> bits..=range.last >> bits).map(move |part| part << bits);
+            starts.map(move |first| Bracket {
+                first,
+                last: first | size,
+            })
+        });
+        // One more than there may be says enough.
+        parts.take(MOST_EDGES / 2 + 1).collect()
+    };
+    let Some(parts) = FINER
+        .into_iter()
+        .map(parts)
+        .find(|parts| parts.len() <= MOST_EDGES / 2)
+    else {
+        return Ok(None);
+    };
+    let within: Vec<Bracket> = crowded(ranges, most).map(|(range, _)| *range).collect();
+    let ends = parts
+        .iter()
+        .flat_map(|part| [Some(part.first), part.last.checked_add(1)]);
+    let edges = ends.flatten().filter(|edge| *edge <= K::WIDTH.max_key());
+    let cells = Cells::Edges(Edges::try_new(edges.collect())?);
+    let counts = counts(lane, &cells, Brackets::try_new(within)?, stop)?;
+    let mut counted = Vec::with_capacity(parts.len());
+    for part in parts {
+        let count = cells.cell(part.first).and_then(|cell| counts.get(cell as usize));
+        match count {
+            Some(count) => counted.push((part, *count)),
+            None => return internal_err!("{part:?} was not counted"),
+        }
+    }
+    let mut counted = counted.into_iter().peekable();
+    let mut all = Vec::with_capacity(ranges.len() + counted.len());
+    for range in ranges {
+        if range.1 <= most || range.0.first == range.0.last {
+            all.push(*range);
+            continue;
+        }
+        while let Some(part) = counted.next_if(|(part, _)| part.last <= range.0.last) {
+            all.push(part);
+        }
+    }
+    Ok(Some(all))
 }
 
 /// Where dyadic intervals begin that hold few keys of the sample each, and where the last ends; `None` if those are too many.
@@ -244,7 +330,7 @@ pub(super) fn table(
 mod tests {
     use std::sync::Arc;
 
-    use datafusion::arrow::array::{ArrayRef, Float64Array};
+    use datafusion::arrow::array::{ArrayRef, Float64Array, UInt64Array};
     use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 
     use super::*;
@@ -267,23 +353,28 @@ mod tests {
         Arc::new(Float64Array::from_iter_values(values))
     }
 
-    #[test]
-    fn many_scales_take_arbitrary_splitters() {
-        let values = floats();
+    fn lane(values: &ArrayRef) -> Box<dyn Lane> {
         let spec = KeySpec::try_new(values.data_type()).unwrap();
-        let mut keys = spec.keys(&values).unwrap();
-        keys.sort_unstable();
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let memory = MemoryConsumer::new("test").register(&pool);
         let mut lane = CpuBackend::default().open(&spec, memory).unwrap();
-        lane.append(&values, None).unwrap();
-        let (ends, most) = ((keys[0], keys[keys.len() - 1]), 200);
-        let sample = keys.iter().step_by(20).map(|key| *key as u64).collect();
-        let stop = Stop::default();
-        let intervals = between_edges::<u64>(lane.as_mut(), KeyVec::W64(sample), ends, most, &stop);
-        let intervals = intervals.unwrap().unwrap();
+        lane.append(values, None).unwrap();
+        lane
+    }
+
+    fn sorted_keys(values: &ArrayRef) -> Vec<KeyBits> {
+        let mut keys = KeySpec::try_new(values.data_type())
+            .unwrap()
+            .keys(values)
+            .unwrap();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// They are dyadic, follow on each other, and say how many of the keys lie in each, all together.
+    fn check(intervals: &[Interval], keys: &[KeyBits], most: u64) {
         let mut counted = 0;
-        for interval in &intervals {
+        for interval in intervals {
             let upto = keys.partition_point(|key| *key <= interval.last());
             assert_eq!((upto - counted) as u64, interval.count);
             assert!(interval.first <= keys[counted.min(keys.len() - 1)] || interval.count == 0);
@@ -294,7 +385,54 @@ mod tests {
             );
             counted = upto;
         }
-        assert!(intervals.len() < 4 * keys.len() / most as usize);
         assert_eq!(counted, keys.len());
+    }
+
+    #[test]
+    fn many_scales_take_arbitrary_splitters() {
+        let values = floats();
+        let keys = sorted_keys(&values);
+        let (ends, most) = ((keys[0], keys[keys.len() - 1]), 200);
+        let sample = keys.iter().step_by(20).map(|key| *key as u64).collect();
+        let (mut lane, stop) = (lane(&values), Stop::default());
+        let intervals = between_edges::<u64>(lane.as_mut(), KeyVec::W64(sample), ends, most, &stop);
+        let intervals = intervals.unwrap().unwrap();
+        check(&intervals, &keys, most);
+        assert!(intervals.len() < 4 * keys.len() / most as usize);
+    }
+
+    #[test]
+    fn crowded_ranges_are_divided_and_counted_again() {
+        // Far more than cells can tell apart at first: clusters in clusters, and one key many times.
+        let number = |i: u64| match i % 10 {
+            0..3 => 1 << 40 | i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60,
+            3..6 => 1 << 40 | 1 << 20 | i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50,
+            6 => 77,
+            _ => i.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        };
+        let values: ArrayRef = Arc::new(UInt64Array::from_iter_values((0..300_000).map(number)));
+        let keys = sorted_keys(&values);
+        let (mut lane, stop) = (lane(&values), Stop::default());
+        for most in [30, 300, 20_000] {
+            let all = Bracket {
+                first: 0,
+                last: u64::MAX.into(),
+            };
+            let once = divided::<u64>(lane.as_mut(), &[(all, keys.len() as u64)], most, &stop);
+            let once = once.unwrap().unwrap();
+            assert_eq!(
+                once.iter().map(|(_, count)| count).sum::<u64>(),
+                keys.len() as u64
+            );
+            let intervals = joined::<u64>(lane.as_mut(), once, most, true, &stop);
+            check(&intervals.unwrap().unwrap(), &keys, most);
+        }
+        for values in [values, floats()] {
+            let (keys, mut lane) = (sorted_keys(&values), self::lane(&values));
+            let found = intervals::<u64>(lane.as_mut(), Width::W64, 100, true, &stop);
+            let (ends, intervals) = found.unwrap().unwrap();
+            assert_eq!(ends, (keys[0], keys[keys.len() - 1]));
+            check(&intervals, &keys, 100);
+        }
     }
 }
