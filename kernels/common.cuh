@@ -438,7 +438,15 @@ __device__ __forceinline__ T select_among(Each each, u32 rank, T first, u32 bits
         __syncthreads();
         each([&](T key) {
             const T above = key - first;
-            if (shifted_down(above, bits) == 0) atomicAdd(&scratch.bins[u32(above >> shift)], 1);
+            if (shifted_down(above, bits) != 0) return;
+            // Lanes that agree would wait for each other.
+            const u32 bin = u32(above >> shift), active = __activemask();
+            int agree;
+            __match_all_sync(active, bin, &agree);
+            if (!agree)
+                atomicAdd(&scratch.bins[bin], 1);
+            else if ((active & lanes_below()) == 0)
+                atomicAdd(&scratch.bins[bin], u32(__popc(active)));
         });
         __syncthreads();
         const u32 share = (1u << DIGIT_BITS) / blockDim.x, from = threadIdx.x * share;

@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
         return;
     }
     __syncthreads();
-    if (control.mode == ONE_BRACKET) {
+    if (control.mode == ONE_BRACKET || control.mode == ONE_BRACKET_KNOWN) {
         // Of what lies beside the bracket only the sums are right.
         const u32 cell = last_at_most(before, cells, query.ranks[0]);
         if (cell < control.bracket_cells[0] || cell > control.bracket_cells[1]) {

@@ -6,14 +6,16 @@ constexpr u32 MOST_CELLS = 16384;
 constexpr u32 ENTRIES = 2048;
 constexpr u32 MOST_RANKS = 1024;
 constexpr u32 MOST_BLOCKS = 1024;
-constexpr u32 HEAVY_BITS = 10;
-constexpr u32 HEAVY_SLOTS = 1 << HEAVY_BITS;
+// Sets of two slots each.
+constexpr u32 HEAVY_BITS = 9;
+constexpr u32 HEAVY_SETS = 1 << HEAVY_BITS;
+constexpr u32 HEAVY_SLOTS = 2 * HEAVY_SETS;
 constexpr u32 MOST_HEAVY = 512;
 constexpr u32 HOT_CELLS = 512;
 constexpr u32 HEAVY_ROUNDS = 6;
 // A cell with more than 1 in HOT_SHARE of all keys beside its heavy ones is deepened, not copied: one block selects in
 // it. At the end of deepening, 1 in DEEP_SHARE in all intervals together is copied.
-constexpr u32 HOT_SHARE = 1024;
+constexpr u32 HOT_SHARE = 512;
 constexpr u32 DEEP_SHARE = 256;
 // Of a cell, each of several cards may copy so much more, as none is deepened there.
 constexpr u32 SPREAD_SHARE = 4;
@@ -24,8 +26,12 @@ constexpr u32 MOST_SUBCELLS = 16384;
 
 // How the read counts. REPEATED: neighbours fall into one cell, where atomics that return a value would serialise, so
 // the flag is loaded; HEAVY: heavy keys are looked up besides; ONE_BRACKET: a single rank, whose flagged cells are one
-// interval: two compares tell what lies below and above it, and only what lies inside has its cell counted.
-enum Mode : u32 { COUNT_ONLY, COUNT_COPY, COUNT_COPY_REPEATED, COUNT_COPY_HEAVY, COPY_ONLY, ONE_BRACKET };
+// interval: two compares tell what lies below and above it, and only what lies inside is looked at; KNOWN: keys that make
+// up much of it are counted by compares too.
+enum Mode : u32 { COUNT_ONLY, COUNT_COPY, COUNT_COPY_REPEATED, COUNT_COPY_HEAVY, COPY_ONLY, ONE_BRACKET, ONE_BRACKET_KNOWN };
+constexpr u32 MOST_KNOWN = 2;
+// Of all sampled keys, 1 in so many is a known one.
+[[maybe_unused]] constexpr u32 KNOWN_SHARE = 256;
 enum Where : u32 { OPEN, ANSWERED, LISTED };
 // Bits of Control::outcome. MISMATCH: fewer or more rows than `kept`: no answer is right then. OUTSIDE: the rank of
 // ONE_BRACKET lies outside of it, where nothing is known: no answer, the query is to be repeated with `counts_all`.
@@ -60,6 +66,8 @@ struct Control {
     u32 cells, entries, shift, pre;
     Key low, least, most, bracket_first, bracket_last;
     u32 bracket_cells[2];
+    Key known[MOST_KNOWN];
+    u32 known_slot[MOST_KNOWN];  // where their counts go, HEAVY_SLOTS: to their cell
     u32 samples, lists, heavies, repeats, pairs, barrier, pieces, deep_copy;
     u32 table[ENTRIES];
     u32 first_cell[ENTRIES + 1];

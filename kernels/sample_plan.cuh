@@ -133,16 +133,30 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_sample(const __grid_con
 
 // ---------------------------------------------------------------- brackets
 
-// Bits of each multiplier, also where there are no heavy keys: key 1 is then not that of slot 0, which means that it is free.
-constexpr u32 LEAST_MULTIPLIER = 0x80000001u;
+// Sampled keys of a cell, of which more than 1 in so many, or in a quarter of the cells, makes it hot, but no fewer than these.
+constexpr u32 CROWDED_SHARE = 2048;
+constexpr u32 LEAST_CROWDED = 32;
+// Repeats of a heavy key in the small sample, and of its cell's sampled keys 1 in so many.
+constexpr u32 LEAST_SEEN = 2;
+constexpr u32 HEAVY_SHARE = 16;
 
-__device__ __forceinline__ u32 heavy_slot(Key key, u32 multiplier) { return fold_key(key) * multiplier >> (32 - HEAVY_BITS); }
+// Bits of each multiplier, also where there are no heavy keys: key 1 is then not of set 0, where it means that a slot is free.
+constexpr u32 LEAST_MULTIPLIER = 0x80000001u;
+// Hash functions that a warp tries.
+constexpr u32 TRIES = 4;
+
+__device__ __forceinline__ u32 heavy_set(Key key, u32 multiplier) { return fold_key(key) * multiplier >> (32 - HEAVY_BITS); }
 
 struct HeavyScratch {
-    u32 guess[HOT_CELLS], seen[HOT_CELLS], explained[HOT_CELLS];
-    u32 key[MOST_HEAVY], hot[MOST_HEAVY], weight[MOST_HEAVY];  // sampled index, hot cell, repeats
-    u32 taken[THREADS / 32][HEAVY_SLOTS / 32], placed[THREADS / 32];  // slots, a bit each
-    u32 count;
+    u32 guess[HOT_CELLS], seen[HOT_CELLS], explained[HOT_CELLS], drawn[HOT_CELLS];  // drawn: sampled keys of the cell
+    u32 key[MOST_HEAVY];  // sampled index
+    u16 hot[MOST_HEAVY], weight[MOST_HEAVY];  // hot cell, repeats
+    union {
+        u32 taken[THREADS / 32][2][HEAVY_SETS / 32];  // sets with a key, and with two
+        u16 set[MOST_HEAVY];
+    };
+    u32 fewest[THREADS / 32], multiplier[THREADS / 32];  // of a warp: keys without a slot, by its best hash function
+    u32 count, heaviest[MOST_KNOWN];  // repeats << 16 | slot
 };
 
 // Heavy keys of the hot cells, among the sampled keys: any sampled key is the guess of its cell, its repeats are
@@ -153,6 +167,8 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
     u32 hot[SHARE];
     Key keys[SHARE];
     if (threadIdx.x == 0) scratch.count = 0;
+    for (u32 h = threadIdx.x; h < hots; h += THREADS) scratch.explained[h] = scratch.drawn[h] = 0;
+    __syncthreads();
 #pragma unroll
     for (u32 j = 0; j < SHARE; ++j) {
         const u32 i = j * THREADS + threadIdx.x;
@@ -160,6 +176,7 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
         if (i < control.samples) {
             keys[j] = control.sample[i];
             hot[j] = mark[cell_of(keys[j])];
+            if (hot[j] >= 2) atomicAdd(&scratch.drawn[hot[j] - 2], 1);
         }
     }
     for (u32 round = 0; round < HEAVY_ROUNDS; ++round) {
@@ -180,7 +197,7 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
             }
         __syncthreads();
         const u32 h = threadIdx.x;
-        const bool found = h < hots && scratch.seen[h] >= PLAN_SAMPLE / 1000;
+        const bool found = h < hots && scratch.seen[h] >= LEAST_SEEN && scratch.seen[h] * HEAVY_SHARE >= scratch.drawn[h];
         const u32 more = __syncthreads_count(found);
         // All or none of a round: no race decides which.
         if (scratch.count + more > MOST_HEAVY) break;
@@ -188,54 +205,68 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
         if (found) {
             const u32 at = atomicAdd(&scratch.count, 1);
             scratch.key[at] = scratch.guess[h];
-            scratch.hot[at] = h;
-            scratch.weight[at] = scratch.seen[h];
+            scratch.hot[at] = u16(h);
+            scratch.weight[at] = u16(scratch.seen[h]);
         }
         __syncthreads();
         if (more == 0 && round >= 2) break;
     }
-    // One slot a key, so that a lookup is one load: of 32 hash functions, the one with the fewest clashes.
+    // Two slots a set, so that a lookup is one load: of many hash functions, the one that leaves out the fewest keys.
     const u32 count = scratch.count, warp = threadIdx.x / 32;
-    auto multiplier = [](u32 of) { return hash32(of, 0x51ed270bu) | LEAST_MULTIPLIER; };
-    scratch.taken[warp][lane_id()] = 0;
-    __syncwarp();
-    for (u32 i = lane_id(); i < count; i += 32) {
-        const u32 slot = heavy_slot(control.sample[scratch.key[i]], multiplier(warp));
-        atomicOr(&scratch.taken[warp][slot / 32], 1u << slot % 32);
+    u32 fewest = count + 1, its = 0;
+    for (u32 turn = 0; turn < TRIES && fewest > 0; ++turn) {
+        u32(&taken)[2][HEAVY_SETS / 32] = scratch.taken[warp];
+        taken[lane_id() / (HEAVY_SETS / 32)][lane_id() % (HEAVY_SETS / 32)] = 0;
+        __syncwarp();
+        const u32 multiplier = hash32(turn * (THREADS / 32) + warp, 0x51ed270bu) | LEAST_MULTIPLIER;
+        u32 left = 0;
+        for (u32 i = lane_id(); i < count; i += 32) {
+            const u32 set = heavy_set(control.sample[scratch.key[i]], multiplier), bit = 1u << set % 32;
+            if (atomicOr(&taken[0][set / 32], bit) & bit) left += (atomicOr(&taken[1][set / 32], bit) & bit) != 0;
+        }
+        left = warp_sum(left);
+        left = __shfl_sync(ALL_LANES, left, 0);
+        if (left < fewest) fewest = left, its = multiplier;
+        __syncwarp();
     }
-    __syncwarp();
-    const u32 placed = warp_sum(__popc(scratch.taken[warp][lane_id()]));
-    if (lane_id() == 0) scratch.placed[warp] = placed;
+    if (lane_id() == 0) scratch.fewest[warp] = fewest, scratch.multiplier[warp] = its;
+    if (threadIdx.x < MOST_KNOWN) scratch.heaviest[threadIdx.x] = 0;
     __syncthreads();
     u32 best = 0;
     for (u32 other = 1; other < THREADS / 32; ++other)
-        if (scratch.placed[other] > scratch.placed[best]) best = other;
-    const u32 placed_keys = scratch.placed[best];
-    u32* owner = &scratch.taken[0][0];  // of each slot: the sampled key that has it, and 1
+        if (scratch.fewest[other] < scratch.fewest[best]) best = other;
+    const u32 multiplier = scratch.multiplier[best], placed = count - scratch.fewest[best];
+    for (u32 i = threadIdx.x; i < count; i += THREADS)
+        scratch.set[i] = u16(heavy_set(control.sample[scratch.key[i]], multiplier));
     __syncthreads();
-    for (u32 slot = threadIdx.x; slot < HEAVY_SLOTS; slot += THREADS) owner[slot] = 0;
-    __syncthreads();
-    auto slot_of = [&](u32 i) { return heavy_slot(control.sample[scratch.key[i]], multiplier(best)); };
-    for (u32 i = threadIdx.x; i < count; i += THREADS) atomicMax(&owner[slot_of(i)], scratch.key[i] + 1);
-    __syncthreads();
+    // The order in a set is that of the sample.
+    u32 own = 0;
     for (u32 i = threadIdx.x; i < count; i += THREADS) {
-        const u32 slot = slot_of(i);
-        if (owner[slot] != scratch.key[i] + 1) continue;
+        const u32 set = scratch.set[i];
+        u32 before = 0;
+        for (u32 j = 0; j < count; ++j) before += scratch.set[j] == set && scratch.key[j] < scratch.key[i];
+        if (before >= 2) continue;
+        const u32 slot = 2 * set + before;
         control.heavy_used[slot] = 1;
         control.heavy[slot] = control.sample[scratch.key[i]];
-        atomicAdd(&scratch.explained[scratch.hot[i]], scratch.weight[i]);
+        atomicAdd(&scratch.explained[scratch.hot[i]], u32(scratch.weight[i]));
+        if (u32(scratch.weight[i]) * KNOWN_SHARE > control.samples) own = u32(scratch.weight[i]) << 16 | slot;
     }
     if (threadIdx.x == 0) {
-        control.heavies = placed_keys;
-        control.heavy_multiplier = multiplier(best);
+        control.heavies = placed;
+        control.heavy_multiplier = multiplier;
     }
+    if (own) atomicMax(&scratch.heaviest[0], own);
+    __syncthreads();
+    if (own && own != scratch.heaviest[0]) atomicMax(&scratch.heaviest[1], own);
     __syncthreads();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_constant__ Query query) {
     extern __shared__ uint4 shared_memory[];
-    __shared__ u32 partial[33], hot, hot_cell[HOT_CELLS], table[ENTRIES], first_cell[ENTRIES + 1];
+    __shared__ u32 partial[33], unexplained, hot_cell[HOT_CELLS], table[ENTRIES], first_cell[ENTRIES + 1];
     __shared__ u16 range[2][MOST_RANKS];
+    __shared__ u64 single;  // of the cells of one key: the most sampled keys, and the cell
     Control& control = *query.control;
     const u32 cells = control.cells, share = (cells + THREADS - 1) / THREADS | 1;  // odd: no bank conflicts
     HeavyScratch& scratch = *(HeavyScratch*)shared_memory;
@@ -243,8 +274,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
     u16* mark = (u16*)(before + cells + 1);  // cells: 0, 1 flagged, 2 + h: flagged and hot
     const CellFunction cell_of(control, table);
     load_first_cells(control, first_cell);
-    if (threadIdx.x == 0) hot = 0;
-    for (u32 h = threadIdx.x; h < HOT_CELLS; h += THREADS) scratch.explained[h] = 0;
+    if (threadIdx.x == 0) unexplained = 0, single = 0;
     each_of(control.sampled, cells, [&](u64 cell, u32 count) {
         before[cell] = count;
         mark[cell] = 0;
@@ -277,32 +307,45 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
     for (u32 r = threadIdx.x / 32; r < query.rank_count; r += THREADS / 32)
         for (u32 c = range[0][r] + lane_id(); c <= range[1][r]; c += 32) mark[c] = 1;
     __syncthreads();
+    const u32 crowded = min(CROWDED_SHARE, query.cells / 4);
     for (u32 c = threadIdx.x; c < cells; c += THREADS) {
         if (!mark[c]) continue;
         Key first, last;
         cell_range(control, first_cell, c, first, last);
-        if (first == last)
+        const u32 inside = before[c + 1] - before[c];
+        if (first == last) {
             mark[c] = 0;
-        else if (u64(before[c + 1] - before[c]) * 500 > total) {
-            const u32 h = atomicAdd(&hot, 1);
-            if (h < HOT_CELLS) {
-                hot_cell[h] = c;
-                mark[c] = u16(2 + h);
-            }
+            if (query.rank_count == 1) atomicMax(&single, u64(inside) << 32 | c);
+        } else if (inside >= LEAST_CROWDED && u64(inside) * crowded > total) {
+            mark[c] = 2;
         }
     }
     __syncthreads();
-    const u32 hots = min(hot, HOT_CELLS);
+    // Numbered in their order, so that cards that select together leave out the same ones.
+    own = 0;
+    for (u32 c = from; c < to; ++c) own += mark[c] == 2;
+    u32 hots;
+    u32 h = block_scan(own, partial, hots);
+    hots = min(hots, HOT_CELLS);
+    for (u32 c = from; own && c < to; ++c) {
+        if (mark[c] != 2) continue;
+        mark[c] = h < HOT_CELLS ? u16(2 + h) : 1;
+        if (h < HOT_CELLS) hot_cell[h] = c;
+        ++h;
+    }
+    __syncthreads();
     if (hots) find_heavy(control, cell_of, mark, hots, scratch);
     // What heavy keys do not explain would be copied; a cell with too much of it is only counted, and deepened later.
     u32 wanted = 0, all_wanted;
-    for (u32 h = threadIdx.x; h < hots; h += THREADS) {
-        const u32 c = hot_cell[h], inside = before[c + 1] - before[c];
-        const u32 heavy = min(inside, u32(double(scratch.explained[h]) / control.samples * total));
-        if (u64(inside - heavy) * HOT_SHARE > total)
+    for (h = threadIdx.x; h < hots; h += THREADS) {
+        const u32 c = hot_cell[h], inside = before[c + 1] - before[c], drawn = max(scratch.drawn[h], 1u);
+        const u32 open = inside - u32(u64(inside) * scratch.explained[h] / drawn);
+        if (u64(open) * HOT_SHARE > total) {
             mark[c] = 0;
-        else
-            wanted += inside - heavy;
+            atomicAdd(&unexplained, 1);
+        } else {
+            wanted += open;
+        }
     }
     for (u32 c = threadIdx.x; c < cells; c += THREADS)
         if (mark[c] == 1) wanted += before[c + 1] - before[c];
@@ -313,15 +356,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
     if (threadIdx.x == 0) {
         const bool alone = query.cards == 1;
         const bool repeated = u64(alone ? control.repeats : control.all_repeats) * 20 > (alone ? control.pairs : control.all_pairs);
-        const bool one = query.rank_count == 1 && !query.counts_all && fits && hots == 0 && mark[range[0][0]] && mark[range[1][0]];
+        const u32 least = range[0][0], greatest = range[1][0];
+        const bool one = query.rank_count == 1 && !query.counts_all && fits && unexplained == 0 && (least > 0 || greatest + 1 < cells);
+        u32 known = 0;
         if (one) {
             Key unused;
-            cell_range(control, first_cell, range[0][0], control.bracket_first, unused);
-            cell_range(control, first_cell, range[1][0], unused, control.bracket_last);
-            control.bracket_cells[0] = range[0][0];
-            control.bracket_cells[1] = range[1][0];
+            cell_range(control, first_cell, least, control.bracket_first, unused);
+            cell_range(control, first_cell, greatest, unused, control.bracket_last);
+            control.bracket_cells[0] = least;
+            control.bracket_cells[1] = greatest;
+            for (u32 i = 0; hots && i < MOST_KNOWN && scratch.heaviest[i]; ++i, ++known) {
+                control.known_slot[known] = scratch.heaviest[i] & 0xffff;
+                control.known[known] = control.heavy[control.known_slot[known]];
+            }
+            if (known < MOST_KNOWN && (single >> 32) * KNOWN_SHARE > total) {
+                cell_range(control, first_cell, u32(single), control.known[known], unused);
+                control.known_slot[known++] = HEAVY_SLOTS;
+            }
+            // A key outside stands for none.
+            for (u32 i = known; i < MOST_KNOWN; ++i)
+                control.known[i] = least > 0 ? control.bracket_first - 1 : control.bracket_last + 1;
         }
-        control.mode = one                            ? ONE_BRACKET
+        control.mode = one && known                   ? ONE_BRACKET_KNOWN
+                       : one                          ? ONE_BRACKET
                        : control.heavies              ? COUNT_COPY_HEAVY
                        : !fits || all_wanted == 0     ? COUNT_ONLY
                        : repeated                     ? COUNT_COPY_REPEATED

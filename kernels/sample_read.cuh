@@ -7,10 +7,19 @@
 
 // Shared memory of both reads: what has a fixed place first, then the counters and `depth` keys a thread.
 struct PassMemory {
-    Key heavy[HEAVY_SLOTS];
+    struct alignas(2 * sizeof(Key) < 16 ? 2 * sizeof(Key) : 16) Set {
+        Key first, second;
+    } heavy[HEAVY_SETS];
     u32 heavy_count[HEAVY_SLOTS];
     u32 table[ENTRIES];
     u32 counters[1];
+
+    // The slot of a heavy key, HEAVY_SLOTS for all others.
+    __device__ __forceinline__ u32 slot_of(Key key, u32 multiplier) const {
+        const u32 set = heavy_set(key, multiplier);
+        const Set both = heavy[set];
+        return key == both.first ? 2 * set : key == both.second ? 2 * set + 1 : HEAVY_SLOTS;
+    }
 };
 
 template <u32 MODE>
@@ -24,43 +33,36 @@ struct Pass {
 
     template <int N>
     __device__ __forceinline__ void some(const Key (&keys)[N], u32 present, u64) {
+        constexpr bool LOOKS_UP = MODE == COUNT_COPY_HEAVY || MODE == COPY_ONLY;
         u32 cell[N], flag[N], slot[N];
-        bool heavy[N];
 #pragma unroll
-        for (int i = 0; i < N; ++i) cell[i] = cell_of(keys[i]);
-        if (MODE == COUNT_COPY_HEAVY || MODE == COPY_ONLY) {
+        for (int i = 0; i < N; ++i) slot[i] = LOOKS_UP ? memory.slot_of(keys[i], multiplier) : HEAVY_SLOTS;
 #pragma unroll
-            for (int i = 0; i < N; ++i) {
-                slot[i] = heavy_slot(keys[i], multiplier);
-                heavy[i] = memory.heavy[slot[i]] == keys[i];
-            }
-        }
+        for (int i = 0; i < N; ++i) cell[i] = slot[i] < HEAVY_SLOTS ? 0 : cell_of(keys[i]);
         if (MODE == COUNT_COPY) {
 #pragma unroll
             for (int i = 0; i < N; ++i) flag[i] = present >> i & 1 ? atomicAdd(&memory.counters[cell[i]], 1) : 0;
         } else if (MODE != COUNT_ONLY) {
 #pragma unroll
-            for (int i = 0; i < N; ++i) flag[i] = present >> i & 1 ? *(volatile u32*)&memory.counters[cell[i]] : 0;
+            for (int i = 0; i < N; ++i)
+                flag[i] = present >> i & 1 && slot[i] == HEAVY_SLOTS ? *(volatile u32*)&memory.counters[cell[i]] : 0;
         }
         if (MODE == COUNT_ONLY || MODE == COUNT_COPY_REPEATED || MODE == COUNT_COPY_HEAVY) {
 #pragma unroll
             for (int i = 0; i < N; ++i)
                 if (present >> i & 1) {
                     u32* counter = &memory.counters[cell[i]];
-                    if (MODE == COUNT_COPY_HEAVY && heavy[i]) counter = &memory.heavy_count[slot[i]];
+                    if (MODE == COUNT_COPY_HEAVY && slot[i] < HEAVY_SLOTS) counter = &memory.heavy_count[slot[i]];
                     atomicAdd(counter, 1);
                 }
         }
         if (MODE != COUNT_ONLY) {
 #pragma unroll
-            for (int i = 0; i < N; ++i) {
-                bool wanted = int(flag[i]) < 0;
-                if (MODE == COUNT_COPY_HEAVY || MODE == COPY_ONLY) wanted = wanted && !heavy[i];
-                if (wanted) {
+            for (int i = 0; i < N; ++i)
+                if (int(flag[i]) < 0) {
                     columns[held] = keys[i];
                     held += THREADS;
                 }
-            }
         }
     }
     __device__ __forceinline__ void batch() {
@@ -83,63 +85,99 @@ struct Pass {
     }
 };
 
-// The visitor of ONE_BRACKET.
+// The visitor of a single rank, with so many known keys.
+template <int KNOWN>
 struct OneBracket {
     Pass<COUNT_COPY> pass;
     Key first, width;
-    u32 below, above;
+    Key known[MOST_KNOWN];
+    u32 below, above, equal[MOST_KNOWN];
+    bool heavies;
 
+    __device__ OneBracket(const Pass<COUNT_COPY>& pass, const Control& control)
+        : pass(pass), first(control.bracket_first), width(control.bracket_last - control.bracket_first), below(0), above(0), heavies(control.heavies > 0) {
+#pragma unroll
+        for (int k = 0; k < KNOWN; ++k) {
+            known[k] = control.known[k];
+            equal[k] = 0;
+        }
+    }
     template <int N>
     __device__ __forceinline__ void some(const Key (&keys)[N], u32 present, u64) {
         bool inside[N], any = false;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             inside[i] = present >> i & 1 && Key(keys[i] - first) <= width;
-            any |= inside[i];
             below += present >> i & 1 && keys[i] < first;
             above += present >> i & 1 && keys[i] >= first && !inside[i];
+#pragma unroll
+            for (int k = 0; k < KNOWN; ++k) {
+                const bool is_known = inside[i] && keys[i] == known[k];
+                equal[k] += is_known;
+                inside[i] = inside[i] && !is_known;
+            }
+            any |= inside[i];
         }
         if (any)
 #pragma unroll
             for (int i = 0; i < N; ++i)
                 if (inside[i]) {
-                    atomicAdd(&pass.memory.counters[pass.cell_of(keys[i])], 1);
-                    pass.columns[pass.held] = keys[i];
-                    pass.held += THREADS;
+                    const u32 slot = heavies ? pass.memory.slot_of(keys[i], pass.multiplier) : HEAVY_SLOTS;
+                    u32* counter = slot < HEAVY_SLOTS ? &pass.memory.heavy_count[slot] : &pass.memory.counters[pass.cell_of(keys[i])];
+                    const bool wanted = slot == HEAVY_SLOTS && int(*(volatile u32*)counter) < 0;
+                    atomicAdd(counter, 1);
+                    if (wanted) {
+                        pass.columns[pass.held] = keys[i];
+                        pass.held += THREADS;
+                    }
                 }
     }
     __device__ __forceinline__ void batch() { pass.batch(); }
+    // All keys outside are put into the cells beside the bracket: only the sums matter.
+    __device__ void finish(const Control& control) {
+        pass.flush();
+        add(pass.memory.counters + control.bracket_cells[0] - 1, below);
+        add(pass.memory.counters + control.bracket_cells[1] + 1, above);
+#pragma unroll
+        for (int k = 0; k < KNOWN; ++k) {
+            const u32 slot = control.known_slot[k];
+            add(slot < HEAVY_SLOTS ? pass.memory.heavy_count + slot : pass.memory.counters + pass.cell_of(known[k]), equal[k]);
+        }
+    }
+    static __device__ void add(u32* counter, u32 own) {
+        const u32 all = warp_sum(own);
+        if (lane_id() == 0 && all) atomicAdd(counter, all);
+    }
 };
 
 template <u32 MODE>
-__device__ __forceinline__ void run_pass(const Query& query, const CellFunction& cell_of, PassMemory& memory, u32* filled) {
+__device__ __forceinline__ Pass<MODE> pass_of(const Query& query, const CellFunction& cell_of, PassMemory& memory, u32* filled) {
     Key* columns = (Key*)(memory.counters + query.cells);
-    Pass<MODE> pass{cell_of, memory, columns, filled, query.copied + query.region * blockIdx.x, u32(query.region),
-                    (query.depth - BATCH * VECTOR) * THREADS + threadIdx.x, query.control->heavy_multiplier | LEAST_MULTIPLIER,
-                    threadIdx.x};
-    if constexpr (MODE == ONE_BRACKET) {
-        const Control& control = *query.control;
-        OneBracket one{{cell_of, memory, columns, filled, pass.out, pass.region, pass.limit, 0, threadIdx.x},
-                       control.bracket_first, control.bracket_last - control.bracket_first, 0, 0};
-        stream(query.column, one);
-        one.pass.flush();
-        one.below = warp_sum(one.below);
-        one.above = warp_sum(one.above);
-        // All keys outside are put into the cells beside the bracket: only the sums matter.
-        if (lane_id() == 0 && one.below) atomicAdd(&memory.counters[control.bracket_cells[0] - 1], one.below);
-        if (lane_id() == 0 && one.above) atomicAdd(&memory.counters[control.bracket_cells[1] + 1], one.above);
-    } else {
-        stream(query.column, pass);
-        if (MODE != COUNT_ONLY) pass.flush();
-    }
+    return {cell_of, memory, columns, filled, query.copied + query.region * blockIdx.x, u32(query.region),
+            (query.depth - BATCH * VECTOR) * THREADS + threadIdx.x, query.control->heavy_multiplier | LEAST_MULTIPLIER, threadIdx.x};
 }
 
-// Counters begin with their flags; a free slot of the heavy keys holds a key of another slot: no key at all could mark it.
+template <u32 MODE>
+__device__ __forceinline__ void run_pass(const Query& query, const CellFunction& cell_of, PassMemory& memory, u32* filled) {
+    Pass<MODE> pass = pass_of<MODE>(query, cell_of, memory, filled);
+    stream(query.column, pass);
+    if (MODE != COUNT_ONLY) pass.flush();
+}
+
+template <int KNOWN>
+__device__ __forceinline__ void run_one(const Query& query, const CellFunction& cell_of, PassMemory& memory, u32* filled) {
+    OneBracket<KNOWN> one(pass_of<COUNT_COPY>(query, cell_of, memory, filled), *query.control);
+    stream(query.column, one);
+    one.finish(*query.control);
+}
+
+// Counters begin with their flags; a free slot of the heavy keys holds a key of another set: no key at all could mark it.
 __device__ __forceinline__ void load_pass(const Query& query, PassMemory& memory, u32* filled) {
     const Control& control = *query.control;
     for (u32 i = threadIdx.x; i < control.cells; i += THREADS) memory.counters[i] = control.flags[i];
+    Key* heavy = &memory.heavy[0].first;
     for (u32 i = threadIdx.x; i < HEAVY_SLOTS; i += THREADS) {
-        memory.heavy[i] = control.heavy_used[i] ? control.heavy[i] : Key(i == 0);
+        heavy[i] = control.heavy_used[i] ? control.heavy[i] : Key(i < 2);
         memory.heavy_count[i] = 0;
     }
     if (threadIdx.x == 0) *filled = u32(control.filled[blockIdx.x]);
@@ -158,12 +196,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_count(const __grid_c
         run_pass<COUNT_COPY>(query, cell_of, memory, &filled);
     else if (mode == COUNT_ONLY)
         run_pass<COUNT_ONLY>(query, cell_of, memory, &filled);
-    else if (mode == ONE_BRACKET)
-        run_pass<ONE_BRACKET>(query, cell_of, memory, &filled);
     else if (mode == COUNT_COPY_REPEATED)
         run_pass<COUNT_COPY_REPEATED>(query, cell_of, memory, &filled);
-    else
+    else if (mode == COUNT_COPY_HEAVY)
         run_pass<COUNT_COPY_HEAVY>(query, cell_of, memory, &filled);
+    else if (mode == ONE_BRACKET)
+        run_one<0>(query, cell_of, memory, &filled);
+    else
+        run_one<MOST_KNOWN>(query, cell_of, memory, &filled);
     __syncthreads();
     const u32 cells = control.cells;
     for (u32 i = threadIdx.x; i < cells; i += THREADS)

@@ -405,6 +405,98 @@ fn table(ctx: &SessionContext, data_type: &DataType, n: u64) {
     .unwrap();
 }
 
+/// How often each of these values is that of one of `n` rows.
+fn counted(n: u64, distinct: u64, value: impl Fn(u64) -> u64 + Sync) -> Vec<u64> {
+    let share = n.div_ceil(THREADS as u64);
+    let count = |from: u64| {
+        let mut counts = vec![0; distinct as usize];
+        (from..(from + share).min(n)).for_each(|row| counts[value(row) as usize] += 1);
+        counts
+    };
+    std::thread::scope(|scope| {
+        let count = &count;
+        let parts: Vec<_> = (0..THREADS as u64)
+            .map(|part| scope.spawn(move || count((part * share).min(n))))
+            .collect();
+        let mut sums = vec![0; distinct as usize];
+        for part in parts {
+            sums.iter_mut()
+                .zip(part.join().unwrap())
+                .for_each(|(sum, count)| *sum += count);
+        }
+        sums
+    })
+}
+
+/// Columns of few distinct values: spread over all keys, and whole numbers from 0 on.
+#[test]
+#[ignore = "a measurement"]
+fn few_distinct_values() {
+    let card = Card::get(0).unwrap();
+    let n = 1_u64 << 28;
+    println!("{card}; kernels over 2^28 values of UInt32, medians of {RUNS}; milliseconds");
+    println!("| distinct | values | one rank | 101 ranks | 1000 ranks |");
+    println!("| --- | --- | --- | --- | --- |");
+    for distinct in [1, 2, 16, 128, 1000, 1024, 3000, 10_000, 100_000] {
+        let number = |row| mixed(row) % distinct;
+        let counts = counted(n, distinct, number);
+        for spread in [true, false] {
+            let value = |number| {
+                if spread {
+                    mixed(number) as u32
+                } else {
+                    number as u32
+                }
+            };
+            let values = arrays(n, |rows| {
+                Arc::new(UInt32Array::from_iter_values(rows.map(|row| value(number(row)))))
+            });
+            let column = DeviceColumn::upload(&card, &DataType::UInt32, &values).unwrap();
+            let mut selection = selection(&column);
+            let mut sorted: Vec<_> = (0..).map(value).zip(counts.iter().copied()).collect();
+            sorted.sort_unstable();
+            let key_at = |mut rank: u64| {
+                let found = sorted.iter().find(|(_, count)| {
+                    let is_here = rank <= *count;
+                    rank = rank.saturating_sub(*count);
+                    is_here
+                });
+                u128::from(found.unwrap().0)
+            };
+            let mut times = Vec::new();
+            for ranks in [1, 101, 1000] {
+                let mut kernels = Vec::new();
+                for turn in 0..RUNS as u64 + 3 {
+                    let ranks: Vec<u64> = match ranks {
+                        1 => vec![1 + mixed(turn + 77) % n],
+                        _ => (0..ranks).map(|rank| 1 + rank * (n - 1) / (ranks - 1)).collect(),
+                    };
+                    let mut report = Report::default();
+                    selection.timed = turn == 0;
+                    let found = selection.keys(&ranks, &mut report).unwrap();
+                    match turn {
+                        0..2 => {
+                            let expected: Vec<_> = ranks.iter().map(|rank| key_at(*rank)).collect();
+                            assert_eq!(found, expected, "{distinct} {spread}");
+                        }
+                        2 => {}
+                        _ => kernels.push(report.card_time.as_secs_f64() * 1e3),
+                    }
+                    if turn == 0 && std::env::var_os("QUANTILES_KERNELS").is_some() {
+                        println!(
+                            "{:?}, second reads {}, deepened {}",
+                            report.kernel_times, report.second_reads, report.deepened
+                        );
+                    }
+                }
+                times.push(format!("{:.3}", median(kernels)));
+            }
+            let kind = if spread { "spread" } else { "from 0" };
+            println!("| {distinct} | {kind} | {} |", times.join(" | "));
+        }
+    }
+}
+
 /// The execution of a statement in milliseconds, and its answer.
 async fn timed(ctx: &SessionContext, sql: &str) -> (f64, f64, RecordBatch) {
     let (mut times, mut kernels, mut answer) = (Vec::new(), Vec::new(), None);

@@ -21,6 +21,8 @@ mod cuda_lanes;
 #[cfg(feature = "cuda")]
 mod cuda_papers;
 #[cfg(feature = "cuda")]
+mod cuda_repeats;
+#[cfg(feature = "cuda")]
 mod cuda_speed;
 #[cfg(feature = "cuda")]
 mod cuda_stream;

@@ -348,7 +348,7 @@ impl<'a> Prepared<'a> {
             "ss_draw" => (8, 0),
             "ss_plan" => (1, 0),
             "ss_sample" => (2 * all, table + counters),
-            "ss_brackets" => (1, 16516 + (shape.cells + 1) * 4 + shape.cells * 2),
+            "ss_brackets" => (1, 16656 + (shape.cells + 1) * 4 + shape.cells * 2),
             "ss_count" | "ss_extract" => (all, count),
             "ss_resolve" => (1, shape.cells * 8),
             "ss_refine" => (all, shape.stage * (key + 2) + table + shape.cells * 2),
