@@ -249,7 +249,8 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
         const u32 slot = 2 * set + before;
         control.heavy_used[slot] = 1;
         control.heavy[slot] = control.sample[scratch.key[i]];
-        atomicAdd(&scratch.explained[scratch.hot[i]], u32(scratch.weight[i]));
+        // One less: where few keys were drawn, one that repeats by chance explains little.
+        atomicAdd(&scratch.explained[scratch.hot[i]], scratch.weight[i] - 1u);
         if (u32(scratch.weight[i]) * KNOWN_SHARE > control.samples) own = u32(scratch.weight[i]) << 16 | slot;
     }
     if (threadIdx.x == 0) {
@@ -307,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
     for (u32 r = threadIdx.x / 32; r < query.rank_count; r += THREADS / 32)
         for (u32 c = range[0][r] + lane_id(); c <= range[1][r]; c += 32) mark[c] = 1;
     __syncthreads();
-    const u32 crowded = min(CROWDED_SHARE, query.cells / 4);
+    u32 crowded = min(CROWDED_SHARE, query.cells / 4);
     for (u32 c = threadIdx.x; c < cells; c += THREADS) {
         if (!mark[c]) continue;
         Key first, last;
@@ -321,17 +322,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
         }
     }
     __syncthreads();
-    // Numbered in their order, so that cards that select together leave out the same ones.
-    own = 0;
-    for (u32 c = from; c < to; ++c) own += mark[c] == 2;
-    u32 hots;
-    u32 h = block_scan(own, partial, hots);
-    hots = min(hots, HOT_CELLS);
-    for (u32 c = from; own && c < to; ++c) {
+    // The fullest ones where they are too many, numbered in their order: cards that select together take the same ones.
+    u32 h, hots;
+    auto is_hot = [&](u32 c) { return mark[c] == 2 && u64(before[c + 1] - before[c]) * crowded > total; };
+    for (;; crowded /= 2) {
+        own = 0;
+        for (u32 c = from; c < to; ++c) own += is_hot(c);
+        h = block_scan(own, partial, hots);
+        if (hots <= HOT_CELLS) break;
+    }
+    for (u32 c = from; c < to; ++c) {
         if (mark[c] != 2) continue;
-        mark[c] = h < HOT_CELLS ? u16(2 + h) : 1;
-        if (h < HOT_CELLS) hot_cell[h] = c;
-        ++h;
+        mark[c] = 1;
+        if (u64(before[c + 1] - before[c]) * crowded <= total) continue;
+        hot_cell[h] = c;
+        mark[c] = u16(2 + h++);
     }
     __syncthreads();
     if (hots) find_heavy(control, cell_of, mark, hots, scratch);

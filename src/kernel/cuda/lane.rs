@@ -564,6 +564,8 @@ impl CudaLane {
         if most >= LEAST_SHARE
             && let Some((ends, intervals)) = intervals::<K>(self, width, most, true, stop)?
         {
+            // What was set apart for counts of a few ranges serves none of the rounds to come.
+            self.reduced = None;
             let summary = AnySummary::from_intervals(width, eps, ends, &intervals)?;
             return Ok(Reply::Sketch(Some(summary)));
         }
