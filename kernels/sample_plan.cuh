@@ -322,27 +322,34 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
         }
     }
     __syncthreads();
-    // The fullest ones where they are too many, numbered in their order: cards that select together take the same ones.
-    u32 h, hots;
-    auto is_hot = [&](u32 c) { return mark[c] == 2 && u64(before[c + 1] - before[c]) * crowded > total; };
-    for (;; crowded /= 2) {
-        own = 0;
-        for (u32 c = from; c < to; ++c) own += is_hot(c);
-        h = block_scan(own, partial, hots);
-        if (hots <= HOT_CELLS) break;
+    // Numbered in their order, the fullest ones first where they are too many: cards that select together take the same ones.
+    u32 hots, full = 0;
+    auto is_full = [&](u32 c) { return mark[c] == 2 && u64(before[c + 1] - before[c]) * crowded > total; };
+    auto number = [&](bool others, u32& all) {
+        u32 own = 0;
+        for (u32 c = from; c < to; ++c) own += others ? mark[c] == 2 && !is_full(c) : is_full(c);
+        return block_scan(own, partial, all);
+    };
+    u32 first = number(false, hots), other = 0;
+    if (hots > HOT_CELLS) {
+        do {
+            crowded /= 2;
+            first = number(false, full);
+        } while (full > HOT_CELLS);
+        other = full + number(true, hots);
+        hots = HOT_CELLS;
     }
     for (u32 c = from; c < to; ++c) {
         if (mark[c] != 2) continue;
-        mark[c] = 1;
-        if (u64(before[c + 1] - before[c]) * crowded <= total) continue;
-        hot_cell[h] = c;
-        mark[c] = u16(2 + h++);
+        const u32 h = is_full(c) ? first++ : other++;
+        mark[c] = h < HOT_CELLS ? u16(2 + h) : 1;
+        if (h < HOT_CELLS) hot_cell[h] = c;
     }
     __syncthreads();
     if (hots) find_heavy(control, cell_of, mark, hots, scratch);
     // What heavy keys do not explain would be copied; a cell with too much of it is only counted, and deepened later.
     u32 wanted = 0, all_wanted;
-    for (h = threadIdx.x; h < hots; h += THREADS) {
+    for (u32 h = threadIdx.x; h < hots; h += THREADS) {
         const u32 c = hot_cell[h], inside = before[c + 1] - before[c], drawn = max(scratch.drawn[h], 1u);
         const u32 open = inside - u32(u64(inside) * scratch.explained[h] / drawn);
         if (u64(open) * HOT_SHARE > total) {

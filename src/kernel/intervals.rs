@@ -25,8 +25,10 @@ const SAMPLED: u64 = 16;
 /// Of the keys, this share at most may lie in cells that hold too many, whose keys are then brought here and put in order.
 const CROWDED: u64 = 8;
 
-/// The same where a lane counts fast: with more, those cells are divided and counted again, so many times at most.
+/// The same where a lane counts fast: with more, and more than so many keys, those cells are divided and counted again, so many
+/// times at most.
 const CROWDED_FINELY: u64 = 4096;
+const FETCHED: u64 = 1 << 15;
 const DIVISIONS: usize = 6;
 
 /// Parts of all crowded ranges together, at least about so many: keys of many scales take few divisions then.
@@ -142,7 +144,7 @@ fn joined<K: LaneKey>(
 ) -> Result<Option<Vec<Interval>>> {
     let within = |inner: &[(Bracket, u64)]| crowded(inner, most).map(|(_, count)| count).sum::<u64>();
     for _ in 0..DIVISIONS {
-        if !finely || within(&inner) <= lane.len() / CROWDED_FINELY {
+        if !finely || within(&inner) <= (lane.len() / CROWDED_FINELY).max(FETCHED) {
             break;
         }
         let Some(divided) = divided::<K>(lane, &inner, most, stop)? else {
