@@ -15,7 +15,7 @@ constexpr u32 HOT_CELLS = 512;
 constexpr u32 HEAVY_ROUNDS = 6;
 // A cell with more than 1 in HOT_SHARE of all keys beside its heavy ones is deepened, not copied: one block selects in
 // it. At the end of deepening, 1 in DEEP_SHARE in all intervals together is copied.
-constexpr u32 HOT_SHARE = 512;
+constexpr u32 HOT_SHARE = 1024;
 constexpr u32 DEEP_SHARE = 256;
 // Of a cell, each of several cards may copy so much more, as none is deepened there.
 constexpr u32 SPREAD_SHARE = 4;

@@ -254,7 +254,7 @@ fn crowded(n: u64) -> ArrayRef {
 #[tokio::test(flavor = "multi_thread")]
 async fn ranks_that_are_left_open() {
     let Some(cards) = two_cards() else { return };
-    let n = 4_000_000;
+    let n = 8_000_000;
     let thousands = (0..n as u64).map(|row| mixed(mixed(row) % 1000) as u32);
     let thousands: ArrayRef = Arc::new(UInt32Array::from_iter_values(thousands));
     let thousandths: Vec<_> = (0..1000)
