@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
     u64* before = (u64*)shared_memory;  // cells: keys below each cell
     const CellFunction cell_of(control, table);
     load_first_cells(control, first_cell);
-    const u32 cells = control.cells, share = (cells + THREADS - 1) / THREADS | 1;  // odd: no bank conflicts
+    const u32 cells = control.cells;
     const u64 *counts = counts_of_all(query), *heavy_counts = heavy_counts_of_all(query);
     if (query.cards == 1) {
         each_of(counts, cells, [&](u64 cell, u64 count) { before[cell] = count; });
@@ -27,16 +27,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
         for (u32 i = threadIdx.x; i < HEAVY_SLOTS; i += THREADS)
             if (heavy_counts[i]) atomicAdd(&before[cell_of(control.heavy[i])], heavy_counts[i]);
     __syncthreads();
-    const u32 from = min(threadIdx.x * share, cells), to = min(from + share, cells);
-    u64 own = 0, total, copied;
+    const OwnPlaces places(cells);
+    u64 copied;
     block_scan(threadIdx.x < query.regions ? control.filled[threadIdx.x] : 0, partial, copied);
-    for (u32 c = from; c < to; ++c) own += before[c];
-    u64 next = block_scan(own, partial, total);
-    for (u32 c = from; c < to; ++c) {
-        const u64 inside = before[c];
-        before[c] = next;
-        next += inside;
-    }
+    const u64 total = sums_before(before, places, partial);
     if (total != query.kept) {
         if (threadIdx.x == 0) control.outcome = MISMATCH;
         return;

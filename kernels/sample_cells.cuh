@@ -174,6 +174,30 @@ __device__ __forceinline__ u32 last_at_most(const T* numbers, u32 count, T wante
     return low;
 }
 
+// The places of a thread among `count` of its block.
+struct OwnPlaces {
+    u32 from, to;
+    __device__ __forceinline__ explicit OwnPlaces(u32 count) {
+        const u32 share = (count + THREADS - 1) / THREADS | 1;  // odd: no bank conflicts
+        from = min(threadIdx.x * share, count);
+        to = min(from + share, count);
+    }
+};
+
+// Puts the sum of all numbers before it in place of each, and returns that of all. The caller synchronises, before and after.
+template <class T>
+__device__ __forceinline__ T sums_before(T* numbers, const OwnPlaces& places, T* partial) {
+    T own = 0, total;
+    for (u32 i = places.from; i < places.to; ++i) own += numbers[i];
+    T next = block_scan(own, partial, total);
+    for (u32 i = places.from; i < places.to; ++i) {
+        const T inside = numbers[i];
+        numbers[i] = next;
+        next += inside;
+    }
+    return total;
+}
+
 // Copies first_cell to shared memory for cell_range; the caller synchronises.
 __device__ void load_first_cells(const Control& control, u32* first_cell) {
     for (u32 i = threadIdx.x; i <= control.entries; i += blockDim.x) first_cell[i] = control.first_cell[i];

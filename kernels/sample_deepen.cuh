@@ -133,17 +133,9 @@ __device__ void plan_pieces(const Query& query, Control& control, const DeepMemo
 // By one block: each open rank moves to the sub-cell that holds it.
 __device__ void narrow_targets(const Query& query, Control& control, u64* before) {
     __shared__ u64 partial[33];
-    const u32 share = query.cells / THREADS, from = threadIdx.x * share;
     for (u32 c = threadIdx.x; c < query.cells; c += THREADS) before[c] = control.sub_counts[c];
     __syncthreads();
-    u64 own = 0, total;
-    for (u32 c = from; c < from + share; ++c) own += before[c];
-    u64 next = block_scan(own, partial, total);
-    for (u32 c = from; c < from + share; ++c) {
-        const u64 inside = before[c];
-        before[c] = next;
-        next += inside;
-    }
+    sums_before(before, OwnPlaces(query.cells), partial);
     __syncthreads();
     const u32 r = threadIdx.x;
     if (r >= query.rank_count || control.targets[r].where != OPEN) return;

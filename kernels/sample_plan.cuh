@@ -158,6 +158,7 @@ struct HeavyScratch {
     u32 fewest[THREADS / 32], multiplier[THREADS / 32];  // of a warp: keys without a slot, by its best hash function
     u32 count, heaviest[MOST_KNOWN];  // repeats << 16 | slot
 };
+static_assert(sizeof(HeavyScratch) <= 16656, "HEAVY_SCRATCH of src/kernel/cuda/select.rs");
 
 // Heavy keys of the hot cells, among the sampled keys: any sampled key is the guess of its cell, its repeats are
 // counted, and it leaves; a key that makes up most of a cell is guessed soon. A guess that is missed costs time only. What comes
@@ -225,7 +226,6 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
             if (atomicOr(&taken[0][set / 32], bit) & bit) left += (atomicOr(&taken[1][set / 32], bit) & bit) != 0;
         }
         left = warp_sum(left);
-        left = __shfl_sync(ALL_LANES, left, 0);
         if (left < fewest) fewest = left, its = multiplier;
         __syncwarp();
     }
@@ -269,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
     __shared__ u16 range[2][MOST_RANKS];
     __shared__ u64 single;  // of the cells of one key: the most sampled keys, and the cell
     Control& control = *query.control;
-    const u32 cells = control.cells, share = (cells + THREADS - 1) / THREADS | 1;  // odd: no bank conflicts
+    const u32 cells = control.cells;
     HeavyScratch& scratch = *(HeavyScratch*)shared_memory;
     u32* before = (u32*)(&scratch + 1);      // cells + 1: sampled keys below each cell
     u16* mark = (u16*)(before + cells + 1);  // cells: 0, 1 flagged, 2 + h: flagged and hot
@@ -282,15 +282,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
     });
     if (query.cards > 1) add_samples(query, before);
     __syncthreads();
-    const u32 from = min(threadIdx.x * share, cells), to = min(from + share, cells);
-    u32 own = 0, total;
-    for (u32 c = from; c < to; ++c) own += before[c];
-    u32 next = block_scan(own, partial, total);
-    for (u32 c = from; c < to; ++c) {
-        const u32 inside = before[c];
-        before[c] = next;
-        next += inside;
-    }
+    const OwnPlaces places(cells);
+    const u32 total = sums_before(before, places, partial);
     if (threadIdx.x == 0) before[cells] = total;
     __syncthreads();
     if (total == 0 || query.kept == 0) {
@@ -327,7 +320,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
     auto is_full = [&](u32 c) { return mark[c] == 2 && u64(before[c + 1] - before[c]) * crowded > total; };
     auto number = [&](bool others, u32& all) {
         u32 own = 0;
-        for (u32 c = from; c < to; ++c) own += others ? mark[c] == 2 && !is_full(c) : is_full(c);
+        for (u32 c = places.from; c < places.to; ++c) own += others ? mark[c] == 2 && !is_full(c) : is_full(c);
         return block_scan(own, partial, all);
     };
     u32 first = number(false, hots), other = 0;
@@ -339,7 +332,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
         other = full + number(true, hots);
         hots = HOT_CELLS;
     }
-    for (u32 c = from; c < to; ++c) {
+    for (u32 c = places.from; c < places.to; ++c) {
         if (mark[c] != 2) continue;
         const u32 h = is_full(c) ? first++ : other++;
         mark[c] = h < HOT_CELLS ? u16(2 + h) : 1;

@@ -126,11 +126,14 @@ fn counts(lane: &mut dyn Lane, cells: &Cells, within: Brackets, stop: &Stop) -> 
     }
 }
 
-/// Those of disjoint ranges that hold more than `most` keys, and can be divided.
+/// Whether a range holds more than `most` keys, and can be divided.
+fn is_crowded((range, count): &(Bracket, u64), most: u64) -> bool {
+    *count > most && range.first < range.last
+}
+
+/// The crowded ones of disjoint ranges.
 fn crowded(ranges: &[(Bracket, u64)], most: u64) -> impl Iterator<Item = &(Bracket, u64)> {
-    ranges
-        .iter()
-        .filter(move |(range, count)| *count > most && range.first < range.last)
+    ranges.iter().filter(move |range| is_crowded(range, most))
 }
 
 /// Intervals from counts of dyadic ones, of which those that hold too many keys are divided by these; `None` where that are
@@ -160,12 +163,15 @@ fn joined<K: LaneKey>(
         return Ok(None);
     };
     let (mut joined, mut lists) = (Joined::new(most), lists.into_iter());
-    for (range, count) in inner {
-        let (first, bits) = around(range.first, range.last);
-        let is_crowded = count > most && range.first < range.last;
-        match is_crowded.then(|| lists.next()).flatten() {
+    for cell in &inner {
+        let (first, bits) = around(cell.0.first, cell.0.last);
+        match is_crowded(cell, most).then(|| lists.next()).flatten() {
             Some(keys) => joined.divide(first, bits, &keys),
-            None => joined.push(Interval { first, bits, count }),
+            None => joined.push(Interval {
+                first,
+                bits,
+                count: cell.1,
+            }),
         }
     }
     Ok(Some(joined.finish()))
@@ -223,7 +229,7 @@ fn divided<K: LaneKey>(
     let mut counted = counted.into_iter().peekable();
     let mut all = Vec::with_capacity(ranges.len() + counted.len());
     for range in ranges {
-        if range.1 <= most || range.0.first == range.0.last {
+        if !is_crowded(range, most) {
             all.push(*range);
             continue;
         }

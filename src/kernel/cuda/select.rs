@@ -27,6 +27,8 @@ const THREADS: usize = 1024;
 const ENTRIES: usize = 2048;
 /// Places for keys that are counted one by one.
 const HEAVY_SLOTS: usize = 1024;
+/// Bytes of `HeavyScratch`, at least.
+const HEAVY_SCRATCH: usize = 16656;
 /// Most ranks of one sequence of launches.
 const MOST_RANKS: usize = 1024;
 /// Shared memory that kernels use beside what is asked for at the launch, at most.
@@ -348,7 +350,7 @@ impl<'a> Prepared<'a> {
             "ss_draw" => (8, 0),
             "ss_plan" => (1, 0),
             "ss_sample" => (2 * all, table + counters),
-            "ss_brackets" => (1, 16656 + (shape.cells + 1) * 4 + shape.cells * 2),
+            "ss_brackets" => (1, HEAVY_SCRATCH + (shape.cells + 1) * 4 + shape.cells * 2),
             "ss_count" | "ss_extract" => (all, count),
             "ss_resolve" => (1, shape.cells * 8),
             "ss_refine" => (all, shape.stage * (key + 2) + table + shape.cells * 2),

@@ -54,7 +54,8 @@ impl SpreadSelection<'_> {
     /// `ResourcesExhausted` where a card's memory, or the limit on it, is too small; an execution error if a card fails; an
     /// internal error for other ranks.
     pub fn keys(&self, ranks: &[u64], report: &mut Report) -> Result<Option<Vec<KeyBits>>> {
-        check_ranks(ranks, self.population())?;
+        let population = self.population();
+        check_ranks(ranks, population)?;
         let mut keys = Vec::with_capacity(ranks.len());
         if ranks.is_empty() {
             return Ok(Some(keys));
@@ -62,7 +63,7 @@ impl SpreadSelection<'_> {
         may_fail!("cuda_select");
         let prepared = self.shares.iter().map(Prepared::try_new);
         let prepared = prepared.collect::<Result<Vec<_>>>()?;
-        let Some(cards) = Together::of(&prepared) else {
+        let Some(cards) = Together::of(&prepared, population) else {
             return Ok(None);
         };
         for some in ranks.chunks(prepared[0].shape.ranks) {
@@ -103,8 +104,8 @@ struct Worker<'a, 'b> {
 }
 
 impl<'a> Together<'a> {
-    /// `None`: they cannot.
-    fn of(shares: &'a [Prepared<'a>]) -> Option<Self> {
+    /// Of so many values in all; `None`: they cannot.
+    fn of(shares: &'a [Prepared<'a>], population: u64) -> Option<Self> {
         let first = shares.first()?;
         let is_like = |other: &Prepared<'_>| {
             other.shape == first.shape
@@ -120,10 +121,10 @@ impl<'a> Together<'a> {
         let are_some = (2..=MOST_CARDS).contains(&shares.len());
         let reads_all = |reader: &Prepared<'_>| shares.iter().all(|other| reader.card.reads(other.card));
         let can = are_some && are_apart && shares.iter().all(is_like) && shares.iter().all(reads_all);
-        can.then(|| Self {
+        can.then_some(Self {
             shares,
             order,
-            population: shares.iter().map(|share| share.selection.population()).sum(),
+            population,
         })
     }
 
