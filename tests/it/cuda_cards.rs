@@ -52,7 +52,7 @@ fn spread(values: &ArrayRef, shares: &[Range<usize>], cards: &[Arc<Card>]) -> Ve
     shares.map(upload).collect()
 }
 
-fn selection<'a>(column: &'a DeviceColumn, mask: Option<&'a (RowMask, u64)>) -> Selection<'a> {
+pub(crate) fn selection<'a>(column: &'a DeviceColumn, mask: Option<&'a (RowMask, u64)>) -> Selection<'a> {
     let spec = KeySpec::try_new(column.data_type()).unwrap();
     Selection {
         column,

@@ -10,7 +10,7 @@ use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 use datafusion::prelude::SessionContext;
 use datafusion_quantiles::kernel::buckets::{CellTable, Cells, Edges, Linear};
-use datafusion_quantiles::kernel::cuda::{Card, CudaBackend, DeviceColumn, Report, Selection};
+use datafusion_quantiles::kernel::cuda::{Card, CudaBackend, DeviceColumn, Report};
 use datafusion_quantiles::kernel::round::{Bracket, Brackets, Reply, Request};
 use datafusion_quantiles::kernel::{Backend, Lane, Stop};
 use datafusion_quantiles::key::KeySpec;
@@ -20,6 +20,7 @@ use datafusion_quantiles::select::splitters::NearestSplitter;
 use datafusion_quantiles::select::{LocalShards, Strategy};
 
 use crate::cuda::{percentiles, set};
+use crate::cuda_cards::selection;
 use crate::select::run;
 use crate::support::*;
 
@@ -60,8 +61,8 @@ pub(crate) fn normal(row: u64) -> f64 {
         - 6.0
 }
 
-/// `n` values in as many arrays as there are threads.
-fn arrays(n: u64, of: impl Fn(std::ops::Range<u64>) -> ArrayRef + Sync) -> Vec<ArrayRef> {
+/// What is made of `n` rows in as many parts as there are threads.
+fn parts<T: Send>(n: u64, of: impl Fn(std::ops::Range<u64>) -> T + Sync) -> Vec<T> {
     let share = n.div_ceil(THREADS as u64);
     std::thread::scope(|scope| {
         let parts = (0..THREADS as u64).map(|part| {
@@ -71,6 +72,11 @@ fn arrays(n: u64, of: impl Fn(std::ops::Range<u64>) -> ArrayRef + Sync) -> Vec<A
         let parts: Vec<_> = parts.collect();
         parts.into_iter().map(|part| part.join().unwrap()).collect()
     })
+}
+
+/// `n` values in as many arrays.
+fn arrays(n: u64, of: impl Fn(std::ops::Range<u64>) -> ArrayRef + Sync) -> Vec<ArrayRef> {
+    parts(n, of)
 }
 
 pub(crate) fn floats(n: u64, double: bool, value: impl Fn(u64) -> f64 + Sync) -> Vec<ArrayRef> {
@@ -275,17 +281,6 @@ fn dibms_table_4() {
     }
 }
 
-fn selection(column: &DeviceColumn) -> Selection<'_> {
-    let spec = KeySpec::try_new(column.data_type()).unwrap();
-    Selection {
-        column,
-        words: column.words(&spec),
-        mask: None,
-        limit: None,
-        timed: false,
-    }
-}
-
 /// SampleSelect's sweep: one rank at random, of values with so many distinct ones; and its approximate form.
 #[test]
 #[ignore = "a measurement"]
@@ -305,7 +300,7 @@ fn sample_select_sweep() {
                 Arc::new(UInt32Array::from_iter_values(rows.map(value)))
             });
             let column = DeviceColumn::upload(&card, &DataType::UInt32, &values).unwrap();
-            let selection = selection(&column);
+            let selection = selection(&column, None);
             let (mut kernels, mut whole) = (Vec::new(), Vec::new());
             for turn in 0..RUNS as u64 + 2 {
                 let rank = 1 + mixed(turn + 77) % n;
@@ -348,7 +343,7 @@ fn sample_select_sweep() {
     let width = KeySpec::try_new(values[0].data_type()).unwrap().width();
     let mut shards = LocalShards::blocking(width, lanes(&backend, &values, 1), 1, Stop::default());
     let column = DeviceColumn::upload(&card, &DataType::Float32, &values).unwrap();
-    let selection = selection(&column);
+    let selection = selection(&column, None);
     for buckets in [64, 128, 256, 512, 1024, 4096, 8192] {
         let (mut sum, mut most) = (0.0, 0.0_f64);
         let (mut near_times, mut rounds_times, mut own_times) = (Vec::new(), Vec::new(), Vec::new());
@@ -407,25 +402,17 @@ fn table(ctx: &SessionContext, data_type: &DataType, n: u64) {
 
 /// How often each of these values is that of one of `n` rows.
 fn counted(n: u64, distinct: u64, value: impl Fn(u64) -> u64 + Sync) -> Vec<u64> {
-    let share = n.div_ceil(THREADS as u64);
-    let count = |from: u64| {
-        let mut counts = vec![0; distinct as usize];
-        (from..(from + share).min(n)).for_each(|row| counts[value(row) as usize] += 1);
+    let zeros = || vec![0; distinct as usize];
+    let counts = parts(n, |rows| {
+        let mut counts = zeros();
+        rows.for_each(|row| counts[value(row) as usize] += 1);
         counts
-    };
-    std::thread::scope(|scope| {
-        let count = &count;
-        let parts: Vec<_> = (0..THREADS as u64)
-            .map(|part| scope.spawn(move || count((part * share).min(n))))
-            .collect();
-        let mut sums = vec![0; distinct as usize];
-        for part in parts {
-            sums.iter_mut()
-                .zip(part.join().unwrap())
-                .for_each(|(sum, count)| *sum += count);
-        }
-        sums
-    })
+    });
+    let mut sums = zeros();
+    for counts in counts {
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    sums
 }
 
 /// Columns of few distinct values: spread over all keys, and whole numbers from 0 on.
@@ -452,7 +439,7 @@ fn few_distinct_values() {
                 Arc::new(UInt32Array::from_iter_values(rows.map(|row| value(number(row)))))
             });
             let column = DeviceColumn::upload(&card, &DataType::UInt32, &values).unwrap();
-            let mut selection = selection(&column);
+            let mut selection = selection(&column, None);
             let mut sorted: Vec<_> = (0..).map(value).zip(counts.iter().copied()).collect();
             sorted.sort_unstable();
             let key_at = |mut rank: u64| {

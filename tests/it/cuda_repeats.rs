@@ -7,10 +7,11 @@ use std::sync::Arc;
 use datafusion::arrow::array::{
     ArrayRef, Decimal128Array, Float64Array, Int16Array, Int64Array, UInt32Array,
 };
-use datafusion_quantiles::kernel::cuda::{DeviceColumn, Report, Selection};
+use datafusion_quantiles::kernel::cuda::{DeviceColumn, Report};
 use datafusion_quantiles::key::KeyBits;
 
 use crate::cuda::{card, with_nulls};
+use crate::cuda_cards::selection;
 use crate::cuda_lanes::sorted_keys;
 use crate::cuda_papers::mixed;
 use crate::select::ranks_of;
@@ -90,15 +91,9 @@ fn columns(len: usize, value: impl Fn(u64) -> u64) -> Vec<(&'static str, ArrayRe
 /// Each of some ranks by itself, and 3, 101 and 1000 of them together.
 fn check(values: &ArrayRef, what: &str) {
     let Some(card) = card() else { return };
-    let (spec, sorted) = sorted_keys(values);
+    let (_, sorted) = sorted_keys(values);
     let column = DeviceColumn::upload(&card, values.data_type(), std::slice::from_ref(values)).unwrap();
-    let selection = Selection {
-        column: &column,
-        words: column.words(&spec),
-        mask: None,
-        limit: None,
-        timed: false,
-    };
+    let selection = selection(&column, None);
     let n = sorted.len() as u64;
     let singles = (0..12).map(|turn| vec![1 + mixed(turn + n) % n]);
     let several = [3, 101, 1000].map(|count| ranks_of(n, count));
