@@ -529,18 +529,29 @@ struct Staging {
         }
         u32 at = 0;
         if (lane_id() == 31 && before) at = atomicAdd(staged, before);
+        const u32 end = __shfl_sync(ALL_LANES, at + before, 31);
         at = __shfl_sync(ALL_LANES, at, 31) + before - own;
+        if (end <= room) {
 #pragma unroll
-        for (int i = 0; i < N; ++i)
-            if (list[i] != NO_LIST) {
-                if (at < room) {
+            for (int i = 0; i < N; ++i)
+                if (list[i] != NO_LIST) {
                     keys[at] = key[i];
                     lists[at] = u16(list[i]);
-                } else {
-                    out[starts[list[i]] + atomicAdd(&cursors[list[i]], 1ull)] = key[i];
+                    ++at;
                 }
-                ++at;
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            if (list[i] == NO_LIST) continue;
+            if (at < room) {
+                keys[at] = key[i];
+                lists[at] = u16(list[i]);
+            } else {
+                out[starts[list[i]] + atomicAdd(&cursors[list[i]], 1ull)] = key[i];
             }
+            ++at;
+        }
     }
     // By all threads of the block, with a barrier.
     __device__ void flush_if(bool always) {

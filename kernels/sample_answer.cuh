@@ -119,13 +119,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_refine(const __grid_
     __shared__ u64 origin[MOST_RANKS];
     Control& control = *query.control;
     const u32 cells = control.cells, lists = control.lists;
-    const u64 filled = min(control.filled[blockIdx.x], query.region);
+    const u32 filled = u32(min(control.filled[blockIdx.x], query.region));
     if (lists == 0 || filled == 0) return;
     constexpr u32 WIDE = sizeof(uint4) / sizeof(Key), UNROLL = 4;
-    const u64 vectors = (filled + WIDE - 1) / WIDE;
+    const u32 vectors = filled / WIDE + (filled % WIDE > 0);
     const uint4* source = (const uint4*)(query.copied + query.region * blockIdx.x);
     uint4 next[UNROLL];
-    auto load = [&](u64 base) {
+    auto load = [&](u32 base) {
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j)
             if (base + j * THREADS + threadIdx.x < vectors) next[j] = __ldcs(source + base + j * THREADS + threadIdx.x);
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_refine(const __grid_
     for (u32 i = threadIdx.x; i < lists; i += THREADS)
         if (control.list_expected[i] != NO_ROOM) list_of[control.list_cell[i]] = u16(i);
     __syncthreads();
-    for (u64 base = 0; base < vectors; base += THREADS * UNROLL) {
+    for (u32 base = 0; base < vectors; base += THREADS * UNROLL) {
         uint4 now[UNROLL];
 #pragma unroll
         for (u32 j = 0; j < UNROLL; ++j) now[j] = next[j];
@@ -159,8 +159,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_refine(const __grid_
                 list[i] = list_of[cell_of(values[i])];
             }
 #pragma unroll
-            for (u32 i = 0; i < JOINED * WIDE; ++i)
-                if ((base + (j + i / WIDE) * THREADS + threadIdx.x) * WIDE + i % WIDE >= filled) list[i] = NO_LIST;
+            for (u32 v = 0; v < JOINED; ++v) {
+                const u32 vector = base + (j + v) * THREADS + threadIdx.x, left = vector < vectors ? filled - vector * WIDE : 0;
+#pragma unroll
+                for (u32 i = 0; i < WIDE; ++i)
+                    if (i >= left) list[v * WIDE + i] = NO_LIST;
+            }
             staging.push(values, list);
             staging.flush_if(false);
         }
@@ -180,6 +184,22 @@ __device__ Key select_target(const Query& query, const Target& target, Each each
     const u64* heavy_counts = heavy_counts_of_all(query);
     u64 inner = target.inner;
     __syncthreads();
+    // The first and the last key of a cell, such as those of the column, whose cells hold all that lies outside of the sample.
+    if (inner == 0 || inner + 1 == target.count) {
+        __shared__ Key ends[2][32];
+        Key least = MAX_KEY, most = 0;
+        auto look_at = [&](Key key) {
+            if (key < target.first || target.last < key) return;
+            least = key < least ? key : least;
+            most = key > most ? key : most;
+        };
+        each(look_at);
+        if (control.heavies)
+            for (u32 i = threadIdx.x; i < HEAVY_SLOTS; i += THREADS)
+                if (heavy_counts[i]) look_at(control.heavy[i]);
+        block_range(least, most, ends);
+        return inner == 0 ? least : most;
+    }
     if (threadIdx.x == 0) heavies = 0;
     __syncthreads();
     if (control.heavies) {
@@ -223,6 +243,16 @@ __device__ Key select_target(const Query& query, const Target& target, Each each
     return select_few(each, u32(inner), target.first, bits, scratch);
 }
 
+// The keys of a list.
+struct EachOf {
+    const Key* keys;
+    u64 count;
+    template <class Visit>
+    __device__ __forceinline__ void operator()(Visit visit) const {
+        each_of<(KEY_BITS > 64 ? 2 : 8)>(keys, count, [&](u64, Key key) { visit(key); });
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS) ss_select(const __grid_constant__ Query query) {
     __shared__ SelectScratch<Key> scratch;
     Control& control = *query.control;
@@ -239,7 +269,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_select(const __grid_con
         return;
     }
     const Key* list = query.listed + control.list_start[target.list];
-    auto at = [&](u32 i) { return list[i]; };
-    const Key key = select_target(query, target, EachAt<decltype(at)>{at, u32(expected)}, expected, scratch);
+    const Key key = select_target(query, target, EachOf{list, expected}, expected, scratch);
     if (threadIdx.x == 0) query.answers[blockIdx.x] = key;
 }

@@ -12,10 +12,10 @@
 #pragma once
 #include "sample_cells.cuh"
 
-// Calls put(i, from[i]) for each i below `count`, by all threads of a block; some loads at once, as another card's memory is far.
-template <class T, class Put>
+// Calls put(i, from[i]) for each i below `count`, by all threads of a block. AHEAD loads at once: one after the other, each would be
+// waited for, and another card's memory is far.
+template <u32 AHEAD = 8, class T, class Put>
 __device__ __forceinline__ void each_of(const T* from, u64 count, Put put) {
-    constexpr u32 AHEAD = 8;
     for (u64 base = threadIdx.x; base < count; base += THREADS * AHEAD) {
         T loaded[AHEAD];
 #pragma unroll

@@ -24,11 +24,22 @@ constexpr u32 MOST_SPLIT = 15;
 constexpr u32 FLAG = 0x80000000u;
 constexpr u32 MOST_SUBCELLS = 16384;
 
-// How the read counts. REPEATED: neighbours fall into one cell, where atomics that return a value would serialise, so
-// the flag is loaded; HEAVY: heavy keys are looked up besides; ONE_BRACKET: a single rank, whose flagged cells are one
-// interval: two compares tell what lies below and above it, and only what lies inside is looked at; KNOWN: keys that make
-// up much of it are counted by compares too.
-enum Mode : u32 { COUNT_ONLY, COUNT_COPY, COUNT_COPY_REPEATED, COUNT_COPY_HEAVY, COPY_ONLY, ONE_BRACKET, ONE_BRACKET_KNOWN };
+// How the read counts. COPY: atomics that return a counter's flag; REPEATED: neighbours fall into one cell, where these would
+// serialise, so the flag is loaded. HEAVY: heavy keys are looked up besides, before cells, as many keys are heavy. SOME_HEAVY: few
+// are, so keys of flagged cells alone are looked up, and all heavy keys are of such. KNOWN: there is one, and a compare finds it.
+// ONE_BRACKET: a single rank, whose flagged cells are one interval: two compares tell what lies below and above it, and only what
+// lies inside is looked at; with KNOWN: those that make up much of it are counted by compares too.
+enum Mode : u32 {
+    COUNT_ONLY,
+    COUNT_COPY,
+    COUNT_COPY_REPEATED,
+    COUNT_COPY_HEAVY,
+    COUNT_COPY_SOME_HEAVY,
+    COUNT_COPY_KNOWN,
+    COPY_ONLY,
+    ONE_BRACKET,
+    ONE_BRACKET_KNOWN,
+};
 constexpr u32 MOST_KNOWN = 2;
 // Of all sampled keys, 1 in so many is a known one.
 [[maybe_unused]] constexpr u32 KNOWN_SHARE = 256;

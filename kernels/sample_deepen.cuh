@@ -109,7 +109,9 @@ __device__ void plan_pieces(const Query& query, Control& control, const DeepMemo
     Key low = target.first, high = target.last;
     if (head) {
         if (memory.spans[p].low <= memory.spans[p].high) low = memory.spans[p].low, high = memory.spans[p].high;
-        const u32 share = max(u32(double(target.count) / double(all) * (query.cells / 2)), 2u), width = key_bits(high - low);
+        // No piece has more sub-cells than its share and 2.
+        const u32 spare = max(query.cells / 2, query.cells - min(query.cells, 4 * u32(pieces)));
+        const u32 share = max(u32(double(target.count) / double(all) * spare), 2u), width = key_bits(high - low);
         shift = width - min(bits_of(share) - 1, width);
         cells = u32((high - low) >> shift) + 3;
     }

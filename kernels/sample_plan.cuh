@@ -47,19 +47,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_plan(const __grid_const
         if (j * THREADS + threadIdx.x < total) atomicAdd(&mass[u32((keys[j] - low) >> shift)], 1);
     __syncthreads();
     // The greatest power of two within an entry's share of the cells, but no cell narrower than a key. Rounding down
-    // leaves cells over: shares are a little more than there are cells, unless that is too much.
+    // leaves cells over: shares are a little more than there are cells, and half of a neighbour's at least, as on slopes a sample
+    // misses entries that hold many keys; unless that is too much.
     const u32 spare = query.cells - ENTRIES, pre = KEY_BITS > 32 && shift > MOST_SPLIT ? shift - MOST_SPLIT : 0;
     u32 splits[2], cells, next;
-    for (u32 tenths = 14;; tenths = 10) {
+    for (u32 attempt = 0;; ++attempt) {
+        const u32 tenths = attempt < 2 ? 14 : 10;
         u32 own = 0;
         for (u32 j = 0; j < 2; ++j) {
             const u32 entry = threadIdx.x * 2 + j;
-            const u32 share = total == 0 ? 1 : max(1u, u32(u64(mass[entry]) * spare * tenths / (10 * total)));
+            u32 twice = 2 * mass[entry];
+            if (attempt == 0 && entry > 0) twice = max(twice, mass[entry - 1]);
+            if (attempt == 0 && entry + 1 < ENTRIES) twice = max(twice, mass[entry + 1]);
+            const u32 share = total == 0 ? 1 : max(1u, u32(u64(twice) * spare * tenths / (20 * total)));
             splits[j] = entry < entries ? min(min(31u - __clz(share), shift), MOST_SPLIT) : 0;
             own += entry < entries ? 1u << splits[j] : 0;
         }
         next = block_scan(own, partial, cells);
-        if (cells <= query.cells || tenths == 10) break;
+        // The last attempt's shares are no more than there are cells.
+        if (cells <= query.cells || attempt == 2) break;
     }
     for (u32 j = 0; j < 2; ++j) {
         const u32 entry = threadIdx.x * 2 + j;
@@ -139,6 +145,8 @@ constexpr u32 LEAST_CROWDED = 32;
 // Repeats of a heavy key in the small sample, and of its cell's sampled keys 1 in so many.
 constexpr u32 LEAST_SEEN = 2;
 constexpr u32 HEAVY_SHARE = 16;
+// Of all sampled keys 1 in so many is heavy: then they are looked up first.
+constexpr u32 MOSTLY_HEAVY = 2;
 
 // Bits of each multiplier, also where there are no heavy keys: key 1 is then not of set 0, where it means that a slot is free.
 constexpr u32 LEAST_MULTIPLIER = 0x80000001u;
@@ -341,9 +349,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
     __syncthreads();
     if (hots) find_heavy(control, cell_of, mark, hots, scratch);
     // What heavy keys do not explain would be copied; a cell with too much of it is only counted, and deepened later.
-    u32 wanted = 0, all_wanted;
+    u32 wanted = 0, all_wanted, heavy = 0, all_heavy;
     for (u32 h = threadIdx.x; h < hots; h += THREADS) {
         const u32 c = hot_cell[h], inside = before[c + 1] - before[c], drawn = max(scratch.drawn[h], 1u);
+        heavy += scratch.explained[h];
         const u32 open = inside - u32(u64(inside) * scratch.explained[h] / drawn);
         if (u64(open) * HOT_SHARE > total) {
             mark[c] = 0;
@@ -356,24 +365,30 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
         if (mark[c] == 1) wanted += before[c + 1] - before[c];
     __syncthreads();
     block_scan(wanted, partial, all_wanted);
+    block_scan(heavy, partial, all_heavy);
     const bool fits = double(all_wanted) / total * query.kept < 0.8 * double(query.room);
     for (u32 c = threadIdx.x; c < cells; c += THREADS) control.flags[c] = fits && mark[c] ? FLAG : 0;
     if (threadIdx.x == 0) {
         const bool alone = query.cards == 1;
-        const bool repeated = u64(alone ? control.repeats : control.all_repeats) * 20 > (alone ? control.pairs : control.all_pairs);
+        const double pairs = alone ? control.pairs : control.all_pairs, repeats = alone ? control.repeats : control.all_repeats;
+        const bool repeated = repeats * 20 > pairs;
         const u32 least = range[0][0], greatest = range[1][0];
         const bool one = query.rank_count == 1 && !query.counts_all && fits && unexplained == 0 && (least > 0 || greatest + 1 < cells);
+        const bool some_heavy = control.heavies && fits && unexplained == 0 && !repeated && u64(all_heavy) * MOSTLY_HEAVY < control.samples;
         u32 known = 0;
+        for (; hots && known < MOST_KNOWN && scratch.heaviest[known]; ++known) {
+            control.known_slot[known] = scratch.heaviest[known] & 0xffff;
+            control.known[known] = control.heavy[control.known_slot[known]];
+        }
+        // Of pairs of rows that many have the one heavy key both.
+        const double share = known ? double(scratch.heaviest[0] >> 16) / control.samples : 0.0;
+        const bool alone_known = known && control.heavies == 1 && repeats < (share * share + 0.05) * pairs;
         if (one) {
             Key unused;
             cell_range(control, first_cell, least, control.bracket_first, unused);
             cell_range(control, first_cell, greatest, unused, control.bracket_last);
             control.bracket_cells[0] = least;
             control.bracket_cells[1] = greatest;
-            for (u32 i = 0; hots && i < MOST_KNOWN && scratch.heaviest[i]; ++i, ++known) {
-                control.known_slot[known] = scratch.heaviest[i] & 0xffff;
-                control.known[known] = control.heavy[control.known_slot[known]];
-            }
             if (known < MOST_KNOWN && (single >> 32) * KNOWN_SHARE > total) {
                 cell_range(control, first_cell, u32(single), control.known[known], unused);
                 control.known_slot[known++] = HEAVY_SLOTS;
@@ -384,6 +399,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
         }
         control.mode = one && known                   ? ONE_BRACKET_KNOWN
                        : one                          ? ONE_BRACKET
+                       : alone_known                  ? COUNT_COPY_KNOWN
+                       : some_heavy                   ? COUNT_COPY_SOME_HEAVY
                        : control.heavies              ? COUNT_COPY_HEAVY
                        : !fits || all_wanted == 0     ? COUNT_ONLY
                        : repeated                     ? COUNT_COPY_REPEATED

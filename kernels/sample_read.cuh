@@ -29,31 +29,56 @@ struct Pass {
     Key* columns;  // keys held back: of one thread THREADS apart
     u32* filled;   // shared: keys in this block's region
     Key* out;
-    u32 region, limit, multiplier, held;
+    u32 region, limit, multiplier;
+    Key known;
+    u32 held;
 
     template <int N>
     __device__ __forceinline__ void some(const Key (&keys)[N], u32 present, u64) {
-        constexpr bool LOOKS_UP = MODE == COUNT_COPY_HEAVY || MODE == COPY_ONLY;
+        constexpr bool FIRST = MODE == COUNT_COPY_HEAVY, LATER = MODE == COUNT_COPY_SOME_HEAVY || MODE == COPY_ONLY;
+        constexpr bool RETURNS = MODE == COUNT_COPY || MODE == COUNT_COPY_SOME_HEAVY || MODE == COUNT_COPY_KNOWN;
         u32 cell[N], flag[N], slot[N];
+        bool others = !FIRST;
 #pragma unroll
-        for (int i = 0; i < N; ++i) slot[i] = LOOKS_UP ? memory.slot_of(keys[i], multiplier) : HEAVY_SLOTS;
-#pragma unroll
-        for (int i = 0; i < N; ++i) cell[i] = slot[i] < HEAVY_SLOTS ? 0 : cell_of(keys[i]);
-        if (MODE == COUNT_COPY) {
-#pragma unroll
-            for (int i = 0; i < N; ++i) flag[i] = present >> i & 1 ? atomicAdd(&memory.counters[cell[i]], 1) : 0;
-        } else if (MODE != COUNT_ONLY) {
-#pragma unroll
-            for (int i = 0; i < N; ++i)
-                flag[i] = present >> i & 1 && slot[i] == HEAVY_SLOTS ? *(volatile u32*)&memory.counters[cell[i]] : 0;
+        for (int i = 0; i < N; ++i) {
+            slot[i] = FIRST ? memory.slot_of(keys[i], multiplier) : HEAVY_SLOTS;
+            others |= slot[i] == HEAVY_SLOTS;
+            cell[i] = flag[i] = 0;
         }
-        if (MODE == COUNT_ONLY || MODE == COUNT_COPY_REPEATED || MODE == COUNT_COPY_HEAVY) {
+        if (others) {
+#pragma unroll
+            for (int i = 0; i < N; ++i) cell[i] = slot[i] < HEAVY_SLOTS ? 0 : cell_of(keys[i]);
+            if (RETURNS) {
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    u32* counter = &memory.counters[cell[i]];
+                    // A counter for each lane, as they would wait for each other.
+                    if (MODE == COUNT_COPY_KNOWN && keys[i] == known) counter = &memory.heavy_count[lane_id()];
+                    flag[i] = present >> i & 1 ? atomicAdd(counter, 1) : 0;
+                }
+            } else if (MODE != COUNT_ONLY) {
+#pragma unroll
+                for (int i = 0; i < N; ++i)
+                    flag[i] = present >> i & 1 && slot[i] == HEAVY_SLOTS ? *(volatile u32*)&memory.counters[cell[i]] : 0;
+            }
+        }
+        if (!RETURNS && MODE != COPY_ONLY) {
 #pragma unroll
             for (int i = 0; i < N; ++i)
                 if (present >> i & 1) {
                     u32* counter = &memory.counters[cell[i]];
-                    if (MODE == COUNT_COPY_HEAVY && slot[i] < HEAVY_SLOTS) counter = &memory.heavy_count[slot[i]];
+                    if (FIRST && slot[i] < HEAVY_SLOTS) counter = &memory.heavy_count[slot[i]];
                     atomicAdd(counter, 1);
+                }
+        }
+        if (LATER) {
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                if (int(flag[i]) < 0) {
+                    slot[i] = memory.slot_of(keys[i], multiplier);
+                    if (slot[i] == HEAVY_SLOTS) continue;
+                    flag[i] = 0;
+                    if (RETURNS) atomicAdd(&memory.heavy_count[slot[i]], 1);  // and in its cell; see ss_count
                 }
         }
         if (MODE != COUNT_ONLY) {
@@ -154,7 +179,8 @@ template <u32 MODE>
 __device__ __forceinline__ Pass<MODE> pass_of(const Query& query, const CellFunction& cell_of, PassMemory& memory, u32* filled) {
     Key* columns = (Key*)(memory.counters + query.cells);
     return {cell_of, memory, columns, filled, query.copied + query.region * blockIdx.x, u32(query.region),
-            (query.depth - BATCH * VECTOR) * THREADS + threadIdx.x, query.control->heavy_multiplier | LEAST_MULTIPLIER, threadIdx.x};
+            (query.depth - BATCH * VECTOR) * THREADS + threadIdx.x, query.control->heavy_multiplier | LEAST_MULTIPLIER,
+            query.control->known[0], threadIdx.x};
 }
 
 template <u32 MODE>
@@ -200,11 +226,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_count(const __grid_c
         run_pass<COUNT_COPY_REPEATED>(query, cell_of, memory, &filled);
     else if (mode == COUNT_COPY_HEAVY)
         run_pass<COUNT_COPY_HEAVY>(query, cell_of, memory, &filled);
+    else if (mode == COUNT_COPY_SOME_HEAVY)
+        run_pass<COUNT_COPY_SOME_HEAVY>(query, cell_of, memory, &filled);
+    else if (mode == COUNT_COPY_KNOWN)
+        run_pass<COUNT_COPY_KNOWN>(query, cell_of, memory, &filled);
     else if (mode == ONE_BRACKET)
         run_one<0>(query, cell_of, memory, &filled);
     else
         run_one<MOST_KNOWN>(query, cell_of, memory, &filled);
     __syncthreads();
+    if (mode == COUNT_COPY_SOME_HEAVY) {
+        for (u32 i = threadIdx.x; i < HEAVY_SLOTS; i += THREADS)
+            if (memory.heavy_count[i]) atomicSub(&memory.counters[cell_of(control.heavy[i])], memory.heavy_count[i]);
+        __syncthreads();
+    }
+    if (mode == COUNT_COPY_KNOWN) {
+        if (threadIdx.x < 32) {
+            const u32 all = warp_sum(memory.heavy_count[threadIdx.x]);
+            memory.heavy_count[threadIdx.x] = 0;
+            __syncwarp();
+            if (threadIdx.x == 0) memory.heavy_count[control.known_slot[0]] = all;
+        }
+        __syncthreads();
+    }
     const u32 cells = control.cells;
     for (u32 i = threadIdx.x; i < cells; i += THREADS)
         if (const u32 count = memory.counters[i] & ~FLAG) atomicAdd(&control.counts[i], u64(count));

@@ -24,7 +24,7 @@ use crate::cuda_cards::selection;
 use crate::select::run;
 use crate::support::*;
 
-const RUNS: usize = 20;
+pub(crate) const RUNS: usize = 20;
 /// Of what takes up to seconds; no further one after so long.
 const FEW_RUNS: usize = 5;
 const LONG: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ pub(crate) fn normal(row: u64) -> f64 {
 }
 
 /// What is made of `n` rows in as many parts as there are threads.
-fn parts<T: Send>(n: u64, of: impl Fn(std::ops::Range<u64>) -> T + Sync) -> Vec<T> {
+pub(crate) fn parts<T: Send>(n: u64, of: impl Fn(std::ops::Range<u64>) -> T + Sync) -> Vec<T> {
     let share = n.div_ceil(THREADS as u64);
     std::thread::scope(|scope| {
         let parts = (0..THREADS as u64).map(|part| {
@@ -75,7 +75,7 @@ fn parts<T: Send>(n: u64, of: impl Fn(std::ops::Range<u64>) -> T + Sync) -> Vec<
 }
 
 /// `n` values in as many arrays.
-fn arrays(n: u64, of: impl Fn(std::ops::Range<u64>) -> ArrayRef + Sync) -> Vec<ArrayRef> {
+pub(crate) fn arrays(n: u64, of: impl Fn(std::ops::Range<u64>) -> ArrayRef + Sync) -> Vec<ArrayRef> {
     parts(n, of)
 }
 

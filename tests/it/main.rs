@@ -27,6 +27,8 @@ mod cuda_speed;
 #[cfg(feature = "cuda")]
 mod cuda_stream;
 #[cfg(feature = "cuda")]
+mod cuda_table;
+#[cfg(feature = "cuda")]
 mod cuda_topk;
 #[cfg(feature = "cuda")]
 mod cuda_trouble;
