@@ -531,6 +531,7 @@ struct Staging {
         if (lane_id() == 31 && before) at = atomicAdd(staged, before);
         const u32 end = __shfl_sync(ALL_LANES, at + before, 31);
         at = __shfl_sync(ALL_LANES, at, 31) + before - own;
+        // The same as below, but without a branch for each key.
         if (end <= room) {
 #pragma unroll
             for (int i = 0; i < N; ++i)

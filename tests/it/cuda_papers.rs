@@ -86,6 +86,21 @@ pub(crate) fn floats(n: u64, double: bool, value: impl Fn(u64) -> f64 + Sync) ->
     })
 }
 
+/// Both ends of `n`, and ranks at even steps between; at least 2.
+pub(crate) fn even_ranks(n: u64, count: u64) -> Vec<u64> {
+    (0..count).map(|rank| 1 + rank * (n - 1) / (count - 1)).collect()
+}
+
+/// What each kernel took, if `QUANTILES_KERNELS` is set.
+pub(crate) fn print_kernels(report: &Report) {
+    if std::env::var_os("QUANTILES_KERNELS").is_some() {
+        println!(
+            "{:?}, second reads {}, deepened {}",
+            report.kernel_times, report.second_reads, report.deepened
+        );
+    }
+}
+
 /// Lanes on the first card, each with as many of the arrays.
 fn lanes(backend: &CudaBackend, values: &[ArrayRef], shards: usize) -> Vec<Box<dyn Lane>> {
     let spec = KeySpec::try_new(values[0].data_type()).unwrap();
@@ -456,7 +471,7 @@ fn few_distinct_values() {
                 for turn in 0..RUNS as u64 + 3 {
                     let ranks: Vec<u64> = match ranks {
                         1 => vec![1 + mixed(turn + 77) % n],
-                        _ => (0..ranks).map(|rank| 1 + rank * (n - 1) / (ranks - 1)).collect(),
+                        _ => even_ranks(n, ranks),
                     };
                     let mut report = Report::default();
                     selection.timed = turn == 0;
@@ -469,11 +484,8 @@ fn few_distinct_values() {
                         2 => {}
                         _ => kernels.push(report.card_time.as_secs_f64() * 1e3),
                     }
-                    if turn == 0 && std::env::var_os("QUANTILES_KERNELS").is_some() {
-                        println!(
-                            "{:?}, second reads {}, deepened {}",
-                            report.kernel_times, report.second_reads, report.deepened
-                        );
+                    if turn == 0 {
+                        print_kernels(&report);
                     }
                 }
                 times.push(format!("{:.3}", median(kernels)));

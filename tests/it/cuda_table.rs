@@ -2,6 +2,7 @@
 //! cuda_table -- --ignored --nocapture`. Every answer is checked by counting on the host. `benches/cuda_anchors.py` times what
 //! others have for the same questions on the same card.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array};
@@ -10,7 +11,9 @@ use datafusion_quantiles::kernel::cuda::{Card, DeviceColumn, Report, TopSelectio
 use datafusion_quantiles::key::{KeyBits, KeySpec};
 
 use crate::cuda_cards::selection;
-use crate::cuda_papers::{RUNS, arrays, floats, median, mixed, normal, parts, uniform};
+use crate::cuda_papers::{
+    RUNS, arrays, even_ranks, floats, median, mixed, normal, parts, print_kernels, uniform,
+};
 
 /// Of each of these keys, which ascend: how many values are less, and how many are at most it.
 fn around(values: &[ArrayRef], keys: &[KeyBits]) -> Vec<(u64, u64)> {
@@ -49,12 +52,6 @@ fn is_wanted(name: &str) -> bool {
     std::env::var("QUANTILES_DATA").map_or(true, |names| names.split(';').any(|wanted| wanted == name))
 }
 
-fn print_kernels(report: &Report) {
-    if std::env::var_os("QUANTILES_KERNELS").is_some() {
-        println!("{:?}", report.kernel_times);
-    }
-}
-
 /// Value of a row of so many.
 type Value = fn(u64, u64) -> f64;
 
@@ -89,7 +86,7 @@ fn column(data_type: &DataType, n: u64, value: Value) -> Vec<ArrayRef> {
     match data_type {
         DataType::Int64 => arrays(n, |rows| {
             let numbers = rows.map(|row| (value(row, n) * 1e15) as i64);
-            std::sync::Arc::new(Int64Array::from_iter_values(numbers))
+            Arc::new(Int64Array::from_iter_values(numbers))
         }),
         _ => floats(n, *data_type == DataType::Float64, |row| value(row, n)),
     }
@@ -123,9 +120,9 @@ fn quantiles() {
             let mut cells = Vec::new();
             let mut trouble = Vec::new();
             for count in [1, 101] {
-                let ranks: Vec<u64> = match count {
+                let ranks = match count {
                     1 => vec![n / 2],
-                    _ => (0..count).map(|rank| 1 + rank * (n - 1) / (count - 1)).collect(),
+                    _ => even_ranks(n, count),
                 };
                 let mut selection = selection(&column, None);
                 let (mut kernels, mut all, mut expected) = (Vec::new(), Vec::new(), Vec::new());
