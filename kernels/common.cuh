@@ -390,6 +390,22 @@ struct SampledLines {
     }
 };
 
+// Calls visit(i, at(i)) for each i below `count`, by all threads of a block. AHEAD loads at once: one after the other, each would be
+// waited for.
+template <u32 AHEAD, class At, class Index, class Visit>
+__device__ __forceinline__ void each_at(At at, Index count, Visit visit) {
+    using T = decltype(at(Index(0)));
+    for (Index base = threadIdx.x; base < count; base += THREADS * AHEAD) {
+        T loaded[AHEAD];
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; ++j)
+            if (base + j * THREADS < count) loaded[j] = at(base + j * THREADS);
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; ++j)
+            if (base + j * THREADS < count) visit(base + j * THREADS, loaded[j]);
+    }
+}
+
 // ---------------------------------------------------------------- selection in one block
 
 constexpr u32 DIGIT_BITS = 11;
@@ -482,6 +498,18 @@ struct EachAt {
     __device__ __forceinline__ void operator()(Visit visit) const {
 #pragma unroll 8
         for (u32 i = threadIdx.x; i < count; i += blockDim.x) visit(at(i));
+    }
+};
+
+// The same by THREADS threads, where at(i) is far.
+template <class At>
+struct EachAhead {
+    At at;
+    u32 count;
+    template <class Visit>
+    __device__ __forceinline__ void operator()(Visit visit) const {
+        using T = decltype(at(0));
+        each_at<(sizeof(T) > 8 ? 2 : 8)>(at, count, [&](u32, T key) { visit(key); });
     }
 };
 

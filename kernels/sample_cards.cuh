@@ -12,19 +12,10 @@
 #pragma once
 #include "sample_cells.cuh"
 
-// Calls put(i, from[i]) for each i below `count`, by all threads of a block. AHEAD loads at once: one after the other, each would be
-// waited for, and another card's memory is far.
+// Calls put(i, from[i]) for each i below `count`, by all threads of a block; another card's memory is far.
 template <u32 AHEAD = 8, class T, class Put>
 __device__ __forceinline__ void each_of(const T* from, u64 count, Put put) {
-    for (u64 base = threadIdx.x; base < count; base += THREADS * AHEAD) {
-        T loaded[AHEAD];
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; ++j)
-            if (base + j * THREADS < count) loaded[j] = from[base + j * THREADS];
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; ++j)
-            if (base + j * THREADS < count) put(base + j * THREADS, loaded[j]);
-    }
+    each_at<AHEAD>([&](u64 i) { return from[i]; }, count, put);
 }
 
 // The sampled keys of all cards, in the order of cards; by one block.

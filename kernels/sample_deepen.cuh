@@ -107,16 +107,22 @@ __device__ void plan_pieces(const Query& query, Control& control, const DeepMemo
 #endif
     u32 cells = 0, shift = 0;
     Key low = target.first, high = target.last;
+    u32 share = 0, width = 0;
     if (head) {
         if (memory.spans[p].low <= memory.spans[p].high) low = memory.spans[p].low, high = memory.spans[p].high;
-        // No piece has more sub-cells than its share and 2.
+        // Rounded down, no piece has more sub-cells than its share and 2.
         const u32 spare = max(query.cells / 2, query.cells - min(query.cells, 4 * u32(pieces)));
-        const u32 share = max(u32(double(target.count) / double(all) * spare), 2u), width = key_bits(high - low);
-        shift = width - min(bits_of(share) - 1, width);
-        cells = u32((high - low) >> shift) + 3;
+        share = max(u32(double(target.count) / double(all) * spare), 2u);
+        width = key_bits(high - low);
     }
-    u64 unused;
-    const u64 base = block_scan(u64(cells), partial, unused);
+    // Rounded up, they fit where some pieces are narrower than their shares.
+    u64 base, total;
+    for (u32 up = 1;; up = 0) {
+        shift = width - min(bits_of(share) - 1 + up, width);
+        cells = head ? u32((high - low) >> shift) + 3 : 0;
+        base = block_scan(u64(cells), partial, total);
+        if (total <= query.cells || up == 0) break;
+    }
     if (head) {
         control.piece[p] = Piece{target.first, target.last, low, high, target.count, u32(base), shift, cells, target.cell};
         control.list_start[p] = start;

@@ -38,8 +38,12 @@ struct TopControl {
     u64 last_row;  // of the candidates equal to kth, those up to this row count
     u64 slots;     // of `keys` that are in use, free ones between them
     u64 lane[LANES * 16];  // candidates of each lane, in a cache line of its own
+    u64 near[16];          // in the first: candidates up to the ceiling
     Key sample[PLAN_SAMPLE];
-    Key fine_keys[FINE_ROOM];
+    union {
+        Key fine_keys[FINE_ROOM];
+        u32 near_slots[FINE_ROOM];  // from tk_filter on: slots of candidates up to the ceiling
+    };
 };
 
 struct TopQuery {
@@ -56,7 +60,7 @@ struct TopQuery {
     u64 sample_lines;
     u32 seed;
     float sigmas;
-    u32 near_room;        // candidates that fit in tk_select's shared memory, 4 bytes each
+    u32 near_room;        // keys that fit in tk_select's shared memory, at most FINE_ROOM
     u32 lanes;            // in use, a power of two: LANES, or 1 where the threshold is the k-th key
 };
 
@@ -200,9 +204,10 @@ __device__ __forceinline__ Chunk load_chunk(const TopQuery& query, u64 chunk) {
     return loaded;
 }
 
-__device__ __forceinline__ void take_chunk(const TopQuery& query, const Chunk& loaded, u64 chunk, Key threshold) {
+__device__ __forceinline__ void take_chunk(const TopQuery& query, const Chunk& loaded, u64 chunk, Key threshold, Key ceiling) {
     TopControl& control = *query.control;
-    u32 own = 0, ties = 0, above[BATCH];
+    constexpr u32 NEAR = 1 << 16;
+    u32 own = 0, ties = 0, above[BATCH];  // own: candidates, and NEAR for each one up to the ceiling
 #pragma unroll
     for (int v = 0; v < BATCH; ++v) {
         const u32 present = present_rows(query, loaded, chunk, v);
@@ -210,10 +215,11 @@ __device__ __forceinline__ void take_chunk(const TopQuery& query, const Chunk& l
 #pragma unroll
         for (int i = 0; i < VECTOR; ++i) {
             const Key key = key_of(loaded.vectors[v], i);
-            above[v] |= u32(present >> i & 1 && key > threshold) << i;
+            const bool is_above = present >> i & 1 && key > threshold;
+            above[v] |= u32(is_above) << i;
+            own += is_above ? key <= ceiling ? NEAR + 1 : 1 : 0;
             ties += present >> i & 1 && key == threshold;
         }
-        own += __popc(above[v]);
     }
     u32 before = own;
 #pragma unroll
@@ -222,17 +228,24 @@ __device__ __forceinline__ void take_chunk(const TopQuery& query, const Chunk& l
         if (lane_id() >= step) before += other;
     }
     const u32 lane = (blockIdx.x * (FILTER_THREADS / 32) + threadIdx.x / 32) & (query.lanes - 1);
-    u64 at = 0;
-    if (lane_id() == 31 && before) at = atomicAdd(&control.lane[lane * 16], u64(before));
-    at = (__shfl_sync(ALL_LANES, at, 31) + before - own) * query.lanes + lane;
+    u64 at = 0, near = 0;
+    if (lane_id() == 31 && before % NEAR) at = atomicAdd(&control.lane[lane * 16], u64(before % NEAR));
+    if (lane_id() == 31 && before / NEAR) near = atomicAdd(&control.near[0], u64(before / NEAR));
+    at = (__shfl_sync(ALL_LANES, at, 31) + (before - own) % NEAR) * query.lanes + lane;
+    near = __shfl_sync(ALL_LANES, near, 31) + (before - own) / NEAR;
 #pragma unroll
     for (int v = 0; v < BATCH; ++v)
 #pragma unroll
         for (int i = 0; i < VECTOR; ++i)
             if (above[v] >> i & 1) {
+                const Key key = key_of(loaded.vectors[v], i);
                 if (at < query.room) {
-                    query.keys[at] = key_of(loaded.vectors[v], i);
+                    query.keys[at] = key;
                     query.rows[at] = row_of(chunk, v, i);
+                }
+                if (key <= ceiling) {
+                    if (near < FINE_ROOM) control.near_slots[near] = u32(at);
+                    ++near;
                 }
                 at += query.lanes;
             }
@@ -241,7 +254,7 @@ __device__ __forceinline__ void take_chunk(const TopQuery& query, const Chunk& l
 }
 
 extern "C" __global__ void __launch_bounds__(FILTER_THREADS, 2) tk_filter(const __grid_constant__ TopQuery query) {
-    const Key threshold = query.control->threshold;
+    const Key threshold = query.control->threshold, ceiling = query.control->ceiling;
     const u64 chunks = (query.column.rows + CHUNK - 1) / CHUNK, warps = u64(gridDim.x) * FILTER_THREADS / 32;
     u64 chunk = (u64(blockIdx.x) * FILTER_THREADS + threadIdx.x) / 32;
     Chunk next;
@@ -255,39 +268,45 @@ extern "C" __global__ void __launch_bounds__(FILTER_THREADS, 2) tk_filter(const 
         for (int v = 0; v < BATCH; ++v)
 #pragma unroll
             for (int i = 0; i < VECTOR; ++i) any |= key_of(now.vectors[v], i) >= threshold;
-        if (__any_sync(ALL_LANES, any)) take_chunk(query, now, chunk, threshold);
+        if (__any_sync(ALL_LANES, any)) take_chunk(query, now, chunk, threshold, ceiling);
     }
 }
 
 // ---------------------------------------------------------------- the answer
 
-// The k-th of the candidates in slots 0..count, and the last row that counts among its equals.
-__device__ void select_candidate(const TopQuery& query, u32 count, u32 candidates_above, const u32* near, u32 nears) {
-    __shared__ union {
+struct CandidateScratch {
+    union {
         SelectScratch<Key> keys;
         SelectScratch<u64> rows;
-    } scratch;
-    __shared__ u64 partial[33];
+    };
+    u64 partial[33];
+};
+
+// The k-th greatest of the `count` keys at(i), which lie in [first, last], and the last row that counts among its equals, of which
+// row_at(i) is the row.
+template <class At, class RowAt>
+__device__ void select_candidate(const TopQuery& query, At at, RowAt row_at, u32 count, u32 k, Key first, Key last, CandidateScratch& scratch) {
     TopControl& control = *query.control;
-    // `near` lists the slots between threshold and ceiling; without it all slots are looked at.
-    auto slot = [&](u32 i) { return near ? near[i] : i; };
-    const u32 looked_at = near ? nears : count, k = u32(query.k) - candidates_above;
-    const Key kth = block_select([&](u32 i) { return query.keys[slot(i)]; }, looked_at, looked_at - k, Key(0), KEY_BITS, scratch.keys);
+    const Key kth = select_among(EachAhead<At>{at, count}, count - k, first, key_bits(last - first), scratch.keys);
     __syncthreads();
     u32 greater = 0, equal = 0;
-    for (u32 i = threadIdx.x; i < looked_at; i += THREADS) {
-        const Key key = query.keys[slot(i)];
+    each_at<8>(at, count, [&](u32, Key key) {
         greater += key > kth;
         equal += key == kth;
-    }
+    });
     u64 totals;
-    block_scan(u64(greater) << 32 | equal, partial, totals);
+    block_scan(u64(greater) << 32 | equal, scratch.partial, totals);
     const u32 needed = k - u32(totals >> 32);
     u64 last_row = ~0ull;
     // Rows of other keys are moved beyond all that count.
-    if (needed < u32(totals))
-        last_row = block_select([&](u32 i) { return query.keys[slot(i)] == kth ? query.rows[slot(i)] : ~0ull; }, looked_at, needed - 1, u64(0),
-                                64, scratch.rows);
+    auto tied = [&](u32 i) { return at(i) == kth ? row_at(i) : ~0ull; };
+    const EachAhead<decltype(tied)> each{tied, count};
+    const u32 bits = 64 - __clzll(query.column.rows);
+    if (needed < u32(totals)) {
+        if (threadIdx.x == 0) scratch.rows.collected = 0;
+        __syncthreads();
+        last_row = u32(totals) > FEW ? select_among(each, needed - 1, u64(0), bits, scratch.rows) : select_few(each, needed - 1, u64(0), bits, scratch.rows);
+    }
     if (threadIdx.x == 0) {
         control.kth = kth;
         control.last_row = last_row;
@@ -296,9 +315,8 @@ __device__ void select_candidate(const TopQuery& query, u32 count, u32 candidate
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) tk_select(const __grid_constant__ TopQuery query) {
-    __shared__ u64 partial[33];
-    __shared__ u32 nears;
-    extern __shared__ u32 near[];
+    __shared__ CandidateScratch scratch;
+    extern __shared__ uint4 shared_memory[];
     TopControl& control = *query.control;
     u64 candidates = 0, slots = 0;
     for (u32 lane = 0; lane < query.lanes; ++lane) {
@@ -312,29 +330,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) tk_select(const __grid_con
     if (threadIdx.x == 0) {
         control.candidates = candidates;
         control.slots = slots;
-        nears = 0;
     }
-    __syncthreads();
-    const u32 count = u32(slots);
     if (candidates >= query.k) {
-        // One look at all candidates: those above the ceiling are counted, the others listed.
-        const Key ceiling = control.ceiling;
-        u32 greater = 0;
-#pragma unroll 8
-        for (u32 i = threadIdx.x; i < count; i += THREADS) {
-            const Key key = query.keys[i];
-            greater += key > ceiling;
-            if (key != 0 && key <= ceiling) {
-                const u32 at = atomicAdd(&nears, 1);
-                if (at < query.near_room) near[at] = i;
-            }
+        // Those above the ceiling are surely among the k.
+        const u64 nears = control.near[0], above = candidates - nears;
+        if (nears <= query.near_room && above < query.k) {
+            Key* near = (Key*)shared_memory;
+            each_at<8>([&](u32 i) { return query.keys[control.near_slots[i]]; }, u32(nears), [&](u32 i, Key key) { near[i] = key; });
+            __syncthreads();
+            select_candidate(query, [&](u32 i) { return near[i]; }, [&](u32 i) { return query.rows[control.near_slots[i]]; }, u32(nears),
+                             u32(query.k - above), control.threshold, control.ceiling, scratch);
+        } else {
+            select_candidate(query, [&](u32 i) { return query.keys[i]; }, [&](u32 i) { return query.rows[i]; }, u32(slots), u32(query.k), Key(0),
+                             MAX_KEY, scratch);
         }
-        u64 above;
-        block_scan(u64(greater), partial, above);
-        if (nears <= query.near_room && above < query.k)
-            select_candidate(query, count, u32(above), near, nears);
-        else
-            select_candidate(query, count, 0, nullptr, 0);
         return;
     }
     // All candidates count, and the first ties of the threshold: eight chunks a thread and step.
@@ -353,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tk_select(const __grid_con
             ties[j] = chunk < chunks ? query.ties[chunk] : 0;
             own += ties[j];
         }
-        u64 start = found + block_scan(own, partial, total);
+        u64 start = found + block_scan(own, scratch.partial, total);
         for (u32 j = 0; j < 8; ++j) {
             if (ties[j] && start < needed) {
                 const u64 take = needed - start < ties[j] ? needed - start : ties[j];

@@ -23,6 +23,10 @@ const THREADS: u32 = 1024;
 const READING: u32 = 512;
 /// Interleaved lists of candidates.
 const LANES: usize = 32;
+/// Bytes of a cache line, of which each counter has its own.
+const LINE: usize = 128;
+/// Keys that there is room for between threshold and ceiling.
+const FINE_ROOM: usize = 1 << 16;
 /// Shared memory that the selecting kernel uses beside what is asked for at the launch, at most.
 const STATIC_SHARED: usize = 14 << 10;
 /// Bytes of `TopControl`, of `TopQuery` and of a key; rows of a chunk.
@@ -46,9 +50,9 @@ impl Head {
         48 + 4 * self.key + 16
     }
 
-    /// Their end, each in a cache line of its own: what is zero at the start, and what the host looks at.
+    /// The end of counters, one for all lanes the last: what is zero at the start, and what the host looks at.
     fn zeroed(self) -> usize {
-        self.lanes() + LANES * 16 * 8
+        self.lanes() + (LANES + 1) * LINE
     }
 }
 
@@ -258,7 +262,7 @@ impl<'a> Prepared<'a> {
 
     fn launches(&self, samples: bool) -> Result<Vec<Launch>> {
         let all = 2 * self.card.multiprocessors();
-        let shared = 4 * self.near_room();
+        let shared = self.key_bytes * self.near_room();
         let sequence = [
             ("tk_draw", [8, THREADS], 0),
             ("tk_coarse", [1, THREADS], 0),
@@ -275,9 +279,10 @@ impl<'a> Prepared<'a> {
             .collect()
     }
 
-    /// Candidates that fit in the selecting kernel's shared memory.
+    /// Keys that fit in the selecting kernel's shared memory.
     fn near_room(&self) -> usize {
-        self.card.shared_memory().saturating_sub(STATIC_SHARED) / 4
+        let bytes = self.card.shared_memory().saturating_sub(STATIC_SHARED);
+        (bytes / self.key_bytes).min(FINE_ROOM)
     }
 
     fn query(&self, base: u64, is_exact: bool) -> TopArgument {
@@ -320,8 +325,8 @@ impl<'a> Prepared<'a> {
         let word = |at: usize| control[at..].as_chunks::<4>().0[0];
         let outcome = u32::from_le_bytes(word(0));
         if outcome != 0 {
-            let lanes = &control[self.head.lanes()..self.head.zeroed()];
-            let lanes = lanes.as_chunks::<8>().0.iter().step_by(16);
+            let lanes = &control[self.head.lanes()..self.head.lanes() + LANES * LINE];
+            let lanes = lanes.as_chunks::<8>().0.iter().step_by(LINE / 8);
             let above = lanes.map(|lane| u64::from_le_bytes(*lane)).sum();
             return Err(Missed { outcome, above });
         }
