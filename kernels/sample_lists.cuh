@@ -144,7 +144,7 @@ struct EachOfAll {
     u32 cards;
     template <class Visit>
     __device__ __forceinline__ void operator()(Visit visit) const {
-        for (u32 card = 0; card < cards; ++card) each_of(keys[card], counts[card], [&](u64, Key key) { visit(key); });
+        for (u32 card = 0; card < cards; ++card) EachOf{keys[card], counts[card]}(visit);
     }
 };
 

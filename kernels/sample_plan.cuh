@@ -371,7 +371,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
     if (threadIdx.x == 0) {
         const bool alone = query.cards == 1;
         const double pairs = alone ? control.pairs : control.all_pairs, repeats = alone ? control.repeats : control.all_repeats;
-        const bool repeated = repeats * 20 > pairs;
+        // Repeats of neighbouring rows that chance does not explain.
+        const double excess = 0.05 * pairs;
+        const bool repeated = repeats > excess;
         const u32 least = range[0][0], greatest = range[1][0];
         const bool one = query.rank_count == 1 && !query.counts_all && fits && unexplained == 0 && (least > 0 || greatest + 1 < cells);
         const bool some_heavy = control.heavies && fits && unexplained == 0 && !repeated && u64(all_heavy) * MOSTLY_HEAVY < control.samples;
@@ -382,7 +384,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
         }
         // Of pairs of rows that many have the one heavy key both.
         const double share = known ? double(scratch.heaviest[0] >> 16) / control.samples : 0.0;
-        const bool alone_known = known && control.heavies == 1 && repeats < (share * share + 0.05) * pairs;
+        const bool alone_known = known && control.heavies == 1 && repeats < share * share * pairs + excess;
         if (one) {
             Key unused;
             cell_range(control, first_cell, least, control.bracket_first, unused);
