@@ -297,6 +297,15 @@ __device__ __forceinline__ void block_range(Key& least, Key& most, Key (&ends)[2
     }
 }
 
+// The first of a kernel whose blocks may come before those of the kernel before it have ended: waits for these, and lets the next
+// kernel's come.
+__device__ __forceinline__ void after_kernels_before() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
     for (int step = 16; step; step >>= 1) value += __shfl_xor_sync(ALL_LANES, value, step);

@@ -6,6 +6,7 @@
 // ---------------------------------------------------------------- exact cells
 
 extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_constant__ Query query) {
+    after_kernels_before();
     extern __shared__ uint4 shared_memory[];
     __shared__ u64 partial[33];
     __shared__ u32 table[ENTRIES], first_cell[ENTRIES + 1], rank_cell[MOST_RANKS];
@@ -114,6 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
 
 // One block a region.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_refine(const __grid_constant__ Query query) {
+    after_kernels_before();
     extern __shared__ uint4 shared_memory[];
     __shared__ u32 staged, tally[MOST_RANKS];
     __shared__ u64 origin[MOST_RANKS];
@@ -254,6 +256,7 @@ struct EachOf {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) ss_select(const __grid_constant__ Query query) {
+    after_kernels_before();
     __shared__ SelectScratch<Key> scratch;
     Control& control = *query.control;
     if (control.outcome & MISMATCH) return;

@@ -4,32 +4,38 @@
 
 // ---------------------------------------------------------------- deeper levels
 
-// What a lane needs of a piece, in 16-byte words.
-struct alignas(16) Span {
-    Key first, last, low, high;
-    u32 base, shift, cells, unused;
-};
-
-// Shared memory of ss_deepen, sized by the number of ranks and cells.
+// Shared memory of ss_deepen, sized by the number of ranks and cells. What pieces are lies in arrays: lanes that look at few pieces
+// would wait for each other at structures.
 struct DeepMemory {
-    Span* spans;
+    Key *first, *last, *low, *high;
     u64* origin;
-    u32 *tally, *table, *counters;
+    u32 *place, *tally, *table, *counters;
     u32* guide;  // of each cell: its first piece, and how many pieces << 16
     __device__ DeepMemory(void* shared, u32 ranks, u32 most_cells) {
         const u32 even = (ranks + 3) & ~3u;
-        spans = (Span*)shared;
-        origin = (u64*)(spans + even);
-        tally = (u32*)(origin + even);
+        first = (Key*)shared;
+        last = first + even;
+        low = last + even;
+        high = low + even;
+        origin = (u64*)(high + even);
+        place = (u32*)(origin + even);
+        tally = place + even;
         table = tally + even;
         counters = table + ENTRIES;
         guide = counters + most_cells;
+    }
+    __device__ __forceinline__ void set(u64 p, const Piece& piece) const {
+        first[p] = piece.first;
+        last[p] = piece.last;
+        low[p] = piece.low;
+        high[p] = piece.high;
+        place[p] = piece.base << 8 | piece.shift;
     }
     // The last of `count` pieces from `from` on that begins at or below the key.
     __device__ __forceinline__ u32 find(u32 from, u32 count, Key key) const {
         while (count > 1) {
             const u32 half = count / 2;
-            if (spans[from + half].first <= key) {
+            if (first[from + half] <= key) {
                 from += half;
                 count -= half;
             } else {
@@ -56,13 +62,17 @@ struct Deep {
             list[i] = NO_LIST;
             if (guide[i]) {
                 const u32 p = memory.find(guide[i] & 0xffff, guide[i] >> 16, keys[i]);
-                const Span span = memory.spans[p];
-                const Key key = keys[i];
-                if (span.first <= key && key <= span.last) {
-                    list[i] = p;
-                    const u32 inner = key < span.low ? 0 : key > span.high ? span.cells - 1 : 1 + u32((key - span.low) >> span.shift);
-                    if (!COPY) atomicAdd(&memory.counters[span.base + inner], 1);
-                }
+                const Key key = keys[i], low = memory.low[p], high = memory.high[p];
+                const u32 place = memory.place[p], shift = place & 0xff;
+                u32 inner;
+                if (low <= key && key <= high)
+                    inner = 1 + u32((key - low) >> shift);
+                else if (memory.first[p] <= key && key <= memory.last[p])
+                    inner = key < low ? 0 : u32((high - low) >> shift) + 2;
+                else
+                    continue;
+                list[i] = p;
+                if (!COPY) atomicAdd(&memory.counters[(place >> 8) + inner], 1);
             }
         }
         if (COPY && N > 1) staging.push(keys, list);
@@ -91,17 +101,17 @@ __device__ void plan_pieces(const Query& query, Control& control, const DeepMemo
     const u64 start = block_scan(head ? target.count : 0ull, partial, all);
     const bool copy = all <= query.list_room && (all <= query.kept / DEEP_SHARE || all <= 65536);
     if (head) {
-        memory.spans[p] = Span{target.first, target.last, MAX_KEY, 0, 0, 0, 0, 0};
+        memory.set(p, Piece{target.first, target.last, MAX_KEY, 0});
     }
     __syncthreads();
 #if KEY_BITS <= 64
     if (pieces)
         for (u32 i = r; i < control.samples; i += THREADS) {
             const Key key = control.sample[i];
-            Span& span = memory.spans[memory.find(0, u32(pieces), key)];
-            if (key < span.first || key > span.last) continue;
-            atomicMin(&span.low, key);
-            atomicMax(&span.high, key);
+            const u32 at = memory.find(0, u32(pieces), key);
+            if (key < memory.first[at] || key > memory.last[at]) continue;
+            atomicMin(&memory.low[at], key);
+            atomicMax(&memory.high[at], key);
         }
     __syncthreads();
 #endif
@@ -109,7 +119,7 @@ __device__ void plan_pieces(const Query& query, Control& control, const DeepMemo
     Key low = target.first, high = target.last;
     u32 share = 0, width = 0;
     if (head) {
-        if (memory.spans[p].low <= memory.spans[p].high) low = memory.spans[p].low, high = memory.spans[p].high;
+        if (memory.low[p] <= memory.high[p]) low = memory.low[p], high = memory.high[p];
         // Rounded down, no piece has more sub-cells than its share and 2.
         const u32 spare = max(query.cells / 2, query.cells - min(query.cells, 4 * u32(pieces)));
         share = max(u32(double(target.count) / double(all) * spare), 2u);
@@ -188,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_deepen(const __grid_
         __syncthreads();
         for (u32 p = threadIdx.x; p < pieces; p += THREADS) {
             const Piece piece = control.piece[p];
-            memory.spans[p] = Span{piece.first, piece.last, piece.low, piece.high, piece.base, piece.shift, piece.cells, 0};
+            memory.set(p, piece);
             const bool leads = p == 0 || control.piece[p - 1].cell != piece.cell;
             atomicAdd(&memory.guide[piece.cell], (1u << 16) + (leads ? p : 0));
         }

@@ -7,6 +7,7 @@
 
 // PLAN_SAMPLE threads in all: one block alone would wait long for so many misses.
 extern "C" __global__ void __launch_bounds__(THREADS) ss_draw(const __grid_constant__ Query query) {
+    after_kernels_before();
     Control& control = *query.control;
     const bool alone = query.cards == 1;
     draw_sample(query.column, query.stripes, query.seed, alone ? control.sample : control.drawn,
@@ -14,6 +15,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_draw(const __grid_const
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) ss_plan(const __grid_constant__ Query query) {
+    after_kernels_before();
     __shared__ u32 mass[ENTRIES];
     __shared__ u32 partial[33];
     __shared__ Key ends[2][32];
@@ -89,6 +91,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_plan(const __grid_const
 // ---------------------------------------------------------------- the large sample
 
 extern "C" __global__ void __launch_bounds__(THREADS) ss_sample(const __grid_constant__ Query query) {
+    after_kernels_before();
     extern __shared__ uint4 shared_memory[];
     u32* table = (u32*)shared_memory;
     u32* counters = table + ENTRIES;
@@ -272,6 +275,7 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_constant__ Query query) {
+    after_kernels_before();
     extern __shared__ uint4 shared_memory[];
     __shared__ u32 partial[33], unexplained, hot_cell[HOT_CELLS], table[ENTRIES], first_cell[ENTRIES + 1];
     __shared__ u16 range[2][MOST_RANKS];

@@ -211,6 +211,7 @@ __device__ __forceinline__ void load_pass(const Query& query, PassMemory& memory
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_count(const __grid_constant__ Query query) {
+    after_kernels_before();
     extern __shared__ uint4 shared_memory[];
     __shared__ u32 filled;
     Control& control = *query.control;
@@ -258,6 +259,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_count(const __grid_c
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) ss_extract(const __grid_constant__ Query query) {
+    after_kernels_before();
     if (query.control->second_copy == 0) return;
     extern __shared__ uint4 shared_memory[];
     __shared__ u32 filled;

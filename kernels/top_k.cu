@@ -3,22 +3,19 @@
 //   tk_draw       8192 thr.  a small sample
 //   tk_coarse     one block  its order statistic: a floor for the large sample
 //   tk_sample     grid       a large sample: keys above the floor
-//   tk_threshold  one block  its order statistic: a threshold that at least k keys reach, with near certainty
+//   tk_threshold  2 blocks   its order statistics: a threshold that at least k keys reach, with near certainty, and a ceiling that fewer do
 //   tk_filter     grid       the one read: keys above the threshold with their rows; keys equal to it counted by chunk
-//   tk_select     one block  the k-th candidate; or which chunks' ties complete the candidates
+//   tk_select     grid       the k-th candidate; or which chunks' ties complete the candidates
 //   tk_emit       grid       the answer
 //
 // Where Control::outcome is not 0, the threshold is set to the k-th key itself, found by sample_select.cu, and the last
-// three steps run again with one lane of candidates: fewer than k lie above, which fit in any order of rows.
+// three steps run again: fewer than k lie above.
 #include "common.cuh"
 
 constexpr u32 FINE_ROOM = 65536;
 constexpr u32 CHUNK_VECTORS = 32 * BATCH;
 constexpr u64 CHUNK = u64(CHUNK_VECTORS) * VECTOR;
 constexpr u32 FILTER_THREADS = 512;
-// Candidates go to as many interleaved lanes, each with a counter of its own: one counter would be fought for. Where data
-// are periodic, all may come in one lane, which then overflows.
-constexpr u32 LANES = 32;
 
 // OVERFLOW: more candidates than room; SHORT: the threshold was too high.
 enum Outcome : u32 { OVERFLOW = 1, SHORT = 2 };
@@ -36,23 +33,23 @@ struct TopControl {
     Key coarse, threshold, kth;
     Key ceiling;   // fewer than k keys lie above it, with near certainty
     u64 last_row;  // of the candidates equal to kth, those up to this row count
-    u64 slots;     // of `keys` that are in use, free ones between them
-    u64 lane[LANES * 16];  // candidates of each lane, in a cache line of its own
-    u64 near[16];          // in the first: candidates up to the ceiling
+    u32 nears;     // candidates up to the ceiling
+    u32 listed;    // blocks of tk_select that have listed theirs
     Key sample[PLAN_SAMPLE];
     union {
         Key fine_keys[FINE_ROOM];
-        u32 near_slots[FINE_ROOM];  // from tk_filter on: slots of candidates up to the ceiling
+        Key near_keys[FINE_ROOM];  // in tk_select: candidates up to the ceiling
     };
+    u64 near_rows[FINE_ROOM];
 };
 
 struct TopQuery {
     Column column;
     u64 k, kept;          // 1 <= k <= kept present rows
     TopControl* control;
-    Key* keys;            // candidates, zeroed: 0 is no candidate's key
+    Key* keys;            // candidates
     u64* rows;
-    u64 room;             // >= 2 k, a multiple of LANES
+    u64 room;             // >= 2 k
     u16* ties;            // one a chunk, zeroed: rows equal to the threshold
     TieWork* works;       // min(k, chunks)
     Key* out_keys;        // k
@@ -61,7 +58,6 @@ struct TopQuery {
     u32 seed;
     float sigmas;
     u32 near_room;        // keys that fit in tk_select's shared memory, at most FINE_ROOM
-    u32 lanes;            // in use, a power of two: LANES, or 1 where the threshold is the k-th key
 };
 
 extern "C" __constant__ u32 tk_sizes[4] = {sizeof(TopControl), sizeof(TopQuery), sizeof(Key), u32(CHUNK)};
@@ -78,21 +74,29 @@ __device__ double sample_size(const TopQuery& query) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) tk_draw(const __grid_constant__ TopQuery query) {
+    after_kernels_before();
     draw_sample(query.column, PLAN_SAMPLE, query.seed, query.control->sample, &query.control->samples);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) tk_coarse(const __grid_constant__ TopQuery query) {
+// The key of 0-based `rank` of the `count` keys at(i).
+template <class At>
+__device__ Key select_ahead(At at, u32 count, u32 rank, SelectScratch<Key>& scratch) {
+    return select_among(EachAhead<At>{at, count}, rank, Key(0), KEY_BITS, scratch);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) tk_coarse(const __grid_constant__ TopQuery query) {
+    after_kernels_before();
     __shared__ SelectScratch<Key> scratch;
     TopControl& control = *query.control;
     const double size = sample_size(query), share = size > 0 ? wanted_of(query, size, 1.0) / size : 1.0;
     const double expected = share * control.samples, from_top = expected + query.sigmas * sqrt(expected) + 4.0;
     if (from_top >= control.samples) return;  // the floor stays 0
-    const Key key = block_select([&](u32 i) { return control.sample[i]; }, control.samples, control.samples - 1 - u32(from_top), Key(0),
-                                 KEY_BITS, scratch);
+    const Key key = select_ahead([&](u32 i) { return control.sample[i]; }, control.samples, control.samples - 1 - u32(from_top), scratch);
     if (threadIdx.x == 0) control.coarse = key;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) tk_sample(const __grid_constant__ TopQuery query) {
+    after_kernels_before();
     TopControl& control = *query.control;
     const SampledLines lines(query.column.rows, query.sample_lines, query.seed);
     const Key coarse = control.coarse;
@@ -127,27 +131,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) tk_sample(const __grid_con
     if (lane_id() == 0 && equal) atomicAdd(&control.equal, equal);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) tk_threshold(const __grid_constant__ TopQuery query) {
+// The threshold by the first block, the ceiling by the second.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) tk_threshold(const __grid_constant__ TopQuery query) {
+    after_kernels_before();
     __shared__ SelectScratch<Key> scratch;
     TopControl& control = *query.control;
-    const double size = sample_size(query), surely = wanted_of(query, size, -1.0);
-    const u64 wanted = u64(fmax(wanted_of(query, size, 1.0), 0.0));
+    const double size = sample_size(query), from_top = wanted_of(query, size, blockIdx.x == 0 ? 1.0 : -1.0);
     const u32 fine = control.fine;
-    auto select = [&](u64 from_top) {
-        return block_select([&](u32 i) { return control.fine_keys[i]; }, fine, fine - 1 - u32(from_top), Key(0), KEY_BITS, scratch);
-    };
-    Key threshold = 0, ceiling = MAX_KEY;
-    if (fine > FINE_ROOM)
-        threshold = MAX_KEY;  // SHORT follows, unless the greatest key alone will do
-    else if (wanted < fine)
-        threshold = select(wanted);
-    else if (wanted < u64(fine) + control.equal)
-        threshold = control.coarse;
-    if (surely >= 1.0 && surely < fine && fine <= FINE_ROOM) ceiling = select(u64(surely));
-    if (threadIdx.x == 0) {
-        control.threshold = threshold;
-        control.ceiling = ceiling;
+    Key key = blockIdx.x == 0 ? Key(0) : MAX_KEY;
+    if (fine > FINE_ROOM) {
+        key = MAX_KEY;  // SHORT follows, unless the greatest key alone will do
+    } else if (from_top < fine && (blockIdx.x == 0 || from_top >= 1.0)) {
+        key = select_ahead([&](u32 i) { return control.fine_keys[i]; }, fine, fine - 1 - u32(fmax(from_top, 0.0)), scratch);
+    } else if (blockIdx.x == 0 && from_top < double(fine) + control.equal) {
+        key = control.coarse;
     }
+    if (threadIdx.x == 0) (blockIdx.x == 0 ? control.threshold : control.ceiling) = key;
 }
 
 // ---------------------------------------------------------------- the read
@@ -171,6 +170,11 @@ __device__ __forceinline__ u32 present_rows(const TopQuery& query, const Chunk& 
 __device__ __forceinline__ Chunk load_chunk(const TopQuery& query, u64 chunk) {
     Chunk loaded;
     const u64 whole = query.column.rows / VECTOR;
+    if ((chunk + 1) * CHUNK_VECTORS <= whole) {
+#pragma unroll
+        for (int v = 0; v < BATCH; ++v) loaded.vectors[v] = load_vector(query.column, chunk * CHUNK_VECTORS + v * 32 + lane_id());
+        return loaded;
+    }
 #pragma unroll
     for (int v = 0; v < BATCH; ++v) {
         const u64 vector = chunk * CHUNK_VECTORS + v * 32 + lane_id();
@@ -204,57 +208,69 @@ __device__ __forceinline__ Chunk load_chunk(const TopQuery& query, u64 chunk) {
     return loaded;
 }
 
-__device__ __forceinline__ void take_chunk(const TopQuery& query, const Chunk& loaded, u64 chunk, Key threshold, Key ceiling) {
-    TopControl& control = *query.control;
-    constexpr u32 NEAR = 1 << 16;
-    u32 own = 0, ties = 0, above[BATCH];  // own: candidates, and NEAR for each one up to the ceiling
+// Rows of a warp's candidates, until there are enough to ask for a place for all of them at once.
+struct Pending {
+    u64* rows;  // 64
+    u32 held = 0;
+    bool full = false;
+
+    __device__ __forceinline__ void put(const TopQuery& query, bool own, u64 row) {
+        const u32 all = __ballot_sync(ALL_LANES, own);
+        if (own) rows[held + __popc(all & lanes_below())] = row;
+        held += __popc(all);
+        if (held >= 32) flush(query, 32);
+    }
+    // Their keys are loaded again: few are, and nothing waits for them.
+    __device__ __forceinline__ void flush(const TopQuery& query, u32 count) {
+        __syncwarp();
+        held -= count;
+        if (full) return;
+        u64 slot = 0;
+        if (lane_id() == 0) slot = atomicAdd(&query.control->candidates, u64(count));
+        slot = __shfl_sync(ALL_LANES, slot, 0);
+        // tk_select will see that they are too many.
+        full = slot + count > query.room;
+        if (!full && lane_id() < count) {
+            const u64 row = rows[held + lane_id()];
+            query.keys[slot + lane_id()] = encode(query.column.values[row]);
+            query.rows[slot + lane_id()] = row;
+        }
+        __syncwarp();
+    }
+};
+
+__device__ __forceinline__ void take_chunk(const TopQuery& query, const Chunk& loaded, u64 chunk, Key threshold, Pending& pending) {
+    static_assert(BATCH * VECTOR <= 32, "a bit for each row");
+    u32 above = 0, equal = 0;
 #pragma unroll
     for (int v = 0; v < BATCH; ++v) {
         const u32 present = present_rows(query, loaded, chunk, v);
-        above[v] = 0;
+        u32 own_above = 0, own_equal = 0;
 #pragma unroll
         for (int i = 0; i < VECTOR; ++i) {
             const Key key = key_of(loaded.vectors[v], i);
-            const bool is_above = present >> i & 1 && key > threshold;
-            above[v] |= u32(is_above) << i;
-            own += is_above ? key <= ceiling ? NEAR + 1 : 1 : 0;
-            ties += present >> i & 1 && key == threshold;
+            own_above |= u32(key > threshold) << i;
+            own_equal |= u32(key == threshold) << i;
         }
+        above |= (own_above & present) << v * VECTOR;
+        equal |= (own_equal & present) << v * VECTOR;
     }
-    u32 before = own;
-#pragma unroll
-    for (u32 step = 1; step < 32; step <<= 1) {
-        const u32 other = __shfl_up_sync(ALL_LANES, before, step);
-        if (lane_id() >= step) before += other;
+    if (__any_sync(ALL_LANES, equal)) {
+        const u32 ties = warp_sum(u32(__popc(equal)));
+        if (lane_id() == 0) query.ties[chunk] = u16(ties);
     }
-    const u32 lane = (blockIdx.x * (FILTER_THREADS / 32) + threadIdx.x / 32) & (query.lanes - 1);
-    u64 at = 0, near = 0;
-    if (lane_id() == 31 && before % NEAR) at = atomicAdd(&control.lane[lane * 16], u64(before % NEAR));
-    if (lane_id() == 31 && before / NEAR) near = atomicAdd(&control.near[0], u64(before / NEAR));
-    at = (__shfl_sync(ALL_LANES, at, 31) + (before - own) % NEAR) * query.lanes + lane;
-    near = __shfl_sync(ALL_LANES, near, 31) + (before - own) / NEAR;
-#pragma unroll
-    for (int v = 0; v < BATCH; ++v)
-#pragma unroll
-        for (int i = 0; i < VECTOR; ++i)
-            if (above[v] >> i & 1) {
-                const Key key = key_of(loaded.vectors[v], i);
-                if (at < query.room) {
-                    query.keys[at] = key;
-                    query.rows[at] = row_of(chunk, v, i);
-                }
-                if (key <= ceiling) {
-                    if (near < FINE_ROOM) control.near_slots[near] = u32(at);
-                    ++near;
-                }
-                at += query.lanes;
-            }
-    ties = warp_sum(ties);
-    if (lane_id() == 0 && ties) query.ties[chunk] = u16(ties);
+    while (__any_sync(ALL_LANES, above)) {
+        const u32 first = __ffs(above) - 1;
+        pending.put(query, above, row_of(chunk, int(first / VECTOR), int(first % VECTOR)));
+        above &= above - 1;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(FILTER_THREADS, 2) tk_filter(const __grid_constant__ TopQuery query) {
-    const Key threshold = query.control->threshold, ceiling = query.control->ceiling;
+    after_kernels_before();
+    __shared__ u64 rows[FILTER_THREADS / 32][64];
+    Pending pending{rows[threadIdx.x / 32]};
+    const Key threshold = query.control->threshold;
     const u64 chunks = (query.column.rows + CHUNK - 1) / CHUNK, warps = u64(gridDim.x) * FILTER_THREADS / 32;
     u64 chunk = (u64(blockIdx.x) * FILTER_THREADS + threadIdx.x) / 32;
     Chunk next;
@@ -268,8 +284,9 @@ extern "C" __global__ void __launch_bounds__(FILTER_THREADS, 2) tk_filter(const 
         for (int v = 0; v < BATCH; ++v)
 #pragma unroll
             for (int i = 0; i < VECTOR; ++i) any |= key_of(now.vectors[v], i) >= threshold;
-        if (__any_sync(ALL_LANES, any)) take_chunk(query, now, chunk, threshold, ceiling);
+        if (__any_sync(ALL_LANES, any)) take_chunk(query, now, chunk, threshold, pending);
     }
+    if (pending.held) pending.flush(query, pending.held);
 }
 
 // ---------------------------------------------------------------- the answer
@@ -314,35 +331,55 @@ __device__ void select_candidate(const TopQuery& query, At at, RowAt row_at, u32
     }
 }
 
+// All blocks list what lies between threshold and ceiling; the last to end selects.
 extern "C" __global__ void __launch_bounds__(THREADS) tk_select(const __grid_constant__ TopQuery query) {
+    after_kernels_before();
     __shared__ CandidateScratch scratch;
+    __shared__ u32 before;
     extern __shared__ uint4 shared_memory[];
     TopControl& control = *query.control;
-    u64 candidates = 0, slots = 0;
-    for (u32 lane = 0; lane < query.lanes; ++lane) {
-        candidates += control.lane[lane * 16];
-        slots = max(slots, control.lane[lane * 16] * query.lanes);
-    }
-    if (slots > query.room) {
+    const u64 candidates = control.candidates;
+    if (candidates > query.room) {
         if (threadIdx.x == 0) control.outcome = OVERFLOW;
         return;
     }
-    if (threadIdx.x == 0) {
-        control.candidates = candidates;
-        control.slots = slots;
+    if (candidates >= query.k) {
+        const Key ceiling = control.ceiling;
+        const u64 threads = u64(gridDim.x) * THREADS;
+        for (u64 base = u64(blockIdx.x) * THREADS; base < candidates; base += threads) {
+            const u64 slot = base + threadIdx.x;
+            const Key key = slot < candidates ? query.keys[slot] : Key(0);
+            const bool near = slot < candidates && key <= ceiling;
+            const u32 all = __ballot_sync(ALL_LANES, near);
+            if (!all) continue;
+            u32 at = 0;
+            if (lane_id() == 0) at = atomicAdd(&control.nears, u32(__popc(all)));
+            at = __shfl_sync(ALL_LANES, at, 0) + __popc(all & lanes_below());
+            if (near && at < FINE_ROOM) {
+                control.near_keys[at] = key;
+                control.near_rows[at] = query.rows[slot];
+            }
+        }
+        __threadfence();
     }
+    __syncthreads();
+    if (threadIdx.x == 0) before = atomicAdd(&control.listed, 1);
+    __syncthreads();
+    if (before + 1 < gridDim.x) return;
+    __threadfence();
     if (candidates >= query.k) {
         // Those above the ceiling are surely among the k.
-        const u64 nears = control.near[0], above = candidates - nears;
+        const u32 nears = __ldcg(&control.nears);
+        const u64 above = candidates - nears;
         if (nears <= query.near_room && above < query.k) {
             Key* near = (Key*)shared_memory;
-            each_at<8>([&](u32 i) { return query.keys[control.near_slots[i]]; }, u32(nears), [&](u32 i, Key key) { near[i] = key; });
+            each_at<8>([&](u32 i) { return control.near_keys[i]; }, nears, [&](u32 i, Key key) { near[i] = key; });
             __syncthreads();
-            select_candidate(query, [&](u32 i) { return near[i]; }, [&](u32 i) { return query.rows[control.near_slots[i]]; }, u32(nears),
-                             u32(query.k - above), control.threshold, control.ceiling, scratch);
+            select_candidate(query, [&](u32 i) { return near[i]; }, [&](u32 i) { return control.near_rows[i]; }, nears, u32(query.k - above),
+                             control.threshold, control.ceiling, scratch);
         } else {
-            select_candidate(query, [&](u32 i) { return query.keys[i]; }, [&](u32 i) { return query.rows[i]; }, u32(slots), u32(query.k), Key(0),
-                             MAX_KEY, scratch);
+            select_candidate(query, [&](u32 i) { return query.keys[i]; }, [&](u32 i) { return query.rows[i]; }, u32(candidates), u32(query.k),
+                             Key(0), MAX_KEY, scratch);
         }
         return;
     }
@@ -380,17 +417,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) tk_select(const __grid_con
 }
 
 extern "C" __global__ void __launch_bounds__(FILTER_THREADS) tk_emit(const __grid_constant__ TopQuery query) {
+    after_kernels_before();
     TopControl& control = *query.control;
     if (control.outcome) return;
     const u64 threads = u64(gridDim.x) * FILTER_THREADS, warps = threads / 32;
     const u64 thread = u64(blockIdx.x) * FILTER_THREADS + threadIdx.x;
     const Key kth = control.kth;
-    const u64 last_row = control.last_row, slots = control.slots;
-    for (u64 base = thread - lane_id(); base < slots; base += threads) {
+    const u64 last_row = control.last_row, candidates = control.candidates;
+    for (u64 base = thread - lane_id(); base < candidates; base += threads) {
         const u64 i = base + lane_id();
-        const Key key = i < slots ? query.keys[i] : Key(0);
-        const u64 row = key != 0 ? query.rows[i] : 0;
-        const bool counts = key != 0 && (key > kth || (key == kth && row <= last_row));
+        const bool there = i < candidates;
+        const Key key = there ? query.keys[i] : Key(0);
+        const u64 row = there ? query.rows[i] : 0;
+        const bool counts = there && (key > kth || (key == kth && row <= last_row));
         const u32 all = __ballot_sync(ALL_LANES, counts);
         if (!all) continue;
         u64 at = 0;

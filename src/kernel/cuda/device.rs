@@ -41,6 +41,7 @@ pub struct Card {
     ordinal: usize,
     name: String,
     architecture: String,
+    overlaps_kernels: bool,
     multiprocessors: u32,
     /// Most shared memory that a block may have, in bytes.
     shared_memory: usize,
@@ -238,6 +239,7 @@ impl Card {
             ordinal,
             name: context.name().map_err(failed)?,
             architecture: format!("sm_{major}{minor}"),
+            overlaps_kernels: major >= 9,
             multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
             shared_memory: shared_memory.map_or(offered, |most| most.min(offered)),
             stream: context.new_stream().map_err(failed)?,
@@ -266,6 +268,11 @@ impl Card {
     /// What machine code it runs, such as `sm_90`.
     pub fn architecture(&self) -> &str {
         &self.architecture
+    }
+
+    /// Whether blocks of a kernel may come before the kernel before it has ended.
+    pub(super) fn overlaps_kernels(&self) -> bool {
+        self.overlaps_kernels
     }
 
     pub(super) fn multiprocessors(&self) -> u32 {

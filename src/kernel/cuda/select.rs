@@ -278,7 +278,7 @@ impl<'a> Prepared<'a> {
         report: &mut Report,
     ) -> Result<bool> {
         let launches = SEQUENCE.map(|name| self.launch(name, ranks.len()));
-        let launches = launches.into_iter().collect::<Result<Vec<_>>>()?;
+        let launches = Launch::in_a_row(self.card, launches.into_iter().collect::<Result<_>>()?);
         let mut held = self.card.workspace();
         let (layout, workspace) = self.make_room(&mut held, ranks.len(), false)?;
         let timeline = self.enqueue(ranks, counts_all, &launches, &layout, workspace)?;
@@ -345,7 +345,7 @@ impl<'a> Prepared<'a> {
         let (table, counters) = (ENTRIES * 4, shape.cells * 4);
         let count = HEAVY_SLOTS * (key + 4) + THREADS * shape.depth * key + table + counters;
         let even = ranks.next_multiple_of(4);
-        let deepen = (even * (4 * key + 28) + table + 8 * shape.cells).max(26 << 10);
+        let deepen = (even * (4 * key + 16) + table + 8 * shape.cells).max(26 << 10);
         let (blocks, shared) = match name {
             "ss_draw" => (8, 0),
             "ss_plan" => (1, 0),

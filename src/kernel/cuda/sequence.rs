@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::sys::CUevent_flags;
-use cudarc::driver::{CudaEvent, CudaFunction, DeviceRepr, LaunchConfig, PushKernelArg};
+use cudarc::driver::sys::{self, CUevent_flags};
+use cudarc::driver::{CudaEvent, CudaFunction, DeviceRepr, DriverError, LaunchConfig, PushKernelArg};
 use datafusion::common::{Result, internal_err};
 
 use super::buffer::{DeviceBuffer, PageLocked};
@@ -157,7 +157,17 @@ pub(super) struct Launch {
     pub(super) name: &'static str,
     function: CudaFunction,
     config: LaunchConfig,
-    cooperative: bool,
+    how: How,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// When what is on the stream before it has ended.
+    Alone,
+    /// The same, and its blocks wait for each other.
+    Cooperative,
+    /// Its blocks may come as the kernel before it ends, and wait for that themselves.
+    Following,
 }
 
 impl Launch {
@@ -177,16 +187,27 @@ impl Launch {
                 block_dim: (threads, 1, 1),
                 shared_mem_bytes: shared as u32,
             },
-            cooperative: false,
+            how: How::Alone,
         })
     }
 
     /// The same, whose blocks wait for each other.
     pub(super) fn cooperative(self) -> Self {
         Self {
-            cooperative: true,
+            how: How::Cooperative,
             ..self
         }
+    }
+
+    /// The same of kernels that all start with `after_kernels_before` of `kernels/common.cuh`, to be put on the stream one
+    /// right after the other: the next is made ready while the one before it runs.
+    pub(super) fn in_a_row(card: &Card, mut sequence: Vec<Self>) -> Vec<Self> {
+        for launch in sequence.iter_mut().skip(1).filter(|_| card.overlaps_kernels()) {
+            if launch.how == How::Alone {
+                launch.how = How::Following;
+            }
+        }
+        sequence
     }
 
     /// Puts it on the card's stream.
@@ -200,12 +221,54 @@ impl Launch {
         builder.arg(argument);
         // SAFETY: the caller's.
         let launched = unsafe {
-            match self.cooperative {
-                true => builder.launch_cooperative(self.config),
-                false => builder.launch(self.config),
+            match self.how {
+                How::Alone => builder.launch(self.config).map(drop),
+                How::Cooperative => builder.launch_cooperative(self.config).map(drop),
+                How::Following => self.follow(card, argument),
             }
         };
-        launched.map(drop).map_err(|error| card.failed(self.name, error))
+        launched.map_err(|error| card.failed(self.name, error))
+    }
+
+    #[allow(unsafe_code, reason = "the safe interface has no attributes of launches")]
+    unsafe fn follow<A: DeviceRepr>(
+        &self,
+        card: &Card,
+        argument: &A,
+    ) -> std::result::Result<(), DriverError> {
+        card.context.bind_to_thread()?;
+        let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+        value.programmaticStreamSerializationAllowed = 1;
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value,
+        };
+        let (grid, block) = (self.config.grid_dim, self.config.block_dim);
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid.0,
+            gridDimY: grid.1,
+            gridDimZ: grid.2,
+            blockDimX: block.0,
+            blockDimY: block.1,
+            blockDimZ: block.2,
+            sharedMemBytes: self.config.shared_mem_bytes,
+            hStream: card.stream.cu_stream(),
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        let mut arguments = [(&raw const *argument).cast_mut().cast()];
+        // SAFETY: drivers of cards that overlap kernels have this function, which reads the configuration, its one attribute
+        // and the argument before it returns; the rest is the caller's.
+        unsafe {
+            sys::cuLaunchKernelEx(
+                &raw const config,
+                self.function.cu_function(),
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        }
+        .result()
     }
 }
 

@@ -21,10 +21,6 @@ use crate::key::KeyBits;
 const THREADS: u32 = 1024;
 /// Threads of the blocks that read the column.
 const READING: u32 = 512;
-/// Interleaved lists of candidates.
-const LANES: usize = 32;
-/// Bytes of a cache line, of which each counter has its own.
-const LINE: usize = 128;
 /// Keys that there is room for between threshold and ceiling.
 const FINE_ROOM: usize = 1 << 16;
 /// Shared memory that the selecting kernel uses beside what is asked for at the launch, at most.
@@ -39,20 +35,16 @@ struct Head {
 }
 
 impl Head {
+    const CANDIDATES: usize = 16;
     const MORE_TIES: usize = 40;
 
     fn threshold(self) -> usize {
         48 + self.key
     }
 
-    /// Where the counters of lanes start.
-    fn lanes(self) -> usize {
-        48 + 4 * self.key + 16
-    }
-
-    /// The end of counters, one for all lanes the last: what is zero at the start, and what the host looks at.
+    /// Their end: what is zero at the start, and what the host looks at.
     fn zeroed(self) -> usize {
-        self.lanes() + (LANES + 1) * LINE
+        48 + 4 * self.key + 16
     }
 }
 
@@ -75,7 +67,6 @@ struct TopArgument {
     seed: u32,
     sigmas: f32,
     near_room: u32,
-    lanes: u32,
 }
 
 // SAFETY: plain integers and a float in the layout of C, as the kernels' own structure; `tk_sizes` is compared with its size.
@@ -239,7 +230,6 @@ impl<'a> Prepared<'a> {
         let layout = &self.layout;
         let device = &mut workspace.device;
         device.zero(layout.control..layout.control + self.head.zeroed())?;
-        device.zero(layout.keys..layout.keys + layout.room * self.key_bytes)?;
         device.zero(layout.ties..layout.works)?;
         if let Some(kth) = kth {
             // Kernels rank complements where the least are wanted.
@@ -249,7 +239,7 @@ impl<'a> Prepared<'a> {
             let at = layout.control + self.head.threshold();
             workspace.host.send(0..self.key_bytes, &workspace.device, at)?;
         }
-        let query = self.query(workspace.device.address(), kth.is_some());
+        let query = self.query(workspace.device.address());
         for launch in launches {
             // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in
             // the column, in the mask and in the workspace, with the room that `layout` gives and the structure announces;
@@ -261,22 +251,25 @@ impl<'a> Prepared<'a> {
     }
 
     fn launches(&self, samples: bool) -> Result<Vec<Launch>> {
-        let all = 2 * self.card.multiprocessors();
+        let one_each = self.card.multiprocessors();
+        let all = 2 * one_each;
+        // Some more candidates than k: a thread for each.
+        let listing = (self.k as u32 / THREADS + 1).min(one_each);
         let shared = self.key_bytes * self.near_room();
         let sequence = [
             ("tk_draw", [8, THREADS], 0),
             ("tk_coarse", [1, THREADS], 0),
             ("tk_sample", [all, THREADS], 0),
-            ("tk_threshold", [1, THREADS], 0),
+            ("tk_threshold", [2, THREADS], 0),
             ("tk_filter", [all, READING], 0),
-            ("tk_select", [1, THREADS], shared),
+            ("tk_select", [listing, THREADS], shared),
             ("tk_emit", [all, READING], 0),
         ];
         let first = if samples { 0 } else { 4 };
-        sequence[first..]
+        let launches = sequence[first..]
             .iter()
-            .map(|(name, grid, shared)| Launch::try_new(self.card, &self.module, name, *grid, *shared))
-            .collect()
+            .map(|(name, grid, shared)| Launch::try_new(self.card, &self.module, name, *grid, *shared));
+        Ok(Launch::in_a_row(self.card, launches.collect::<Result<_>>()?))
     }
 
     /// Keys that fit in the selecting kernel's shared memory.
@@ -285,7 +278,7 @@ impl<'a> Prepared<'a> {
         (bytes / self.key_bytes).min(FINE_ROOM)
     }
 
-    fn query(&self, base: u64, is_exact: bool) -> TopArgument {
+    fn query(&self, base: u64) -> TopArgument {
         let (selection, layout) = (&self.selection, &self.layout);
         let (rows, k) = (selection.column.rows(), self.k as u64);
         let least = 1 << 14;
@@ -313,8 +306,6 @@ impl<'a> Prepared<'a> {
             seed: 1,
             sigmas: 4.0,
             near_room: self.near_room() as u32,
-            // Fewer than k keys lie above the k-th: one lane holds them, however they lie in the column.
-            lanes: if is_exact { 1 } else { LANES as u32 },
         }
     }
 
@@ -322,12 +313,10 @@ impl<'a> Prepared<'a> {
     fn answer(&self, fetched: &[u8]) -> Result<Top, Missed> {
         let (layout, width) = (&self.layout, self.key_bytes);
         let control = &fetched[layout.control - layout.out_keys..];
-        let word = |at: usize| control[at..].as_chunks::<4>().0[0];
-        let outcome = u32::from_le_bytes(word(0));
+        let word = |at: usize| u64::from_le_bytes(control[at..].as_chunks().0[0]);
+        let outcome = word(0) as u32;
         if outcome != 0 {
-            let lanes = &control[self.head.lanes()..self.head.lanes() + LANES * LINE];
-            let lanes = lanes.as_chunks::<8>().0.iter().step_by(LINE / 8);
-            let above = lanes.map(|lane| u64::from_le_bytes(*lane)).sum();
+            let above = word(Head::CANDIDATES);
             return Err(Missed { outcome, above });
         }
         let key = |bytes: &[u8]| {
@@ -348,7 +337,7 @@ impl<'a> Prepared<'a> {
 }
 
 fn layout(k: usize, key_bytes: usize, control_bytes: usize, chunks: usize) -> Layout {
-    let room = ((4 * k).next_multiple_of(LANES) + 1024).max(1 << 16);
+    let room = (4 * k + 1024).max(1 << 16);
     let mut places = Places::default();
     let mut take = |bytes| places.take(bytes);
     Layout {
