@@ -1,4 +1,4 @@
-// What the kernels of sample_select.cu share: their structures, and the cells of keys.
+// What the kernels of sample_select.cu and sample_finish.cu share: their structures, and the cells of keys.
 #pragma once
 #include "common.cuh"
 
@@ -10,17 +10,17 @@ constexpr u32 MOST_BLOCKS = 1024;
 constexpr u32 HEAVY_BITS = 9;
 constexpr u32 HEAVY_SETS = 1 << HEAVY_BITS;
 constexpr u32 HEAVY_SLOTS = 2 * HEAVY_SETS;
-constexpr u32 MOST_HEAVY = 512;
-constexpr u32 HOT_CELLS = 512;
+[[maybe_unused]] constexpr u32 MOST_HEAVY = 512;
+[[maybe_unused]] constexpr u32 HOT_CELLS = 512;
 constexpr u32 HEAVY_ROUNDS = 6;
 // A cell with more than 1 in HOT_SHARE of all keys beside its heavy ones is deepened, not copied: one block selects in
 // it. At the end of deepening, 1 in DEEP_SHARE in all intervals together is copied.
 constexpr u32 HOT_SHARE = 1024;
-constexpr u32 DEEP_SHARE = 256;
+[[maybe_unused]] constexpr u32 DEEP_SHARE = 256;
 // Of a cell, each of several cards may copy so much more, as none is deepened there.
-constexpr u32 SPREAD_SHARE = 4;
+[[maybe_unused]] constexpr u32 SPREAD_SHARE = 4;
 // Finest cell of an entry: 2^-15 of it, so that a cell number fits in 27 bits before the entry's offset is added.
-constexpr u32 MOST_SPLIT = 15;
+[[maybe_unused]] constexpr u32 MOST_SPLIT = 15;
 constexpr u32 FLAG = 0x80000000u;
 constexpr u32 MOST_SUBCELLS = 16384;
 

@@ -30,10 +30,11 @@ fn nvrtc() -> Option<&'static Nvrtc> {
 }
 
 /// What runs over values of `words` on a card with so much shared memory.
-fn selections(words: Words, shared: usize) -> [Program; 2] {
+fn selections(words: Words, shared: usize) -> [Program; 4] {
     let shape = Shape::try_new(words, shared).unwrap();
-    [false, true].map(|masked| Program {
-        file: KernelFile::SampleSelect,
+    let (first, second) = (KernelFile::SampleSelect, KernelFile::SampleFinish);
+    [(first, false), (second, false), (first, true), (second, true)].map(|(file, masked)| Program {
+        file,
         words,
         masked,
         batch: shape.batch,
@@ -190,11 +191,13 @@ fn selections_compile_for_other_cards() {
     let all: Vec<_> = OTHERS
         .iter()
         .flat_map(|(architecture, shared)| {
-            let [_, masked] = selections(Words::ALL[8], *shared);
-            let [plain, _] = selections(Words::ALL[11], *shared);
+            let [_, _, first, second] = selections(Words::ALL[8], *shared);
+            let [third, fourth, ..] = selections(Words::ALL[11], *shared);
             [
-                (masked, *architecture),
-                (plain, *architecture),
+                (first, *architecture),
+                (second, *architecture),
+                (third, *architecture),
+                (fourth, *architecture),
                 (filter(Words::ALL[11]), *architecture),
                 (top(Words::TURNED[1]), *architecture),
                 (buckets(Words::ALL[8], false), *architecture),

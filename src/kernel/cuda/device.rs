@@ -14,7 +14,9 @@ use cudarc::driver::sys::{
 };
 use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, DriverError};
 use cudarc::nvrtc::Ptx;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, resources_datafusion_err};
+use datafusion::common::{
+    DataFusionError, Result, exec_datafusion_err, exec_err, internal_err, resources_datafusion_err,
+};
 
 use super::buffer::{DeviceBuffer, Stage, taken};
 use super::cache::{CubinCache, CubinKey};
@@ -49,7 +51,7 @@ pub struct Card {
     pub(super) stream: Arc<CudaStream>,
     /// Bytes of device memory that this crate holds.
     held: AtomicU64,
-    modules: Mutex<HashMap<Program, Arc<Module>>>,
+    modules: Mutex<Modules>,
     workspace: Mutex<Option<Workspace>>,
     /// Page-locked memory that no upload uses.
     stages: Mutex<Vec<Stage>>,
@@ -84,6 +86,8 @@ pub(super) struct Module {
     functions: Mutex<HashMap<&'static str, Function>>,
     sizes: OnceLock<[u32; 4]>,
 }
+
+type Modules = HashMap<Program, Arc<Module>>;
 
 /// A kernel, and the dynamic shared memory that it may have.
 #[derive(Debug, Clone)]
@@ -453,6 +457,33 @@ impl Card {
     /// An execution error if there is no compiler, or it refuses, or the card does.
     pub(super) fn module(&self, program: &Program) -> Result<Arc<Module>> {
         let mut modules = locked(&self.modules);
+        self.module_among(&mut modules, program)
+    }
+
+    /// The same of two, which are compiled side by side.
+    ///
+    /// # Errors
+    /// As [`Self::module`].
+    pub(super) fn two_modules(&self, [one, other]: &[Program; 2]) -> Result<[Arc<Module>; 2]> {
+        let mut modules = locked(&self.modules);
+        if !modules.contains_key(one) && !modules.contains_key(other) {
+            let (first, second) = std::thread::scope(|scope| {
+                let second = scope.spawn(|| self.load(other));
+                (self.load(one), second.join())
+            });
+            let Ok(second) = second else {
+                return internal_err!("compiling {} panicked", other.file.name());
+            };
+            modules.insert(*one, Arc::new(first?));
+            modules.insert(*other, Arc::new(second?));
+        }
+        Ok([
+            self.module_among(&mut modules, one)?,
+            self.module_among(&mut modules, other)?,
+        ])
+    }
+
+    fn module_among(&self, modules: &mut Modules, program: &Program) -> Result<Arc<Module>> {
         if let Some(module) = modules.get(program) {
             return Ok(Arc::clone(module));
         }

@@ -1,4 +1,5 @@
-//! Exact ranks of a column on the card: the launches of `kernels/sample_select.cu`, one after the other on one stream.
+//! Exact ranks of a column on the card: the launches of `kernels/sample_select.cu` and `kernels/sample_finish.cu`, one after the
+//! other on one stream.
 //!
 //! SampleSelect with a cell table (Ribizel and Anzt 2020, section IV; cells as in [`buckets`](crate::kernel::buckets)): a
 //! sample gives cells and brackets, one read counts all and copies what lies in the brackets, and the counts say which
@@ -56,6 +57,17 @@ const MISSED: u32 = 1;
 const DEEPENED: u32 = 2;
 const MISMATCH: u32 = 4;
 pub(super) const OUTSIDE: u32 = 8;
+
+const FILES: [KernelFile; 2] = [KernelFile::SampleSelect, KernelFile::SampleFinish];
+/// Kernels of the first of these files; all others are in the second.
+const IN_FIRST: [&str; 6] = [
+    "ss_draw",
+    "ss_plan",
+    "ss_sample",
+    "ss_brackets",
+    "ss_count",
+    "ss_extract",
+];
 
 /// The kernels of one card, one after the other.
 const SEQUENCE: [&str; 10] = [
@@ -123,7 +135,7 @@ impl Shape {
     }
 }
 
-/// `struct Query` of `kernels/sample_select.cu`.
+/// `struct Query` of `kernels/sample_cells.cuh`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueryArgument {
@@ -227,7 +239,7 @@ pub(super) struct Prepared<'a> {
     /// Rows that a block reads at once.
     tile: usize,
     control_bytes: usize,
-    module: Arc<Module>,
+    modules: [Arc<Module>; 2],
 }
 
 impl<'a> Prepared<'a> {
@@ -236,17 +248,21 @@ impl<'a> Prepared<'a> {
         card.check()?;
         let words = selection.words;
         let shape = Shape::try_new(words, card.shared_memory())?;
-        let module = card.module(&Program {
-            file: KernelFile::SampleSelect,
+        let modules = card.two_modules(&FILES.map(|file| Program {
+            file,
             words,
             masked: selection.column.has_nulls() || selection.mask.is_some(),
             batch: shape.batch,
             descending: false,
-        })?;
-        let sizes = module.sizes(card, SIZES)?;
+        }))?;
         let expected = [size_of::<QueryArgument>(), words.key_bytes(), MOST_CARDS].map(|size| size as u32);
-        if sizes[1..] != expected {
-            return internal_err!("kernels expect structures of {sizes:?} bytes, the host has {expected:?}");
+        let sizes = modules[0].sizes(card, SIZES)?;
+        for sizes in [sizes, modules[1].sizes(card, SIZES)?] {
+            if sizes[1..] != expected {
+                return internal_err!(
+                    "kernels expect structures of {sizes:?} bytes, the host has {expected:?}"
+                );
+            }
         }
         Ok(Self {
             selection,
@@ -256,7 +272,7 @@ impl<'a> Prepared<'a> {
             per_vector: words.per_vector(),
             tile: THREADS * shape.batch as usize * words.per_vector(),
             control_bytes: sizes[0] as usize,
-            module,
+            modules,
         })
     }
 
@@ -359,7 +375,8 @@ impl<'a> Prepared<'a> {
             _ => (ranks as u32, 0),
         };
         let grid = [blocks, THREADS as u32];
-        let launch = Launch::try_new(self.card, &self.module, name, grid, shared)?;
+        let module = &self.modules[usize::from(!IN_FIRST.contains(&name))];
+        let launch = Launch::try_new(self.card, module, name, grid, shared)?;
         Ok(match name {
             "ss_deepen" => launch.cooperative(),
             _ => launch,

@@ -50,8 +50,10 @@ const INCLUDES: [(&str, &str); 10] = [
 /// A file of kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KernelFile {
-    /// Many exact ranks in one read.
+    /// Many exact ranks in one read: the sample and the read.
     SampleSelect,
+    /// The same: the keys of the ranks.
+    SampleFinish,
     /// The rounds of the coordinator: count, extract, sample.
     Bucket,
     /// The k greatest keys with their rows.
@@ -74,8 +76,9 @@ pub enum KernelFile {
 
 impl KernelFile {
     /// All files.
-    pub const ALL: [KernelFile; 10] = [
+    pub const ALL: [KernelFile; 11] = [
         KernelFile::SampleSelect,
+        KernelFile::SampleFinish,
         KernelFile::Bucket,
         KernelFile::TopK,
         KernelFile::WarpSelect,
@@ -91,6 +94,7 @@ impl KernelFile {
     pub fn name(self) -> &'static str {
         match self {
             KernelFile::SampleSelect => "sample_select.cu",
+            KernelFile::SampleFinish => "sample_finish.cu",
             KernelFile::Bucket => "bucket.cu",
             KernelFile::TopK => "top_k.cu",
             KernelFile::WarpSelect => "warp_select.cu",
@@ -107,6 +111,7 @@ impl KernelFile {
     pub fn source(self) -> String {
         pasted(match self {
             KernelFile::SampleSelect => include_str!("../../../kernels/sample_select.cu"),
+            KernelFile::SampleFinish => include_str!("../../../kernels/sample_finish.cu"),
             KernelFile::Bucket => include_str!("../../../kernels/bucket.cu"),
             KernelFile::TopK => include_str!("../../../kernels/top_k.cu"),
             KernelFile::WarpSelect => include_str!("../../../kernels/warp_select.cu"),
