@@ -511,14 +511,14 @@ struct EachAt {
 };
 
 // The same by THREADS threads, where at(i) is far.
-template <class At>
+template <class At, class Index = u32>
 struct EachAhead {
     At at;
-    u32 count;
+    Index count;
     template <class Visit>
     __device__ __forceinline__ void operator()(Visit visit) const {
         using T = decltype(at(0));
-        each_at<(sizeof(T) > 8 ? 2 : 8)>(at, count, [&](u32, T key) { visit(key); });
+        each_at<(sizeof(T) > 8 ? 2 : 8)>(at, count, [&](Index, T key) { visit(key); });
     }
 };
 

@@ -251,7 +251,8 @@ struct EachOf {
     u64 count;
     template <class Visit>
     __device__ __forceinline__ void operator()(Visit visit) const {
-        each_of<(KEY_BITS > 64 ? 2 : 8)>(keys, count, [&](u64, Key key) { visit(key); });
+        auto at = [&](u64 i) { return keys[i]; };
+        EachAhead<decltype(at), u64>{at, count}(visit);
     }
 };
 

@@ -13,9 +13,9 @@
 #include "sample_cells.cuh"
 
 // Calls put(i, from[i]) for each i below `count`, by all threads of a block; another card's memory is far.
-template <u32 AHEAD = 8, class T, class Put>
+template <class T, class Put>
 __device__ __forceinline__ void each_of(const T* from, u64 count, Put put) {
-    each_at<AHEAD>([&](u64 i) { return from[i]; }, count, put);
+    each_at<8>([&](u64 i) { return from[i]; }, count, put);
 }
 
 // The sampled keys of all cards, in the order of cards; by one block.

@@ -58,16 +58,8 @@ const DEEPENED: u32 = 2;
 const MISMATCH: u32 = 4;
 pub(super) const OUTSIDE: u32 = 8;
 
+/// That which reads the column, and that which answers.
 const FILES: [KernelFile; 2] = [KernelFile::SampleSelect, KernelFile::SampleFinish];
-/// Kernels of the first of these files; all others are in the second.
-const IN_FIRST: [&str; 6] = [
-    "ss_draw",
-    "ss_plan",
-    "ss_sample",
-    "ss_brackets",
-    "ss_count",
-    "ss_extract",
-];
 
 /// The kernels of one card, one after the other.
 const SEQUENCE: [&str; 10] = [
@@ -362,20 +354,22 @@ impl<'a> Prepared<'a> {
         let count = HEAVY_SLOTS * (key + 4) + THREADS * shape.depth * key + table + counters;
         let even = ranks.next_multiple_of(4);
         let deepen = (even * (4 * key + 16) + table + 8 * shape.cells).max(26 << 10);
-        let (blocks, shared) = match name {
-            "ss_draw" => (8, 0),
-            "ss_plan" => (1, 0),
-            "ss_sample" => (2 * all, table + counters),
-            "ss_brackets" => (1, HEAVY_SCRATCH + (shape.cells + 1) * 4 + shape.cells * 2),
-            "ss_count" | "ss_extract" => (all, count),
-            "ss_resolve" => (1, shape.cells * 8),
-            "ss_refine" => (all, shape.stage * (key + 2) + table + shape.cells * 2),
-            "ss_deepen" => (all, deepen),
+        let brackets = HEAVY_SCRATCH + (shape.cells + 1) * 4 + shape.cells * 2;
+        let refine = shape.stage * (key + 2) + table + shape.cells * 2;
+        let [reads, answers] = &self.modules;
+        let (module, blocks, shared) = match name {
+            "ss_draw" => (reads, 8, 0),
+            "ss_plan" => (reads, 1, 0),
+            "ss_sample" => (reads, 2 * all, table + counters),
+            "ss_brackets" => (reads, 1, brackets),
+            "ss_count" | "ss_extract" => (reads, all, count),
+            "ss_resolve" => (answers, 1, shape.cells * 8),
+            "ss_refine" => (answers, all, refine),
+            "ss_deepen" => (answers, all, deepen),
             // A block for each rank.
-            _ => (ranks as u32, 0),
+            _ => (answers, ranks as u32, 0),
         };
         let grid = [blocks, THREADS as u32];
-        let module = &self.modules[usize::from(!IN_FIRST.contains(&name))];
         let launch = Launch::try_new(self.card, module, name, grid, shared)?;
         Ok(match name {
             "ss_deepen" => launch.cooperative(),

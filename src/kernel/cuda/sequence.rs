@@ -202,9 +202,11 @@ impl Launch {
     /// The same of kernels that all start with `after_kernels_before` of `kernels/common.cuh`, to be put on the stream one
     /// right after the other: the next is made ready while the one before it runs.
     pub(super) fn in_a_row(card: &Card, mut sequence: Vec<Self>) -> Vec<Self> {
-        for launch in sequence.iter_mut().skip(1).filter(|_| card.overlaps_kernels()) {
-            if launch.how == How::Alone {
-                launch.how = How::Following;
+        if card.overlaps_kernels() {
+            for launch in sequence.iter_mut().skip(1) {
+                if launch.how == How::Alone {
+                    launch.how = How::Following;
+                }
             }
         }
         sequence
