@@ -55,8 +55,8 @@ pub const OPTIONS: &[OptionInfo] = &[
     OptionInfo {
         name: "quantiles.trust_float_statistics",
         default: "false",
-        doc: "Whether TopKByExec may skip what the statistics of files say of floating-point columns, as DataFusion's own sort does. \
-              They know nothing of NaNs: with NaNs in the data, rows can be lost.",
+        doc: "Whether scans use what the statistics of files say of floating-point columns, as DataFusion does by itself. They leave \
+              NaN out: with NaNs in the data, rows can be lost and values be wrong.",
     },
 ];
 
@@ -85,8 +85,8 @@ pub struct QuantilesOptions {
     /// `quantiles.topk`: whether the first rows of an order are found by [`TopKByExec`](crate::exec::TopKByExec), and the best
     /// rows of groups by [`GroupedTopKExec`](crate::exec::GroupedTopKExec).
     pub topk: bool,
-    /// `quantiles.trust_float_statistics`: whether [`TopKByExec`](crate::exec::TopKByExec) may have scans skip by the statistics of
-    /// floating-point columns, which leave NaNs out. Only for data without NaNs is the answer the same.
+    /// `quantiles.trust_float_statistics`: whether scans use the statistics of floating-point columns, which leave NaNs out, to
+    /// skip rows and to answer from. Only for data without NaNs is the answer the same.
     pub trust_float_statistics: bool,
 }
 

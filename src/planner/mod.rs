@@ -16,6 +16,7 @@ mod approx;
 mod builtins;
 mod check;
 mod first_rows;
+mod float_statistics;
 mod foreign;
 mod node;
 mod physical;
@@ -39,6 +40,7 @@ mod topk;
 mod windows;
 
 pub use check::CheckQuantiles;
+pub use float_statistics::FloatStatisticsRule;
 pub use node::QuantilesNode;
 pub use physical::QuantilesExtensionPlanner;
 pub use query_planner::QuantilesPlanner;

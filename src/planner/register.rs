@@ -10,7 +10,7 @@ use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::prelude::SessionContext;
 
-use super::{CheckQuantiles, QuantilesPlanner, TopKByRule};
+use super::{CheckQuantiles, FloatStatisticsRule, QuantilesPlanner, TopKByRule};
 use crate::config::QuantilesOptions;
 use crate::functions::gk::{gk_aggregates, gk_scalars};
 use crate::functions::topk::topk_aggregates;
@@ -33,14 +33,21 @@ pub fn register_all(ctx: &SessionContext) -> Result<()> {
     let mut state = shared.write();
     register_functions(&mut state)?;
     match origin(state.query_planner().as_ref()) {
-        Origin::Ours if !has_rule(state.physical_optimizers()) => {
+        Origin::DataFusion => {
             *state = rebuilt(&state, |builder| {
-                builder.with_physical_optimizer_rule(Arc::new(TopKByRule))
+                with_rules(
+                    builder.with_query_planner(Arc::new(QuantilesPlanner::new())),
+                    true,
+                )
             });
         }
-        Origin::Ours | Origin::Staged | Origin::Remote => {}
-        Origin::Foreign => warn_foreign(),
-        Origin::DataFusion => *state = with_planner(&state),
+        Origin::Ours => add_rules(&mut state, true),
+        Origin::Staged => add_rules(&mut state, false),
+        Origin::Remote => {}
+        Origin::Foreign => {
+            warn_foreign();
+            add_rules(&mut state, false);
+        }
     }
     Ok(())
 }
@@ -77,13 +84,32 @@ fn register_functions(state: &mut SessionState) -> Result<()> {
     Ok(())
 }
 
-/// The same state with our query planner.
-fn with_planner(state: &SessionState) -> SessionState {
-    rebuilt(state, |builder| {
-        builder
-            .with_query_planner(Arc::new(QuantilesPlanner::new()))
-            .with_physical_optimizer_rule(Arc::new(TopKByRule))
-    })
+/// Rebuilds the state with the physical optimizer rules that it lacks, `topk`: with [`TopKByRule`].
+fn add_rules(state: &mut SessionState, topk: bool) {
+    let rules = state.physical_optimizers();
+    if !has_rule(rules, &FloatStatisticsRule) || (topk && !has_rule(rules, &TopKByRule)) {
+        *state = rebuilt(state, |builder| with_rules(builder, topk));
+    }
+}
+
+/// The builder with the physical optimizer rules that it lacks, `topk`: with [`TopKByRule`].
+fn with_rules(mut builder: SessionStateBuilder, topk: bool) -> SessionStateBuilder {
+    let mut rules = builder
+        .physical_optimizers()
+        .get_or_insert_default()
+        .rules
+        .clone();
+    rules.extend(builder.physical_optimizer_rules().iter().flatten().cloned());
+    if !has_rule(&rules, &FloatStatisticsRule) {
+        // First, before rules that answer from statistics, and last, when predicates have reached the scans.
+        let built_in = &mut builder.physical_optimizers().get_or_insert_default().rules;
+        built_in.insert(0, Arc::new(FloatStatisticsRule));
+        builder = builder.with_physical_optimizer_rule(Arc::new(FloatStatisticsRule));
+    }
+    match topk && !has_rule(&rules, &TopKByRule) {
+        true => builder.with_physical_optimizer_rule(Arc::new(TopKByRule)),
+        false => builder,
+    }
 }
 
 fn rebuilt(
@@ -100,9 +126,12 @@ fn rebuilt(
     rebuilt
 }
 
-/// Whether our rule is among these.
-fn has_rule(rules: &[Arc<dyn PhysicalOptimizerRule + Send + Sync>]) -> bool {
-    rules.iter().any(|rule| rule.name() == TopKByRule.name())
+/// Whether a rule of this name is among these.
+fn has_rule(
+    rules: &[Arc<dyn PhysicalOptimizerRule + Send + Sync>],
+    wanted: &dyn PhysicalOptimizerRule,
+) -> bool {
+    rules.iter().any(|rule| rule.name() == wanted.name())
 }
 
 /// Whose query planner it is.
@@ -193,22 +222,15 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             .as_ref()
             .map(|planner| origin(planner.as_ref()))
         {
-            None | Some(Origin::DataFusion) => self
-                .with_query_planner(Arc::new(QuantilesPlanner::new()))
-                .with_physical_optimizer_rule(Arc::new(TopKByRule)),
-            Some(Origin::Ours) => {
-                let rules = self.physical_optimizers().as_ref();
-                let is_built_in = rules.is_some_and(|all| has_rule(&all.rules));
-                let added = self.physical_optimizer_rules().as_deref();
-                match is_built_in || added.is_some_and(has_rule) {
-                    true => self,
-                    false => self.with_physical_optimizer_rule(Arc::new(TopKByRule)),
-                }
+            None | Some(Origin::DataFusion) => {
+                with_rules(self.with_query_planner(Arc::new(QuantilesPlanner::new())), true)
             }
-            Some(Origin::Staged | Origin::Remote) => self,
+            Some(Origin::Ours) => with_rules(self, true),
+            Some(Origin::Staged) => with_rules(self, false),
+            Some(Origin::Remote) => self,
             Some(Origin::Foreign) => {
                 warn_foreign();
-                self
+                with_rules(self, false)
             }
         }
     }

@@ -35,6 +35,7 @@ mod cuda_trouble;
 mod embedding;
 mod exec;
 mod failures;
+mod float_statistics;
 mod functions;
 mod grouped;
 mod grouped_values;

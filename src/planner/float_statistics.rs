@@ -1,0 +1,253 @@
+//! Scans without the statistics of floating-point columns, which leave NaN out.
+//!
+//! Parquet's least and greatest value of a column chunk are those of its numbers: a row group of NaN and 1 has the bounds 1 and 1.
+//! DataFusion takes such a column for the constant 1, skips the row group for `v > 2` (NaN is greater), and loses NaN rows
+//! to the dynamic filters of sorts, aggregates and joins.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::stats::Precision;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Result, Statistics};
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
+
+use crate::config::QuantilesOptions;
+
+/// Takes the bounds of floating-point columns, and of nested ones that hold such, out of the statistics of file scans, and
+/// keeps Parquet scans from skipping by them. Other columns keep theirs.
+///
+/// It stands twice among a session's physical optimizer rules, where [`register_all`](crate::register_all) puts it: first, before
+/// rules that answer from statistics, and last, when all predicates have reached the scans.
+/// `SET quantiles.trust_float_statistics = true` leaves plans as they are.
+#[derive(Debug, Default)]
+pub struct FloatStatisticsRule;
+
+impl PhysicalOptimizerRule for FloatStatisticsRule {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if QuantilesOptions::of(config).trust_float_statistics {
+            return Ok(plan);
+        }
+        let rewritten = plan.transform_down(|plan| {
+            Ok(match without_float_statistics(plan.as_ref())? {
+                Some(scan) => Transformed::yes(scan),
+                None => Transformed::no(plan),
+            })
+        })?;
+        Ok(rewritten.data)
+    }
+
+    fn name(&self) -> &str {
+        "float_statistics"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// The scan that stands in for `plan`; `None` if it is no scan of files, or knows nothing of floating-point columns.
+fn without_float_statistics(plan: &dyn ExecutionPlan) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let Some(scan) = plan.downcast_ref::<DataSourceExec>() else {
+        return Ok(None);
+    };
+    let source: &dyn Any = scan.data_source().as_ref();
+    let Some(config) = source.downcast_ref::<FileScanConfig>() else {
+        return Ok(None);
+    };
+    let schema = config.file_source.table_schema().table_schema();
+    let fields = schema.fields().iter().enumerate();
+    let floats: Vec<usize> = fields
+        .filter(|(_, field)| holds_floats(field.data_type()))
+        .map(|(column, _)| column)
+        .collect();
+    let source = unskipping(config.file_source.as_ref(), schema)?;
+    let is_bounded = knows_bounds(config, &floats);
+    if source.is_none() && !is_bounded {
+        return Ok(None);
+    }
+    let mut builder = FileScanConfigBuilder::from(config.clone());
+    if let Some(source) = source {
+        builder = builder.with_source(source);
+    }
+    if is_bounded {
+        let groups = config
+            .file_groups
+            .iter()
+            .map(|group| unbound_group(group, &floats));
+        builder = builder
+            .with_file_groups(groups.collect())
+            .with_statistics(unbound(&config.statistics(), &floats));
+    }
+    Ok(Some(DataSourceExec::from_data_source(builder.build())))
+}
+
+/// Whether values of this type are floating-point numbers or hold some.
+fn holds_floats(data_type: &DataType) -> bool {
+    use DataType::*;
+    match data_type {
+        List(item)
+        | LargeList(item)
+        | ListView(item)
+        | LargeListView(item)
+        | FixedSizeList(item, _)
+        | Map(item, _)
+        | RunEndEncoded(_, item) => holds_floats(item.data_type()),
+        Struct(fields) => fields.iter().any(|field| holds_floats(field.data_type())),
+        Union(fields, _) => fields.iter().any(|(_, field)| holds_floats(field.data_type())),
+        Dictionary(_, values) => holds_floats(values),
+        flat => flat.is_floating(),
+    }
+}
+
+/// Whether statistics bound one of these columns.
+fn bounds_any(statistics: &Statistics, columns: &[usize]) -> bool {
+    columns
+        .iter()
+        .filter_map(|column| statistics.column_statistics.get(*column))
+        .any(|column| {
+            [&column.min_value, &column.max_value, &column.sum_value]
+                .iter()
+                .any(|value| **value != Precision::Absent)
+        })
+}
+
+/// Statistics that do not bound these columns.
+fn unbound(statistics: &Statistics, columns: &[usize]) -> Statistics {
+    let mut statistics = statistics.clone();
+    for column in columns {
+        if let Some(column) = statistics.column_statistics.get_mut(*column) {
+            column.min_value = Precision::Absent;
+            column.max_value = Precision::Absent;
+            column.sum_value = Precision::Absent;
+        }
+    }
+    statistics
+}
+
+/// Whether the statistics of a scan, its groups of files or a file bound one of these columns.
+fn knows_bounds(config: &FileScanConfig, columns: &[usize]) -> bool {
+    let of_group = |group: &FileGroup| {
+        group
+            .file_statistics(None)
+            .is_some_and(|all| bounds_any(all, columns))
+    };
+    let mut files = config.file_groups.iter().flat_map(FileGroup::iter);
+    !columns.is_empty()
+        && (bounds_any(&config.statistics(), columns)
+            || config.file_groups.iter().any(of_group)
+            || files.any(|file| {
+                file.statistics
+                    .as_ref()
+                    .is_some_and(|all| bounds_any(all, columns))
+            }))
+}
+
+/// The files of a group, with statistics that do not bound these columns.
+fn unbound_group(group: &FileGroup, columns: &[usize]) -> FileGroup {
+    let files = group.iter().cloned().map(|mut file| {
+        file.statistics = file.statistics.map(|all| Arc::new(unbound(&all, columns)));
+        file
+    });
+    let unbounded = FileGroup::new(files.collect());
+    match group.file_statistics(None) {
+        Some(all) => unbounded.with_statistics(Arc::new(unbound(all, columns))),
+        None => unbounded,
+    }
+}
+
+/// A Parquet source whose predicate says the same of rows, and nothing of the statistics of floating-point columns; `None` if
+/// it says nothing of them already.
+#[cfg(feature = "parquet")]
+fn unskipping(source: &dyn FileSource, schema: &SchemaRef) -> Result<Option<Arc<dyn FileSource>>> {
+    use datafusion::datasource::physical_plan::ParquetSource;
+
+    let source: &dyn Any = source;
+    let Some((parquet, predicate)) = source
+        .downcast_ref::<ParquetSource>()
+        .and_then(|parquet| Some((parquet, parquet.filter()?)))
+    else {
+        return Ok(None);
+    };
+    let hidden = hidden::hide_floats(predicate, schema)?;
+    Ok(hidden
+        .transformed
+        .then(|| Arc::new(parquet.with_predicate(hidden.data)) as _))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn unskipping(_source: &dyn FileSource, _schema: &SchemaRef) -> Result<Option<Arc<dyn FileSource>>> {
+    Ok(None)
+}
+
+/// Predicates whose floating-point columns pruning does not see.
+#[cfg(feature = "parquet")]
+mod hidden {
+    use std::sync::Arc;
+
+    use datafusion::arrow::datatypes::{DataType, Field, SchemaRef};
+    use datafusion::common::Result;
+    use datafusion::common::config::ConfigOptions;
+    use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+    use datafusion::functions::core::greatest;
+    use datafusion::physical_expr::expressions::{Column, IsNotNullExpr, IsNullExpr};
+    use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+
+    /// Puts `greatest(v)`, which is `v`, in the place of each floating-point column `v`. Pruning looks at bare columns only;
+    /// dynamic filters put it into all that they come to say. `v IS NULL` stays: statistics count NULLs right.
+    ///
+    /// The function is one of DataFusion's own, which every executor of a cluster knows.
+    pub(super) fn hide_floats(
+        predicate: Arc<dyn PhysicalExpr>,
+        schema: &SchemaRef,
+    ) -> Result<Transformed<Arc<dyn PhysicalExpr>>> {
+        predicate.transform_down(|expr| {
+            if is_settled(&expr) {
+                return Ok(Transformed::new(expr, false, TreeNodeRecursion::Jump));
+            }
+            let field = expr
+                .downcast_ref::<Column>()
+                .and_then(|column| schema.fields().get(column.index()));
+            let Some(field) = field.filter(|field| is_float(field.data_type())) else {
+                return Ok(Transformed::no(expr));
+            };
+            let returned = Arc::new(Field::new("greatest", field.data_type().clone(), true));
+            let options = Arc::new(ConfigOptions::default());
+            let hidden = ScalarFunctionExpr::new("greatest", greatest(), vec![expr], returned, options);
+            Ok(Transformed::new(
+                Arc::new(hidden) as _,
+                true,
+                TreeNodeRecursion::Jump,
+            ))
+        })
+    }
+
+    /// Whether it says nothing of the bounds of a column, whatever is in it.
+    fn is_settled(expr: &Arc<dyn PhysicalExpr>) -> bool {
+        let is_column = |arg: &Arc<dyn PhysicalExpr>| arg.is::<Column>();
+        let null = expr.downcast_ref::<IsNullExpr>().map(IsNullExpr::arg);
+        let not_null = expr.downcast_ref::<IsNotNullExpr>().map(IsNotNullExpr::arg);
+        let greatest = expr
+            .downcast_ref::<ScalarFunctionExpr>()
+            .filter(|call| call.name() == "greatest" && call.args().len() == 1)
+            .map(|call| &call.args()[0]);
+        null.or(not_null).or(greatest).is_some_and(is_column)
+    }
+
+    fn is_float(data_type: &DataType) -> bool {
+        match data_type {
+            DataType::Dictionary(_, values) => is_float(values),
+            DataType::RunEndEncoded(_, values) => is_float(values.data_type()),
+            flat => flat.is_floating(),
+        }
+    }
+}
