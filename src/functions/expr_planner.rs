@@ -34,6 +34,7 @@ impl ExprPlanner for QuantilesExprPlanner {
         } else {
             return Ok(PlannerResult::Original(raw));
         };
+        let distinct = raw.distinct && !is_same_of_distinct(&planned, &args)?;
         let written = Expr::AggregateFunction(AggregateFunction {
             func: raw.func,
             params: AggregateFunctionParams {
@@ -44,7 +45,7 @@ impl ExprPlanner for QuantilesExprPlanner {
                 null_treatment: raw.null_treatment,
             },
         });
-        let call = AggregateFunction::new_udf(planned, args, raw.distinct, raw.filter, Vec::new(), None);
+        let call = AggregateFunction::new_udf(planned, args, distinct, raw.filter, Vec::new(), None);
         named_as(Expr::AggregateFunction(call), &written)
     }
 
@@ -83,6 +84,19 @@ impl ExprPlanner for QuantilesExprPlanner {
             &Expr::WindowFunction(Box::new(written)),
         )
     }
+}
+
+/// Whether a call gives the same over distinct rows as over all: for the one row of the best key, and the quantiles of a constant.
+///
+/// DataFusion's optimizer takes a DISTINCT call whose arguments are equal expressions for one of a single argument, and fails.
+fn is_same_of_distinct(planned: &Arc<AggregateUDF>, args: &[Expr]) -> Result<bool> {
+    if let Some(function) = TopKBy::of(planned) {
+        return Ok(function.k_of(args)?.is_none());
+    }
+    Ok(match args {
+        [x, _] if ExactQuantiles::of(planned).is_some() => constant(x)?.is_some(),
+        _ => false,
+    })
 }
 
 /// The aggregate over sketches that a call means. `descending`: from `WITHIN GROUP`, if there is one.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::Session;
-use datafusion::common::{Result, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err, plan_err};
 #[cfg(feature = "cuda")]
 use datafusion::functions_aggregate::{
     count::Count,
@@ -16,7 +16,7 @@ use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::LoweredAggregateBuilder;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::first_rows::FirstRowsNode;
@@ -42,7 +42,7 @@ pub struct QuantilesExtensionPlanner;
 impl ExtensionPlanner for QuantilesExtensionPlanner {
     async fn plan_extension(
         &self,
-        _planner: &dyn PhysicalPlanner,
+        planner: &dyn PhysicalPlanner,
         node: &dyn UserDefinedLogicalNode,
         _logical_inputs: &[&LogicalPlan],
         physical_inputs: &[Arc<dyn ExecutionPlan>],
@@ -69,13 +69,23 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
             return node.exec(Arc::clone(input), session, planning).map(Some);
         }
         if let Some(node) = node.as_any().downcast_ref::<TopKNode>() {
-            return topk_exec(node, Arc::clone(input), session, planning).map(Some);
+            let exec = topk_exec(planner, node, Arc::clone(input), session, planning).await?;
+            return Ok(Some(exec));
         }
         let Some(node) = node.as_any().downcast_ref::<QuantilesNode>() else {
             return Ok(None);
         };
         quantiles_exec(node, Arc::clone(input), session, planning).map(Some)
     }
+}
+
+/// # Errors
+/// A planning error if the input has no end, where `what` is known.
+pub(super) fn check_bounded(what: &str, input: &dyn ExecutionPlan) -> Result<()> {
+    if input.boundedness().is_unbounded() {
+        return plan_err!("{what} are known at the end of their input, and this input is endless");
+    }
+    Ok(())
 }
 
 /// The operator for `node` over its planned input.
@@ -88,6 +98,7 @@ pub(super) fn quantiles_exec(
     session: &dyn Session,
     planning: &PhysicalPlanningContext,
 ) -> Result<Arc<dyn ExecutionPlan>> {
+    check_bounded("exact quantiles", input.as_ref())?;
     let lowering = Lowering {
         node,
         input: input.schema(),

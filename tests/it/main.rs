@@ -5,6 +5,8 @@ mod builtins;
 #[cfg(feature = "cli")]
 mod cli;
 #[cfg(feature = "cli")]
+mod cli_faults;
+#[cfg(feature = "cli")]
 mod cli_memory;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -32,6 +34,7 @@ mod cuda_table;
 mod cuda_topk;
 #[cfg(feature = "cuda")]
 mod cuda_trouble;
+mod edges;
 mod embedding;
 mod exec;
 mod failures;
@@ -52,6 +55,7 @@ mod select;
 mod select_edges;
 mod slt;
 mod staged;
+mod streams;
 mod support;
 mod top;
 mod topk;

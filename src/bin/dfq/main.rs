@@ -14,10 +14,12 @@ mod frugal;
 mod generate;
 mod sql;
 
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use futures::FutureExt;
 
 use crate::console::End;
 
@@ -89,6 +91,7 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
+    console::quiet_panics();
     let matches = command().get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
@@ -107,7 +110,10 @@ fn main() -> ExitCode {
     };
     let end = runtime.block_on(async {
         survive_full_files();
-        run(cli, &matches).await
+        match AssertUnwindSafe(run(cli, &matches)).catch_unwind().await {
+            Ok(end) => end,
+            Err(panic) => console::panicked(panic).into(),
+        }
     });
     let code = end.report();
     // A scan that is still busy must not hold the process back.

@@ -1,6 +1,7 @@
 //! Rows of Parquet files by number: where they stand, and fetching some of them.
 
 use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, AsArray};
@@ -34,6 +35,16 @@ const ROW_BITS: u32 = 40;
 struct NumberedFile {
     file: PartitionedFile,
     rows: usize,
+    /// The parts of it that the scan reads, in bytes: they do not overlap.
+    parts: Vec<Range<i64>>,
+}
+
+impl NumberedFile {
+    /// Whether the scan reads bytes of this part already.
+    fn reads_of(&self, part: &Range<i64>) -> bool {
+        let overlaps = |other: &Range<i64>| part.start < other.end && other.start < part.end;
+        self.parts.iter().any(overlaps)
+    }
 }
 
 /// A scan of Parquet files that is nothing but that, whose rows can be told apart by file and place.
@@ -64,14 +75,20 @@ impl RowSource {
             if is_selected || rows >> ROW_BITS > 0 {
                 return None;
             }
-            // A large file is read in ranges.
-            match files.iter().find(|other| other.file.path() == file.path()) {
+            // A large file is read in ranges. One that is listed twice has each row twice, which numbers do not tell apart.
+            let part = file
+                .range
+                .as_ref()
+                .map_or(0..i64::MAX, |range| range.start..range.end);
+            match files.iter_mut().find(|other| other.file.path() == file.path()) {
                 Some(other) if other.file.partition_values != file.partition_values => return None,
-                Some(_) => {}
+                Some(other) if other.reads_of(&part) => return None,
+                Some(other) => other.parts.push(part),
                 None => {
                     let mut file = file.clone();
                     file.range = None;
-                    files.push(NumberedFile { file, rows });
+                    let parts = vec![part];
+                    files.push(NumberedFile { file, rows, parts });
                 }
             }
         }
@@ -188,7 +205,7 @@ impl RowSource {
         let mut files = Vec::new();
         for numbers in numbers.chunk_by(|a, b| a >> ROW_BITS == b >> ROW_BITS) {
             let index = numbers.first().map_or(0, |number| number >> ROW_BITS) as usize;
-            let Some(NumberedFile { file, rows }) = self.files.get(index) else {
+            let Some(NumberedFile { file, rows, .. }) = self.files.get(index) else {
                 return internal_err!("file {index} of {}", self.files.len());
             };
             let (mut selectors, mut at): (Vec<RowSelector>, usize) = (Vec::new(), 0);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, StructArray, UInt64Array, new_null_array,
 };
-use datafusion::arrow::compute::{CastOptions, cast_with_options, concat};
+use datafusion::arrow::compute::{CastOptions, can_cast_types, cast_with_options, concat};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use datafusion::common::utils::SingleRowListArrayBuilder;
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, exec_err, plan_err};
@@ -51,6 +51,47 @@ fn rank_fields() -> Fields {
     Fields::from(vec![count("rank_min"), count("rank_max"), count("n")])
 }
 
+/// Bytes of the longest name of a type that sketches say.
+const LONGEST_NAME: usize = 128;
+
+/// The type of values that has this name, if sketches hold such; names come from files and other programs.
+///
+/// Arrow's parser calls itself for types within types, without a limit: it is given names of flat types only.
+fn type_of_values(name: &str) -> Option<DataType> {
+    const WITH_PARAMETERS: [&str; 8] = [
+        "Decimal32",
+        "Decimal64",
+        "Decimal128",
+        "Duration",
+        "Interval",
+        "Time32",
+        "Time64",
+        "Timestamp",
+    ];
+    let is_flat = match name.split_once('(') {
+        Some((head, _)) => WITH_PARAMETERS.contains(&head.trim()),
+        None => true,
+    };
+    if !is_flat || name.len() > LONGEST_NAME {
+        return None;
+    }
+    DataType::from_str(name).ok().filter(KeySpec::supports)
+}
+
+/// Whether a number or time is above zero, as NaN is; `None` for other values.
+fn is_positive(value: &ScalarValue) -> Option<bool> {
+    let data_type = value.data_type();
+    let number = match data_type.is_temporal() {
+        true => value.cast_to(&DataType::Int64).ok()?,
+        false if data_type.is_numeric() => value.clone(),
+        false => return None,
+    };
+    match number.cast_to(&DataType::Float64).ok()? {
+        ScalarValue::Float64(number) => number.map(|number| number.is_nan() || number > 0.0),
+        _ => None,
+    }
+}
+
 /// A sketch and the type of its values.
 struct Stored {
     summary: AnySummary,
@@ -60,12 +101,11 @@ struct Stored {
 impl Stored {
     fn read(bytes: &[u8]) -> Result<Self> {
         let tag = Header::read(bytes)?.tag;
-        let name = std::str::from_utf8(tag).unwrap_or_default();
-        let data_type = DataType::from_str(name).ok().filter(KeySpec::supports);
-        let Some(data_type) = data_type else {
+        let Some(data_type) = std::str::from_utf8(tag).ok().and_then(type_of_values) else {
+            let shown = tag.get(..LONGEST_NAME).unwrap_or(tag);
             return exec_err!(
                 "a quantile sketch of values of type {:?}, which is unknown",
-                String::from_utf8_lossy(tag)
+                String::from_utf8_lossy(shown)
             );
         };
         let (summary, spec) = (AnySummary::read(bytes, tag)?, KeySpec::try_new(&data_type)?);
@@ -95,21 +135,31 @@ impl Stored {
 
     /// Bounds of the number of values at or below `value`, and of all values.
     fn rank(&self, value: &ScalarValue) -> Result<[u64; 3]> {
-        let own = value.cast_to(self.spec.data_type())?;
+        let (data_type, n) = (self.spec.data_type(), self.summary.n());
+        let own = match (value.cast_to(data_type), is_positive(value)) {
+            (Ok(own), _) if !own.is_null() => own,
+            // What the type cannot hold is above all that it can, or below.
+            (_, Some(is_above)) if can_cast_types(&value.data_type(), data_type) => {
+                return Ok(if is_above { [n; 3] } else { [0, 0, n] });
+            }
+            (own, _) => own?,
+        };
         let keys = self.spec.keys(own.to_array()?.as_ref())?;
         let Some(key) = keys.first().copied() else {
             return exec_err!("gk_rank: {value} is no value of type {}", self.spec.data_type());
         };
         // A cast may round: above the value that was asked for, only what is less counts.
-        let is_above = own
-            .cast_to(&value.data_type())
-            .is_ok_and(|back| back.partial_cmp(value) == Some(std::cmp::Ordering::Greater));
+        let is_above = match own.cast_to(&value.data_type()) {
+            Ok(back) => back.partial_cmp(value) == Some(std::cmp::Ordering::Greater),
+            // Rounded past the end of the type of `value`: which end, the sign says.
+            Err(_) => is_positive(&own) == Some(true),
+        };
         let (least, most) = match (is_above, key.checked_sub(1)) {
             (false, _) => self.summary.rank(key),
             (true, Some(below)) => self.summary.rank(below),
             (true, None) => (0, 0),
         };
-        Ok([least, most, self.summary.n()])
+        Ok([least, most, n])
     }
 }
 
@@ -212,7 +262,7 @@ impl ScalarUDFImpl for StoredFunction {
             .arg_fields
             .first()
             .and_then(|field| field.metadata().get(VALUES));
-        let values = values.and_then(|name| DataType::from_str(name).ok());
+        let values = values.and_then(|name| type_of_values(name));
         let asked = args.arg_fields.get(1).map(|field| field.data_type());
         Ok(Arc::new(Field::new(
             self.name(),
@@ -246,5 +296,59 @@ impl StoredFunction {
             Some(List(_) | LargeList(_) | FixedSizeList(..)) => DataType::new_list(one, true),
             _ => one,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::arrow::datatypes::{IntervalUnit, TimeUnit};
+
+    #[test]
+    fn types_of_values_are_read_back_from_their_names() {
+        use DataType::*;
+        let zone = Some("America/Argentina/Buenos_Aires".into());
+        for data_type in [
+            Null,
+            Boolean,
+            Int8,
+            Int64,
+            UInt32,
+            UInt64,
+            Float16,
+            Float32,
+            Float64,
+            Date32,
+            Date64,
+            Time32(TimeUnit::Second),
+            Time64(TimeUnit::Nanosecond),
+            Duration(TimeUnit::Millisecond),
+            Interval(IntervalUnit::YearMonth),
+            Timestamp(TimeUnit::Microsecond, None),
+            Timestamp(TimeUnit::Nanosecond, zone),
+            Decimal32(9, 2),
+            Decimal64(18, -3),
+            Decimal128(38, 10),
+        ] {
+            assert!(KeySpec::supports(&data_type), "{data_type}");
+            assert_eq!(type_of_values(&data_type.to_string()), Some(data_type));
+        }
+    }
+
+    #[test]
+    fn names_of_nested_types_are_not_parsed() {
+        for name in [
+            "List(",
+            "Dictionary(Int8, ",
+            "Struct(",
+            " List (",
+            "Timestamp(s, List(",
+        ] {
+            assert_eq!(type_of_values(&name.repeat(1_000_000)), None, "{name}");
+            assert_eq!(type_of_values(&name.repeat(5)), None, "{name}");
+        }
+        assert_eq!(type_of_values("List(Int8)"), None);
+        assert_eq!(type_of_values("Utf8"), None);
+        assert_eq!(type_of_values(""), None);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::sync::Arc;
 
 use datafusion::common::{DFSchemaRef, Result, internal_err};
 use datafusion::logical_expr::expr::Sort;
@@ -37,6 +38,8 @@ pub struct TopKNode {
     pub(super) made: Made,
     /// Whether it is planned for many machines.
     pub(super) staged: bool,
+    /// What it stands in for, over the same input: where that streams, it is planned instead.
+    pub(super) original: Option<Arc<LogicalPlan>>,
     pub(super) schema: DFSchemaRef,
 }
 
@@ -100,6 +103,9 @@ impl UserDefinedLogicalNodeCore for TopKNode {
             return internal_err!("a TopK node keeps its expressions");
         }
         let mut node = self.clone();
+        if self.input != input || self.expressions() != exprs {
+            node.original = None;
+        }
         node.input = input;
         let mut exprs = exprs.into_iter();
         let (order, rows): (Vec<&mut Expr>, Vec<&mut Expr>) = match &mut node.made {

@@ -9,9 +9,10 @@ use datafusion::common::{DFSchema, Result, internal_datafusion_err, internal_err
 use datafusion::logical_expr::expr::Sort;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, ExprSchemable};
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
+use datafusion::physical_plan::windows::get_window_mode;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrderMode};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 
 use super::TopKNode;
@@ -20,6 +21,7 @@ use crate::exec::{Answer, GroupedTopKExec, Mode, OutputColumn, SortBy, TopKSpec}
 use crate::functions::TopKBy;
 use crate::functions::topk::Call;
 use crate::key::SortColumn;
+use crate::planner::physical::check_bounded;
 use crate::planner::rewrite::aggregate_call;
 
 /// How `ORDER BY` orders by an expression.
@@ -43,28 +45,27 @@ pub(in crate::planner) fn has_one_form(data_type: &DataType) -> bool {
     }
 }
 
-/// The operator for `node` over its planned input.
+/// The operator for `node` over its planned input; what `node` stands in for, where that answers while its input is read: over
+/// endless input, and input in the order of groups.
 ///
 /// # Errors
-/// DataFusion's, for expressions; a planning error for types without an order.
-pub(in crate::planner) fn topk_exec(
+/// DataFusion's, for expressions; a planning error for types without an order, and where the answer is at the end of an
+/// endless input.
+pub(in crate::planner) async fn topk_exec(
+    planner: &dyn PhysicalPlanner,
     node: &TopKNode,
     input: Arc<dyn ExecutionPlan>,
     session: &dyn Session,
     planning: &PhysicalPlanningContext,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let lowering = Lowering {
-        node,
-        session,
-        planning,
-    };
-    let group = node.group.iter().map(|group| lowering.expr(group));
-    let group = group.collect::<Result<Vec<_>>>()?;
-    let (order, answer) = match &node.made {
-        Made::Call(call) => lowering.call(call)?,
-        Made::Rows { .. } => lowering.rows()?,
-    };
-    let spec = TopKSpec { group, order, answer };
+    let spec = topk_spec(node, session, planning)?;
+    if let Some(original) = &node.original
+        && !node.staged
+        && (input.boundedness().is_unbounded() || is_in_order(&spec, &input)?)
+    {
+        return planner.create_physical_plan(original, session).await;
+    }
+    check_bounded("best rows of groups", input.as_ref())?;
     let schema = Arc::clone(node.schema.inner());
     if !node.staged {
         return Ok(Arc::new(GroupedTopKExec::try_new(input, spec, schema)?));
@@ -77,6 +78,32 @@ pub(in crate::planner) fn topk_exec(
         None => input,
     };
     Ok(Arc::new(GroupedTopKExec::step(input, spec, schema, Mode::Final)?))
+}
+
+/// Whether groups follow each other in the input, each in the order of its rows.
+fn is_in_order(spec: &TopKSpec, input: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    let order = spec.order.iter();
+    let order: Vec<_> = order
+        .map(|by| PhysicalSortExpr::new(Arc::clone(&by.expr), by.column.options))
+        .collect();
+    let mode = get_window_mode(&spec.group, &order, input)?;
+    Ok(matches!(mode, Some((_, InputOrderMode::Sorted))))
+}
+
+/// What the operator for `node` is to do.
+fn topk_spec(node: &TopKNode, session: &dyn Session, planning: &PhysicalPlanningContext) -> Result<TopKSpec> {
+    let lowering = Lowering {
+        node,
+        session,
+        planning,
+    };
+    let group = node.group.iter().map(|group| lowering.expr(group));
+    let group = group.collect::<Result<Vec<_>>>()?;
+    let (order, answer) = match &node.made {
+        Made::Call(call) => lowering.call(call)?,
+        Made::Rows { .. } => lowering.rows()?,
+    };
+    Ok(TopKSpec { group, order, answer })
 }
 
 /// The same best rows as they are in the input.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{Column, DFSchema, Result, ScalarValue};
+use datafusion::common::{Column, DFSchema, DataFusionError, Result, ScalarValue};
 use datafusion::functions_aggregate::first_last::FirstValue;
 use datafusion::functions_window::rank::Rank;
 use datafusion::functions_window::row_number::RowNumber;
@@ -37,11 +37,17 @@ pub(in crate::planner) fn rewrite_topk(plan: LogicalPlan, staged: bool) -> Resul
                 None => first_values(aggregate)?,
             }
             .map(|made| {
+                // An aggregate of lists streams nowhere.
+                let original = match &made {
+                    Made::Call(_) => None,
+                    Made::Rows { .. } => Some(Arc::new(node.clone())),
+                };
                 let node = TopKNode {
                     input: aggregate.input.as_ref().clone(),
                     group: aggregate.group_expr.clone(),
                     made,
                     staged,
+                    original,
                     schema: Arc::clone(&aggregate.schema),
                 };
                 extension(node)
@@ -164,7 +170,15 @@ fn numbered(filter: &Filter, staged: bool) -> Result<Option<LogicalPlan>> {
     let columns = input
         .iter()
         .map(|(qualifier, field)| Expr::Column(Column::from((qualifier, field))));
+    let bounds = split_conjunction(&filter.predicate)
+        .into_iter()
+        .filter(|part| bound(part, window).is_some());
+    let original = conjunction(bounds.cloned()).map(|bounds| {
+        let window = Arc::new(LogicalPlan::Window(window.clone()));
+        Ok::<_, DataFusionError>(Arc::new(LogicalPlan::Filter(Filter::try_new(bounds, window)?)))
+    });
     let node = TopKNode {
+        original: original.transpose()?,
         made: Made::Rows {
             k,
             numbering,

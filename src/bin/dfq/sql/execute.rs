@@ -1,12 +1,13 @@
 //! Runs one statement: parse, plan, execute, print, tell the time.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::common::{exec_err, plan_err};
 use datafusion::config::ConfigOptions;
 use datafusion::dataframe::DataFrame;
-use datafusion::error::{DataFusionError, Result};
+use datafusion::error::Result;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::physical_plan::execution_plan::EmissionType;
@@ -14,20 +15,21 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DataFusionStatement;
 use datafusion_cli::print_options::MaxRows;
+use futures::FutureExt;
 
 use super::output::{Format, Output};
 use super::split::Piece;
 use super::statement::Statement;
 use super::stores::{self, Region};
-use crate::console::say;
+use crate::console::{message_of, panicked, say};
 
 /// Why a statement did not run to its end.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The reader of standard output went away.
     Closed,
-    /// The statement failed.
-    Error(DataFusionError),
+    /// The statement failed, with this message.
+    Error(String),
 }
 
 /// Runs statements in one session.
@@ -69,7 +71,7 @@ impl Runner {
         let cut = match self.try_run_or_again(piece).await {
             Ok(cut) => cut,
             Err(_) if self.output.closed => return Err(Failure::Closed),
-            Err(error) => return Err(Failure::Error(error)),
+            Err(error) => return Err(Failure::Error(message_of(&error, &piece.text))),
         };
         if cut {
             say(format_args!(
@@ -139,6 +141,14 @@ impl Runner {
     }
 
     async fn try_run(&mut self, piece: &Piece) -> Result<bool> {
+        // A panic ends the statement alone. Sessions keep no lock that it could leave poisoned.
+        match AssertUnwindSafe(self.parse_and_run(piece)).catch_unwind().await {
+            Ok(result) => result,
+            Err(panic) => Err(panicked(panic)),
+        }
+    }
+
+    async fn parse_and_run(&mut self, piece: &Piece) -> Result<bool> {
         match Statement::parse(piece, &self.config_options())? {
             Statement::DataFusion(statement) => self.run_datafusion(*statement).await,
             #[cfg(feature = "cuda")]
@@ -214,5 +224,49 @@ impl Runner {
             );
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_panic_ends_its_statement_and_no_other() {
+        let ctx = SessionContext::new();
+        datafusion_quantiles::register_all(&ctx).unwrap();
+        let output = Output {
+            format: Format::Csv,
+            max_rows: MaxRows::Unlimited,
+            closed: false,
+        };
+        let mut runner = Runner::new(ctx, output, true);
+        for (text, is_right) in [
+            ("CREATE TABLE t AS SELECT value AS v FROM range(0, 5)", true),
+            (
+                "PREPARE p(BIGINT) AS SELECT [0, 0.5, 1] FROM t WHERE v > $1",
+                true,
+            ),
+            ("EXECUTE p(3)", false),
+            ("SELECT exact_quantiles(v, 0.5) FROM t", true),
+            ("EXECUTE p(3)", false),
+            ("CREATE TABLE u AS SELECT count(*) FROM t", true),
+        ] {
+            let piece = Piece {
+                text: text.to_string(),
+                line: 1,
+                column: 1,
+            };
+            match (runner.run(&piece).await, is_right) {
+                (Ok(()), true) => {}
+                (Err(Failure::Error(message)), false) => {
+                    assert!(
+                        message.contains("panicked") && message.contains(text),
+                        "{message}"
+                    );
+                }
+                (result, _) => panic!("{text}: {result:?}"),
+            }
+        }
     }
 }

@@ -19,7 +19,7 @@ use super::execute::{Failure, Runner};
 use super::output::Format;
 use super::script;
 use super::split::{Piece, Split, split};
-use crate::console::{End, message, say};
+use crate::console::{End, say};
 
 const COMMANDS: &str = "\
 \\q                  quit (also Ctrl-D)
@@ -110,8 +110,8 @@ async fn run_piece(runner: &mut Runner, piece: &Piece) -> Result<bool, ()> {
         result = runner.run(piece) => match result {
             Ok(()) => Ok(true),
             Err(Failure::Closed) => Err(()),
-            Err(Failure::Error(error)) => {
-                say(format_args!("Error: {}", message(&error)));
+            Err(Failure::Error(message)) => {
+                say(format_args!("Error: {message}"));
                 Ok(false)
             }
         },

@@ -5,7 +5,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use super::execute::{Failure, Runner};
 use super::split::{Piece, split};
 use super::statement::dialect;
-use crate::console::{End, message};
+use crate::console::End;
 
 /// Runs all statements of `text`; errors name `origin` and the statement's line.
 pub(crate) async fn run_text(runner: &mut Runner, text: &str, origin: Option<&str>) -> End {
@@ -88,7 +88,7 @@ impl<'a> Script<'a> {
             match runner.run(piece).await {
                 Ok(()) => {}
                 Err(Failure::Closed) => return End::Success,
-                Err(Failure::Error(error)) => return End::error(self.locate(piece, &message(&error))),
+                Err(Failure::Error(message)) => return End::error(self.locate(piece, &message)),
             }
         }
         End::Success

@@ -1,0 +1,182 @@
+//! Arguments and inputs at the edge of what functions and operators take.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
+use tempfile::TempDir;
+
+use crate::support::{batch, error, physical_plan, query, register, row, rows, session};
+
+#[tokio::test]
+async fn distinct_rows_have_the_best_row_of_all() {
+    let ctx = session(2);
+    for (call, expected) in [
+        ("max_by(DISTINCT value, value)", "4"),
+        ("min_by(DISTINCT value, value)", "0"),
+        ("max_by(DISTINCT value, value::BIGINT)", "4"),
+        ("max_by(DISTINCT value, -value)", "0"),
+        ("exact_quantiles(DISTINCT 0.5, 0.5)", "0.5"),
+        ("topk_by(DISTINCT value % 2, value % 2, 3)", "[1, 0]"),
+    ] {
+        let sql = format!("SELECT {call} FROM range(0, 5)");
+        assert_eq!(row(&ctx, &sql).await, expected, "{sql}");
+        let sql = format!("SELECT {call} AS a, {call} AS b FROM range(0, 5) GROUP BY value < 9");
+        assert_eq!(row(&ctx, &sql).await, format!("{expected} | {expected}"), "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn ranks_of_what_a_type_cannot_hold_are_none_or_all() {
+    let ctx = session(2);
+    let number = "'NaN'::DOUBLE";
+    for (values, value, rank) in [
+        ("value", "1e30", 10),
+        ("value", "-1e30", 0),
+        ("value", "'inf'::DOUBLE", 10),
+        ("value", "'-inf'::DOUBLE", 0),
+        ("value", number, 10),
+        (
+            "value",
+            "CAST('100000000000000000000000000000' AS DECIMAL(38, 0))",
+            10,
+        ),
+        (
+            "value",
+            "CAST('-100000000000000000000000000000' AS DECIMAL(38, 0))",
+            0,
+        ),
+        ("value", "4.5", 5),
+        ("value", "-0.5", 0),
+        ("arrow_cast(value, 'UInt8')", "-1", 0),
+        ("arrow_cast(value, 'UInt8')", "256", 10),
+        ("arrow_cast(value, 'UInt8')", "4", 5),
+        ("arrow_cast(value, 'Decimal128(3, 1)')", "1000", 10),
+        ("arrow_cast(value, 'Decimal128(3, 1)')", "-1e20", 0),
+        ("arrow_cast(value, 'Decimal128(3, 1)')", number, 10),
+        ("arrow_cast(value, 'Decimal128(3, 1)')", "4.25", 5),
+        ("arrow_cast(value, 'Float32')", "1e300", 10),
+        ("arrow_cast(value, 'Float64')", number, 10),
+        (
+            "value * 0 + 18446744073709551616.0",
+            "arrow_cast(18446744073709551615, 'UInt64')",
+            0,
+        ),
+        ("value * 0 + 9223372036854775808.0", "9223372036854775807", 0),
+        (
+            "arrow_cast(arrow_cast(value, 'Int32'), 'Date32')",
+            "arrow_cast(10000000000, 'Int64')",
+            10,
+        ),
+        (
+            "arrow_cast(arrow_cast(value, 'Int32'), 'Date32')",
+            "arrow_cast(-10000000000, 'Int64')",
+            0,
+        ),
+        (
+            "arrow_cast(value, 'Timestamp(Nanosecond, None)')",
+            "arrow_cast(10000000000000, 'Timestamp(Second, None)')",
+            10,
+        ),
+        (
+            "arrow_cast(value, 'Timestamp(Nanosecond, None)')",
+            "arrow_cast(-10000000000000, 'Timestamp(Second, None)')",
+            0,
+        ),
+    ] {
+        let sql = format!("SELECT gk_rank(gk_sketch({values}), {value}) FROM range(0, 10)");
+        let expected = format!("{{rank_min: {rank}, rank_max: {rank}, n: 10}}");
+        assert_eq!(row(&ctx, &sql).await, expected, "{sql}");
+    }
+    let said = error(&ctx, "SELECT gk_rank(gk_sketch(value), 'many') FROM range(0, 10)").await;
+    assert!(said.contains("many"), "{said}");
+}
+
+/// The bytes of a stored sketch as far as its tag, with the checksum that they should have.
+fn crafted(tag: &[u8]) -> Vec<u8> {
+    let mut bytes = b"GKS\x02".to_vec();
+    for mut number in [64, tag.len() as u64] {
+        while number >= 128 {
+            bytes.push(number as u8 | 128);
+            number >>= 7;
+        }
+        bytes.push(number as u8);
+    }
+    bytes.extend(tag);
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix);
+    bytes.extend((((hash >> 32) ^ hash) as u32).to_le_bytes());
+    bytes
+}
+
+#[tokio::test]
+async fn a_crafted_sketch_is_an_error() {
+    let ctx = session(1);
+    for nested in ["List(", "Struct(", "Dictionary(Int8, "] {
+        let tag = nested.repeat(1_000_000);
+        let metadata = [("quantiles.values".to_owned(), tag.clone())].into();
+        let field = Field::new("s", DataType::Binary, true).with_metadata(metadata);
+        let bytes: ArrayRef = Arc::new(BinaryArray::from(vec![crafted(tag.as_bytes()).as_slice()]));
+        let schema = Arc::new(Schema::new(vec![field]));
+        ctx.deregister_table("t").unwrap();
+        register(
+            &ctx,
+            "t",
+            &RecordBatch::try_new(schema, vec![bytes]).unwrap(),
+            1,
+            1,
+        );
+        for call in ["gk_quantile(s, 0.5)", "gk_rank(s, 1)"] {
+            let said = error(&ctx, &format!("SELECT {call} FROM t")).await;
+            assert!(
+                said.contains("which is unknown") && said.len() < 1000,
+                "{} bytes",
+                said.len()
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_listed_twice_has_its_rows_twice() {
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100_000));
+    let texts = (0..100_000).map(|row| format!("row number {row} of a table"));
+    let texts: ArrayRef = Arc::new(StringArray::from_iter_values(texts));
+    let folder = TempDir::new().unwrap();
+    for partitions in [1, 3] {
+        let ctx = session(partitions);
+        let columns = vec![
+            ("id", Arc::clone(&ids)),
+            ("x", Arc::clone(&ids)),
+            ("text", Arc::clone(&texts)),
+        ];
+        register(&ctx, "memory", &batch(columns), 1, 8192);
+        let path = folder.path().join("t.parquet");
+        let path = path.to_str().unwrap();
+        query(&ctx, &format!("COPY memory TO '{path}' STORED AS PARQUET"))
+            .await
+            .unwrap();
+        let url = ListingTableUrl::parse(path).unwrap();
+        for (name, urls) in [("once", vec![url.clone()]), ("twice", vec![url.clone(), url])] {
+            let options = ListingOptions::new(Arc::new(ParquetFormat::default())).with_collect_stat(true);
+            let config = ListingTableConfig::new_with_multi_paths(urls).with_listing_options(options);
+            let config = config.infer_schema(&ctx.state()).await.unwrap();
+            ctx.register_table(name, Arc::new(ListingTable::try_new(config).unwrap()))
+                .unwrap();
+        }
+        let sql = "SELECT id, text FROM once ORDER BY x DESC LIMIT 2";
+        assert!(
+            physical_plan(&ctx, sql).await.contains("LateFetchExec"),
+            "{partitions}"
+        );
+        let last = "99999 | row number 99999 of a table";
+        assert_eq!(
+            rows(&ctx, sql).await,
+            [last, "99998 | row number 99998 of a table"]
+        );
+        let sql = "SELECT id, text FROM twice ORDER BY x DESC LIMIT 2";
+        assert_eq!(rows(&ctx, sql).await, [last, last]);
+    }
+}
