@@ -9,10 +9,10 @@ use datafusion::common::Result;
 use datafusion::common::tree_node::Transformed;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
-use super::QuantilesExtensionPlanner;
 use super::approx::answer_exactly;
 use super::builtins::replace_builtins;
 use super::check::check_calls;
@@ -22,6 +22,7 @@ use super::rewrite::rewrite;
 use super::staged::into_stages;
 use super::topk::{bind_rows, rewrite_topk};
 use super::windows::bind_quantiles;
+use super::{FloatStatisticsRule, QuantilesExtensionPlanner};
 use crate::config::QuantilesOptions;
 
 /// A shareable query planner.
@@ -176,6 +177,11 @@ impl QueryPlanner for QuantilesPlanner {
                 self.rest.plan(plan, session).await
             }
         }?;
+        // An engine that plans in stages may have optimizer rules of its own in place of the session's.
+        let plan = match self.staged {
+            true => FloatStatisticsRule.optimize(plan, session.config_options())?,
+            false => plan,
+        };
         #[cfg(feature = "cuda")]
         if matches!(logical_plan, LogicalPlan::Analyze(_)) {
             return super::pinned::with_kernel_times(plan);

@@ -1,14 +1,22 @@
 //! Arguments and inputs at the edge of what functions and operators take.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
+use datafusion::arrow::compute::SortOptions;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
-use datafusion::datasource::file_format::parquet::ParquetFormat;
-use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_expr::PhysicalSortExpr;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::collect;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion_quantiles::planner::TopKByRule;
 use tempfile::TempDir;
 
-use crate::support::{batch, error, physical_plan, query, register, row, rows, session};
+use crate::support::{batch, error, query, register, row, session, texts};
 
 #[tokio::test]
 async fn distinct_rows_have_the_best_row_of_all() {
@@ -140,43 +148,59 @@ async fn a_crafted_sketch_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_is_listed_twice_has_its_rows_twice() {
+async fn a_file_that_is_scanned_twice_has_its_rows_twice() {
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100_000));
-    let texts = (0..100_000).map(|row| format!("row number {row} of a table"));
-    let texts: ArrayRef = Arc::new(StringArray::from_iter_values(texts));
-    let folder = TempDir::new().unwrap();
-    for partitions in [1, 3] {
-        let ctx = session(partitions);
-        let columns = vec![
-            ("id", Arc::clone(&ids)),
-            ("x", Arc::clone(&ids)),
-            ("text", Arc::clone(&texts)),
-        ];
-        register(&ctx, "memory", &batch(columns), 1, 8192);
-        let path = folder.path().join("t.parquet");
-        let path = path.to_str().unwrap();
-        query(&ctx, &format!("COPY memory TO '{path}' STORED AS PARQUET"))
-            .await
+    let words = (0..100_000).map(|row| format!("row number {row} of a table"));
+    let words: ArrayRef = Arc::new(StringArray::from_iter_values(words));
+    let (folder, ctx) = (TempDir::new().unwrap(), session(1));
+    register(
+        &ctx,
+        "memory",
+        &batch(vec![("id", ids), ("text", words)]),
+        1,
+        8192,
+    );
+    let path = folder.path().join("t.parquet");
+    let path = path.display();
+    query(&ctx, &format!("COPY memory TO '{path}' STORED AS PARQUET"))
+        .await
+        .unwrap();
+    let create = format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{path}'");
+    query(&ctx, &create).await.unwrap();
+    let scan = ctx
+        .table("t")
+        .await
+        .unwrap()
+        .create_physical_plan()
+        .await
+        .unwrap();
+    let source: &dyn Any = scan
+        .downcast_ref::<DataSourceExec>()
+        .unwrap()
+        .data_source()
+        .as_ref();
+    let config = source.downcast_ref::<FileScanConfig>().unwrap();
+    let file = config.file_groups[0].files()[0].clone();
+    for (files, is_late, expected) in [
+        (vec![file.clone()], true, [99_999, 99_998]),
+        (vec![file.clone(), file], false, [99_999, 99_999]),
+    ] {
+        let builder =
+            FileScanConfigBuilder::from(config.clone()).with_file_groups(vec![FileGroup::new(files)]);
+        let scan = DataSourceExec::from_data_source(builder.build());
+        let options = SortOptions {
+            descending: true,
+            nulls_first: false,
+        };
+        let by = PhysicalSortExpr::new(Arc::new(Column::new("id", 0)), options);
+        let sort = SortExec::new([by].into(), scan).with_fetch(Some(2));
+        let rule = TopKByRule;
+        let plan = rule
+            .optimize(Arc::new(sort), ctx.state().config_options())
             .unwrap();
-        let url = ListingTableUrl::parse(path).unwrap();
-        for (name, urls) in [("once", vec![url.clone()]), ("twice", vec![url.clone(), url])] {
-            let options = ListingOptions::new(Arc::new(ParquetFormat::default())).with_collect_stat(true);
-            let config = ListingTableConfig::new_with_multi_paths(urls).with_listing_options(options);
-            let config = config.infer_schema(&ctx.state()).await.unwrap();
-            ctx.register_table(name, Arc::new(ListingTable::try_new(config).unwrap()))
-                .unwrap();
-        }
-        let sql = "SELECT id, text FROM once ORDER BY x DESC LIMIT 2";
-        assert!(
-            physical_plan(&ctx, sql).await.contains("LateFetchExec"),
-            "{partitions}"
-        );
-        let last = "99999 | row number 99999 of a table";
-        assert_eq!(
-            rows(&ctx, sql).await,
-            [last, "99998 | row number 99998 of a table"]
-        );
-        let sql = "SELECT id, text FROM twice ORDER BY x DESC LIMIT 2";
-        assert_eq!(rows(&ctx, sql).await, [last, last]);
+        assert_eq!(plan.name() == "LateFetchExec", is_late, "{}", plan.name());
+        let batches = collect(plan, ctx.task_ctx()).await.unwrap();
+        let expected = expected.map(|row| format!("{row} | row number {row} of a table"));
+        assert_eq!(texts(&batches), expected);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, Float64Array, Int64Array, RecordBatch, StructArray};
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StructArray};
 use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::prelude::SessionContext;
 use tempfile::TempDir;
@@ -20,6 +20,7 @@ fn table(values: &[Option<f64>]) -> RecordBatch {
 
 /// Registers `rows` as a Parquet file with row groups of two rows.
 async fn parquet(ctx: &SessionContext, name: &str, rows: &RecordBatch, folder: &TempDir) {
+    ctx.deregister_table("memory").unwrap();
     register(ctx, "memory", rows, 1, 8192);
     let path = folder.path().join(format!("{name}.parquet"));
     let path = path.display();

@@ -87,7 +87,7 @@ fn is_in_order(spec: &TopKSpec, input: &Arc<dyn ExecutionPlan>) -> Result<bool> 
         .map(|by| PhysicalSortExpr::new(Arc::clone(&by.expr), by.column.options))
         .collect();
     let mode = get_window_mode(&spec.group, &order, input)?;
-    Ok(matches!(mode, Some((_, InputOrderMode::Sorted))))
+    Ok(matches!(mode, Some((false, InputOrderMode::Sorted))))
 }
 
 /// What the operator for `node` is to do.
