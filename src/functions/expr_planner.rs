@@ -93,10 +93,14 @@ fn is_same_of_distinct(planned: &Arc<AggregateUDF>, args: &[Expr]) -> Result<boo
     if let Some(function) = TopKBy::of(planned) {
         return Ok(function.k_of(args)?.is_none());
     }
-    Ok(match args {
-        [x, _] if ExactQuantiles::of(planned).is_some() => constant(x)?.is_some(),
-        _ => false,
-    })
+    let answers_values = match GkFunction::of(planned) {
+        Some(function) => function.called().answers_values(),
+        None => ExactQuantiles::of(planned).is_some(),
+    };
+    match args.first() {
+        Some(x) if answers_values => Ok(constant(x)?.is_some()),
+        _ => Ok(false),
+    }
 }
 
 /// The aggregate over sketches that a call means. `descending`: from `WITHIN GROUP`, if there is one.

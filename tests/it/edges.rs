@@ -27,6 +27,7 @@ async fn distinct_rows_have_the_best_row_of_all() {
         ("max_by(DISTINCT value, value::BIGINT)", "4"),
         ("max_by(DISTINCT value, -value)", "0"),
         ("exact_quantiles(DISTINCT 0.5, 0.5)", "0.5"),
+        ("approx_percentile_gk(DISTINCT 0.5, 0.5)", "0.5"),
         ("topk_by(DISTINCT value % 2, value % 2, 3)", "[1, 0]"),
     ] {
         let sql = format!("SELECT {call} FROM range(0, 5)");
@@ -100,6 +101,18 @@ async fn ranks_of_what_a_type_cannot_hold_are_none_or_all() {
     }
     let said = error(&ctx, "SELECT gk_rank(gk_sketch(value), 'many') FROM range(0, 10)").await;
     assert!(said.contains("many"), "{said}");
+}
+
+#[tokio::test]
+async fn what_is_asked_of_sketches_may_be_null() {
+    let ctx = session(1);
+    for call in [
+        "gk_rank(gk_sketch(value), NULL)",
+        "gk_quantile(gk_sketch(value), NULL)",
+    ] {
+        let sql = format!("SELECT {call} IS NULL FROM range(0, 10)");
+        assert_eq!(row(&ctx, &sql).await, "true", "{sql}");
+    }
 }
 
 /// The bytes of a stored sketch as far as its tag, with the checksum that they should have.

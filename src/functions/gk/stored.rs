@@ -6,6 +6,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, StructArray, UInt64Array, new_null_array,
 };
+use datafusion::arrow::buffer::NullBuffer;
 use datafusion::arrow::compute::{CastOptions, can_cast_types, cast_with_options, concat};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use datafusion::common::utils::SingleRowListArrayBuilder;
@@ -90,6 +91,11 @@ fn is_positive(value: &ScalarValue) -> Option<bool> {
         ScalarValue::Float64(number) => number.map(|number| number.is_nan() || number > 0.0),
         _ => None,
     }
+}
+
+/// Whether a row has a value, by the NULLs of its column: also of one without a type, and of dictionaries.
+fn is_valid(absent: &Option<NullBuffer>, row: usize) -> bool {
+    absent.as_ref().is_none_or(|nulls| nulls.is_valid(row))
 }
 
 /// A sketch and the type of its values.
@@ -177,8 +183,9 @@ impl StoredFunction {
             other => (other, false),
         };
         let mut rows: Vec<ArrayRef> = Vec::with_capacity(sketches.len());
+        let absent = asked.logical_nulls();
         for (row, bytes) in sketches.iter().enumerate() {
-            let (Some(bytes), true) = (bytes, asked.is_valid(row)) else {
+            let (Some(bytes), true) = (bytes, is_valid(&absent, row)) else {
                 rows.push(new_null_array(result, 1));
                 continue;
             };
@@ -208,8 +215,9 @@ impl StoredFunction {
     fn ranks(sketches: &BinaryArray, values: &ArrayRef) -> Result<ArrayRef> {
         let mut ranks = [const { Vec::new() }; 3];
         let mut valid = Vec::with_capacity(sketches.len());
+        let absent = values.logical_nulls();
         for (row, bytes) in sketches.iter().enumerate() {
-            let found = match (bytes, values.is_valid(row)) {
+            let found = match (bytes, is_valid(&absent, row)) {
                 (Some(bytes), true) => {
                     Some(Stored::read(bytes)?.rank(&ScalarValue::try_from_array(values, row)?)?)
                 }
