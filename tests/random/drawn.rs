@@ -362,7 +362,7 @@ impl Scope<'_> {
                 let desc = self.draw.chance(30);
                 let spelled = match &mut call.func {
                     Func::Quantile { within, .. } | Func::Builtin { within, .. } => within,
-                    Func::Top { .. } => &mut None,
+                    Func::Top { .. } | Func::Plain(_) => &mut None,
                     _ => continue,
                 };
                 *spelled = None;

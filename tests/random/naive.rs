@@ -255,7 +255,7 @@ fn aggregated(
     let mut answer = Vec::new();
     for width in if rollup { 0..=by.len() } else { by.len()..=by.len() } {
         let mut groups = grouped(rows.to_vec(), &by[..width]);
-        if by.is_empty() {
+        if width == 0 {
             groups.entry(String::new()).or_default();
         }
         for (key, rows) in groups {

@@ -65,14 +65,41 @@ impl Bench<'_> {
         statement: &Statement,
     ) -> Outcome {
         let expected = answer(statement, table);
+        let case = (statement, table, config);
         let ours = match self.rows(&sessions.ours, statement) {
             Ok(rows) => rows,
-            Err(error) => return failed(error, statement, table, config),
+            Err(error) if is_for_want_of_memory(&error, config) => return Outcome::NoMemory,
+            Err(error) => return self.wrong(sessions, &expected, shown(&error), case),
         };
         if let Err(why) = judge(&expected, &ours) {
-            return wrong(format!("wrong answer: {why}"), statement, table, config);
+            return self.wrong(sessions, &expected, format!("wrong answer: {why}"), case);
+        }
+        if !statement.can_run_without_our_planner() {
+            return Outcome::Right;
         }
         self.second(sessions, table, config, statement, (&expected, &ours))
+    }
+
+    /// A failure, with what comes without our planner.
+    fn wrong(
+        &self,
+        sessions: &Sessions,
+        expected: &Answer,
+        why: String,
+        (statement, table, config): (&Statement, &Table, &Config),
+    ) -> Outcome {
+        if let Some(reason) = known(&why, statement, table, config) {
+            return Outcome::Known(reason);
+        }
+        let theirs = match self
+            .rows(&sessions.theirs, statement)
+            .map(|rows| judge(expected, &rows))
+        {
+            Ok(Ok(())) => "the right answer".to_owned(),
+            Ok(Err(why)) => format!("wrong answer: {why}"),
+            Err(error) => shown(&error),
+        };
+        Outcome::Wrong(format!("{why}\n   without our planner: {theirs}"))
     }
 
     /// DataFusion's opinion.
@@ -148,11 +175,8 @@ fn shown(error: &DataFusionError) -> String {
     error.strip_backtrace().chars().take(600).collect()
 }
 
-fn failed(error: DataFusionError, statement: &Statement, table: &Table, config: &Config) -> Outcome {
-    if config.memory.is_some() && matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)) {
-        return Outcome::NoMemory;
-    }
-    wrong(format!("error: {}", shown(&error)), statement, table, config)
+fn is_for_want_of_memory(error: &DataFusionError, config: &Config) -> bool {
+    config.memory.is_some() && matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
 fn wrong(why: String, statement: &Statement, table: &Table, config: &Config) -> Outcome {

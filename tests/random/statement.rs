@@ -294,7 +294,7 @@ impl Call {
 
     /// The call without `FILTER`.
     fn name_and_arguments(&self) -> String {
-        let q = if self.qs.is_empty() {
+        let q = if self.qs.is_empty() && !self.list {
             String::new()
         } else {
             self.quantiles()
@@ -474,6 +474,16 @@ impl Statement {
                 "SELECT count(*) AS c0 FROM t WHERE k >= (SELECT exact_quantiles(k, {}) {from})",
                 q.text
             ),
+        }
+    }
+
+    /// Whether all functions run as ordinary aggregates too.
+    pub(crate) fn can_run_without_our_planner(&self) -> bool {
+        match &self.shape {
+            Shape::Aggregate { calls, .. } => !calls
+                .iter()
+                .any(|call| matches!(call.func, Func::SampleBounds { .. })),
+            _ => true,
         }
     }
 
