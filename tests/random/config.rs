@@ -97,6 +97,8 @@ impl Config {
             format!("SET quantiles.strategy = '{}'", self.strategy),
             format!("SET quantiles.replace_builtins = {}", self.replace_builtins),
             format!("SET quantiles.topk = {}", self.topk),
+            format!("SET datafusion.execution.target_partitions = {}", self.partitions),
+            format!("SET datafusion.execution.batch_size = {}", self.batch_size),
         ];
         all.extend(
             self.device

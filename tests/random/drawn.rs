@@ -344,7 +344,14 @@ impl Scope<'_> {
         let groups = if grouped { self.groups() } else { Vec::new() };
         let rollup = grouped && self.draw.chance(6);
         let count = self.draw.pick(&[1, 1, 1, 2, 3]);
-        let calls = (0..count).map(|_| self.call(grouped)).collect();
+        let mut calls: Vec<Call> = (0..count).map(|_| self.call(grouped)).collect();
+        if calls
+            .iter()
+            .any(|call| matches!(call.func, Func::SampleBounds { .. }))
+        {
+            // Bounds from a sample stand beside no aggregate that wants an order.
+            calls.retain(|call| !matches!(call.func, Func::FirstValue { .. }));
+        }
         let having = (grouped && self.draw.chance(12)).then(|| self.draw.between(0, 4));
         Shape::Aggregate {
             groups,

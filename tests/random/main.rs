@@ -33,7 +33,7 @@ use crate::config::{Config, joined_sql};
 use crate::draw::Draw;
 use crate::report::Report;
 use crate::run::{Bench, Outcome};
-use crate::shrink::{Case, shrink};
+use crate::shrink::{Case, kind, shrink};
 use crate::table::Table;
 
 /// Statements over one table.
@@ -113,8 +113,7 @@ impl Run<'_> {
     }
 
     fn fail(&mut self, seed: u64, number: u64, case: Case, why: String) {
-        let kind: String = why.chars().filter(|c| !c.is_ascii_digit()).take(40).collect();
-        let count = self.failures.entry(kind).or_default();
+        let count = self.failures.entry(kind(&why)).or_default();
         *count += 1;
         if *count > SHOWN {
             eprintln!(

@@ -32,6 +32,11 @@ impl Case {
     }
 }
 
+/// The beginning of what is wrong, without numbers: tells failures of two causes apart.
+pub(crate) fn kind(why: &str) -> String {
+    why.chars().filter(|c| !c.is_ascii_digit()).take(40).collect()
+}
+
 /// The failure as small as it gets in some seconds, and what is wrong with it then.
 pub(crate) fn shrink(bench: &Bench, case: Case, why: String) -> (Case, String) {
     let start = Instant::now();
@@ -43,7 +48,7 @@ pub(crate) fn shrink(bench: &Bench, case: Case, why: String) -> (Case, String) {
                 return None;
             }
             let why = case.failure(bench)?;
-            Some((case, why))
+            (kind(&why) == kind(&best.1)).then_some((case, why))
         });
         match next {
             Some(next) => best = next,

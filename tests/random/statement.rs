@@ -225,6 +225,18 @@ impl Pred {
     }
 }
 
+impl Pred {
+    /// Whether it compares floats.
+    fn has_floats(&self) -> bool {
+        match self {
+            Pred::Float(..) => true,
+            Pred::And(a, b) | Pred::Or(a, b) => a.has_floats() || b.has_floats(),
+            Pred::Not(a) => a.has_floats(),
+            _ => false,
+        }
+    }
+}
+
 impl Expr {
     pub(crate) fn sql(&self) -> String {
         match self {
@@ -475,6 +487,16 @@ impl Statement {
                 q.text
             ),
         }
+    }
+
+    /// Whether rows are chosen by a comparison of floats.
+    pub(crate) fn chooses_by_floats(&self) -> bool {
+        let from = match &self.from {
+            From::Subquery(pred) | From::View(pred) => pred.has_floats(),
+            From::Union(a, b) => a.has_floats() || b.has_floats(),
+            From::Table | From::Join { .. } => false,
+        };
+        from || self.filter.as_ref().is_some_and(Pred::has_floats)
     }
 
     /// Whether all functions run as ordinary aggregates too.

@@ -31,7 +31,12 @@ pub(crate) enum Order {
     Total,
 }
 
+/// In the order of the functions, or ascending with NULLs last inside of lists and structs.
 pub(crate) fn compare(a: &Value, b: &Value, order: Order) -> Ordering {
+    compare_within(a, b, false, order)
+}
+
+fn compare_within(a: &Value, b: &Value, nulls_first: bool, order: Order) -> Ordering {
     match (a, b) {
         (Value::Int(a), Value::Int(b)) => a.cmp(b),
         (Value::Float(a), Value::Float(b)) => match order {
@@ -40,23 +45,22 @@ pub(crate) fn compare(a: &Value, b: &Value, order: Order) -> Ordering {
         },
         (Value::Text(a), Value::Text(b)) => a.cmp(b),
         (Value::Many(a), Value::Many(b)) => {
-            for (a, b) in a.iter().zip(b) {
-                // Inside of lists and structs the order is always that of ORDER BY, NULL last.
-                let ordering = compare_cells(a, b, false, Order::Total);
-                if ordering != Ordering::Equal {
-                    return ordering;
-                }
-            }
-            a.len().cmp(&b.len())
+            // Inside of lists and structs floats have the order of ORDER BY, whoever asks.
+            let mut items = a
+                .iter()
+                .zip(b)
+                .map(|(a, b)| compare_cells(a, b, nulls_first, Order::Total));
+            let differs = items.find(|ordering| ordering.is_ne());
+            differs.unwrap_or_else(|| a.len().cmp(&b.len()))
         }
         _ => panic!("values of two types: {a:?}, {b:?}"),
     }
 }
 
-/// Ascending, NULL before or behind all values.
+/// Ascending, NULL before or behind all values; those inside of lists and structs too.
 pub(crate) fn compare_cells(a: &Cell, b: &Cell, nulls_first: bool, order: Order) -> Ordering {
     match (a, b) {
-        (Some(a), Some(b)) => compare(a, b, order),
+        (Some(a), Some(b)) => compare_within(a, b, nulls_first, order),
         (None, None) => Ordering::Equal,
         (None, Some(_)) if nulls_first => Ordering::Less,
         (Some(_), None) if !nulls_first => Ordering::Less,
