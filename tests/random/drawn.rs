@@ -329,13 +329,20 @@ impl Scope<'_> {
         }
     }
 
+    /// Whether values of a column that are equal have the same bits.
+    fn has_plain(&self, column: usize) -> bool {
+        let data_type = Expr::Column(column).data_type(self.table);
+        !data_type.is_nested() && !data_type.is_floating()
+    }
+
     fn groups(&mut self) -> Vec<usize> {
         match self.draw.below(8) {
             0..=3 => vec![G],
             4 => vec![H],
             5 => vec![G, H],
-            6 => vec![S],
-            _ => vec![K, S],
+            6 => vec![self.draw.pick(&[S, ID])],
+            _ if self.draw.chance(50) && self.has_plain(X) => vec![X],
+            _ => vec![self.draw.pick(&[G, K]), S],
         }
     }
 
@@ -350,7 +357,7 @@ impl Scope<'_> {
             .any(|call| matches!(call.func, Func::SampleBounds { .. }))
         {
             // Bounds from a sample stand beside no aggregate that wants an order.
-            calls.retain(|call| !matches!(call.func, Func::FirstValue { .. }));
+            calls.retain(|call| !matches!(call.func, Func::FirstValue { .. } | Func::Builtin { .. }));
         }
         let having = (grouped && self.draw.chance(12)).then(|| self.draw.between(0, 4));
         Shape::Aggregate {
@@ -373,6 +380,8 @@ impl Scope<'_> {
                     _ => continue,
                 };
                 *spelled = None;
+                // DataFusion has no DISTINCT of its own functions over frames that move.
+                call.distinct &= !matches!(call.func, Func::Builtin { .. });
                 let order = self.draw.chance(75).then(|| Key {
                     column: ID,
                     desc,

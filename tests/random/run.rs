@@ -65,7 +65,7 @@ impl Bench<'_> {
         statement: &Statement,
     ) -> Outcome {
         let expected = answer(statement, table);
-        let case = (statement, table, config);
+        let case = (statement, table);
         let ours = match self.rows(&sessions.ours, statement) {
             Ok(rows) => rows,
             Err(error) if is_for_want_of_memory(&error, config) => return Outcome::NoMemory,
@@ -77,7 +77,7 @@ impl Bench<'_> {
         if !statement.can_run_without_our_planner() {
             return Outcome::Right;
         }
-        self.second(sessions, table, config, statement, (&expected, &ours))
+        self.second(sessions, table, statement, (&expected, &ours))
     }
 
     /// A failure, with what comes without our planner.
@@ -86,9 +86,9 @@ impl Bench<'_> {
         sessions: &Sessions,
         expected: &Answer,
         why: String,
-        (statement, table, config): (&Statement, &Table, &Config),
+        (statement, table): (&Statement, &Table),
     ) -> Outcome {
-        if let Some(reason) = known(&why, statement, table, config) {
+        if let Some(reason) = known(&why, statement, table) {
             return Outcome::Known(reason);
         }
         let theirs = match self
@@ -107,7 +107,6 @@ impl Bench<'_> {
         &self,
         sessions: &Sessions,
         table: &Table,
-        config: &Config,
         statement: &Statement,
         (expected, ours): (&Answer, &[Vec<Cell>]),
     ) -> Outcome {
@@ -117,7 +116,7 @@ impl Bench<'_> {
                 .and_then(|()| agree(expected, ours, &theirs)),
             Err(error) => Err(format!("without our planner: {}", shown(&error))),
         };
-        checked.map_or_else(|why| wrong(why, statement, table, config), |()| Outcome::Right)
+        checked.map_or_else(|why| wrong(why, statement, table), |()| Outcome::Right)
     }
 
     fn rows(&self, ctx: &SessionContext, statement: &Statement) -> Result<Vec<Vec<Cell>>> {
@@ -179,8 +178,8 @@ fn is_for_want_of_memory(error: &DataFusionError, config: &Config) -> bool {
     config.memory.is_some() && matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
-fn wrong(why: String, statement: &Statement, table: &Table, config: &Config) -> Outcome {
-    match known(&why, statement, table, config) {
+fn wrong(why: String, statement: &Statement, table: &Table) -> Outcome {
+    match known(&why, statement, table) {
         Some(reason) => Outcome::Known(reason),
         None => Outcome::Wrong(why),
     }

@@ -489,14 +489,19 @@ impl Statement {
         }
     }
 
+    /// Conditions that choose rows.
+    pub(crate) fn preds(&self) -> impl Iterator<Item = &Pred> {
+        let from = match &self.from {
+            From::Subquery(pred) | From::View(pred) => vec![pred],
+            From::Union(a, b) => vec![a, b],
+            From::Table | From::Join { .. } => Vec::new(),
+        };
+        from.into_iter().chain(&self.filter)
+    }
+
     /// Whether rows are chosen by a comparison of floats.
     pub(crate) fn chooses_by_floats(&self) -> bool {
-        let from = match &self.from {
-            From::Subquery(pred) | From::View(pred) => pred.has_floats(),
-            From::Union(a, b) => a.has_floats() || b.has_floats(),
-            From::Table | From::Join { .. } => false,
-        };
-        from || self.filter.as_ref().is_some_and(Pred::has_floats)
+        self.preds().any(Pred::has_floats)
     }
 
     /// Whether all functions run as ordinary aggregates too.

@@ -213,6 +213,7 @@ impl Table {
             3 => draw.below(n.max(1)) + 1,
             _ => n.max(1) * 4,
         };
+        let groups = if n > 5000 && draw.chance(50) { n } else { groups };
         let shape: Vec<(usize, usize)> = columns
             .iter()
             .enumerate()
