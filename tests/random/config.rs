@@ -15,7 +15,7 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
-use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::prelude::{CsvReadOptions, SessionConfig, SessionContext};
 use datafusion_quantiles::{QuantilesPlanner, SessionStateBuilderExt};
 
 use crate::draw::Draw;
@@ -34,6 +34,17 @@ pub(crate) struct Config {
     /// Planned as a cluster's scheduler does, run in this process.
     pub(crate) staged: bool,
     pub(crate) device: Option<String>,
+    /// Whether columns of the table are pinned on that device.
+    pub(crate) pinned: bool,
+    /// The scheduler that statements run on.
+    pub(crate) cluster: Option<String>,
+}
+
+/// What the variables of the run ask for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Places {
+    pub(crate) device: Option<String>,
+    pub(crate) cluster: Option<String>,
 }
 
 /// DataFusion's planner under another name: the crate's functions run as ordinary aggregates.
@@ -54,8 +65,8 @@ impl QueryPlanner for Ordinary {
 }
 
 impl Config {
-    pub(crate) fn draw(draw: &mut Draw, device: Option<&str>) -> Self {
-        let staged = draw.chance(20);
+    pub(crate) fn draw(draw: &mut Draw, places: &Places) -> Self {
+        let staged = draw.chance(20) && places.cluster.is_none();
         Self {
             partitions: draw.pick(&[1, 2, 2, 3, 5]),
             batch_size: draw.pick(&[1, 7, 100, 8192, 8192, 8192]),
@@ -73,7 +84,9 @@ impl Config {
             replace_builtins: draw.chance(50),
             topk: !draw.chance(10),
             staged,
-            device: device.filter(|_| !staged).map(str::to_owned),
+            device: places.device.clone().filter(|_| !staged),
+            pinned: draw.chance(60) && places.device.is_some() && !staged,
+            cluster: places.cluster.clone(),
         }
     }
 
@@ -88,6 +101,8 @@ impl Config {
             topk: true,
             staged: false,
             device: None,
+            pinned: false,
+            cluster: None,
         }
     }
 
@@ -110,11 +125,39 @@ impl Config {
 
     /// A session with the table `t` and what it is joined with; `ours` is false for the second opinion.
     pub(crate) async fn session(&self, table: &Table, folder: &Path, ours: bool) -> Result<SessionContext> {
+        let ctx = match (&self.cluster, ours) {
+            (Some(url), true) => remote(url).await?,
+            _ => self.local(ours)?,
+        };
+        if ours {
+            for sql in self.sql() {
+                ctx.sql(&sql).await?.collect().await?;
+            }
+        }
+        table.register(&ctx, folder).await?;
+        match (&self.cluster, ours) {
+            (Some(_), true) => {
+                let file = folder.with_extension("joined.csv");
+                std::fs::write(&file, joined_csv())?;
+                let options = CsvReadOptions::new().schema_infer_max_records(10);
+                ctx.register_csv("d", file.to_str().unwrap(), options).await?;
+            }
+            _ => drop(ctx.register_table("d", Arc::new(joined()?))?),
+        }
+        if self.pinned && ours {
+            pin(&ctx, table).await?;
+        }
+        Ok(ctx)
+    }
+
+    /// A session in this process.
+    fn local(&self, ours: bool) -> Result<SessionContext> {
         let config = SessionConfig::new()
             .with_target_partitions(self.partitions)
-            .with_batch_size(self.batch_size);
+            .with_batch_size(self.batch_size)
+            .with_round_robin_repartition(!(ours && self.staged));
         let mut state = SessionStateBuilder::new()
-            .with_config(config.with_round_robin_repartition(!(ours && self.staged)))
+            .with_config(config)
             .with_default_features();
         if let (Some(bytes), true) = (self.memory, ours) {
             let runtime = RuntimeEnvBuilder::new()
@@ -127,16 +170,51 @@ impl Config {
         } else if self.staged {
             state = state.with_query_planner(Arc::new(QuantilesPlanner::staged()));
         }
-        let ctx = SessionContext::new_with_state(state.with_quantiles().build());
-        if ours {
-            for sql in self.sql() {
-                ctx.sql(&sql).await?.collect().await?;
-            }
-        }
-        table.register(&ctx, folder).await?;
-        ctx.register_table("d", Arc::new(joined()?))?;
-        Ok(ctx)
+        Ok(SessionContext::new_with_state(state.with_quantiles().build()))
     }
+}
+
+#[cfg(feature = "ballista")]
+async fn remote(url: &str) -> Result<SessionContext> {
+    datafusion_quantiles::ballista::connect(url).await
+}
+
+#[cfg(not(feature = "ballista"))]
+async fn remote(url: &str) -> Result<SessionContext> {
+    datafusion::common::plan_err!("no cluster {url}: the tests are built without the feature ballista")
+}
+
+/// Pins the columns of fixed width.
+#[cfg(feature = "cuda")]
+async fn pin(ctx: &SessionContext, table: &Table) -> Result<()> {
+    let columns = table.columns.iter();
+    let fixed = columns.filter(|column| {
+        column
+            .data_type
+            .primitive_width()
+            .is_some_and(|bytes| bytes <= 16)
+    });
+    let names: Vec<_> = fixed.map(|column| column.name.as_str()).collect();
+    let sql = format!("PIN TABLE t ({})", names.join(", "));
+    datafusion_quantiles::pinned::sql(ctx, &sql)
+        .await?
+        .collect()
+        .await?;
+    Ok(())
+}
+
+#[cfg(not(feature = "cuda"))]
+async fn pin(_: &SessionContext, _: &Table) -> Result<()> {
+    datafusion::common::plan_err!("the tests are built without the feature cuda")
+}
+
+/// The joined table as a file.
+fn joined_csv() -> String {
+    let number = |v: &Option<i64>| v.map_or(String::new(), |v| v.to_string());
+    let lines = JOINED
+        .iter()
+        .map(|(h, w)| format!("{},{}\n", number(h), number(w)));
+    format!("h,w\n{}", lines.collect::<String>())
 }
 
 fn joined() -> Result<MemTable> {

@@ -128,7 +128,9 @@ fn is_wide(table: &Table, keys: &[Key]) -> bool {
 
 fn meets_null_in_lists(statement: &Statement) -> bool {
     let mut lists = Vec::new();
-    statement.preds().for_each(|pred| in_lists(pred, false, &mut lists));
+    statement
+        .preds()
+        .for_each(|pred| in_lists(pred, false, &mut lists));
     let null = |(_, null, not): &(usize, bool, bool)| *null && *not;
     lists.iter().enumerate().any(|(i, one)| {
         let others = lists

@@ -9,7 +9,8 @@
 //! | `QUANTILES_RANDOM_SEED` | the number that all tables and statements follow from; a failure names its own |
 //! | `QUANTILES_RANDOM_SECONDS` | ends the run after this time |
 //! | `QUANTILES_RANDOM_ROWS` | most rows of a table; 20000 if not set |
-//! | `QUANTILES_RANDOM_DEVICE` | value of `quantiles.device` |
+//! | `QUANTILES_RANDOM_DEVICE` | value of `quantiles.device`, such as `cuda`; most tables are pinned there |
+//! | `QUANTILES_RANDOM_CLUSTER` | the scheduler of a cluster on this machine, such as `df://127.0.0.1:50050` |
 //! | `QUANTILES_RANDOM_REPORT` | a file for the number of each clause that was drawn |
 
 mod config;
@@ -29,12 +30,12 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::config::{Config, joined_sql};
+use crate::config::{Config, Places, joined_sql};
 use crate::draw::Draw;
 use crate::report::Report;
 use crate::run::{Bench, Outcome};
 use crate::shrink::{Case, kind, shrink};
-use crate::table::Table;
+use crate::table::{Storage, Table};
 
 /// Statements over one table.
 const PER_TABLE: u64 = 20;
@@ -73,7 +74,7 @@ struct Run<'a> {
     bench: Bench<'a>,
     report: Report,
     failures: BTreeMap<String, u64>,
-    device: Option<String>,
+    places: Places,
     most_rows: usize,
 }
 
@@ -81,10 +82,12 @@ impl Run<'_> {
     /// A table and its statements; all follow from the seed.
     fn table(&mut self, seed: u64, statements: u64) {
         let mut draw = Draw::new(seed);
-        let table = Table::draw(&mut draw, self.most_rows);
-        let configs: Vec<Config> = (0..3)
-            .map(|_| Config::draw(&mut draw, self.device.as_deref()))
-            .collect();
+        let mut table = Table::draw(&mut draw, self.most_rows);
+        if self.places.cluster.is_some() && table.storage == Storage::Memory {
+            // Executors read files only.
+            table.storage = Storage::Parquet;
+        }
+        let configs: Vec<Config> = (0..3).map(|_| Config::draw(&mut draw, &self.places)).collect();
         self.report.table(&table);
         let sessions = self.bench.sessions(&table, &configs).unwrap();
         for number in 0..statements {
@@ -155,7 +158,10 @@ fn random_statements_answer_what_a_naive_evaluation_does() {
         },
         report: Report::default(),
         failures: BTreeMap::new(),
-        device: std::env::var("QUANTILES_RANDOM_DEVICE").ok(),
+        places: Places {
+            device: std::env::var("QUANTILES_RANDOM_DEVICE").ok(),
+            cluster: std::env::var("QUANTILES_RANDOM_CLUSTER").ok(),
+        },
         most_rows: variable("ROWS").unwrap_or(20_000) as usize,
     };
     let statements = variable("STATEMENTS").unwrap_or(2000);

@@ -123,6 +123,8 @@ impl Report {
             ("topk = false", !config.topk),
             ("staged", config.staged),
             ("device", config.device.is_some()),
+            ("pinned", config.pinned),
+            ("cluster", config.cluster.is_some()),
         ];
         for (name, _) in switches.iter().filter(|(_, on)| *on) {
             self.add(format!("setting: {name}"));

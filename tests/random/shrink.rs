@@ -77,7 +77,7 @@ fn smaller(case: &Case) -> Vec<Case> {
         config,
         ..case.clone()
     }));
-    if case.table.storage != Storage::Memory {
+    if case.table.storage != Storage::Memory && case.config.cluster.is_none() {
         let mut smaller = case.clone();
         smaller.table.storage = Storage::Memory;
         all.push(smaller);
@@ -144,9 +144,17 @@ fn configs(config: &Config) -> Vec<Config> {
         },
     );
     add(
+        config.pinned,
+        Config {
+            pinned: false,
+            ..config.clone()
+        },
+    );
+    add(
         config.device.is_some(),
         Config {
             device: None,
+            pinned: false,
             ..config.clone()
         },
     );
