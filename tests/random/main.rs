@@ -87,7 +87,13 @@ impl Run<'_> {
             // Executors read files only.
             table.storage = Storage::Parquet;
         }
-        let configs: Vec<Config> = (0..3).map(|_| Config::draw(&mut draw, &self.places)).collect();
+        let mut configs: Vec<Config> = (0..3).map(|_| Config::draw(&mut draw, &self.places)).collect();
+        if table.rows.len() > 1000 {
+            // DataFusion's windows take time in the square of the number of batches.
+            configs
+                .iter_mut()
+                .for_each(|config| config.batch_size = config.batch_size.max(100));
+        }
         self.report.table(&table);
         let sessions = self.bench.sessions(&table, &configs).unwrap();
         for number in 0..statements {
