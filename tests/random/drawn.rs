@@ -297,14 +297,12 @@ impl Scope<'_> {
         };
         call.x = Expr::Column(column);
         call.list = false;
-        call.qs = vec![self.draw.pick(&[(1, 2, "0.5"), (1, 4, "0.25"), (9, 10, "0.9")])]
-            .into_iter()
-            .map(|(num, den, text)| Q {
-                num,
-                den,
-                text: text.into(),
-            })
-            .collect();
+        let (num, den, text) = self.draw.pick(&[(1, 2, "0.5"), (1, 4, "0.25"), (9, 10, "0.9")]);
+        call.qs = vec![Q {
+            num,
+            den,
+            text: text.into(),
+        }];
         let name = self.draw.pick(&["median", "percentile_cont"]);
         call.func = Func::Builtin {
             name,

@@ -60,11 +60,10 @@ fn watch() {
         loop {
             std::thread::sleep(Duration::from_secs(5));
             let running = RUNNING.lock().unwrap().clone();
-            if let Some((start, what)) = running {
-                if start.elapsed() > Duration::from_secs(180) {
-                    eprintln!("FAILURE: a statement blocks its thread for 3 minutes\n{what}");
-                    std::process::exit(1);
-                }
+            let late = running.filter(|(start, _)| start.elapsed() > Duration::from_secs(180));
+            if let Some((_, what)) = late {
+                eprintln!("FAILURE: a statement blocks its thread for 3 minutes\n{what}");
+                std::process::exit(1);
             }
         }
     });

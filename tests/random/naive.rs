@@ -570,10 +570,10 @@ fn top<'r, 'a: 'r>(
     };
     let mut pairs: Vec<(Value, Cell)> = Vec::new();
     for row in rows {
-        if let (Some(key), value) = (evaluate(&call.x, row), evaluate(&call.v, row)) {
-            if value.is_some() || name == "topk_by" {
-                pairs.push((key, value));
-            }
+        let value = evaluate(&call.v, row);
+        let counts = value.is_some() || name == "topk_by";
+        if let (Some(key), true) = (evaluate(&call.x, row), counts) {
+            pairs.push((key, value));
         }
     }
     pairs.sort_by(|a, b| {
