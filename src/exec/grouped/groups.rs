@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::array::{ArrayRef, RecordBatch};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::common::hash_utils::{RandomState, create_hashes};
@@ -187,6 +187,10 @@ impl<W: Word> Grouping<W> {
         match self {
             Grouping::Packed { packing, table, null } => {
                 packing.columns(table.words(), null.map(|null| null as usize))
+            }
+            // Tables that have seen no row have nothing to give: DataFusion's for rows panics.
+            Grouping::Interned { values, schema, .. } if values.is_empty() => {
+                Ok(RecordBatch::new_empty(Arc::clone(schema)).columns().to_vec())
             }
             Grouping::Interned { values, schema, .. } => {
                 let columns = values.emit(EmitTo::All)?;

@@ -1,0 +1,146 @@
+//! How many of each clause were drawn, and how statements ended.
+
+use std::collections::BTreeMap;
+
+use crate::config::Config;
+use crate::run::Outcome;
+use crate::table::Table;
+
+/// Clauses, by a piece of SQL that only they have.
+const CLAUSES: &[&str] = &[
+    "exact_quantiles(",
+    "percentile_disc(",
+    "quantile_disc(",
+    "quantile_cont(",
+    "median(",
+    "percentile_cont(",
+    "'disc'",
+    "'inverted_cdf'",
+    "'lower'",
+    "'higher'",
+    "'nearest'",
+    "'linear'",
+    "'cont'",
+    "'midpoint'",
+    "approx_percentile_gk(",
+    "percentile_approx(",
+    "approx_percentile_gk_bounds(",
+    "approx_percentile_sample(",
+    "approx_percentile_sample_bounds(",
+    "gk_sketch(",
+    "gk_merge(",
+    "gk_quantile(",
+    "gk_rank(",
+    "topk_by(",
+    "max_by(",
+    "min_by(",
+    "'asc'",
+    "'desc'",
+    "row_number()",
+    "rank()",
+    "first_value(",
+    "DISTINCT ON",
+    "QUALIFY",
+    "LIMIT",
+    "OFFSET",
+    "NULLS FIRST",
+    "NULLS LAST",
+    "WITHIN GROUP",
+    " FILTER ",
+    "(DISTINCT ",
+    "OVER (",
+    "PARTITION BY",
+    "ROWS BETWEEN",
+    "RANGE BETWEEN",
+    "GROUPS BETWEEN",
+    "GROUP BY",
+    "ROLLUP",
+    "HAVING",
+    "WHERE",
+    "UNION ALL",
+    " JOIN ",
+    "LEFT JOIN",
+    "CREATE OR REPLACE VIEW",
+    "PREPARE",
+    "CASE",
+    "count(*)",
+    "count(",
+    "sum(",
+    " min(",
+    " max(",
+    "([",
+    ", [",
+    "IS NULL",
+    " IN (",
+    "NOT (",
+    "BETWEEN",
+    "NULL",
+    "SELECT exact_quantiles(k",
+];
+
+#[derive(Default)]
+pub(crate) struct Report {
+    counts: BTreeMap<String, u64>,
+}
+
+impl Report {
+    fn add(&mut self, what: String) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    pub(crate) fn table(&mut self, table: &Table) {
+        self.add("tables".into());
+        self.add(format!("table: {:?}", table.storage));
+        let rows = match table.rows.len() {
+            0 => "0",
+            1..=9 => "1 to 9",
+            10..=999 => "10 to 999",
+            1000..=9999 => "1000 to 9999",
+            _ => "10000 and more",
+        };
+        self.add(format!("table: rows: {rows}"));
+        for column in &table.columns {
+            self.add(format!("column: {}", column.data_type));
+        }
+    }
+
+    pub(crate) fn statement(&mut self, sql: &[String], config: &Config, outcome: &Outcome) {
+        self.add("statements".into());
+        for clause in CLAUSES {
+            if sql.iter().any(|sql| sql.contains(clause)) {
+                self.add(format!("clause: {clause}"));
+            }
+        }
+        self.add(format!("strategy: {}", config.strategy));
+        self.add(format!("partitions: {}", config.partitions));
+        self.add(format!("batch size: {}", config.batch_size));
+        self.add(format!(
+            "memory: {}",
+            config.memory.map_or("no limit".into(), |bytes| bytes.to_string())
+        ));
+        let switches = [
+            ("replace_builtins", config.replace_builtins),
+            ("topk = false", !config.topk),
+            ("staged", config.staged),
+            ("device", config.device.is_some()),
+            ("pinned", config.pinned),
+            ("cluster", config.cluster.is_some()),
+        ];
+        for (name, _) in switches.iter().filter(|(_, on)| *on) {
+            self.add(format!("setting: {name}"));
+        }
+        self.add(match outcome {
+            Outcome::Right => "outcome: right".into(),
+            Outcome::NoMemory => "outcome: out of a limited memory".into(),
+            Outcome::Known(reason) => format!("outcome: known: {reason}"),
+            Outcome::Wrong(_) => "outcome: WRONG".into(),
+        });
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.counts
+            .iter()
+            .map(|(what, count)| format!("{count:>9}  {what}\n"))
+            .collect()
+    }
+}
