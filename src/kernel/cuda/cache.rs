@@ -10,6 +10,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
 
@@ -54,7 +55,7 @@ impl CubinCache {
     /// The cache in `folder`, which is made if it is not there.
     ///
     /// # Errors
-    /// If the folder cannot be made, or not be kept from others.
+    /// If the folder cannot be made, belongs to another user, or can be written by others than its owner.
     pub fn open(folder: impl Into<PathBuf>) -> io::Result<Self> {
         let folder = folder.into();
         make_private(&folder)?;
@@ -115,7 +116,7 @@ impl CubinCache {
 
     fn write(&self, key: &CubinKey, cubin: &[u8]) -> io::Result<()> {
         let path = self.path(key);
-        let part = self.folder.join(format!("{}.{}.part", key.0, std::process::id()));
+        let part = part_of(&self.folder, &key.0);
         let mut file = fs::File::create(&part)?;
         let written = file
             .write_all(MAGIC)
@@ -130,12 +131,39 @@ impl CubinCache {
     }
 }
 
-/// Makes the folder, or takes it from all but its owner, who alone may do that.
+/// A file's name while it is written, which no other thread or process uses.
+fn part_of(folder: &Path, name: &str) -> PathBuf {
+    static PARTS: AtomicU64 = AtomicU64::new(0);
+    let number = PARTS.fetch_add(1, Ordering::Relaxed);
+    folder.join(format!("{name}.{}.{number}.part", std::process::id()))
+}
+
+/// Makes the folder for its owner alone. One that is there already is left as it is, and must be ours and nobody else's to write.
 #[cfg(unix)]
 fn make_private(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
+    let found = fs::metadata(folder)?;
+    let mode = found.mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(io::Error::other(format!(
+            "its mode is {mode:o}: only its owner may be able to write there"
+        )));
+    }
+    // A new file belongs to the user of this process.
+    let probe = part_of(folder, "owner");
+    let ours = fs::File::create_new(&probe)
+        .and_then(|file| file.metadata())
+        .map(|file| file.uid());
+    fs::remove_file(&probe).ok();
+    let ours = ours?;
+    if found.uid() != ours {
+        return Err(io::Error::other(format!(
+            "it belongs to user {}, and this process is of user {ours}",
+            found.uid()
+        )));
+    }
+    Ok(())
 }
 
 #[cfg(not(unix))]
@@ -209,16 +237,29 @@ mod tests {
         );
     }
 
+    #[test]
+    fn files_that_are_written_side_by_side_have_names_of_their_own() {
+        let folder = Path::new("kernels");
+        assert_ne!(part_of(folder, "key"), part_of(folder, "key"));
+    }
+
     #[cfg(unix)]
     #[test]
-    fn the_folder_is_its_owners_alone() {
+    fn a_folder_that_others_can_write_is_refused_and_left_as_it_is() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
-        let open = folder.path().join("open");
-        fs::create_dir(&open).unwrap();
-        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
-        CubinCache::open(&open).unwrap();
-        assert_eq!(fs::metadata(&open).unwrap().permissions().mode() & 0o777, 0o700);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let there = folder.path().join("there");
+        fs::create_dir(&there).unwrap();
+        for (given, is_taken) in [(0o1777, false), (0o777, false), (0o770, false), (0o755, true)] {
+            fs::set_permissions(&there, fs::Permissions::from_mode(given)).unwrap();
+            assert_eq!(CubinCache::open(&there).is_ok(), is_taken, "{given:o}");
+            assert_eq!(mode(&there), given);
+        }
+        assert_eq!(fs::read_dir(&there).unwrap().count(), 0, "nothing is left there");
+        let made = folder.path().join("made");
+        CubinCache::open(&made).unwrap();
+        assert_eq!(mode(&made), 0o700);
         fs::write(folder.path().join("file"), b"").unwrap();
         assert!(CubinCache::open(folder.path().join("file")).is_err());
     }
