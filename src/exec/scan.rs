@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
-use datafusion::arrow::compute::filter_record_batch;
+use datafusion::arrow::compute::{filter_record_batch, prep_null_mask_filter};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::JoinSet;
-use datafusion::common::{Result, exec_datafusion_err, internal_err};
+use datafusion::common::{Result, exec_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
@@ -257,10 +257,17 @@ pub(super) fn values(expr: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Resul
     expr.evaluate(batch)?.into_array(batch.num_rows())
 }
 
+/// The rows of a batch that a FILTER keeps, without NULLs: a row whose predicate is NULL is left out.
+///
+/// # Errors
+/// The expression's, or a predicate that is not Boolean.
 pub(super) fn mask(filter: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<BooleanArray> {
     let mask = values(filter, batch)?;
-    mask.as_any()
-        .downcast_ref::<BooleanArray>()
-        .cloned()
-        .ok_or_else(|| exec_datafusion_err!("FILTER ({filter}) must be Boolean, got {}", mask.data_type()))
+    let Some(mask) = mask.as_any().downcast_ref::<BooleanArray>() else {
+        return exec_err!("FILTER ({filter}) must be Boolean, got {}", mask.data_type());
+    };
+    Ok(match mask.null_count() {
+        0 => BooleanArray::new(mask.values().clone(), None),
+        _ => prep_null_mask_filter(mask),
+    })
 }

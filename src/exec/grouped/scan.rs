@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
-use datafusion::arrow::compute::{filter, filter_record_batch, prep_null_mask_filter};
+use datafusion::arrow::compute::{filter, filter_record_batch};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
@@ -24,6 +24,7 @@ use super::groups::Grouping;
 use super::plain::{PlainGroups, PlainStates};
 use crate::exec::aggregate::KeyColumn;
 use crate::exec::scan::{YIELD, mask, values};
+use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::bytes::StagedBytes;
 use crate::kernel::cpu::groups::cells::NumberedKeys;
 use crate::kernel::cpu::groups::runs::{
@@ -97,7 +98,7 @@ impl Shared {
         let most = match self.plan.has_byte_strings() {
             true => {
                 let columns = batch.columns().iter();
-                let bytes: usize = columns.map(array_bytes).sum();
+                let bytes: usize = columns.map(row_bytes).sum();
                 let share = STAGED_BYTES.min(self.share / 8);
                 let fair = (rows as f64 * share as f64 / bytes.max(1) as f64) as usize;
                 fair.clamp(LEAST_ROWS, rows.max(LEAST_ROWS))
@@ -107,12 +108,6 @@ impl Shared {
         let pieces = (0..rows).step_by(most);
         pieces.map(move |from| batch.slice(from, most.min(rows - from)))
     }
-}
-
-/// Bytes of the rows of an array, which may be a slice of a larger one.
-fn array_bytes(array: &ArrayRef) -> usize {
-    let own = array.to_data().get_slice_memory_size();
-    own.unwrap_or_else(|_| array.get_array_memory_size())
 }
 
 /// Keys beside the numbers of their groups, one for each key column.
@@ -153,7 +148,8 @@ impl Runs {
 
     /// Adds a run, whose memory has been granted.
     fn push(&mut self, run: Run) {
-        self.memory.grow(run.bytes() + run.index_bytes());
+        self.memory
+            .grow(run.bytes() + run.index_bytes() + run.other_bytes());
         self.list.push(run);
     }
 }
@@ -310,17 +306,23 @@ impl<W: Word> GroupScan<W> {
                 many.stage(staged, &self.shared)?;
             }
         }
-        let held = self.grouping.bytes() + self.plain.bytes();
+        let held = self.held_bytes();
         if self.memory.try_resize(held).is_err() {
             self.shared.many.store(true, Ordering::Relaxed);
             self.leave_few()?;
             if let Phase::Many(many) = &mut self.phase {
                 many.make_room(&self.shared)?;
             }
-            let held = self.grouping.bytes() + self.plain.bytes();
+            let held = self.held_bytes();
             reserve(&self.memory, held.saturating_sub(self.memory.size()))?;
         }
         Ok(())
+    }
+
+    /// Bytes of groups and of plain aggregates, whose states stay in memory when groups become many.
+    fn held_bytes(&self) -> usize {
+        let states = self.states.as_ref().map_or(0, PlainStates::bytes);
+        self.grouping.bytes() + self.plain.bytes() + states
     }
 
     /// From numbers to partitions. What is held by number is partitioned in the end.
@@ -394,7 +396,7 @@ impl<W: Word> Many<W> {
         let rows = batch.words.len();
         let others = batch.others.iter().map(|value| match value {
             // Batches may be slices of one array, each of which would count as all of it.
-            ColumnarValue::Array(array) => array_bytes(array),
+            ColumnarValue::Array(array) => row_bytes(array),
             ColumnarValue::Scalar(_) => 0,
         });
         let bytes = run_bytes(&batch, &shared.specs()) + 2 * rows + others.sum::<usize>();
@@ -534,10 +536,6 @@ fn column_values(column: &KeyColumn, batch: &RecordBatch) -> Result<StagedColumn
         return kept(&values(&column.argument, batch)?, Some(&passed), column);
     }
     // An expression must not see rows that the filter drops: `1 / x` with FILTER (WHERE x <> 0).
-    let passed = match passed.null_count() {
-        0 => passed,
-        _ => prep_null_mask_filter(&passed),
-    };
     let rows: Vec<u32> = passed.values().set_indices_u32().collect();
     let batch = filter_record_batch(batch, &passed)?;
     let mut staged = kept(&values(&column.argument, &batch)?, None, column)?;

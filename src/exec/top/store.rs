@@ -8,7 +8,7 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 
-use crate::kernel::cpu::top::{bytes, taken};
+use crate::kernel::cpu::columns::{row_bytes, taken};
 
 /// Rows of a chunk that others are gathered in.
 const CHUNK_ROWS: usize = 1 << 13;
@@ -49,7 +49,7 @@ impl Store {
     /// Adds a chunk.
     pub(super) fn add(&mut self, chunk: RecordBatch) {
         self.rows += chunk.num_rows();
-        self.bytes += chunk.columns().iter().map(bytes).sum::<usize>();
+        self.bytes += chunk.columns().iter().map(row_bytes).sum::<usize>();
         self.chunks.push(chunk);
     }
 
@@ -121,6 +121,6 @@ impl Store {
 /// # Errors
 /// Those of Arrow's kernels.
 pub(super) fn with_columns(batch: &RecordBatch, rows: &UInt32Array) -> Result<RecordBatch> {
-    let columns = taken(batch.columns(), rows.clone())?;
+    let columns = taken(batch.columns(), rows)?;
     Ok(RecordBatch::try_new(batch.schema(), columns)?)
 }

@@ -12,9 +12,9 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::ColumnarValue;
 
 use crate::kernel::cpu::FreePages;
+use crate::kernel::cpu::columns::{row_bytes, to_write};
 use crate::kernel::cpu::groups::runs::{Run, Staged, scatter};
 use crate::kernel::cpu::groups::words::{PARTS, Word};
-use crate::kernel::cpu::top::bytes;
 use crate::kernel::spill::SpillFile;
 use crate::key::{KeySpec, Width};
 
@@ -65,7 +65,7 @@ impl TopRun {
     /// Bytes in memory.
     pub(super) fn bytes(&self) -> usize {
         let carried = match &self.carried {
-            Carried::Memory(columns) => columns.iter().map(bytes).sum(),
+            Carried::Memory(columns) => columns.iter().map(row_bytes).sum(),
             Carried::Disk(parts) => parts.capacity() * size_of::<(u64, usize)>(),
         };
         self.run.bytes() + carried
@@ -128,8 +128,8 @@ impl TopRun {
             }
             let columns = columns
                 .iter()
-                .map(|column| column.slice(range.start, range.len()));
-            let batch = RecordBatch::try_new(Arc::clone(&schema), columns.collect())?;
+                .map(|column| to_write(&column.slice(range.start, range.len())));
+            let batch = RecordBatch::try_new(Arc::clone(&schema), columns.collect::<Result<_>>()?)?;
             let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
             writer.write(&batch)?;
             let stream = writer.into_inner()?;

@@ -26,9 +26,9 @@ use super::plan::TopKPlan;
 use super::runs::{TopRun, spec_of};
 use super::select::{AnySieve, keys};
 use crate::kernel::cpu::FreePages;
+use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::runs::{RUN_ROWS, Staged, StagedColumn, StagedValues, run_bytes};
 use crate::kernel::cpu::groups::words::{Word, part_of};
-use crate::kernel::cpu::top::bytes;
 use crate::kernel::may_fail;
 use crate::kernel::spill::{SpillFile, Spiller};
 use crate::key::KeySpec;
@@ -98,11 +98,25 @@ pub(super) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<(
     })
 }
 
+/// Most bytes that the rows of a run carry before it is made: far below the 2 GiB that a column of strings can hold.
+const RUN_BYTES: usize = 256 << 20;
+
+/// Bytes of what rows carry beside group and key.
+fn carried_bytes<W>(batch: &Staged<W>) -> usize {
+    let carried = batch.others.iter().map(|column| match column {
+        ColumnarValue::Array(column) => row_bytes(column),
+        ColumnarValue::Scalar(_) => 0,
+    });
+    carried.sum()
+}
+
 /// Rows with keys, or rows that only tell that their group is there.
 pub(super) struct Stage<W> {
     specs: Vec<KeySpec>,
     staged: Vec<Staged<W>>,
     staged_rows: usize,
+    /// Bytes of what the staged rows carry.
+    carried_bytes: usize,
     pub(super) runs: Vec<TopRun>,
 }
 
@@ -112,6 +126,7 @@ impl<W: Word> Stage<W> {
             specs,
             staged: Vec::new(),
             staged_rows: 0,
+            carried_bytes: 0,
             runs: Vec::new(),
         }
     }
@@ -119,12 +134,13 @@ impl<W: Word> Stage<W> {
     /// Adds rows to those that wait.
     pub(super) fn add(&mut self, batch: Staged<W>) {
         self.staged_rows += batch.words.len();
+        self.carried_bytes += carried_bytes(&batch);
         self.staged.push(batch);
     }
 
-    /// Whether so many wait that they make a run.
+    /// Whether the rows that wait make a run, by their number or by the bytes that they carry.
     pub(super) fn is_full(&self) -> bool {
-        self.staged_rows >= RUN_ROWS
+        self.staged_rows >= RUN_ROWS || self.carried_bytes >= RUN_BYTES
     }
 
     /// Makes a run of what is staged; its bytes.
@@ -136,7 +152,7 @@ impl<W: Word> Stage<W> {
         let specs: Vec<&KeySpec> = self.specs.iter().collect();
         let run = TopRun::new(&self.staged, &specs, free)?;
         self.staged.clear();
-        self.staged_rows = 0;
+        (self.staged_rows, self.carried_bytes) = (0, 0);
         let bytes = run.bytes();
         self.runs.push(run);
         Ok(bytes)
@@ -180,12 +196,8 @@ impl<W: Word> Many<W> {
         let is_absent = batch.columns.is_empty();
         let stage = if is_absent { &self.absent } else { &self.rows };
         let specs: Vec<&KeySpec> = stage.specs.iter().collect();
-        let carried = batch.others.iter().map(|column| match column {
-            ColumnarValue::Array(column) => bytes(column),
-            ColumnarValue::Scalar(_) => 0,
-        });
         let rows = batch.words.len();
-        let wanted = 2 * (run_bytes(&batch, &specs) + 2 * rows + carried.sum::<usize>());
+        let wanted = 2 * (run_bytes(&batch, &specs) + 2 * rows + carried_bytes(&batch));
         if self.held.size() + self.staging.size() + wanted > shared.share {
             self.make_room(shared)?;
         }
@@ -465,7 +477,7 @@ impl<W: Word> TopKScan<W> {
         } else {
             Vec::new()
         };
-        let held: usize = groups.iter().chain(&best.rows).map(bytes).sum();
+        let held: usize = groups.iter().chain(&best.rows).map(row_bytes).sum();
         self.memory
             .shrink(self.memory.size().saturating_sub(held + best.keys.len()));
         let ids = UInt32Array::from(repeated(&best.lengths));

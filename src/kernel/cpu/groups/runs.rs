@@ -18,6 +18,7 @@ use datafusion::arrow::compute::{concat, take};
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::ColumnarValue;
 
+use super::super::columns::{row_bytes, without_others};
 use super::super::pages::{FreePages, Pages};
 use super::super::store::encode;
 use super::bytes::{PartedBytes, StagedBytes};
@@ -254,6 +255,15 @@ impl Run {
         self.columns.iter().map(index).sum()
     }
 
+    /// Bytes of what else belongs to the rows, which stays in memory when the run is spilled.
+    pub(crate) fn other_bytes(&self) -> usize {
+        let others = self.others.iter().map(|column| match column {
+            ColumnarValue::Array(column) => row_bytes(column),
+            ColumnarValue::Scalar(_) => 0,
+        });
+        others.sum()
+    }
+
     /// Rows of a part.
     pub(crate) fn part_range(&self, part: usize) -> Range<usize> {
         self.words.starts.range(part)
@@ -363,7 +373,8 @@ fn others<W>(staged: &[Staged<W>], places: &[u32]) -> Result<Vec<ColumnarValue>>
             .map(|batch| batch.others[index].clone().into_array(batch.words.len()));
         let arrays = arrays.collect::<Result<Vec<ArrayRef>>>()?;
         let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-        Ok(ColumnarValue::Array(take(&concat(&arrays)?, &rows, None)?))
+        let column = take(&concat(&arrays)?, &rows, None)?;
+        Ok(ColumnarValue::Array(without_others(&column)?))
     };
     (0..count).map(column).collect()
 }

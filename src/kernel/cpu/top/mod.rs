@@ -23,7 +23,7 @@ mod ties;
 use datafusion::common::{Result, resources_datafusion_err};
 
 pub(crate) use best::{Best, Places};
-pub(crate) use sieve::{Rows, Sieve, Wanted, bytes, taken};
+pub(crate) use sieve::{Rows, Sieve, Wanted};
 pub(crate) use ties::Ties;
 
 /// Makes room for `more` values, in at least doubling steps up to `most` of them in all.

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, UInt32Array, new_empty_array};
+use datafusion::arrow::array::{Array, ArrayRef, UInt32Array, new_empty_array};
 use datafusion::arrow::compute::{concat, take};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err, resources_err};
@@ -19,6 +19,7 @@ use datafusion::common::{Result, internal_err, resources_err};
 use super::segments::{GroupedRows, SegmentBest};
 use super::slots::Segments;
 use super::ties::{Chosen, Ties};
+use crate::kernel::cpu::columns::{row_bytes, taken};
 use crate::key::{Key, RowOrder};
 
 /// Rows that are held before a cut is worth it. Tests cut more often.
@@ -144,7 +145,7 @@ impl<K: Key> Sieve<K> {
                     .iter()
                     .map(|row| (rows.groups[*row as usize], rows.keys[*row as usize]))
                     .unzip();
-                let payload = taken(rows.payload, UInt32Array::from(reach))?;
+                let payload = taken(rows.payload, &UInt32Array::from(reach))?;
                 self.add(Rows {
                     groups: &groups,
                     keys: &keys,
@@ -186,7 +187,7 @@ impl<K: Key> Sieve<K> {
         self.ids.extend_from_slice(rows.groups);
         self.keys.extend_from_slice(rows.keys);
         for (chunks, column) in self.payload.iter_mut().zip(rows.payload) {
-            self.payload_bytes += bytes(column);
+            self.payload_bytes += row_bytes(column);
             chunks.push(Arc::clone(column));
         }
         Ok(())
@@ -213,8 +214,8 @@ impl<K: Key> Sieve<K> {
                 self.floors[group] = self.wanted.ties.floor(self.keys[ends[0] + self.wanted.k - 1]);
             }
         }
-        let columns = taken(&columns, rows)?;
-        self.payload_bytes = columns.iter().map(bytes).sum();
+        let columns = taken(&columns, &rows)?;
+        self.payload_bytes = columns.iter().map(row_bytes).sum();
         self.payload = columns.into_iter().map(|column| vec![column]).collect();
         self.full = self.ids.len().saturating_mul(2).saturating_add(LEAST);
         self.is_cut = true;
@@ -290,7 +291,7 @@ impl<K: Key> Sieve<K> {
             0 => vec![Vec::new(); columns.len()],
             _ => rest.map(|column| vec![column]).collect(),
         };
-        self.payload_bytes = self.payload.iter().flatten().map(bytes).sum();
+        self.payload_bytes = self.payload.iter().flatten().map(row_bytes).sum();
         self.full = self.ids.len().saturating_mul(2).saturating_add(LEAST);
         Ok(best)
     }
@@ -308,25 +309,6 @@ impl<K: Key> Sieve<K> {
             payload: self.joined()?,
         })
     }
-}
-
-/// Rows of each column, without what other rows keep alive.
-pub(crate) fn taken(columns: &[ArrayRef], rows: UInt32Array) -> Result<Vec<ArrayRef>> {
-    let taken = columns.iter().map(|column| {
-        let column = take(column.as_ref(), &rows, None)?;
-        Ok(match column.data_type() {
-            DataType::Utf8View => Arc::new(column.as_string_view().gc()) as ArrayRef,
-            DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
-            _ => column,
-        })
-    });
-    taken.collect()
-}
-
-/// The rows that a slice of an array is, in bytes.
-pub(crate) fn bytes(column: &ArrayRef) -> usize {
-    let own = column.to_data().get_slice_memory_size();
-    own.unwrap_or_else(|_| column.get_array_memory_size())
 }
 
 /// Columns of `payload` that an order looks at, of some rows.

@@ -1,0 +1,158 @@
+//! Columns that are carried beside keys: their bytes, and copies of some rows that keep nothing else alive.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayData, ArrayRef, AsArray, GenericListArray, OffsetSizeTrait, StructArray, UInt32Array,
+};
+use datafusion::arrow::buffer::OffsetBuffer;
+use datafusion::arrow::compute::{cast, take};
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::Result;
+
+/// The longest string or binary value that a view holds itself, without a buffer, in bytes.
+const INLINE_BYTES: u32 = 12;
+
+/// Bytes of the rows of an array, which may be a slice of a larger one; values behind views count where they are used.
+pub(crate) fn row_bytes(column: &ArrayRef) -> usize {
+    let data = column.to_data();
+    let own = data.get_slice_memory_size();
+    own.map_or_else(
+        |_| column.get_array_memory_size(),
+        |own| own + behind_views(&data),
+    )
+}
+
+/// Bytes of string and binary values that the views of an array point to, those of nested arrays among them.
+fn behind_views(data: &ArrayData) -> usize {
+    let own = match data.data_type() {
+        DataType::Utf8View | DataType::BinaryView => {
+            let views = &data.buffer::<u128>(0)[..data.len()];
+            // A view begins with the length of its value.
+            let lengths = views.iter().map(|view| *view as u32);
+            lengths
+                .filter(|length| *length > INLINE_BYTES)
+                .map(|length| length as usize)
+                .sum()
+        }
+        _ => 0,
+    };
+    own + data.child_data().iter().map(behind_views).sum::<usize>()
+}
+
+/// Some rows of each column, without what other rows keep alive.
+///
+/// # Errors
+/// When a row is not there, or Arrow cannot copy the type.
+pub(crate) fn taken(columns: &[ArrayRef], rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
+    let taken = columns
+        .iter()
+        .map(|column| without_others(&take(column.as_ref(), rows, None)?));
+    taken.collect()
+}
+
+/// An array whose views, nested ones too, point to values of its own rows alone.
+///
+/// # Errors
+/// Those of Arrow.
+pub(crate) fn without_others(column: &ArrayRef) -> Result<ArrayRef> {
+    Ok(match column.data_type() {
+        DataType::Utf8View => Arc::new(column.as_string_view().gc()),
+        DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
+        DataType::Struct(fields) => {
+            let columns = column.as_struct().columns().iter().map(without_others);
+            let columns = columns.collect::<Result<_>>()?;
+            let nulls = column.nulls().cloned();
+            Arc::new(StructArray::try_new_with_length(
+                fields.clone(),
+                columns,
+                nulls,
+                column.len(),
+            )?)
+        }
+        DataType::List(_) => list_without_others::<i32>(column)?,
+        DataType::LargeList(_) => list_without_others::<i64>(column)?,
+        _ => Arc::clone(column),
+    })
+}
+
+fn list_without_others<O: OffsetSizeTrait>(column: &ArrayRef) -> Result<ArrayRef> {
+    let list = column.as_list::<O>();
+    let (DataType::List(field) | DataType::LargeList(field)) = list.data_type() else {
+        return Ok(Arc::clone(column));
+    };
+    let offsets = list.value_offsets();
+    let (first, last) = (offsets[0], offsets[list.len()]);
+    let values = list.values().slice(first.as_usize(), (last - first).as_usize());
+    Ok(Arc::new(GenericListArray::<O>::try_new(
+        Arc::clone(field),
+        OffsetBuffer::from_lengths(offsets.windows(2).map(|ends| (ends[1] - ends[0]).as_usize())),
+        without_others(&values)?,
+        list.nulls().cloned(),
+    )?))
+}
+
+/// A copy of rows that is written to a file: without values of other rows, in views and in dictionaries.
+///
+/// # Errors
+/// Those of Arrow.
+pub(crate) fn to_write(column: &ArrayRef) -> Result<ArrayRef> {
+    match column.data_type() {
+        DataType::Dictionary(_, values) => Ok(cast(&cast(column, values)?, column.data_type())?),
+        _ => without_others(column),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::{DictionaryArray, ListArray, StringViewArray};
+    use datafusion::arrow::datatypes::{Field, Int32Type};
+
+    use super::*;
+
+    /// A thousand different strings of 1000 bytes.
+    fn long() -> Vec<String> {
+        (0..1000).map(|row| format!("{row:0>1000}")).collect()
+    }
+
+    #[test]
+    fn long_strings_behind_views_are_counted_by_slice() {
+        let column: ArrayRef = Arc::new(StringViewArray::from_iter_values(long()));
+        assert!(row_bytes(&column) >= 1_000_000);
+        let few = row_bytes(&column.slice(10, 10));
+        assert!((10_000..12_000).contains(&few), "{few}");
+        let short: ArrayRef = Arc::new(StringViewArray::from_iter_values(vec!["twelve bytes"; 100]));
+        assert_eq!(row_bytes(&short), 1600);
+    }
+
+    #[test]
+    fn nested_views_are_counted_and_copied_for_their_own_rows() {
+        let values: ArrayRef = Arc::new(StringViewArray::from_iter_values(long()));
+        let list: ArrayRef = Arc::new(ListArray::new(
+            Arc::new(Field::new_list_field(DataType::Utf8View, true)),
+            OffsetBuffer::from_lengths(vec![10; 100]),
+            values,
+            None,
+        ));
+        let fields = vec![Field::new("l", list.data_type().clone(), true)];
+        let column: ArrayRef = Arc::new(StructArray::new(fields.into(), vec![list], None));
+        assert!(row_bytes(&column) >= 1_000_000);
+        let some = column.slice(50, 2);
+        let own = without_others(&some).unwrap();
+        assert_eq!(&own, &some);
+        let bytes = own.get_array_memory_size();
+        assert!(bytes < 64_000, "{bytes}");
+    }
+
+    #[test]
+    fn dictionaries_are_written_with_the_values_of_their_rows() {
+        let strings = long();
+        let all: DictionaryArray<Int32Type> = strings.iter().map(|value| Some(value.as_str())).collect();
+        let some: ArrayRef = Arc::new(all.slice(5, 3));
+        let own = to_write(&some).unwrap();
+        assert_eq!(own.data_type(), some.data_type());
+        assert_eq!(own.as_any_dictionary().values().len(), 3);
+        let text = |column: &ArrayRef| cast(column, &DataType::Utf8).unwrap();
+        assert_eq!(&text(&own), &text(&some));
+    }
+}
