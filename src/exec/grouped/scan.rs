@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
+use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::arrow::compute::{filter, filter_record_batch};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
@@ -185,7 +185,7 @@ pub(super) struct GroupScan<W> {
     pub(super) states: Option<PlainStates>,
     pub(super) state_words: Vec<W>,
     /// Groups and plain aggregates.
-    memory: MemoryReservation,
+    pub(super) memory: MemoryReservation,
     /// What is kept while groups are few.
     floor: MemoryReservation,
     ids: Vec<usize>,
