@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::process::{Child, Command};
 
+use super::security::own_private_folder;
 use super::{LOOPBACK, until_ended};
 use crate::args::{parse_bytes, parse_count};
 use crate::console::{End, say};
@@ -151,8 +152,7 @@ fn executor(args: &ClusterArgs, port: &str, number: usize) -> Result<Vec<String>
     }
     if let Some(folder) = &args.work_dir {
         let folder = folder.join(format!("executor-{number}"));
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| End::error(format!("cannot make the folder '{}': {error}", folder.display())))?;
+        own_private_folder(&folder)?;
         options.extend(["--work-dir".to_string(), folder.to_string_lossy().into_owned()]);
     }
     Ok(options)

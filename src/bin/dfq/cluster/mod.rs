@@ -2,6 +2,7 @@
 
 mod local;
 mod logs;
+mod security;
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use self::local::{ClusterArgs, run_cluster};
 use self::logs::Logs;
+use self::security::{check_bind_host, make_private_folder};
 use crate::args::parse_device;
 use crate::console::{End, say};
 
@@ -30,6 +32,10 @@ const LOOPBACK: &str = "127.0.0.1";
 pub(crate) struct SchedulerArgs {
     #[command(flatten)]
     ballista: ballista_scheduler::config::Config,
+
+    /// Listens on addresses that other machines reach, although nobody is asked who they are
+    #[arg(long)]
+    insecure: bool,
 
     /// Ends when standard input does: that of a process whose parent has died
     #[arg(long, hide = true)]
@@ -46,6 +52,10 @@ pub(crate) struct ExecutorArgs {
     /// where they fail or there are none)
     #[arg(long, default_value = "cpu", value_parser = parse_device)]
     device: DeviceChoice,
+
+    /// Listens on addresses that other machines reach, although nobody is asked who they are
+    #[arg(long)]
+    insecure: bool,
 
     /// Ends when standard input does: that of a process whose parent has died
     #[arg(long, hide = true)]
@@ -69,6 +79,9 @@ pub(crate) fn on_loopback(cli: Command) -> Command {
 /// Runs `dfq scheduler` until it is ended.
 pub(crate) async fn run_scheduler(args: SchedulerArgs) -> End {
     let options = args.ballista;
+    if let Err(end) = check_bind_host(&options.bind_host, args.insecure) {
+        return end;
+    }
     Logs {
         filter: &options.log_level_setting,
         threads: options.print_thread_info,
@@ -97,6 +110,9 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
     // Points where tests stop a stage: without the tests' features nothing is compiled of them.
     let _points = fail::FailScenario::setup();
     let options = args.ballista;
+    if let Err(end) = check_bind_host(&options.bind_host, args.insecure) {
+        return end;
+    }
     Logs {
         filter: &options.log_level_setting,
         threads: options.print_thread_info,
@@ -107,7 +123,10 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
     .start();
     // One of our own, which is gone when the process ends.
     let folder = match &options.work_dir {
-        Some(_) => None,
+        Some(folder) => match make_private_folder(folder.as_ref()) {
+            Ok(()) => None,
+            Err(end) => return end,
+        },
         None => match tempfile::Builder::new().prefix("dfq-executor-").tempdir() {
             Ok(folder) => Some(folder),
             Err(error) => return End::error(format!("cannot make a folder for the executor: {error}")),
