@@ -16,6 +16,9 @@ use crate::console::{End, say};
 /// How long the processes may take to be ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long one request for a process's health may take.
+const ANSWER: Duration = Duration::from_secs(2);
+
 /// How often that is looked at.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -194,7 +197,9 @@ fn spawn(name: &str, options: &[String]) -> Result<Process, End> {
 async fn answers(processes: &mut [Process], url: &str, executors: usize) -> Result<(), End> {
     let started = Instant::now();
     let failed = |error: reqwest::Error| End::error(format!("no client for {url}: {error}"));
-    let client = reqwest::Client::builder().no_proxy().build().map_err(failed)?;
+    // What else owns the port may accept and never answer.
+    let client = reqwest::Client::builder().timeout(ANSWER).no_proxy();
+    let client = client.build().map_err(failed)?;
     loop {
         if let Some(end) = ended(processes) {
             return Err(end);

@@ -4,6 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{exec_err, plan_err};
 use datafusion::config::ConfigOptions;
 use datafusion::dataframe::DataFrame;
@@ -43,6 +44,8 @@ pub(crate) struct Runner {
     pub(crate) remote: Option<String>,
     /// What runs, until it has ended.
     running: Option<Arc<dyn ExecutionPlan>>,
+    /// Whether the statement that runs may have changed something outside of its answer.
+    writes: bool,
 }
 
 impl Runner {
@@ -54,6 +57,7 @@ impl Runner {
             timeout: None,
             remote: None,
             running: None,
+            writes: false,
         }
     }
 
@@ -68,7 +72,7 @@ impl Runner {
     /// What is wrong with the statement or its data, or that nobody reads the output any more.
     pub(crate) async fn run(&mut self, piece: &Piece) -> Result<(), Failure> {
         let started = Instant::now();
-        let cut = match self.try_run_or_again(piece).await {
+        let cut = match self.try_run_in_time(piece).await {
             Ok(cut) => cut,
             Err(_) if self.output.closed => return Err(Failure::Closed),
             Err(error) => return Err(Failure::Error(message_of(&error, &piece.text))),
@@ -107,19 +111,20 @@ impl Runner {
         drop(plan);
     }
 
-    /// Runs one statement, and once more if a machine of the cluster was lost while it ran.
+    /// Runs one statement, and once more if a machine of the cluster was lost while it ran. What writes runs once.
     async fn try_run_or_again(&mut self, piece: &Piece) -> Result<bool> {
-        let result = self.try_run_in_time(piece).await;
+        self.writes = false;
+        let result = self.try_run(piece).await;
         #[cfg(feature = "ballista")]
         if self.remote.is_some() {
             use datafusion_quantiles::ballista::{explained, is_worth_another_try};
             return match result {
-                Err(error) if is_worth_another_try(&error) => {
+                Err(error) if !self.writes && is_worth_another_try(&error) => {
                     say(format_args!(
                         "Trying once more: {}",
                         crate::console::message(&error)
                     ));
-                    self.try_run_in_time(piece).await.map_err(explained)
+                    self.try_run(piece).await.map_err(explained)
                 }
                 result => result.map_err(explained),
             };
@@ -129,9 +134,9 @@ impl Runner {
 
     async fn try_run_in_time(&mut self, piece: &Piece) -> Result<bool> {
         let Some(timeout) = self.timeout else {
-            return self.try_run(piece).await;
+            return self.try_run_or_again(piece).await;
         };
-        match tokio::time::timeout(timeout, self.try_run(piece)).await {
+        match tokio::time::timeout(timeout, self.try_run_or_again(piece)).await {
             Ok(result) => result,
             Err(_) => {
                 self.cancel().await;
@@ -161,6 +166,13 @@ impl Runner {
 
     async fn run_datafusion(&mut self, statement: DataFusionStatement) -> Result<bool> {
         let plan = self.ctx.state().statement_to_plan(statement).await?;
+        // EXPLAIN ANALYZE writes what its statement does.
+        self.writes = plan.exists(|node| {
+            Ok(matches!(
+                node,
+                LogicalPlan::Copy(_) | LogicalPlan::Dml(_) | LogicalPlan::Ddl(_)
+            ))
+        })?;
         // Plans and descriptions are always shown whole.
         let whole = matches!(
             plan,
