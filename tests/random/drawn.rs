@@ -380,7 +380,7 @@ impl Scope<'_> {
                 *spelled = None;
                 // DataFusion has no DISTINCT of its own functions over frames that move.
                 call.distinct &= !matches!(call.func, Func::Builtin { .. });
-                let order = self.draw.chance(75).then(|| Key {
+                let order = self.draw.chance(75).then_some(Key {
                     column: ID,
                     desc,
                     nulls_first: None,

@@ -312,7 +312,11 @@ impl Call {
             self.quantiles()
         };
         match &self.func {
-            Func::Quantile { name, method, within } if method.is_empty() => self.spelled(name, &q, *within),
+            Func::Quantile {
+                name,
+                method: "",
+                within,
+            } => self.spelled(name, &q, *within),
             Func::Quantile { name, method, within } => {
                 self.spelled(name, &format!("{q}, '{method}'"), *within)
             }
