@@ -23,7 +23,6 @@
 mod client;
 mod codec;
 mod stores;
-mod unions;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -45,8 +44,6 @@ use datafusion_proto::protobuf::LogicalPlanNode;
 pub use client::{cancel, connect, connect_with_config, explained, is_worth_another_try};
 pub use codec::QuantilesCodec;
 pub use stores::EnvironmentStores;
-
-pub(crate) use unions::check_unions;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::staged::RoundDevice;

@@ -135,10 +135,6 @@ impl QueryPlanner for QuantilesPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         check_calls(logical_plan)?;
-        #[cfg(feature = "ballista")]
-        if self.staged {
-            crate::ballista::check_unions(logical_plan, session.config_options())?;
-        }
         let replaced = match QuantilesOptions::of(session.config_options()).replace_builtins {
             true => replace_builtins(logical_plan.clone())?,
             false => Transformed::no(logical_plan.clone()),
