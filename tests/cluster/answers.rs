@@ -159,11 +159,6 @@ async fn answers_are_those_of_one_process() {
             let ctx = session(&SHARED.url, partitions, adaptive).await;
             register(&ctx, "t", &table).await;
             for (sql, expected) in STATEMENTS.iter().zip(&expected) {
-                if adaptive && sql.contains("UNION") {
-                    let error = query(&ctx, sql).await.unwrap_err().to_string();
-                    assert!(error.contains("UNION with adaptive planning"), "{error}");
-                    continue;
-                }
                 let found = query(&ctx, sql).await.unwrap_or_else(|error| {
                     panic!("{sql}: {error} ({count} rows, {partitions} partitions, adaptive {adaptive})")
                 });
