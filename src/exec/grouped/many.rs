@@ -225,11 +225,8 @@ fn scanned<W: Word>(scan: GroupScan<W>, memory: &MemoryReservation) -> Result<Sc
         mut states,
         state_words,
         phase,
-        memory: held,
         ..
     } = scan;
-    // What stays of groups and states is reserved below.
-    drop(held);
     let mut numbered = None;
     if grouping.numbers_every_row() {
         let parts = grouping.group_parts();

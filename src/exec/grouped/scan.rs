@@ -148,8 +148,7 @@ impl Runs {
 
     /// Adds a run, whose memory has been granted.
     fn push(&mut self, run: Run) {
-        self.memory
-            .grow(run.bytes() + run.index_bytes() + run.other_bytes());
+        self.memory.grow(run.bytes() + run.index_bytes());
         self.list.push(run);
     }
 }
@@ -185,7 +184,7 @@ pub(super) struct GroupScan<W> {
     pub(super) states: Option<PlainStates>,
     pub(super) state_words: Vec<W>,
     /// Groups and plain aggregates.
-    pub(super) memory: MemoryReservation,
+    memory: MemoryReservation,
     /// What is kept while groups are few.
     floor: MemoryReservation,
     ids: Vec<usize>,
@@ -306,23 +305,17 @@ impl<W: Word> GroupScan<W> {
                 many.stage(staged, &self.shared)?;
             }
         }
-        let held = self.held_bytes();
+        let held = self.grouping.bytes() + self.plain.bytes();
         if self.memory.try_resize(held).is_err() {
             self.shared.many.store(true, Ordering::Relaxed);
             self.leave_few()?;
             if let Phase::Many(many) = &mut self.phase {
                 many.make_room(&self.shared)?;
             }
-            let held = self.held_bytes();
+            let held = self.grouping.bytes() + self.plain.bytes();
             reserve(&self.memory, held.saturating_sub(self.memory.size()))?;
         }
         Ok(())
-    }
-
-    /// Bytes of groups and of plain aggregates, whose states stay in memory when groups become many.
-    fn held_bytes(&self) -> usize {
-        let states = self.states.as_ref().map_or(0, PlainStates::bytes);
-        self.grouping.bytes() + self.plain.bytes() + states
     }
 
     /// From numbers to partitions. What is held by number is partitioned in the end.

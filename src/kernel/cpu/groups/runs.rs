@@ -18,7 +18,7 @@ use datafusion::arrow::compute::{concat, take};
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::ColumnarValue;
 
-use super::super::columns::{row_bytes, without_others};
+use super::super::columns::without_others;
 use super::super::pages::{FreePages, Pages};
 use super::super::store::encode;
 use super::bytes::{PartedBytes, StagedBytes};
@@ -253,15 +253,6 @@ impl Run {
             (RunValues::Bytes(_), Some(_)) => 2 * PartedBytes::INDEX_BYTES,
         };
         self.columns.iter().map(index).sum()
-    }
-
-    /// Bytes of what else belongs to the rows, which stays in memory when the run is spilled.
-    pub(crate) fn other_bytes(&self) -> usize {
-        let others = self.others.iter().map(|column| match column {
-            ColumnarValue::Array(column) => row_bytes(column),
-            ColumnarValue::Scalar(_) => 0,
-        });
-        others.sum()
     }
 
     /// Rows of a part.
