@@ -306,3 +306,25 @@ async fn groups_of_every_pattern_are_answered_in_stages() {
         }
     }
 }
+
+#[tokio::test]
+async fn groups_of_text_files_are_read_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("few.csv");
+    let lines: String = (0..1000).map(|i| format!("{},{i}\n", i % 7)).collect();
+    std::fs::write(&path, format!("g,x\n{lines}")).unwrap();
+    let staged = staged_session(4);
+    let create = format!(
+        "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '{}'",
+        path.display()
+    );
+    query(&staged, &create).await.unwrap();
+    let sql = "SELECT g, exact_quantiles(x, 0.5) FROM t GROUP BY g";
+    let plan = physical_plan(&staged, sql).await;
+    assert!(!plan.contains("GroupStageExec"), "{plan}");
+    query(&staged, "SET quantiles.strategy = 'gk_select'")
+        .await
+        .unwrap();
+    let plan = physical_plan(&staged, sql).await;
+    assert!(plan.contains("GroupStageExec"), "{plan}");
+}

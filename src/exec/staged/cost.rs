@@ -8,9 +8,10 @@
 //! + bytes / 500 MB/s                                          into the tasks that merge, one after the other
 //! + candidates * 20 ns                                        collected and selected from by one task
 //! ```
-//! The input's work is 5 ns for each row of its leaves and 50 ns for each row into an operator that gathers or joins rows
-//! (so joins, groups, sorts, and calls of quantiles inside it, whose reads are leaves and stages of it again); such an operator
-//! is also a stage. `tasks` are the partitions, 64 at most: how many run at once only the scheduler knows. Figures measured
+//! The input's work is 5 ns for each row of its leaves, what it takes to parse their text ([`SourceSize`]), and 50 ns for each row
+//! into an operator that gathers or joins rows (so joins, groups, sorts, and calls of quantiles inside it, whose reads are leaves
+//! and stages of it again); such an operator is also a stage. Rows of files that keep no count of them follow from their bytes; a
+//! source that tells neither is taken to have 1e8 rows, and its groups are read once. `tasks` are the partitions, 64 at most: how many run at once only the scheduler knows. Figures measured
 //! on two cores, see `benches/results`; only their ratios matter.
 //!
 //! | strategy | reads | bytes | candidates |
@@ -41,12 +42,13 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::rounds::{COUNTS, Steps, buckets};
+use super::source::SourceSize;
 use super::{FAN_IN, MOST_GROUPS, MOST_RANKS, merge_levels};
 use crate::key::KeySpec;
 use crate::select::bms::BUCKETS;
 use crate::select::gk_select::{BETWEEN, SUMMARY_BYTES};
 
-/// Rows that a leaf without statistics is taken to have.
+/// Rows that a leaf is taken to have which tells neither their number nor the bytes of its files.
 const UNKNOWN: u64 = 100_000_000;
 /// Tasks that run at once, at most.
 const TASKS: usize = 64;
@@ -120,7 +122,7 @@ impl GroupWorkload {
         let (n, tasks) = (self.values as f64, self.partitions.clamp(1, GROUP_TASKS) as f64);
         let read = (n * VALUE_SECONDS + self.input.seconds) / tasks;
         let stages = (2 + self.input.stages) as f64 * STAGE_SECONDS;
-        has_brackets && n * EXCHANGED_BYTES * BYTE_SECONDS > read + stages
+        has_brackets && !self.input.is_unknown && n * EXCHANGED_BYTES * BYTE_SECONDS > read + stages
     }
 }
 
@@ -145,6 +147,8 @@ pub(crate) struct InputCost {
     pub(crate) seconds: f64,
     /// Stages below its last.
     pub(crate) stages: usize,
+    /// Whether a leaf tells nothing of its size.
+    pub(crate) is_unknown: bool,
 }
 
 impl Workload {
@@ -173,6 +177,7 @@ fn walk(plan: &dyn ExecutionPlan) -> Result<(u64, InputCost)> {
         most = most.max(rows);
         cost.seconds += below.seconds;
         cost.stages += below.stages;
+        cost.is_unknown |= below.is_unknown;
     }
     let is_union = plan.is::<UnionExec>();
     let known = StatisticsContext::new()
@@ -180,7 +185,7 @@ fn walk(plan: &dyn ExecutionPlan) -> Result<(u64, InputCost)> {
         .num_rows;
     let rows = match known {
         Precision::Exact(rows) | Precision::Inexact(rows) => rows as u64,
-        Precision::Absent if children.is_empty() => UNKNOWN,
+        Precision::Absent if children.is_empty() => leaf_rows(plan, &mut cost),
         Precision::Absent if is_union => rows_in,
         Precision::Absent => most,
     };
@@ -192,6 +197,16 @@ fn walk(plan: &dyn ExecutionPlan) -> Result<(u64, InputCost)> {
         cost.stages += 1;
     }
     Ok((rows, cost))
+}
+
+/// Rows of a leaf that keeps no count of them; adds the parsing of its text to `cost`.
+fn leaf_rows(leaf: &dyn ExecutionPlan, cost: &mut InputCost) -> u64 {
+    if let Some(size) = SourceSize::of(leaf) {
+        cost.seconds += size.parsing;
+        return size.rows;
+    }
+    cost.is_unknown = true;
+    UNKNOWN
 }
 
 /// What a strategy is expected to take.
@@ -280,7 +295,7 @@ mod tests {
     fn workload(values: u64, partitions: usize, ranks: usize) -> Workload {
         let input = InputCost {
             seconds: values as f64 * ROW_SECONDS,
-            stages: 0,
+            ..InputCost::default()
         };
         Workload {
             values,
@@ -340,6 +355,7 @@ mod tests {
             input: InputCost {
                 seconds: 100.0,
                 stages: 3,
+                is_unknown: false,
             },
             ..cheap
         };
@@ -364,7 +380,7 @@ mod tests {
         };
         let scan = |values: u64| InputCost {
             seconds: values as f64 * ROW_SECONDS,
-            stages: 0,
+            ..InputCost::default()
         };
         let is_staged = |values, most| groups(values, most, scan(values)).is_better_read_twice();
         assert!(is_staged(30_000_000, Some(1000)) && is_staged(30_000_000, None));
@@ -373,8 +389,20 @@ mod tests {
         let join = InputCost {
             seconds: 6e7 * (ROW_SECONDS + GATHERED_SECONDS),
             stages: 1,
+            is_unknown: false,
         };
         assert!(!groups(30_000_000, Some(1000), join).is_better_read_twice());
+        let unknown = InputCost {
+            is_unknown: true,
+            ..scan(30_000_000)
+        };
+        assert!(!groups(30_000_000, Some(1000), unknown).is_better_read_twice());
+        // 50 bytes of CSV a row.
+        let text = InputCost {
+            seconds: 3e7 * (ROW_SECONDS + 50.0 * 4e-9),
+            ..InputCost::default()
+        };
+        assert!(!groups(30_000_000, None, text).is_better_read_twice());
         let mut many = groups(30_000_000, Some(1000), scan(30_000_000));
         many.partitions = FAN_IN + 1;
         assert!(!many.is_better_read_twice());

@@ -30,6 +30,7 @@ mod refine;
 mod round;
 mod rounds;
 mod rows;
+mod source;
 mod state;
 #[cfg(test)]
 mod tests;
