@@ -13,7 +13,7 @@ use datafusion::prelude::{Expr, SessionContext};
 use futures::StreamExt;
 use tokio::sync::mpsc;
 
-use super::{PinnedColumn, PinnedTable};
+use super::{PinnedColumn, PinnedSource, PinnedTable};
 use crate::exec::in_order;
 use crate::kernel::cuda::{Card, Cards, ColumnUpload, DeviceColumn};
 
@@ -32,6 +32,7 @@ pub(super) async fn load(
     limit: Option<u64>,
 ) -> Result<PinnedTable> {
     let frame = ctx.table(table.clone()).await?;
+    let source = Arc::new(PinnedSource::find(ctx, table.clone()).await?);
     let schema = Arc::new(frame.schema().as_arrow().clone());
     check(&table, &schema, columns)?;
     let chosen: Vec<_> = columns
@@ -95,8 +96,7 @@ pub(super) async fn load(
             column: Arc::new(column),
         });
         PinnedTable {
-            name: table.to_string(),
-            schema: Arc::clone(&schema),
+            source: Arc::clone(&source),
             card: copied.card,
             columns: columns.collect(),
             rows: copied.rows,

@@ -12,35 +12,40 @@
 //! On the card run exact quantiles, `topk_by`, `max_by` and `min_by`, by groups too, and `ORDER BY` a column with a `LIMIT`, where
 //! all columns that they name are pinned; `EXPLAIN` shows it.
 //!
-//! **What is pinned is a snapshot.** Such queries over pinned columns of that name answer as of the moment of pinning,
-//! whatever happens to the table afterwards, until it is pinned again or unpinned:
+//! **What is pinned is a snapshot.** Such queries over pinned columns of that table answer as of the moment of pinning,
+//! whatever happens to its rows afterwards, until it is pinned again or unpinned:
 //!
 //! | afterwards | answers |
 //! | --- | --- |
 //! | rows are inserted, deleted or changed; a file is replaced | those of the snapshot |
-//! | another table is registered under the name, with the same schema | those of the snapshot |
-//! | ... with another schema | those of that table; the snapshot is left alone, and the log warns |
+//! | another table is registered under the name | those of that table; the snapshot keeps its memory, and the log warns once |
+//! | a file that is its own table (`FROM 'trips.parquet'`) is replaced by one of another schema | those of that file, with the same warning |
 //! | the table is dropped | an error: the name means nothing. The snapshot keeps its memory until it is unpinned |
 //! | `SET quantiles.device = 'cpu'`, or a query that is not answered on a card | those of the table as it is |
 //! | the card fails, with `quantiles.device = 'auto'` | those of the table as it is; the log warns |
 //!
-//! A session sees its own pinned tables only. Their memory is that of the process: `quantiles.cuda_memory_limit` counts what
+//! A session sees its own pinned tables only, and its clones and their states are the same session; one that is made from its
+//! configuration or its state has none. A view cannot be pinned; queries of it use the tables that it reads. The memory of pinned tables is that of the process: `quantiles.cuda_memory_limit` counts what
 //! all its sessions hold on the card.
 
 mod load;
+mod source;
 mod statement;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
-use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{Result, TableReference, internal_datafusion_err, plan_err};
+use datafusion::catalog::Session;
+use datafusion::common::{Result, TableReference, plan_err};
 use datafusion::execution::config::SessionConfig;
+use datafusion::logical_expr::TableScan;
 use datafusion::prelude::SessionContext;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::kernel::cuda::{Card, Cards, DeviceColumn};
+use crate::planner::check_runs_here;
+pub(crate) use source::PinnedSource;
 pub use statement::{PinStatement, sql};
 
 /// A column of a pinned table.
@@ -53,10 +58,8 @@ pub(crate) struct PinnedColumn {
 /// Columns of one table in the memory of one card, or of several, each of which holds some of the rows.
 #[derive(Debug)]
 pub(crate) struct PinnedTable {
-    /// The table's full name.
-    pub(crate) name: String,
-    /// Of the whole table.
-    pub(crate) schema: SchemaRef,
+    /// The table whose columns these are.
+    pub(crate) source: Arc<PinnedSource>,
     pub(crate) card: Arc<Card>,
     pub(crate) columns: Vec<PinnedColumn>,
     /// Of this card.
@@ -87,23 +90,34 @@ impl PinnedTable {
     }
 }
 
-/// The pinned tables of a session, by their full names.
-#[derive(Debug, Default)]
+/// The pinned tables of one session, by their full names.
+#[derive(Debug)]
 pub(crate) struct PinnedTables {
-    tables: RwLock<BTreeMap<String, Arc<PinnedTable>>>,
+    /// The session's id: configurations are copied from session to session.
+    session: String,
+    tables: RwLock<BTreeMap<TableReference, Arc<PinnedTable>>>,
 }
 
 impl PinnedTables {
-    /// Gives a session its set of pinned tables, if it has none.
-    pub(crate) fn register(config: &mut SessionConfig) {
-        if config.get_extension::<Self>().is_none() {
-            config.set_extension(Arc::new(Self::default()));
-        }
+    /// The session's; `None`: it has not pinned any.
+    pub(crate) fn of(session: &dyn Session) -> Option<Arc<Self>> {
+        let tables = session.config().get_extension::<Self>()?;
+        (tables.session == session.session_id()).then_some(tables)
     }
 
-    /// The session's.
-    pub(crate) fn of(config: &SessionConfig) -> Option<Arc<Self>> {
-        config.get_extension::<Self>()
+    /// The session's, which it has from now on.
+    fn of_context(ctx: &SessionContext) -> Arc<Self> {
+        let state = ctx.state_ref();
+        let mut state = state.write();
+        if let Some(tables) = Self::of(&*state) {
+            return tables;
+        }
+        let tables = Arc::new(Self {
+            session: state.session_id().to_owned(),
+            tables: RwLock::default(),
+        });
+        state.config_mut().set_extension(Arc::clone(&tables));
+        tables
     }
 
     /// Whether there are none.
@@ -111,19 +125,36 @@ impl PinnedTables {
         self.read(BTreeMap::is_empty)
     }
 
-    /// The table of this full name.
-    pub(crate) fn get(&self, name: &str) -> Option<Arc<PinnedTable>> {
-        self.read(|tables| tables.get(name).cloned())
+    /// The table that `scan` reads.
+    ///
+    /// # Errors
+    /// Those of the catalog.
+    pub(crate) async fn read_by(
+        &self,
+        scan: &TableScan,
+        session: &dyn Session,
+    ) -> Result<Option<Arc<PinnedTable>>> {
+        for table in self.all() {
+            if table.source.is_read_by(scan, session).await? {
+                return Ok(Some(table));
+            }
+        }
+        Ok(None)
     }
 
-    fn read<T>(&self, look: impl FnOnce(&BTreeMap<String, Arc<PinnedTable>>) -> T) -> T {
+    /// All of them, by their names.
+    fn all(&self) -> Vec<Arc<PinnedTable>> {
+        self.read(|tables| tables.values().cloned().collect())
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&BTreeMap<TableReference, Arc<PinnedTable>>) -> T) -> T {
         look(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What was there before.
     fn insert(&self, table: PinnedTable) -> Option<Arc<PinnedTable>> {
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        tables.insert(table.name.clone(), Arc::new(table))
+        tables.insert(table.source.name().clone(), Arc::new(table))
     }
 
     /// Gives back what queries over a table worked in, on cards that no other table is on.
@@ -141,7 +172,7 @@ impl PinnedTables {
         }
     }
 
-    fn remove(&self, name: &str) -> Option<Arc<PinnedTable>> {
+    fn remove(&self, name: &TableReference) -> Option<Arc<PinnedTable>> {
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         tables.remove(name)
     }
@@ -154,15 +185,6 @@ pub(crate) fn full_name(table: &TableReference, config: &SessionConfig) -> Table
         .clone()
         .resolve(&catalog.default_catalog, &catalog.default_schema);
     TableReference::full(resolved.catalog, resolved.schema, resolved.table)
-}
-
-fn tables_of(ctx: &SessionContext) -> Result<Arc<PinnedTables>> {
-    let config = ctx.copied_config();
-    PinnedTables::of(&config).ok_or_else(|| {
-        internal_datafusion_err!(
-            "the session has no pinned tables: call datafusion_quantiles::register_all first"
-        )
-    })
 }
 
 /// Has a session use these cards, in place of all those of the machine: `cuda:N` counts them.
@@ -182,7 +204,8 @@ pub fn use_cards(ctx: &SessionContext, cards: Vec<Arc<Card>>) {
 /// they take twice their size while the last of them is put together.
 ///
 /// # Errors
-/// A planning error for a table or column that does not exist, a column that is named twice or whose values have no
+/// A planning error for a session whose planner uses no pinned tables, as one that sends its queries to a cluster, for a
+/// view, for a table or column that does not exist, a column that is named twice or whose values have no
 /// fixed-width key (all types of numbers up to 128 bits, Booleans, dates and times have), an endless table, or
 /// `quantiles.device = 'cpu'`; an execution error that says why there is no card; `ResourcesExhausted` where its memory, or
 /// `quantiles.cuda_memory_limit`, is too small. What was pinned before stays.
@@ -191,7 +214,8 @@ pub async fn pin_table(
     table: impl Into<TableReference>,
     columns: &[&str],
 ) -> Result<()> {
-    let tables = tables_of(ctx)?;
+    check_runs_here(&ctx.state())?;
+    let tables = PinnedTables::of_context(ctx);
     let config = ctx.copied_config();
     let options = QuantilesOptions::of(config.options());
     let table = full_name(&table.into(), &config);
@@ -213,8 +237,10 @@ pub async fn pin_table(
 /// # Errors
 /// A planning error that names the table if it is not pinned.
 pub fn unpin_table(ctx: &SessionContext, table: impl Into<TableReference>) -> Result<()> {
-    let tables = tables_of(ctx)?;
-    let name = full_name(&table.into(), &ctx.copied_config()).to_string();
+    let name = full_name(&table.into(), &ctx.copied_config());
+    let Some(tables) = PinnedTables::of(&ctx.state()) else {
+        return plan_err!("table {name} is not pinned");
+    };
     match tables.remove(&name) {
         None => plan_err!("table {name} is not pinned"),
         Some(table) => {
@@ -228,9 +254,9 @@ pub fn unpin_table(ctx: &SessionContext, table: impl Into<TableReference>) -> Re
 /// (of device memory), `device` (such as `cuda:0`, or `cuda:0+cuda:1`) and `card` (its name).
 ///
 /// # Errors
-/// An internal error if the session does not have this crate.
+/// None that can occur.
 pub fn pinned_tables(ctx: &SessionContext) -> Result<RecordBatch> {
-    let tables = tables_of(ctx)?.read(|tables| tables.values().cloned().collect::<Vec<_>>());
+    let tables = PinnedTables::of(&ctx.state()).map_or_else(Vec::new, |tables| tables.all());
     let text = |of: &dyn Fn(&PinnedTable) -> String| -> ArrayRef {
         Arc::new(StringArray::from_iter_values(
             tables.iter().map(|table| of(table)),
@@ -250,7 +276,7 @@ pub fn pinned_tables(ctx: &SessionContext) -> Result<RecordBatch> {
         Cards::Given(cards.collect()).to_string()
     };
     Ok(RecordBatch::try_from_iter([
-        ("table_name", text(&|table| table.name.clone())),
+        ("table_name", text(&|table| table.source.name().to_string())),
         ("columns", text(&names)),
         (
             "rows",
@@ -260,4 +286,31 @@ pub fn pinned_tables(ctx: &SessionContext) -> Result<RecordBatch> {
         ("device", text(&devices)),
         ("card", text(&|table| table.card.name().to_owned())),
     ])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::execution::session_state::SessionStateBuilder;
+
+    use super::*;
+
+    #[test]
+    fn pinned_tables_belong_to_one_session() {
+        let one = SessionContext::new();
+        let tables = PinnedTables::of_context(&one);
+        let own = |ctx: &SessionContext| PinnedTables::of(&ctx.state());
+        let is_shared = |ctx: &SessionContext| own(ctx).is_some_and(|own| Arc::ptr_eq(&own, &tables));
+        assert!(is_shared(&one) && is_shared(&one.clone()));
+        assert!(is_shared(&SessionContext::new_with_state(one.state())));
+        assert!(is_shared(&one.clone().enable_url_table()));
+        let configured = SessionContext::new_with_config(one.copied_config());
+        let built = SessionStateBuilder::new_from_existing(one.state()).build();
+        let built = SessionContext::new_with_state(built);
+        for other in [configured, built] {
+            assert!(own(&other).is_none());
+            let others = PinnedTables::of_context(&other);
+            assert!(!Arc::ptr_eq(&others, &tables) && is_shared(&one));
+            assert!(Arc::ptr_eq(&others, &PinnedTables::of_context(&other)));
+        }
+    }
 }

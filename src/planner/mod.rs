@@ -44,6 +44,8 @@ pub use float_statistics::FloatStatisticsRule;
 pub use node::QuantilesNode;
 pub use physical::QuantilesExtensionPlanner;
 pub use query_planner::QuantilesPlanner;
+#[cfg(feature = "cuda")]
+pub(crate) use register::check_runs_here;
 pub use register::{SessionStateBuilderExt, register_all};
 pub use top::TopKByRule;
 pub use topk::TopKNode;

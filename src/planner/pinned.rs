@@ -11,10 +11,9 @@
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::catalog::{Session, TableProvider};
+use datafusion::catalog::Session;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, Result};
-use datafusion::datasource::source_as_provider;
 use datafusion::logical_expr::{Expr, LogicalPlan, TableScan};
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -28,7 +27,7 @@ use crate::exec::{
     PinnedWork, QuantilesCall,
 };
 use crate::kernel::cuda::{Cards, Predicate};
-use crate::pinned::{PinnedTable, PinnedTables, full_name};
+use crate::pinned::{PinnedTable, PinnedTables};
 
 /// A pinned table below a query, and the filters between them.
 pub(super) struct Resident {
@@ -58,11 +57,11 @@ impl Resident {
         if options.device == DeviceChoice::Cpu {
             return Ok(None);
         }
-        let tables = PinnedTables::of(session.config()).filter(|tables| !tables.is_empty());
+        let tables = PinnedTables::of(session).filter(|tables| !tables.is_empty());
         let (Some(tables), Some(scan)) = (tables, scan_below(input)) else {
             return Ok(None);
         };
-        let Some(table) = pinned_table(scan, &tables, session).await? else {
+        let Some(table) = tables.read_by(scan, session).await? else {
             return Ok(None);
         };
         if let DeviceChoice::Cuda(Some(ordinal)) = options.device {
@@ -335,52 +334,6 @@ pub(super) fn unaliased(expr: &Expr) -> &Expr {
         Expr::Alias(alias) => unaliased(&alias.expr),
         other => other,
     }
-}
-
-/// The pinned table that `scan` reads, as its name says; not one whose name means another table, or has another schema by now.
-async fn pinned_table(
-    scan: &TableScan,
-    tables: &PinnedTables,
-    session: &dyn Session,
-) -> Result<Option<Arc<PinnedTable>>> {
-    let name = full_name(&scan.table_name, session.config());
-    let Some(table) = tables.get(&name.to_string()) else {
-        return Ok(None);
-    };
-    let (Some(catalog), Some(schema)) = (name.catalog(), name.schema()) else {
-        return Ok(None);
-    };
-    let Some(catalog) = session.catalog_list().catalog(catalog) else {
-        return Ok(None);
-    };
-    let Some(schema) = catalog.schema(schema) else {
-        return Ok(None);
-    };
-    let Some(now) = schema.table(name.table()).await? else {
-        return Ok(None);
-    };
-    // A view keeps the table that its name meant when it was made; that name may mean another by now. Catalogs that make
-    // a table anew for each query give another each time.
-    let scanned = source_as_provider(&scan.source).ok();
-    let is_same = |other: &Arc<dyn TableProvider>| {
-        let same =
-            |scanned: &Arc<dyn TableProvider>| std::ptr::addr_eq(Arc::as_ptr(scanned), Arc::as_ptr(other));
-        scanned.as_ref().is_some_and(same)
-    };
-    if !is_same(&now) {
-        let again = schema.table(name.table()).await?;
-        let is_stable = again.is_some_and(|again| std::ptr::addr_eq(Arc::as_ptr(&again), Arc::as_ptr(&now)));
-        if is_stable {
-            return Ok(None);
-        }
-    }
-    if scan.source.schema() != table.schema {
-        log::warn!(
-            "table {name} has another schema than when it was pinned: quantiles run over the table itself"
-        );
-        return Ok(None);
-    }
-    Ok(Some(table))
 }
 
 /// Every operator on a card in `plan`, with the time of each kernel among its metrics.

@@ -103,7 +103,7 @@ pub(super) async fn mark_pinned(
     rest: &Arc<Rest>,
     session: &dyn Session,
 ) -> Result<LogicalPlan> {
-    let tables = PinnedTables::of(session.config());
+    let tables = PinnedTables::of(session);
     if tables.is_none_or(|tables| tables.is_empty()) {
         return Ok(plan);
     }

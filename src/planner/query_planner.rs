@@ -82,6 +82,12 @@ impl QuantilesPlanner {
         }
     }
 
+    /// Whether another query planner plans the rest.
+    #[cfg(feature = "cuda")]
+    pub(super) fn wraps_another(&self) -> bool {
+        matches!(*self.rest, Rest::Inner(_))
+    }
+
     /// For an engine that cuts plans into stages and runs each on many machines: ungrouped quantiles become the stages of
     /// [`crate::exec::staged`], everything else aggregates that such an engine can send.
     pub fn staged() -> Self {

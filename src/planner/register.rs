@@ -4,6 +4,8 @@ use std::any::{Any, TypeId};
 use std::sync::{Arc, LazyLock, Once};
 
 use datafusion::common::Result;
+#[cfg(feature = "cuda")]
+use datafusion::common::plan_err;
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
@@ -54,8 +56,6 @@ pub fn register_all(ctx: &SessionContext) -> Result<()> {
 
 /// Functions, their planner and check, and options: what needs no rebuild.
 fn register_functions(state: &mut SessionState) -> Result<()> {
-    #[cfg(feature = "cuda")]
-    crate::pinned::PinnedTables::register(state.config_mut());
     let extensions = &mut state.config_mut().options_mut().extensions;
     if extensions.get::<QuantilesOptions>().is_none() {
         extensions.insert(QuantilesOptions::default());
@@ -171,6 +171,32 @@ fn origin(planner: &(dyn QueryPlanner + Send + Sync)) -> Origin {
     }
 }
 
+/// That the session's planner uses tables in the memory of cards of this process.
+///
+/// # Errors
+/// A planning error that says why it does not, and what to do instead.
+#[cfg(feature = "cuda")]
+pub(crate) fn check_runs_here(state: &SessionState) -> Result<()> {
+    let planner: &dyn Any = state.query_planner().as_ref();
+    let wraps = planner
+        .downcast_ref()
+        .is_some_and(QuantilesPlanner::wraps_another);
+    match origin(state.query_planner().as_ref()) {
+        Origin::Ours if !wraps => Ok(()),
+        Origin::Remote | Origin::Staged => plan_err!(
+            "queries of this session run on a cluster, whose executors have no pinned tables: pin tables in a session that \
+             runs its queries itself"
+        ),
+        Origin::DataFusion => {
+            plan_err!("the session uses no cards: call datafusion_quantiles::register_all first")
+        }
+        Origin::Ours | Origin::Foreign => plan_err!(
+            "the session has a query planner of its own, which uses no pinned tables: build it with \
+             QuantilesPlanner::with_extension_planners"
+        ),
+    }
+}
+
 fn warn_foreign() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -190,8 +216,6 @@ pub trait SessionStateBuilderExt {
 
 impl SessionStateBuilderExt for SessionStateBuilder {
     fn with_quantiles(mut self) -> Self {
-        #[cfg(feature = "cuda")]
-        crate::pinned::PinnedTables::register(self.config().get_or_insert_default());
         let extensions = &mut self.config().get_or_insert_default().options_mut().extensions;
         if extensions.get::<QuantilesOptions>().is_none() {
             extensions.insert(QuantilesOptions::default());

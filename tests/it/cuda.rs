@@ -443,6 +443,11 @@ async fn run(ctx: &SessionContext, sql: &str) -> Vec<RecordBatch> {
     frame.collect().await.unwrap()
 }
 
+/// What a statement about pinned tables is refused with.
+async fn refusal(ctx: &SessionContext, sql: &str) -> String {
+    pinned::sql(ctx, sql).await.unwrap_err().strip_backtrace()
+}
+
 /// Runs a test that is ignored otherwise in a process of its own: failpoints belong to the whole process.
 pub(crate) fn passes_in_a_process(test: &str) {
     let child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -522,7 +527,7 @@ async fn pinned_tables_are_snapshots() {
     set(&ctx, "device", "cuda:7").await;
     assert!(error(&ctx, ask).await.contains("there is no card cuda:7"));
     set(&ctx, "device", "auto").await;
-    // Another table of the name and schema; of another schema; of no schema at all.
+    // No table of the name; another one of the same schema; of another schema.
     run(&ctx, "DROP TABLE s").await;
     assert!(
         error(&ctx, ask)
@@ -530,7 +535,18 @@ async fn pinned_tables_are_snapshots() {
             .contains("table 'datafusion.public.s' not found")
     );
     make(&ctx, "s", "value AS x, value AS y", "7, 8").await;
-    assert_eq!(row(&ctx, ask).await, "[1, 1000]");
+    assert_eq!(row(&ctx, ask).await, "[7, 8]");
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(y, [0, 1]) FROM v").await,
+        "[1, 1000]",
+        "a view keeps the table that it was made of"
+    );
+    // Another session, with tables of its own.
+    let other = SessionContext::new_with_config(ctx.copied_config());
+    datafusion_quantiles::register_all(&other).unwrap();
+    make(&other, "s", "value AS x, -value AS y", "5000, 6000").await;
+    assert_eq!(row(&other, ask).await, "[5000, 6000]");
+    assert!(refusal(&other, "UNPIN TABLE s").await.contains("is not pinned"));
     run(&ctx, "DROP TABLE s").await;
     make(&ctx, "s", "CAST(value AS INT) AS x, value AS y", "7, 8").await;
     assert_eq!(row(&ctx, ask).await, "[7, 8]");
@@ -598,4 +614,21 @@ async fn explain_says_what_ran() {
 
 pub(crate) async fn rows_joined(ctx: &SessionContext, sql: &str) -> String {
     rows(ctx, sql).await.join("\n")
+}
+
+#[tokio::test]
+async fn tables_that_no_query_would_find_cannot_be_pinned() {
+    let here = session(2);
+    make(&here, "s", "value AS x, value AS y", "1, 10").await;
+    run(&here, "CREATE VIEW w AS SELECT x FROM s").await;
+    let refused = refusal(&here, "PIN TABLE w (x)").await;
+    assert!(refused.contains("datafusion.public.w is a view"), "{refused}");
+    let cluster = crate::staged::staged_session(2);
+    make(&cluster, "s", "value AS x, value AS y", "1, 10").await;
+    let refused = refusal(&cluster, "PIN TABLE s (x)").await;
+    assert!(refused.contains("run on a cluster"), "{refused}");
+    let bare = SessionContext::new();
+    make(&bare, "s", "value AS x, value AS y", "1, 10").await;
+    let refused = refusal(&bare, "PIN TABLE s (x)").await;
+    assert!(refused.contains("register_all"), "{refused}");
 }

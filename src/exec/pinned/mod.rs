@@ -311,7 +311,7 @@ impl PinnedExec {
         };
         log::warn!(
             "a query over the pinned table {} runs on the CPU, over the table itself: {error}",
-            self.table.name
+            self.table.source.name()
         );
         MetricBuilder::new(&self.metrics)
             .counter("cuda_fallback", 0)
@@ -362,7 +362,7 @@ impl DisplayAs for PinnedExec {
         let columns = comma_separated(columns);
         let (name, shown) = (self.name(), self.work.shown(&self.table));
         let cards: Vec<_> = self.table.shares().map(|share| share.card.to_string()).collect();
-        let (card, table) = (cards.join("+"), &self.table.name);
+        let (card, table) = (cards.join("+"), &self.table.source.name());
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 write!(
