@@ -134,6 +134,18 @@ impl RoundBackend {
         Self { cpu, card }
     }
 
+    /// Whether a partition's input may be read twice, the second time for the CPU.
+    #[cfg(feature = "cuda")]
+    pub(super) fn may_read_again(context: &TaskContext) -> bool {
+        let device = context.session_config().get_extension::<RoundDevice>();
+        device.is_some_and(|device| device.falls_back && !device.cards.is_empty())
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn may_read_again(_context: &TaskContext) -> bool {
+        false
+    }
+
     /// Without a card.
     pub(super) fn cpu(cpu: CpuBackend) -> Self {
         Self {

@@ -20,7 +20,7 @@ use datafusion::physical_plan::{
 use futures::TryStreamExt;
 
 use super::rows::{Merged, Rows, schema};
-use super::state::{ColumnState, State};
+use super::state::{COMPARING_READ, ColumnState, State};
 use super::{StagedColumns, reached};
 use crate::functions::gk::with_bounds;
 
@@ -86,7 +86,7 @@ fn step(columns: &StagedColumns, read: usize, mut merged: Merged) -> Result<Stat
                 ColumnState::first(width, &columns.asks(index), &columns.rounds, replies)
             }
             Some(states) => match states.next() {
-                Some(done) if done.order.is_none() => Ok(done),
+                Some(done) if done.order.is_none() && read != COMPARING_READ => Ok(done),
                 Some(state) => state.next(&columns.rounds, read, merged.take(index as u32, width)?),
                 None => exec_err!("a state of fewer than {} columns", columns.len()),
             },

@@ -21,10 +21,10 @@ use futures::TryStreamExt;
 use super::super::grouped::blocking;
 use super::device::RoundBackend;
 use super::rows::{Rows, Seen, schema};
-use super::state::State;
+use super::state::{COMPARING_READ, State};
 use super::{Fetched, StagedColumns, reached, single_state};
 use crate::kernel::memory::Workspace;
-use crate::kernel::round::Request;
+use crate::kernel::round::{Reply, Request};
 use crate::kernel::{CpuBackend, Lane, Stop, StopOnDrop};
 
 /// One round over every partition of `input`, whose columns are the values of the key columns.
@@ -86,15 +86,19 @@ impl RoundExec {
 enum Asked {
     /// What the plan says.
     First,
-    /// What the state says; nothing of columns that are done.
-    Later(Vec<Option<Arc<Request>>>),
+    /// What the state says; of columns that are done nothing, or what was read of them.
+    Later {
+        requests: Vec<Option<Arc<Request>>>,
+        /// Whether columns that are done are read again, and compared with what the first read saw of them.
+        compares: bool,
+    },
 }
 
 impl Asked {
     fn is_done(&self) -> bool {
         match self {
             Asked::First => false,
-            Asked::Later(requests) => requests.iter().all(Option::is_none),
+            Asked::Later { requests, compares } => !compares && requests.iter().all(Option::is_none),
         }
     }
 }
@@ -104,6 +108,8 @@ struct Round {
     input: Arc<dyn ExecutionPlan>,
     partition: usize,
     context: Arc<TaskContext>,
+    /// What the input is executed with.
+    input_context: Arc<TaskContext>,
     columns: Arc<StagedColumns>,
     /// The state's bytes; none in the first round.
     state: Option<Arc<Vec<u8>>>,
@@ -124,7 +130,8 @@ impl Round {
                 log::warn!("partition {} is read anew, for the CPU: {error}", self.partition);
                 let fallbacks = MetricBuilder::new(&self.metrics).counter("cuda_fallback", self.partition);
                 fallbacks.add(1);
-                let input = self.input.execute(self.partition, Arc::clone(&self.context))?;
+                let context = Arc::clone(&self.input_context);
+                let input = self.input.execute(self.partition, context)?;
                 self.with(&Arc::new(RoundBackend::cpu(cpu())), &memory, input, asked)
                     .await
             }
@@ -172,6 +179,23 @@ impl Round {
             .add(written);
         Ok(batches)
     }
+}
+
+/// The context with which a partition of a scan can be executed twice: its files are its own, where DataFusion has the partitions of
+/// a plan take files from one queue, each once.
+pub(super) fn without_work_stealing(context: &TaskContext) -> Arc<TaskContext> {
+    let mut config = context.session_config().clone();
+    config.options_mut().execution.enable_file_stream_work_stealing = false;
+    Arc::new(TaskContext::new(
+        context.task_id(),
+        context.session_id(),
+        config,
+        context.scalar_functions().clone(),
+        context.higher_order_functions().clone(),
+        context.aggregate_functions().clone(),
+        context.window_functions().clone(),
+        context.runtime_env(),
+    ))
 }
 
 /// One partition's lanes.
@@ -223,10 +247,13 @@ impl Work {
                         self.columns.rounds.first_request(self.seen[index].n, width),
                     ))
                 }
-                Asked::Later(requests) => requests[index].clone(),
+                Asked::Later { requests, .. } => requests[index].clone(),
             };
-            let Some(request) = request else { continue };
-            let reply = lane.answer(&request, stop)?;
+            let reply = match (request, asked) {
+                (Some(request), _) => lane.answer(&request, stop)?,
+                (None, Asked::Later { compares: true, .. }) => Reply::Extracted(Vec::new()),
+                (None, _) => continue,
+            };
             self.candidates.add(reply.values() as usize);
             rows.reply(index as u32, self.seen[index], reply)?;
         }
@@ -291,12 +318,18 @@ impl ExecutionPlan for RoundExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let input = self.input.execute(partition, Arc::clone(&context))?;
+        let input_context = match RoundBackend::may_read_again(&context) {
+            true => without_work_stealing(&context),
+            false => Arc::clone(&context),
+        };
+        let input = self.input.execute(partition, Arc::clone(&input_context))?;
         let (state, fetched) = (self.state.clone(), Arc::clone(&self.fetched));
+        let compares = self.read == COMPARING_READ;
         let mut round = Round {
             input: Arc::clone(&self.input),
             partition,
             context: Arc::clone(&context),
+            input_context,
             columns: Arc::clone(&self.columns),
             state: None,
             metrics: self.metrics.clone(),
@@ -313,7 +346,8 @@ impl ExecutionPlan for RoundExec {
                         return exec_err!("a state of {} columns for {}", state.0.len(), round.columns.len());
                     }
                     let request = |column: super::state::ColumnState| column.order.map(|order| order.request);
-                    Asked::Later(state.0.into_iter().map(request).collect())
+                    let requests = state.0.into_iter().map(request).collect();
+                    Asked::Later { requests, compares }
                 }
             };
             let batches = round.run(input, &Arc::new(asked)).await?;

@@ -14,6 +14,9 @@ use crate::select::progress::Progress;
 use crate::select::{Ask, Step, wanted_ranks};
 use crate::wire::{Message, Reader, put};
 
+/// The read in which all columns are read again, those that are done too: what the first read missed, or saw twice, differs from it.
+pub(super) const COMPARING_READ: usize = 1;
+
 /// Of one key column.
 #[derive(Debug, Clone)]
 pub(super) struct ColumnState {
@@ -69,16 +72,7 @@ impl ColumnState {
     /// # Errors
     /// An execution error if the lanes did not read what those of earlier rounds read.
     pub(super) fn next(self, rounds: &Rounds, read: usize, (seen, reply): (Seen, Reply)) -> Result<Self> {
-        if seen != self.seen {
-            return exec_err!(
-                "{READ_DIFFERENTLY}: {} values with checksum {:016x} \
-                 were read first, {} with {:016x} later",
-                self.seen.n,
-                self.seen.check,
-                seen.n,
-                seen.check
-            );
-        }
+        self.compare(seen)?;
         match self.order {
             Some(order) => {
                 let strategy = rounds.strategy(read, self.progress.ranks().len());
@@ -87,6 +81,21 @@ impl ColumnState {
             }
             None => Ok(self),
         }
+    }
+
+    /// That a read saw what the first one did.
+    fn compare(&self, seen: Seen) -> Result<()> {
+        if seen == self.seen {
+            return Ok(());
+        }
+        exec_err!(
+            "{READ_DIFFERENTLY}: {} values with checksum {:016x} \
+             were read first, {} with {:016x} later",
+            self.seen.n,
+            self.seen.check,
+            seen.n,
+            seen.check
+        )
     }
 
     fn after(width: Width, seen: Seen, step: Step) -> Result<Self> {

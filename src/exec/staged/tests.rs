@@ -2,7 +2,7 @@
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::{MemoryConsumer, UnboundedMemoryPool};
 use datafusion::execution::session_state::SessionStateBuilder;
@@ -342,4 +342,74 @@ fn no_task_merges_more_than_the_fan_in() {
     assert_eq!(levels(32_768), [256]);
     assert_eq!(levels(32_769), [257, 3]);
     assert_eq!(levels(1_000_000), [7813, 62]);
+}
+
+/// Rows that the first read misses, or sees twice, are an error also where it leaves nothing to ask.
+#[tokio::test]
+async fn a_second_read_is_compared_where_nothing_is_asked_any_more() {
+    let five = |rows: usize| Arc::new(Int64Array::from_iter_values(vec![5; rows])) as ArrayRef;
+    let scans = |partitions: &[ArrayRef]| {
+        let batches = partitions.iter().map(|values| {
+            let batch = RecordBatch::try_from_iter([("x", Arc::clone(values))]).unwrap();
+            vec![batch]
+        });
+        let batches: Vec<_> = batches.collect();
+        let schema = batches[0][0].schema();
+        datafusion::datasource::memory::MemorySourceConfig::try_new_exec(&batches, schema, None).unwrap()
+    };
+    let ctx = session(&[five(10), five(20)], StrategyName::GkSelect);
+    let sql = "SELECT exact_quantiles(x, 0.5) FROM t";
+    for (first, fails) in [
+        (vec![five(10), five(20)], false),
+        (vec![five(0), five(0)], true),
+        (vec![five(10), five(0)], true),
+        (vec![five(20), five(20)], true),
+    ] {
+        let plan = planned(&ctx, sql).await;
+        let changed = plan
+            .transform_up(|node| {
+                let is_first = node
+                    .downcast_ref::<RoundExec>()
+                    .is_some_and(|round| round.state.is_none());
+                Ok(match is_first {
+                    true => Transformed::yes(reread(&node, scans(&first))),
+                    false => Transformed::no(node),
+                })
+            })
+            .unwrap();
+        let found = collect(changed.data, ctx.task_ctx()).await;
+        assert_eq!(found.is_err(), fails, "{found:?}");
+        if let Err(error) = found {
+            assert!(error.to_string().contains(READ_DIFFERENTLY), "{error}");
+        }
+    }
+}
+
+/// What a card that failed had is read again for the CPU: the same files, whoever reads others meanwhile.
+#[tokio::test]
+async fn a_partition_of_files_can_be_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in 0..3 {
+        std::fs::write(folder.path().join(format!("{file}.csv")), format!("x\n{file}\n")).unwrap();
+    }
+    let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(3));
+    let sql = format!(
+        "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '{}/'",
+        folder.path().display()
+    );
+    ctx.sql(&sql).await.unwrap().collect().await.unwrap();
+    let plan = planned(&ctx, "SELECT x FROM t").await;
+    assert_eq!(plan.output_partitioning().partition_count(), 3);
+    let context = round::without_work_stealing(&ctx.task_ctx());
+    let read = async |partition| {
+        let stream = plan.execute(partition, Arc::clone(&context)).unwrap();
+        let batches: Vec<_> = stream.try_collect().await.unwrap();
+        datafusion::arrow::util::pretty::pretty_format_batches(&batches)
+            .unwrap()
+            .to_string()
+    };
+    let first = read(0).await;
+    assert_eq!(first.lines().count(), 5, "one row: {first}");
+    assert_ne!(read(1).await, first);
+    assert_eq!(read(0).await, first);
 }
