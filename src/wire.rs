@@ -9,6 +9,20 @@ use datafusion::common::{Result, exec_err};
 
 use crate::key::{Key, KeyBits};
 
+/// The version of all that machines send each other: plans, and the rows between their stages. Bytes of another version are refused, so
+/// it is raised with every change of any of them.
+pub(crate) const VERSION: u8 = 4;
+
+/// A row's bytes behind their version.
+///
+/// # Errors
+/// An execution error for bytes of another version, that says what to do.
+pub(crate) fn versioned<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8]> {
+    let mut reader = Reader::new(what, bytes);
+    reader.version()?;
+    Ok(reader.rest)
+}
+
 /// What travels as bytes.
 pub(crate) trait Message: Sized {
     /// Appends the message.
@@ -77,6 +91,21 @@ impl<'a> Reader<'a> {
     #[cfg(feature = "ballista")]
     pub(crate) fn peek(&self) -> Option<u8> {
         self.rest.first().copied()
+    }
+
+    /// Takes the version that the bytes begin with.
+    ///
+    /// # Errors
+    /// If it is another than this program's.
+    pub(crate) fn version(&mut self) -> Result<()> {
+        match self.byte("version")? {
+            VERSION => Ok(()),
+            other => exec_err!(
+                "a {} of version {other} where this machine knows version {VERSION}: run the same version of \
+                 datafusion-quantiles on scheduler, executors and client",
+                self.what
+            ),
+        }
     }
 
     pub(crate) fn byte(&mut self, what: &str) -> Result<u8> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ballista_core::serde::BallistaPhysicalExtensionCodec;
 use datafusion::arrow::datatypes::Schema;
-use datafusion::common::{Result, exec_datafusion_err, exec_err, internal_err};
+use datafusion::common::{Result, exec_datafusion_err, internal_err};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{AggregateUDF, ScalarUDF, WindowUDF};
 use datafusion::physical_expr::PhysicalExpr;
@@ -20,11 +20,10 @@ use prost::Message;
 use crate::exec::staged::wire::{put_node, read_node};
 use crate::exec::wire::{ExprCodec, put_operator, read_operator};
 use crate::functions::wire::{put_aggregate, put_window, read_aggregate, read_window};
-use crate::wire::Reader;
+use crate::wire::{Reader, VERSION};
 
 /// The last byte is the version: machines that run different ones say so.
 const TAG: &[u8] = b"\xffquantiles";
-const VERSION: u8 = 3;
 
 /// The codec of executors and schedulers: nodes and bound functions of this crate, around another codec.
 ///
@@ -57,13 +56,8 @@ fn ours<'a>(what: &'static str, bytes: &'a [u8]) -> Result<Option<Reader<'a>>> {
         return Ok(None);
     };
     let mut reader = Reader::new(what, rest);
-    match reader.byte("version")? {
-        VERSION => Ok(Some(reader)),
-        other => exec_err!(
-            "a {what} of version {other} where this machine knows version {VERSION}: run the same version of \
-             datafusion-quantiles on scheduler, executors and client"
-        ),
-    }
+    reader.version()?;
+    Ok(Some(reader))
 }
 
 fn tagged(buf: &mut Vec<u8>) {

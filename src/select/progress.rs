@@ -193,7 +193,8 @@ impl Progress {
             let (first, last) = cells.span(&active.bracket)?;
             let (mut below, mut next) = (active.below, active.ranks.start);
             for cell in first..=last {
-                let above = below + counts[cell as usize];
+                // Counts that came from elsewhere may be anything: too many are noticed below.
+                let above = below.saturating_add(counts[cell as usize]);
                 let end = next + self.ranks[next..active.ranks.end].partition_point(|rank| *rank <= above);
                 if end > next {
                     let range = cells.range(cell, self.width);
@@ -266,6 +267,31 @@ impl Progress {
     }
 }
 
+/// What the brackets read so far leave for the next one.
+#[derive(Default)]
+struct Known {
+    /// Values below it, at least.
+    values: u64,
+    /// Index of its first rank, at least.
+    rank: usize,
+}
+
+impl Known {
+    /// Takes the next bracket; `None`: it does not hold its ranks, or not beside those before.
+    fn and_then(&mut self, active: &Active, progress: &Progress) -> Option<()> {
+        let Range { start, end } = active.ranks;
+        let above = active.below.checked_add(active.inside)?;
+        let own = progress.ranks.get(start..end)?;
+        let holds = active.below < *own.first()? && *own.last()? <= above && above <= progress.n;
+        let follows = start >= self.rank && active.below >= self.values;
+        *self = Self {
+            values: above,
+            rank: end,
+        };
+        (holds && follows).then_some(())
+    }
+}
+
 /// Between stages: without the sample and the room, which later rounds of `gk_select` do not look at.
 impl Message for Progress {
     fn write(&self, out: &mut Vec<u8>) {
@@ -294,23 +320,24 @@ impl Message for Progress {
         let mut progress = Self::try_new(width, n, ranks)?;
         for index in 0..progress.keys.len() {
             progress.keys[index] = match input.flag("key")? {
-                true => Some(input.number("key")?),
-                false => None,
+                true => Some(input.number("key")?).filter(|key| *key <= width.max_key()),
+                false => continue,
             };
+            if progress.keys[index].is_none() {
+                return input.damaged(format!("a key of more than {} bits", 8 * width.bytes()));
+            }
         }
-        let (mut next, count) = (Some(0), progress.ranks.len());
+        let (mut next, mut known) = (Some(0), Known::default());
         progress.active = input.list("brackets", |input| {
-            let bracket = bracket(input, width, &mut next)?;
-            let (below, inside) = (input.number("count")?, input.number("count")?);
-            let ranks: Range<usize> = input.number("rank")?..input.number("rank")?;
-            match ranks.start < ranks.end && ranks.end <= count {
-                true => Ok(Active {
-                    bracket,
-                    below,
-                    inside,
-                    ranks,
-                }),
-                false => input.damaged(format!("ranks {ranks:?} of {count}")),
+            let active = Active {
+                bracket: bracket(input, width, &mut next)?,
+                below: input.number("count")?,
+                inside: input.number("count")?,
+                ranks: input.number("rank")?..input.number("rank")?,
+            };
+            match known.and_then(&active, &progress) {
+                Some(()) => Ok(active),
+                None => input.damaged(format!("{active:?} among {n} values")),
             }
         })?;
         progress.rounds = input.number("rounds")?;
@@ -319,5 +346,64 @@ impl Message for Progress {
 
     fn values(&self) -> u64 {
         4 * self.active.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ranks of ten values, in two brackets, as they are written but for `change`.
+    fn read_back(change: impl FnOnce(&mut Progress)) -> Result<Progress> {
+        let mut progress = Progress::try_new(Width::W32, 10, vec![3, 8]).unwrap();
+        let active = |first, below, ranks| Active {
+            bracket: Bracket {
+                first,
+                last: first + 9,
+            },
+            below,
+            inside: 4,
+            ranks,
+        };
+        progress.active = vec![active(100, 1, 0..1), active(200, 6, 1..2)];
+        change(&mut progress);
+        let mut bytes = Vec::new();
+        progress.write(&mut bytes);
+        Reader::message(&bytes)
+    }
+
+    #[test]
+    fn brackets_that_do_not_hold_their_ranks_are_damage() {
+        assert_eq!(read_back(|_| ()).unwrap().active.len(), 2);
+        read_back(|progress| {
+            progress.active.pop();
+            progress.keys[1] = Some(5);
+        })
+        .unwrap();
+        type Change = fn(&mut Progress);
+        let changes: [Change; 10] = [
+            |progress| progress.active[0].below = 3,
+            |progress| progress.active[0].inside = 1,
+            |progress| progress.active[0].inside = u64::MAX,
+            |progress| progress.active[0].below = u64::MAX,
+            |progress| progress.active[1].below = 4,
+            |progress| progress.active[1].inside = 5,
+            |progress| progress.active[1].ranks = 0..2,
+            |progress| progress.active[1].ranks = 1..3,
+            |progress| progress.active[1].ranks = 1..1,
+            |progress| progress.keys[0] = Some(1 << 32),
+        ];
+        for (index, change) in changes.into_iter().enumerate() {
+            let error = read_back(change).unwrap_err().strip_backtrace();
+            assert!(error.contains("a damaged message"), "{index}: {error}");
+        }
+    }
+
+    #[test]
+    fn counts_beyond_all_numbers_are_errors() {
+        let mut progress = Progress::try_new(Width::W32, 10, vec![3, 8]).unwrap();
+        let cells = Cells::Edges(crate::kernel::buckets::Edges::try_new(vec![7]).unwrap());
+        let counts = [u64::MAX, u64::MAX];
+        assert!(progress.narrow(&cells, &counts, &[], Vec::new()).is_err());
     }
 }

@@ -110,7 +110,9 @@ impl Joined {
 /// [`MOST`] intervals.
 pub(crate) fn merged(one: &[Interval], other: &[Interval]) -> Vec<Interval> {
     let mut all = interleaved(one, other);
-    let total: u64 = all.iter().map(|interval| interval.count).sum();
+    let total = all
+        .iter()
+        .fold(0_u64, |sum, interval| sum.saturating_add(interval.count));
     let mut most = total / (MOST as u64 / 2);
     while all.len() > MOST {
         most = (2 * most).max(1);
@@ -145,7 +147,7 @@ fn interleaved(one: &[Interval], other: &[Interval]) -> Vec<Interval> {
 
 fn add_next(all: &mut Vec<Interval>, next: &Interval) {
     match all.last_mut() {
-        Some(last) if next.first <= last.last() => last.count += next.count,
+        Some(last) if next.first <= last.last() => last.count = last.count.saturating_add(next.count),
         _ => all.push(*next),
     }
 }

@@ -86,11 +86,9 @@ impl MergeExec {
 /// The merged replies of a partition as rows again; nothing where nothing came.
 fn merged_rows(columns: &StagedColumns, mut merged: Merged) -> Result<Rows> {
     let mut rows = Rows::default();
-    for (index, spec) in columns.specs().enumerate() {
-        let part = index as u32;
-        if merged.has(part) {
-            let (seen, reply) = merged.take(part, spec.width())?;
-            rows.reply(part, seen, reply)?;
+    for part in 0..columns.len() as u32 {
+        if let Some((seen, reply, lengths)) = merged.header(part)? {
+            rows.header(part, seen, &reply, &lengths)?;
         }
     }
     if let Some(state) = merged.state() {

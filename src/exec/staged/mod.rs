@@ -40,7 +40,6 @@ pub(crate) mod wire;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use datafusion::arrow::array::AsArray;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err, internal_err};
 use datafusion::execution::TaskContext;
@@ -230,9 +229,7 @@ async fn single_state(plan: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>)
     let batches: Vec<_> = plan.execute(0, Arc::clone(context))?.try_collect().await?;
     let mut found = batches.iter().filter(|batch| batch.num_rows() > 0);
     match (found.next(), found.next()) {
-        (Some(batch), None) if batch.num_rows() == 1 => {
-            Ok(batch.column(rows::BODY).as_binary::<i32>().value(0).to_vec())
-        }
+        (Some(batch), None) if batch.num_rows() == 1 => rows::state_of(batch, 0).map(<[u8]>::to_vec),
         _ => exec_err!("{READ_DIFFERENTLY}: a stage gave no single state"),
     }
 }

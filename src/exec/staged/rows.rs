@@ -5,9 +5,11 @@
 //! | `part` | key column | key column | none |
 //! | `list` | none | number of the list | none |
 //! | `n`, `check` | values read, and their checksum | none | none |
-//! | `body` | the reply without keys, number of its lists | keys | the state |
+//! | `body` | the reply without keys, number of keys in each of its lists | keys | the state |
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io::Write;
 use std::sync::{Arc, LazyLock};
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, UInt32Builder, UInt64Builder};
@@ -21,13 +23,13 @@ use super::READ_DIFFERENTLY;
 use crate::kernel::round::{KeyVec, Reply};
 use crate::kernel::wire::{key_vec, put_key_vec};
 use crate::key::Width;
-use crate::wire::{Message, Reader, put};
+use crate::wire::{Message, Reader, VERSION, put_numbers, versioned};
 
 /// Keys in one row, so that no row is long.
 const KEYS_A_ROW: usize = 8192;
 
-/// Bytes of a row besides its body.
-const ROW_BYTES: usize = 4 + 4 + 8 + 8 + 4;
+/// Bytes of a row besides its body, with the version before that.
+const ROW_BYTES: usize = 4 + 4 + 8 + 8 + 4 + 1;
 
 /// Bytes of a batch, about.
 const BATCH_BYTES: usize = 1 << 20;
@@ -62,7 +64,8 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn add(&mut self, other: Seen) {
-        self.n += other.n;
+        // Numbers that came from elsewhere may be anything; so many are never what another read saw.
+        self.n = self.n.saturating_add(other.n);
         self.check = self.check.wrapping_add(other.check);
     }
 }
@@ -111,10 +114,8 @@ impl Rows {
             Reply::Extracted(lists) => (Reply::Extracted(Vec::new()), lists),
             other => (other, Vec::new()),
         };
-        let mut body = Vec::new();
-        header.write(&mut body);
-        put(&mut body, lists.len() as u64);
-        self.row(Some(part), None, Some(seen), &body)?;
+        let lengths: Vec<_> = lists.iter().map(|keys| keys.len() as u64).collect();
+        self.header(part, seen, &header, &lengths)?;
         for (list, keys) in (0..).zip(lists) {
             keys.pieces(KEYS_A_ROW).try_for_each(|keys| {
                 let mut body = Vec::new();
@@ -123,6 +124,14 @@ impl Rows {
             })?;
         }
         Ok(())
+    }
+
+    /// A reply without keys, and how many keys each of its lists has, which other rows bring.
+    pub(super) fn header(&mut self, part: u32, seen: Seen, reply: &Reply, lengths: &[u64]) -> Result<()> {
+        let mut body = Vec::new();
+        reply.write(&mut body);
+        put_numbers(&mut body, lengths);
+        self.row(Some(part), None, Some(seen), &body)
     }
 
     /// The coordinator's state.
@@ -135,7 +144,7 @@ impl Rows {
         self.list.append_option(list);
         self.n.append_option(seen.map(|seen| seen.n));
         self.check.append_option(seen.map(|seen| seen.check));
-        self.body.append_value(body);
+        append_body(&mut self.body, body)?;
         self.bytes += body.len() + ROW_BYTES;
         match self.bytes >= BATCH_BYTES {
             true => self.flush(),
@@ -165,6 +174,24 @@ impl Rows {
     }
 }
 
+/// Adds a body, behind the version.
+fn append_body(bodies: &mut BinaryBuilder, body: &[u8]) -> Result<()> {
+    bodies.write_all(&[VERSION])?;
+    bodies.append_value(body);
+    Ok(())
+}
+
+/// The state in a row of [`Rows::state`].
+///
+/// # Errors
+/// An execution error for a row of another version.
+pub(super) fn state_of(batch: &RecordBatch, row: usize) -> Result<&[u8]> {
+    versioned(
+        "state of a stage",
+        batch.column(BODY).as_binary::<i32>().value(row),
+    )
+}
+
 /// Bytes of a batch's values, as [`Rows::finish`] counts them.
 pub(super) fn body_bytes(batch: &RecordBatch) -> usize {
     let bodies = batch.column(BODY).as_binary::<i32>().value_offsets();
@@ -172,7 +199,8 @@ pub(super) fn body_bytes(batch: &RecordBatch) -> usize {
         .last()
         .zip(bodies.first())
         .map_or(0, |(end, start)| end - start);
-    bytes as usize + batch.num_rows() * ROW_BYTES
+    // The versions lie among the values.
+    bytes as usize + batch.num_rows() * (ROW_BYTES - 1)
 }
 
 /// The replies of all partitions, merged as they come.
@@ -187,9 +215,10 @@ pub(super) struct Merged {
 struct Part {
     seen: Seen,
     reply: Option<Reply>,
-    /// Lists that each partition said it sends.
-    lists: Option<usize>,
-    keys: Vec<Option<KeyVec>>,
+    /// Keys in each list, as the partitions say that they send.
+    lengths: Option<Vec<u64>>,
+    /// Those that came, by the number of their list.
+    keys: BTreeMap<u32, KeyVec>,
     /// Whether some partition had no memory for its lists.
     refused: bool,
 }
@@ -206,7 +235,7 @@ impl Merged {
         let (part, list, n, check) = (numbers(0), numbers(LIST), counts(2), counts(CHECK));
         let body = batch.column(BODY).as_binary::<i32>();
         for row in 0..batch.num_rows() {
-            let bytes = body.value(row);
+            let bytes = versioned("row between stages", body.value(row))?;
             if part.is_null(row) {
                 self.add_state(bytes)?;
                 continue;
@@ -220,7 +249,7 @@ impl Merged {
                     };
                     own.add_reply(seen, bytes)?;
                 }
-                false => own.add_keys(list.value(row) as usize, bytes)?,
+                false => own.add_keys(list.value(row), bytes)?,
             }
         }
         Ok(())
@@ -278,9 +307,22 @@ impl Merged {
         self.state.as_deref()
     }
 
-    /// Whether any lane of a column replied.
-    pub(super) fn has(&self, part: u32) -> bool {
-        self.parts.contains_key(&part)
+    /// What the lanes of a column read that replied, their merged reply, and how many keys each of its lists has: what
+    /// [`Rows::header`] sends on. `None`: none replied.
+    ///
+    /// # Errors
+    /// An execution error if keys are among the rows.
+    pub(super) fn header(&mut self, part: u32) -> Result<Option<(Seen, Reply, Vec<u64>)>> {
+        let Some(own) = self.parts.remove(&part) else {
+            return Ok(None);
+        };
+        match (own.reply, own.keys.is_empty()) {
+            (Some(reply), true) => {
+                let lengths = own.lengths.filter(|_| !own.refused);
+                Ok(Some((own.seen, reply, lengths.unwrap_or_default())))
+            }
+            _ => exec_err!("{READ_DIFFERENTLY}: keys came without a reply"),
+        }
     }
 
     /// What all lanes of a column read, and their merged reply.
@@ -298,62 +340,182 @@ impl Merged {
 
 impl Part {
     fn bytes(&self) -> usize {
-        let lists = self.keys.iter().flatten();
-        let keys: usize = lists.map(|keys| keys.len() * keys.width().bytes()).sum();
+        let lists = self.keys.values();
+        let keys: usize = lists
+            .map(|keys| size_of::<KeyVec>() + keys.len() * keys.width().bytes())
+            .sum();
         let reply = self
             .reply
             .as_ref()
             .map_or(0, |reply| reply.values() as usize * size_of::<u64>());
-        keys + reply + self.keys.capacity() * size_of::<Option<KeyVec>>()
+        keys + reply
+            + self
+                .lengths
+                .as_ref()
+                .map_or(0, |lengths| lengths.len() * size_of::<u64>())
     }
 
     fn add_reply(&mut self, seen: Seen, bytes: &[u8]) -> Result<()> {
         let mut reader = Reader::new("reply", bytes);
         let reply = Reply::read(&mut reader)?;
-        let lists: usize = reader.number("number of lists")?;
+        let lengths = reader.numbers("lists of keys")?;
         reader.end()?;
         self.seen.add(seen);
         match &mut self.reply {
             None => self.reply = Some(reply),
             Some(own) => own.merge(reply)?,
         }
-        // None where there should be some: no memory.
-        match self.lists {
-            Some(other) if other != lists => self.refused = true,
-            _ => self.lists = Some(lists),
+        match &mut self.lengths {
+            // None where there should be some: no memory.
+            Some(own) if own.len() != lengths.len() => self.refused = true,
+            Some(own) => own
+                .iter_mut()
+                .zip(lengths)
+                .for_each(|(own, more)| *own = own.saturating_add(more)),
+            none => *none = Some(lengths),
         }
         Ok(())
     }
 
-    fn add_keys(&mut self, list: usize, bytes: &[u8]) -> Result<()> {
+    fn add_keys(&mut self, list: u32, bytes: &[u8]) -> Result<()> {
         let mut reader = Reader::new("list of keys", bytes);
         let keys = key_vec(&mut reader)?;
         reader.end()?;
-        if self.keys.len() <= list {
-            self.keys.resize(list + 1, None);
-        }
-        match &mut self.keys[list] {
-            Some(own) => own.append(keys),
-            none => {
-                *none = Some(keys);
+        match self.keys.entry(list) {
+            Entry::Occupied(own) => own.into_mut().append(keys),
+            Entry::Vacant(none) => {
+                none.insert(keys);
                 Ok(())
             }
         }
     }
 
-    fn finish(self, width: Width) -> Result<(Seen, Reply)> {
-        let Some(mut reply) = self.reply else {
+    fn finish(mut self, width: Width) -> Result<(Seen, Reply)> {
+        let Some(mut reply) = self.reply.take() else {
             return exec_err!("{READ_DIFFERENTLY}: keys came without a reply");
         };
-        let count = if self.refused { 0 } else { self.lists.unwrap_or(0) };
-        if let Reply::Counts { kept, .. } | Reply::Extracted(kept) = &mut reply {
-            let mut keys = self.keys;
-            keys.resize(count, None);
-            let keys = keys
-                .into_iter()
-                .map(|keys| keys.unwrap_or_else(|| KeyVec::new(width)));
-            *kept = keys.collect();
+        let lists = match self.refused {
+            true => Vec::new(),
+            false => self.lists(width)?,
+        };
+        match &mut reply {
+            Reply::Counts { kept, .. } | Reply::Extracted(kept) => *kept = lists,
+            _ if !lists.is_empty() => return exec_err!("{READ_DIFFERENTLY}: keys that were not asked for"),
+            _ => {}
         }
         Ok((self.seen, reply))
+    }
+
+    /// The keys of each list, all of which came.
+    fn lists(&mut self, width: Width) -> Result<Vec<KeyVec>> {
+        let list = |(list, sent): (u32, &u64)| {
+            let keys = self.keys.remove(&list).unwrap_or_else(|| KeyVec::new(width));
+            match keys.len() as u64 == *sent && keys.width() == width {
+                true => Ok(keys),
+                false => exec_err!(
+                    "{READ_DIFFERENTLY}: of list {list} came {} keys of {} bytes, sent were {sent} of {} bytes",
+                    keys.len(),
+                    keys.width().bytes(),
+                    width.bytes()
+                ),
+            }
+        };
+        let lists = (0..)
+            .zip(self.lengths.iter().flatten())
+            .map(list)
+            .collect::<Result<_>>()?;
+        match self.keys.first_key_value() {
+            Some((list, _)) => exec_err!("{READ_DIFFERENTLY}: keys of list {list}, which no partition sent"),
+            None => Ok(lists),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::put;
+
+    /// What comes of these rows for key column 0, of 64-bit keys.
+    fn merged(batches: &[RecordBatch]) -> Result<(Seen, Reply)> {
+        let mut merged = Merged::default();
+        batches.iter().try_for_each(|batch| merged.add(batch))?;
+        merged.take(0, Width::W64)
+    }
+
+    fn written(write: impl FnOnce(&mut Rows) -> Result<()>) -> RecordBatch {
+        let mut rows = Rows::default();
+        write(&mut rows).unwrap();
+        rows.finish().unwrap().0.remove(0)
+    }
+
+    fn keys(list: u32, keys: KeyVec) -> RecordBatch {
+        let mut body = Vec::new();
+        put_key_vec(&mut body, &keys);
+        written(|rows| rows.row(Some(0), Some(list), None, &body))
+    }
+
+    fn reply(lists: Vec<KeyVec>) -> RecordBatch {
+        let seen = Seen { n: 2, check: 7 };
+        written(|rows| rows.reply(0, seen, Reply::Extracted(lists)))
+    }
+
+    fn w64(keys: &[u64]) -> KeyVec {
+        KeyVec::W64(keys.to_vec())
+    }
+
+    #[test]
+    fn lists_come_back_whole_or_not_at_all() {
+        let lists = vec![w64(&[4, 5]), w64(&[]), w64(&[9])];
+        let whole = reply(lists.clone());
+        let (seen, found) = merged(std::slice::from_ref(&whole)).unwrap();
+        assert_eq!((seen, found), (Seen { n: 2, check: 7 }, Reply::Extracted(lists)));
+        // The rows of the reply and of its two lists with keys.
+        assert_eq!(whole.num_rows(), 3);
+        for (rows, lost) in [
+            (whole.slice(0, 2), "of list 2"),
+            (whole.slice(1, 2), "without a reply"),
+        ] {
+            let error = merged(&[rows]).unwrap_err().strip_backtrace();
+            assert!(
+                error.contains(READ_DIFFERENTLY) && error.contains(lost),
+                "{error}"
+            );
+        }
+        let twice = merged(&[whole.clone(), whole.slice(2, 1)]).unwrap_err();
+        assert!(twice.to_string().contains("came 2 keys"), "{twice}");
+    }
+
+    #[test]
+    fn rows_of_another_version_are_refused() {
+        let row = reply(Vec::new());
+        let mut columns = row.columns().to_vec();
+        let body = columns[BODY].as_binary::<i32>().value(0);
+        let other: Vec<u8> = [&[VERSION + 1], &body[1..]].concat();
+        columns[BODY] = Arc::new(datafusion::arrow::array::BinaryArray::from_vec(vec![&other]));
+        let error = merged(&[RecordBatch::try_new(schema(), columns).unwrap()]).unwrap_err();
+        assert!(error.to_string().contains("run the same version"), "{error}");
+    }
+
+    #[test]
+    fn numbers_of_lists_are_not_taken_on_trust() {
+        for (number, why) in [(u32::MAX, "list 4294967295"), (1, "list 1")] {
+            let error = merged(&[reply(vec![w64(&[4])]), keys(number, w64(&[1]))]).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+        }
+        let narrow = merged(&[reply(vec![w64(&[4])]).slice(0, 1), keys(0, KeyVec::W32(vec![4]))]);
+        assert!(narrow.unwrap_err().to_string().contains("1 keys of 4 bytes"));
+        // More lists than there are bytes, and more values than there are numbers.
+        let mut body = Vec::new();
+        Reply::Extracted(Vec::new()).write(&mut body);
+        put(&mut body, u64::MAX);
+        let seen = Seen {
+            n: u64::MAX,
+            check: 0,
+        };
+        let many = written(|rows| rows.row(Some(0), None, Some(seen), &body));
+        assert!(merged(&[many]).is_err());
+        let endless = written(|rows| rows.reply(0, seen, Reply::Extracted(Vec::new())));
+        assert_eq!(merged(&[endless.clone(), endless]).unwrap().0.n, u64::MAX);
     }
 }

@@ -1,6 +1,6 @@
 //! Staged plans in one process: what they send, and what it comes to.
 
-use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array};
+use datafusion::arrow::array::{ArrayRef, AsArray, Float64Array, Int64Array};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::MemTable;

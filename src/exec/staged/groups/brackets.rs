@@ -110,7 +110,9 @@ impl<W: Word> Bracketing<W> {
         for (group, columns) in self.intervals.iter().enumerate() {
             let own = columns.iter().zip(self.plan.columns.specs()).zip(&asks);
             let progress = own.map(|((intervals, spec), asks)| {
-                let n = intervals.iter().map(|interval| interval.count).sum();
+                let n = intervals
+                    .iter()
+                    .fold(0_u64, |sum, interval| sum.saturating_add(interval.count));
                 bracketed(intervals, spec.width(), n, wanted_ranks(asks, n))
             });
             let progress: Vec<Progress> = progress.collect::<Result<_>>()?;

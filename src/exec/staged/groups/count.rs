@@ -10,7 +10,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::super::grouped::Grouping;
 use super::super::rows::Seen;
-use super::rows::{Guard, Guards, Header, Rows, class_of};
+use super::rows::{Guard, Guards, Header, Rows, class_of, of_part};
 use super::{GroupedColumns, MOST_GROUPS};
 use crate::kernel::Stop;
 use crate::kernel::cpu::FreePages;
@@ -188,6 +188,11 @@ impl<W: Word> Counting<W> {
         self.grouping.group_parts().into_iter().map(class_of).collect()
     }
 
+    /// Adds what was read of a group to what is known of its class.
+    fn read(&mut self, part: u16, index: usize, seen: Seen) {
+        self.class(class_of(part)).read(index, of_part(seen, part));
+    }
+
     fn class(&mut self, class: u32) -> &mut Guard {
         let columns = self.plan.columns.len();
         self.guards.entry(class).or_insert_with(|| Guard::of(columns))
@@ -204,8 +209,8 @@ impl<W: Word> Counting<W> {
                 }
             });
         }
-        for (class, seen) in self.classes().into_iter().zip(seen) {
-            self.class(class).read(index, seen);
+        for (part, seen) in self.grouping.group_parts().into_iter().zip(seen) {
+            self.read(part, index, seen);
         }
         Ok(())
     }
@@ -213,14 +218,14 @@ impl<W: Word> Counting<W> {
     /// Adds what was counted to what is known of classes.
     fn guard_counted(&mut self) {
         let nulls = std::mem::take(&mut self.nulls);
-        let classes = self.classes();
-        for (class, nulls) in classes.iter().zip(nulls) {
-            self.class(*class).rows += nulls;
+        let parts = self.grouping.group_parts();
+        for (part, nulls) in parts.iter().zip(nulls) {
+            self.class(class_of(*part)).rows += nulls;
         }
         for index in 0..self.counts.len() {
-            for (group, class) in classes.iter().enumerate() {
+            for (group, part) in parts.iter().enumerate() {
                 let own = seen(&self.counts[index], group);
-                self.class(*class).read(index, own);
+                self.read(*part, index, own);
             }
         }
     }
@@ -254,14 +259,14 @@ impl<W: Word> Counting<W> {
         for (index, spec) in plan.columns.specs().enumerate() {
             let (values, kept) = dense(&values[index])?;
             let raw = spec.raw(values.as_ref())?;
-            let classes = of_rows(&classes, kept.as_ref());
+            let parts = of_rows(&self.parts, kept.as_ref());
             with_key!(spec.width(), K => {
                 let raw = words::<K>(&raw);
                 let mut keys = vec![K::default(); raw.len()];
                 spec.encoding().encode(raw, &mut keys);
-                for (class, key) in classes.iter().zip(keys) {
+                for (part, key) in parts.iter().zip(keys) {
                     let check = mixed(key::Key::to_bits(key));
-                    own[*class as usize].seen[index].add(Seen { n: 1, check });
+                    own[class_of(*part) as usize].seen[index].add(of_part(Seen { n: 1, check }, *part));
                 }
             });
         }

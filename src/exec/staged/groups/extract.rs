@@ -13,7 +13,9 @@ use super::super::READ_DIFFERENTLY;
 use super::super::rows::Seen;
 use super::GroupedColumns;
 use super::count::{count_nulls, dense, of_rows};
-use super::rows::{Body, Guard, Guards, Header, List, Rows, body_of, class_of, group_rows, progress_bytes};
+use super::rows::{
+    Body, Guard, Guards, Header, List, Rows, body_of, class_of, group_rows, of_part, progress_bytes,
+};
 use crate::kernel::cpu::groups::collect::{Collect, GroupBrackets, collector};
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
@@ -78,7 +80,7 @@ impl GroupState {
                 .zip(groups)
                 .for_each(|(own, more)| own.push(more));
             for row in 0..batch.num_rows() {
-                let body = body_of(batch, row);
+                let body = body_of(batch, row)?;
                 if !matches!(body.first(), Some(&super::rows::PROGRESS)) {
                     continue;
                 }
@@ -275,7 +277,7 @@ impl<W: Word> Extracting<W> {
             guard.rows += self.nulls.get(group).copied().unwrap_or(0);
             for (index, column) in self.columns.iter().enumerate() {
                 if let Some(&(n, check)) = column.seen().get(group) {
-                    guard.read(index, Seen { n, check });
+                    guard.read(index, of_part(Seen { n, check }, part));
                 }
             }
         }

@@ -22,10 +22,10 @@ use super::super::READ_DIFFERENTLY;
 use super::super::rows::Seen;
 use crate::kernel::round::KeyVec;
 use crate::kernel::wire::{key_vec, put_key_vec};
-use crate::key::{KeySpec, Width};
+use crate::key::{KeySpec, Width, mixed};
 use crate::select::progress::Progress;
 use crate::sketch::dyadic::{Interval, intervals, put_intervals};
-use crate::wire::{Message, Reader, put};
+use crate::wire::{Message, Reader, VERSION, put, versioned};
 
 /// Classes of groups: as many machines can select answers.
 const CLASSES: u16 = 64;
@@ -48,6 +48,15 @@ const KEYS: u8 = 3;
 /// The class of a group whose hash has this part.
 pub(super) fn class_of(part: u16) -> u32 {
     u32::from(part % CLASSES)
+}
+
+/// What was read of a group whose hash has this part, as it is added to what is known of its class: values that change places between
+/// groups change the checksum, unless the parts are the same.
+pub(super) fn of_part(seen: Seen, part: u16) -> Seen {
+    Seen {
+        n: seen.n,
+        check: seen.check.wrapping_mul(mixed(part.into()) | 1),
+    }
 }
 
 /// Rows between stages, for groups of these columns.
@@ -75,7 +84,7 @@ impl Guard {
     }
 
     pub(super) fn add(&mut self, other: &Guard) {
-        self.rows += other.rows;
+        self.rows = self.rows.saturating_add(other.rows);
         self.seen
             .resize(self.seen.len().max(other.seen.len()), Seen::default());
         self.seen
@@ -88,7 +97,7 @@ impl Guard {
     pub(super) fn read(&mut self, column: usize, seen: Seen) {
         self.seen[column].add(seen);
         if column == 0 {
-            self.rows += seen.n;
+            self.rows = self.rows.saturating_add(seen.n);
         }
     }
 
@@ -215,11 +224,12 @@ pub(super) fn read_body<'a>(bytes: &'a [u8], specs: &[KeySpec]) -> Result<Body<'
 }
 
 /// The body of a batch's row, which keeps bytes of a state where they are.
-pub(super) fn body_of(batch: &RecordBatch, row: usize) -> &[u8] {
-    batch
-        .column(batch.num_columns() - 1)
-        .as_binary::<i32>()
-        .value(row)
+///
+/// # Errors
+/// An execution error for a row of another version.
+pub(super) fn body_of(batch: &RecordBatch, row: usize) -> Result<&[u8]> {
+    let bodies = batch.column(batch.num_columns() - 1).as_binary::<i32>();
+    versioned("row of a group", bodies.value(row))
 }
 
 /// The state's bytes in a row that [`Rows::progress`] wrote.
@@ -251,7 +261,7 @@ pub(super) fn group_rows<'a>(
     let (mut rows, mut bodies) = (Vec::new(), Vec::new());
     for row in 0..batch.num_rows() {
         let class = classes.value(row);
-        match read_body(body_of(batch, row), specs)? {
+        match read_body(body_of(batch, row)?, specs)? {
             Body::Header(own) => header(class, own)?,
             body => {
                 rows.push(row as u32);
@@ -297,7 +307,7 @@ impl Default for Rows {
 
 impl Rows {
     pub(super) fn header(&mut self, class: u32, header: &Header) {
-        let mut body = vec![HEADER, u8::from(header.many)];
+        let mut body = vec![VERSION, HEADER, u8::from(header.many)];
         header.own.put(&mut body);
         header.expected.put(&mut body);
         self.row(class, None, &body);
@@ -312,7 +322,7 @@ impl Rows {
     ) {
         let mut body = std::mem::take(&mut self.scratch);
         body.clear();
-        body.push(INTERVALS);
+        body.extend([VERSION, INTERVALS]);
         columns.for_each(|intervals| put_intervals(&mut body, intervals));
         self.row(class, Some(group), &body);
         self.scratch = body;
@@ -325,7 +335,7 @@ impl Rows {
         group: usize,
         columns: impl Iterator<Item = &'a Progress>,
     ) {
-        let mut body = vec![PROGRESS];
+        let mut body = vec![VERSION, PROGRESS];
         columns.for_each(|progress| progress.write(&mut body));
         self.row(class, Some(group), &body);
     }
@@ -341,7 +351,7 @@ impl Rows {
         let mut body = std::mem::take(&mut self.scratch);
         let start = |body: &mut Vec<u8>| {
             body.clear();
-            body.push(KEYS);
+            body.extend([VERSION, KEYS]);
             put(body, progress.len() as u64);
             body.extend(progress);
         };

@@ -366,3 +366,47 @@ async fn auto_reads_small_tables_once_and_says_what_it_took() {
         "{auto}"
     );
 }
+
+/// Of two groups of one class whose hashes have other parts.
+#[test]
+fn values_that_change_places_between_groups_are_noticed() {
+    use super::super::rows::Seen;
+    use super::rows::{class_of, of_part};
+    use crate::key::mixed;
+    let (one, other) = (5, 5 + 64);
+    assert_eq!(class_of(one), class_of(other));
+    let class = |first: u128, second: u128| {
+        let mut seen = Seen::default();
+        for (part, key) in [(one, first), (other, second)] {
+            seen.add(of_part(
+                Seen {
+                    n: 1,
+                    check: mixed(key),
+                },
+                part,
+            ));
+        }
+        seen
+    };
+    assert_ne!(class(70, 90), class(90, 70));
+    // The sum of a group's rows is that of the group.
+    let sum = Seen {
+        n: 2,
+        check: mixed(70).wrapping_add(mixed(90)),
+    };
+    let mut rows = of_part(
+        Seen {
+            n: 1,
+            check: mixed(90),
+        },
+        one,
+    );
+    rows.add(of_part(
+        Seen {
+            n: 1,
+            check: mixed(70),
+        },
+        one,
+    ));
+    assert_eq!(rows, of_part(sum, one));
+}
