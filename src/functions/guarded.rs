@@ -2,8 +2,8 @@
 //!
 //! An engine that moves states between machines can deliver one twice when a machine is lost, and then every sum and every
 //! quantile over them is wrong without a word. So each state row of one of our functions carries a number of its own: the
-//! accumulator that merges them fails on one that it has seen. All aggregates of a query share their state rows, so one
-//! guarded function guards the others beside it. Cost: 8 bytes a state, and a bit a state where they are merged.
+//! accumulator that merges them fails on one that it has seen. All aggregates of an aggregation share their state rows, so one
+//! guarded function guards the others beside it; an aggregation beside stages, which has none of ours, gets a guarded count. Cost: 8 bytes a state, and a bit a state where they are merged.
 //!
 //! A state that never comes is not seen here.
 
@@ -19,7 +19,7 @@ use datafusion::logical_expr::expr::AggregateFunctionParams;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::format_state_name;
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature,
+    Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature, StatisticsArgs,
 };
 
 /// States that one source numbers: past them it is another source.
@@ -271,6 +271,18 @@ impl AggregateUDFImpl for Guarded {
             numbers: Mutex::default(),
             merged: Merged::default(),
         }))
+    }
+
+    fn is_nullable(&self) -> bool {
+        self.inner.is_nullable()
+    }
+
+    fn default_value(&self, data_type: &DataType) -> Result<ScalarValue> {
+        self.inner.default_value(data_type)
+    }
+
+    fn value_from_stats(&self, statistics: &StatisticsArgs) -> Option<ScalarValue> {
+        self.inner.value_from_stats(statistics)
     }
 
     fn supports_null_handling_clause(&self) -> bool {

@@ -6,12 +6,14 @@
 //!             1 | name | quantiles, precision?   approximate
 //!             2 | aggregate                      with guarded states
 //!             3 | name | rows?                   the best rows: one value, or a list of so many
+//!             4                                  count, of which only the guarded one is sent
 //! window:     name | quantiles | frame | DISTINCT
 //! ```
 
 use std::sync::Arc;
 
 use datafusion::common::{Result, exec_err};
+use datafusion::functions_aggregate::count::count_udaf;
 use datafusion::logical_expr::{AggregateUDF, WindowUDF};
 
 use super::guarded::Guarded;
@@ -25,6 +27,7 @@ const EXACT: u8 = 0;
 const APPROXIMATE: u8 = 1;
 const GUARDED: u8 = 2;
 const TOP_ROWS: u8 = 3;
+const COUNT: u8 = 4;
 
 /// Appends an aggregate function of ours; false, and nothing, for another's.
 pub(crate) fn put_aggregate(function: &AggregateUDF, out: &mut Vec<u8>) -> bool {
@@ -46,7 +49,11 @@ pub(crate) fn put_aggregate(function: &AggregateUDF, out: &mut Vec<u8>) -> bool 
     } else if let Some(guarded) = Guarded::of(function) {
         let start = out.len();
         out.push(GUARDED);
-        let ours = put_aggregate(guarded.inner(), out);
+        let is_count = guarded.inner() == count_udaf().as_ref();
+        if is_count {
+            out.push(COUNT);
+        }
+        let ours = is_count || put_aggregate(guarded.inner(), out);
         if !ours {
             out.truncate(start);
         }
@@ -75,6 +82,7 @@ pub(crate) fn read_aggregate(input: &mut Reader<'_>) -> Result<AggregateUDF> {
                 None => function.as_ref().clone(),
             })
         }
+        COUNT => Ok(count_udaf().as_ref().clone()),
         TOP_ROWS => {
             let function = named(topk_aggregates(), input)?;
             Ok(match TopKBy::of(&function) {
@@ -84,7 +92,9 @@ pub(crate) fn read_aggregate(input: &mut Reader<'_>) -> Result<AggregateUDF> {
         }
         // One guard is enough, and bytes must not say how deep this goes.
         GUARDED => match input.peek() {
-            Some(EXACT | APPROXIMATE | TOP_ROWS) => Ok(Guarded::new(Arc::new(read_aggregate(input)?)).into()),
+            Some(EXACT | APPROXIMATE | TOP_ROWS | COUNT) => {
+                Ok(Guarded::new(Arc::new(read_aggregate(input)?)).into())
+            }
             kind => input.damaged(format!("a guarded function of kind {kind:?}")),
         },
         kind => input.damaged(format!("a function of kind {kind}")),

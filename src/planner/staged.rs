@@ -1,13 +1,17 @@
 //! Quantiles as stages: see [`crate::exec::staged`].
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_datafusion_err, internal_err};
+use datafusion::functions_aggregate::count::count_udaf;
 use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::utils::COUNT_STAR_EXPANSION;
 use datafusion::logical_expr::{
     Aggregate, AggregateUDF, Expr, ExprSchemable, Extension, LogicalPlan, LogicalPlanBuilder, Projection,
-    UserDefinedLogicalNodeCore, when,
+    UserDefinedLogicalNodeCore, lit, when,
 };
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -20,6 +24,9 @@ use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy, constant_qua
 use crate::key::KeySpec;
 use crate::select::StrategyName;
 use crate::select::quantile::{Ask, Method};
+
+/// The name of a count that guards the aggregates beside it.
+const GUARD: &str = "quantiles.guard";
 
 /// Most ranks: what a count can set apart.
 const MOST_RANKS: usize = 8000;
@@ -50,20 +57,17 @@ pub(super) fn into_stages(plan: LogicalPlan, strategy: StrategyName) -> Result<T
     })
 }
 
+/// Whether an aggregate is a call of ours, whose states can be numbered.
+fn is_ours(expr: &Expr) -> bool {
+    aggregate_call(expr).is_some_and(|call| {
+        let func = &call.func;
+        ExactQuantiles::of(func).is_some() || GkFunction::of(func).is_some() || TopKBy::of(func).is_some()
+    })
+}
+
 /// The same aggregation; if any call is of ours, with numbered states.
 fn guarded(mut aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
-    let mut found = None;
-    for expr in &mut aggregate.aggr_expr {
-        let is_ours = aggregate_call(expr).is_some_and(|call| {
-            let func = &call.func;
-            ExactQuantiles::of(func).is_some() || GkFunction::of(func).is_some() || TopKBy::of(func).is_some()
-        });
-        if is_ours {
-            found = Some(expr);
-            break;
-        }
-    }
-    let Some(expr) = found else {
+    let Some(expr) = aggregate.aggr_expr.iter_mut().find(|expr| is_ours(expr)) else {
         return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
     };
     let named = expr.clone().transform_down(|part| match part {
@@ -100,7 +104,7 @@ fn in_stages(node: &QuantilesNode, strategy: StrategyName) -> Result<LogicalPlan
     if units.staged.is_empty() {
         return ordinary(node, (0..node.schema().fields().len()).collect());
     }
-    let rest = (!units.rest.is_empty()).then(|| ordinary(node, units.rest.clone()));
+    let rest = (!units.rest.is_empty()).then(|| rest(node, units.rest.clone()));
     let staged = units.staged.into_iter().map(|unit| unit.plan(node, strategy));
     let plans = staged.chain(rest).collect::<Result<Vec<_>>>()?;
     side_by_side(plans, node.schema())
@@ -119,6 +123,26 @@ fn ordinary(node: &QuantilesNode, columns: Vec<usize>) -> Result<LogicalPlan> {
         Arc::new(part_of(node.schema(), &columns)?),
     )?;
     guarded(aggregate).map(|guarded| guarded.data)
+}
+
+/// An ungrouped aggregation beside stages, whose states are numbered: by a count of ours, which nobody reads, where none of its calls
+/// is of ours.
+fn rest(node: &QuantilesNode, columns: Vec<usize>) -> Result<LogicalPlan> {
+    if columns.iter().any(|column| is_ours(&node.aggr_expr()[*column])) {
+        return ordinary(node, columns);
+    }
+    let schema = part_of(node.schema(), &columns)?;
+    let count = Arc::new(AggregateUDF::from(Guarded::new(count_udaf())));
+    let count = count.call(vec![lit(COUNT_STAR_EXPANSION)]).alias(GUARD);
+    let guard = Arc::new(Field::new(GUARD, DataType::Int64, false));
+    let guard = DFSchema::from_unqualified_fields(vec![guard].into(), HashMap::new())?;
+    let calls = columns.iter().map(|column| node.aggr_expr()[*column].clone());
+    Ok(LogicalPlan::Aggregate(Aggregate::try_new_with_schema(
+        Arc::new(node.input().clone()),
+        Vec::new(),
+        calls.chain([count]).collect(),
+        Arc::new(schema.join(&guard)?),
+    )?))
 }
 
 /// One row from several of one row each, with these columns.

@@ -413,3 +413,56 @@ async fn a_partition_of_files_can_be_read_again() {
     assert_ne!(read(1).await, first);
     assert_eq!(read(0).await, first);
 }
+
+/// A scan of what a plan gives, `copies` times.
+async fn delivered(
+    plan: &Arc<dyn ExecutionPlan>,
+    copies: usize,
+    ctx: &SessionContext,
+) -> Arc<dyn ExecutionPlan> {
+    let rows = collect(Arc::clone(plan), ctx.task_ctx()).await.unwrap();
+    let partitions = vec![rows; copies];
+    let scan =
+        datafusion::datasource::memory::MemorySourceConfig::try_new_exec(&partitions, plan.schema(), None);
+    gathered(scan.unwrap())
+}
+
+/// Aggregates beside staged quantiles fail too where a state of theirs comes twice.
+#[tokio::test]
+async fn aggregates_beside_stages_are_merged_once() {
+    use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+    let ctx = session(&dealt(1000, 2), StrategyName::GkSelect);
+    for (rest, expected) in [
+        ("count(*), max(x)", None),
+        ("count(*), min(x)", Some("1000")),
+        ("array_agg(x)", None),
+        ("count(DISTINCT x)", None),
+    ] {
+        let sql = format!("SELECT exact_quantiles(x, 0.5), {rest} FROM t");
+        let plan = planned(&ctx, &sql).await;
+        assert_eq!(nodes::<RefineExec>(&plan).len(), 2, "{sql}");
+        let found = collect(Arc::clone(&plan), ctx.task_ctx()).await.unwrap();
+        assert_eq!(found[0].num_columns(), 1 + rest.matches('(').count(), "{sql}");
+        if let Some(count) = expected {
+            let shown = datafusion::arrow::util::display::array_value_to_string(found[0].column(1), 0);
+            assert_eq!(shown.unwrap(), count, "{sql}");
+        }
+        let last = nodes::<AggregateExec>(&plan).into_iter().rfind(|node| {
+            let aggregate = node.downcast_ref::<AggregateExec>().unwrap();
+            matches!(aggregate.mode(), AggregateMode::Final)
+        });
+        let last = last.unwrap_or_else(|| panic!("{sql}: no merged states"));
+        for copies in [1, 2] {
+            let states = reset_plan_states(Arc::clone(last.children()[0])).unwrap();
+            let again = reread(&last, delivered(&states, copies, &ctx).await);
+            let merged = collect(again, ctx.task_ctx()).await;
+            match copies {
+                1 => drop(merged.unwrap()),
+                _ => {
+                    let error = merged.unwrap_err().to_string();
+                    assert!(error.contains("delivered twice"), "{sql}: {error}");
+                }
+            }
+        }
+    }
+}
