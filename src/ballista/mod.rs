@@ -23,6 +23,7 @@
 mod client;
 mod codec;
 mod stores;
+mod watch;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -44,6 +45,7 @@ use datafusion_proto::protobuf::LogicalPlanNode;
 pub use client::{cancel, connect, connect_with_config, explained, is_worth_another_try};
 pub use codec::QuantilesCodec;
 pub use stores::EnvironmentStores;
+pub use watch::watch;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::staged::RoundDevice;

@@ -182,6 +182,11 @@ impl QueryPlanner for QuantilesPlanner {
             true => FloatStatisticsRule.optimize(plan, session.config_options())?,
             false => plan,
         };
+        #[cfg(feature = "ballista")]
+        let plan = match self.staged {
+            true => super::boundaries::with_boundaries(plan, session.config_options())?,
+            false => plan,
+        };
         #[cfg(feature = "cuda")]
         if matches!(logical_plan, LogicalPlan::Analyze(_)) {
             return super::pinned::with_kernel_times(plan);

@@ -8,7 +8,7 @@ use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{exec_err, plan_err};
 use datafusion::config::ConfigOptions;
 use datafusion::dataframe::DataFrame;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::physical_plan::execution_plan::EmissionType;
@@ -194,11 +194,21 @@ impl Runner {
         if whole {
             self.output.max_rows = MaxRows::Unlimited;
         }
-        let printed = self
-            .output
-            .print(stream, &task.session_config().options().format, &reservation)
-            .await;
+        let plan = self.running.clone();
+        let watched = watched(self.remote.clone(), plan);
+        let options = task.session_config().options();
+        let printed = tokio::select! {
+            printed = self.output.print(stream, &options.format, &reservation) => Ok(printed),
+            lost = watched => Err(lost),
+        };
         self.output.max_rows = max_rows;
+        let printed = match printed {
+            Ok(printed) => printed,
+            Err(lost) => {
+                self.cancel().await;
+                Err(lost)
+            }
+        };
         // What failed has stopped by itself; what a closed output left has not.
         if !self.output.closed {
             self.running = None;
@@ -237,6 +247,20 @@ impl Runner {
         }
         Ok(())
     }
+}
+
+/// How long a statement may stand still on a cluster without a word.
+#[cfg(feature = "ballista")]
+const STANDSTILL: Duration = Duration::from_secs(60);
+
+/// Waits until the cluster at `remote` has lost track of a plan; without end in one process.
+async fn watched(remote: Option<String>, plan: Option<Arc<dyn ExecutionPlan>>) -> DataFusionError {
+    #[cfg(feature = "ballista")]
+    if let (Some(url), Some(plan)) = (&remote, &plan) {
+        return datafusion_quantiles::ballista::watch(url, plan, STANDSTILL, say).await;
+    }
+    drop((remote, plan));
+    std::future::pending().await
 }
 
 #[cfg(test)]
