@@ -194,7 +194,7 @@ fn scheduler(args: &ClusterArgs, port: &str, id: &str) -> Vec<String> {
     let options = [
         "scheduler",
         "--attached",
-        "--scheduler-id",
+        "--id",
         id,
         "--bind-host",
         LOOPBACK,
@@ -223,7 +223,7 @@ fn executor(args: &ClusterArgs, port: &str, number: usize, id: &str) -> Result<V
     let options = [
         "executor",
         "--attached",
-        "--executor-id",
+        "--id",
         id,
         "--bind-host",
         LOOPBACK,
