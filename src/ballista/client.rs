@@ -17,7 +17,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_proto::protobuf::LogicalPlanNode;
 use url::Url;
 
-use super::watch::LOST_TRACK;
+use super::watch::{LOST_EXECUTOR, LOST_TRACK};
 use super::{runtime, session_config};
 use crate::exec::staged::READ_DIFFERENTLY;
 use crate::functions::DELIVERED_TWICE;
@@ -137,7 +137,7 @@ pub(super) fn job_of(plan: &Arc<dyn ExecutionPlan>) -> Option<JobId> {
 /// run again.
 pub fn is_worth_another_try(error: &DataFusionError) -> bool {
     let text = error.to_string();
-    [READ_DIFFERENTLY, DELIVERED_TWICE, LOST_TRACK]
+    [READ_DIFFERENTLY, DELIVERED_TWICE, LOST_TRACK, LOST_EXECUTOR]
         .iter()
         .any(|failure| text.contains(failure))
 }

@@ -1,11 +1,12 @@
 //! Whether a statement on a cluster goes on, by what the scheduler tells of its tasks.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ballista_core::JobId;
-use datafusion::common::{DataFusionError, exec_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
 use datafusion::physical_plan::ExecutionPlan;
 use reqwest::Client;
 
@@ -20,54 +21,101 @@ const LOST: Duration = Duration::from_secs(12);
 /// What an error says of a statement that nobody works on.
 pub(super) const LOST_TRACK: &str = "the scheduler has lost track of the statement";
 
-/// Watches an executed plan until the scheduler has lost track of it, which is the error; without end for a plan that is not a
-/// cluster's, or a scheduler that tells nothing of its jobs.
+/// What an error says of a statement that ran while an executor was lost.
+pub(super) const LOST_EXECUTOR: &str = "an executor was lost while the statement ran";
+
+/// More stages than any statement has: Ballista's adaptive planner replaces one without rows over and over.
+const MOST_STAGES: usize = 1000;
+
+/// Sees to a statement on a cluster, by what the scheduler tells of its executors and tasks.
 ///
-/// `tell` gets a line each time that no task started or ended for as long as `patience`, with what the statement waits for.
-pub async fn watch(
-    url: &str,
-    plan: &Arc<dyn ExecutionPlan>,
-    patience: Duration,
-    mut tell: impl FnMut(String),
-) -> DataFusionError {
-    let Ok(client) = http_client() else {
-        return std::future::pending().await;
-    };
-    let scheduler = Scheduler {
-        client,
-        address: address(url),
-    };
-    let (mut seen, mut changed, mut told) = (String::new(), Instant::now(), Instant::now());
-    loop {
-        tokio::time::sleep(PAUSE).await;
-        let Some(job) = job_of(plan) else {
-            continue;
+/// Ballista 55 may count rows twice or wait for ever once an executor is lost. A statement that sees one go is an error, which
+/// [`is_worth_another_try`](super::is_worth_another_try).
+pub struct Watch {
+    scheduler: Scheduler,
+    /// The executors that were there when it began.
+    executors: BTreeSet<String>,
+}
+
+impl Watch {
+    /// Begins to watch, before a plan is executed on the cluster at `url`; `None` where the scheduler tells nothing.
+    pub async fn start(url: &str) -> Option<Self> {
+        let scheduler = Scheduler {
+            client: http_client().ok()?,
+            address: address(url),
         };
-        let now = scheduler.stages(&job).await;
-        let state = now.as_ref().map_or_else(ToString::to_string, Stages::state);
-        if state != seen {
-            (seen, changed, told) = (state, Instant::now(), Instant::now());
-            continue;
+        let executors = scheduler.executors().await?;
+        Some(Self { scheduler, executors })
+    }
+
+    /// Whether all executors that were there at the start still are.
+    ///
+    /// # Errors
+    /// Names those that are lost.
+    pub async fn check(&self) -> Result<()> {
+        let Some(now) = self.scheduler.executors().await else {
+            return Ok(());
+        };
+        let lost: Vec<&str> = self.executors.difference(&now).map(String::as_str).collect();
+        match lost.is_empty() {
+            true => Ok(()),
+            false => exec_err!(
+                "{LOST_EXECUTOR}, so that Ballista may count rows twice or wait for ever: {}",
+                lost.join(", ")
+            ),
         }
-        let still = changed.elapsed();
-        if still > LOST
-            && now.as_ref().is_ok_and(|stages| stages.running == 0)
-            && scheduler.is_idle(&job).await
-        {
-            return exec_datafusion_err!(
-                "{LOST_TRACK}: for {} seconds no executor has run a task of it, though all are free. Ballista 55 does so after \
-                 some losses of an executor, and for some plans: see 'What Ballista 55 answers wrongly or never' in the README \
-                 (job {job})",
-                still.as_secs()
-            );
-        }
-        if told.elapsed() >= patience {
-            told = Instant::now();
-            if let Some(why) = scheduler.why(&now, &job).await {
-                tell(format!(
-                    "No progress for {} seconds: {why} (job {job})",
+    }
+
+    /// Waits until an executed plan is not to be waited for any more, for the reason that is returned; without end for a plan
+    /// that is not a cluster's.
+    ///
+    /// `tell` gets a line each time that no task started or ended for as long as `patience`, with what the statement waits
+    /// for.
+    pub async fn run(
+        &self,
+        plan: &Arc<dyn ExecutionPlan>,
+        patience: Duration,
+        mut tell: impl FnMut(String),
+    ) -> DataFusionError {
+        let scheduler = &self.scheduler;
+        let (mut seen, mut changed, mut told) = (String::new(), Instant::now(), Instant::now());
+        loop {
+            tokio::time::sleep(PAUSE).await;
+            let Some(job) = job_of(plan) else {
+                continue;
+            };
+            if let Err(lost) = self.check().await {
+                return lost;
+            }
+            let now = scheduler.stages(&job).await;
+            if now.as_ref().is_ok_and(|stages| stages.stages > MOST_STAGES) {
+                return exec_datafusion_err!(
+                    "Ballista 55 plans stage after stage for this statement and would never end: SET \
+                     ballista.planner.adaptive.enabled = false (job {job})"
+                );
+            }
+            let state = now.as_ref().map_or_else(ToString::to_string, Stages::state);
+            if state != seen {
+                (seen, changed, told) = (state, Instant::now(), Instant::now());
+                continue;
+            }
+            let still = changed.elapsed();
+            let none_runs = now.as_ref().is_ok_and(|stages| stages.running == 0);
+            if still > LOST && none_runs && scheduler.is_idle(&job).await {
+                return exec_datafusion_err!(
+                    "{LOST_TRACK}: for {} seconds no executor has run a task of it, though all are free. See 'What Ballista \
+                     55 answers wrongly or never' in the README (job {job})",
                     still.as_secs()
-                ));
+                );
+            }
+            if told.elapsed() >= patience {
+                told = Instant::now();
+                if let Some(why) = scheduler.why(&now, &job).await {
+                    tell(format!(
+                        "No progress for {} seconds: {why} (job {job})",
+                        still.as_secs()
+                    ));
+                }
             }
         }
     }
@@ -100,6 +148,8 @@ impl fmt::Display for Refusal {
 /// What the scheduler says of the stages of a job.
 struct Stages {
     text: String,
+    /// How many there are.
+    stages: usize,
     /// Tasks that run.
     running: usize,
     /// Tasks that have ended well.
@@ -110,6 +160,7 @@ impl Stages {
     fn new(text: String) -> Self {
         let count = |what: &str| text.matches(&format!("\"status\":\"{what}\"")).count();
         Self {
+            stages: text.matches("\"stage_id\":").count(),
             running: count("Running"),
             done: count("Successful"),
             text,
@@ -158,10 +209,18 @@ impl Scheduler {
         )
     }
 
-    /// How many executors there are.
-    async fn executors(&self) -> usize {
-        let executors = self.get("executors").await.unwrap_or_default();
-        executors.matches("\"specification\":").count()
+    /// The executors by their ids, or `None` if that is not known.
+    async fn executors(&self) -> Option<BTreeSet<String>> {
+        let executors = self.get("executors").await.ok()?;
+        let ids = executors.split("{\"id\":\"").skip(1);
+        Some(
+            ids.filter_map(|rest| Some(rest.split_once('"')?.0.to_string()))
+                .collect(),
+        )
+    }
+
+    async fn count_executors(&self) -> usize {
+        self.executors().await.map_or(0, |executors| executors.len())
     }
 
     /// Whether this job is to run, there are executors, and none of them runs a task of any job.
@@ -169,7 +228,7 @@ impl Scheduler {
         let Some(jobs) = self.running_jobs().await else {
             return false;
         };
-        if !jobs.contains(&job.to_string()) || self.executors().await == 0 {
+        if !jobs.contains(&job.to_string()) || self.count_executors().await == 0 {
             return false;
         }
         for other in jobs {
@@ -188,7 +247,7 @@ impl Scheduler {
             Err(Refusal::Told(_)) => return None,
             Err(Refusal::Silent(why)) => return Some(format!("the scheduler does not answer ({why})")),
         };
-        let (jobs, executors) = (self.running_jobs().await?, self.executors().await);
+        let (jobs, executors) = (self.running_jobs().await?, self.count_executors().await);
         if !jobs.contains(&job.to_string()) {
             return None;
         }

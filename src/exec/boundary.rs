@@ -131,7 +131,7 @@ impl ExecutionPlan for BranchExec {
     }
 }
 
-/// Rows as they are, across which no optimizer rule moves a sort, a limit or an exchange.
+/// Rows as they are, in no order that is known, across which no optimizer rule moves a sort, a limit or an exchange.
 ///
 /// With keys, rows of equal keys are to be in one partition, and are known to be. That also holds for no rows at all, whatever
 /// their partitions: an engine that plans again after each stage, with an empty relation in place of one without rows, would
@@ -146,10 +146,10 @@ pub struct BoundaryExec {
 impl BoundaryExec {
     /// Over `input`; without keys its partitions are left as they are.
     pub fn new(input: Arc<dyn ExecutionPlan>, keys: Vec<Arc<dyn PhysicalExpr>>) -> Self {
-        let partitions = input.output_partitioning().partition_count();
+        let partitioning = input.output_partitioning();
         let partitioning = match keys.is_empty() {
-            true => Partitioning::UnknownPartitioning(partitions),
-            false => Partitioning::Hash(keys.clone(), partitions),
+            true => partitioning.clone(),
+            false => Partitioning::Hash(keys.clone(), partitioning.partition_count()),
         };
         let properties = PlanProperties::new(
             EquivalenceProperties::new(input.schema()),

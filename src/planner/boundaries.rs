@@ -6,21 +6,28 @@
 //!           another operator, whose task is reported wrongly: its rows are lost, or the statement waits for ever.
 //! window    With adaptive planning an exchange without rows becomes an empty relation, which a window wants exchanged
 //!           by its keys again, and again.
+//! order     What comes out of an exchange is in no order. Joins by merging, windows and merges of sorted partitions trust one
+//!           that files had before it, or rows of a window.
 //! ```
 //! The static planner gives branches that are gathered stages of their own (datafusion-ballista issue 2184).
 
+use std::any::Any;
 use std::sync::Arc;
 
 use ballista_core::config::BallistaConfig;
 use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::config::ConfigOptions;
+use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
@@ -39,13 +46,14 @@ pub(super) fn with_boundaries(
         return Ok(plan);
     };
     let adaptive = ballista.adaptive_query_planner_enabled();
+    let plan = UnorderedScansRule.optimize(plan, options)?;
     let safe = plan.transform_up(|plan| {
         if plan.is::<UnionExec>() {
             return safe_union(plan, adaptive);
         }
         match adaptive {
             true => safe_window(plan),
-            false => Ok(Transformed::no(plan)),
+            false => sorted_after_exchange(plan),
         }
     })?;
     Ok(safe.data)
@@ -110,8 +118,57 @@ fn safe_window(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn Execu
         return Ok(Transformed::no(plan));
     };
     let input = Arc::new(BoundaryExec::new(input, keys));
-    Ok(Transformed::yes(replace_children_if_necessary(
-        plan,
-        vec![input],
-    )?))
+    let window = replace_children_if_necessary(plan, vec![input])?;
+    // The order of its rows is not known beyond an exchange.
+    Ok(Transformed::yes(Arc::new(BoundaryExec::new(window, Vec::new()))))
+}
+
+/// An exchange by hash, with a sort behind it where rows are to be in an order that those before it have.
+fn sorted_after_exchange(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let exchange = plan.downcast_ref::<RepartitionExec>();
+    let (Some(exchange), Some(order)) = (exchange, plan.output_ordering()) else {
+        return Ok(Transformed::no(plan));
+    };
+    let unordered = RepartitionExec::try_new(Arc::clone(exchange.input()), exchange.partitioning().clone())?;
+    let sorted = SortExec::new(order.clone(), Arc::new(unordered)).with_preserve_partitioning(true);
+    Ok(Transformed::yes(Arc::new(sorted)))
+}
+
+/// Takes the order of files out of scans, so that no plan relies on it beyond an exchange.
+#[derive(Debug, Default)]
+pub(crate) struct UnorderedScansRule;
+
+impl PhysicalOptimizerRule for UnorderedScansRule {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let unordered = plan.transform_down(|plan| {
+            Ok(match unordered_scan(plan.as_ref()) {
+                Some(scan) => Transformed::yes(scan),
+                None => Transformed::no(plan),
+            })
+        })?;
+        Ok(unordered.data)
+    }
+
+    fn name(&self) -> &str {
+        "unordered_scans"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// The scan without the order of its files; `None` if it has none.
+fn unordered_scan(plan: &dyn ExecutionPlan) -> Option<Arc<dyn ExecutionPlan>> {
+    let source: &dyn Any = plan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
+    let config = source.downcast_ref::<FileScanConfig>()?;
+    if config.output_ordering.is_empty() {
+        return None;
+    }
+    let builder = FileScanConfigBuilder::from(config.clone()).with_output_ordering(Vec::new());
+    Some(DataSourceExec::from_data_source(builder.build()))
 }

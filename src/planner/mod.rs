@@ -41,6 +41,8 @@ mod top;
 mod topk;
 mod windows;
 
+#[cfg(feature = "ballista")]
+pub(crate) use boundaries::UnorderedScansRule;
 pub use check::CheckQuantiles;
 pub use float_statistics::FloatStatisticsRule;
 pub use node::QuantilesNode;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{ArrayRef, Int64Array};
 use datafusion::physical_plan::collect;
-use datafusion_quantiles::ballista::watch;
+use datafusion_quantiles::ballista::Watch;
 
 use crate::answers::rows;
 use crate::machines::{Machines, Process, register, session, write_parquet};
@@ -265,9 +265,9 @@ async fn a_statement_that_stands_still_says_why() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let watched = {
         let (plan, told) = (Arc::clone(&plan), Arc::clone(&told));
-        let (url, patience) = (machines.url.clone(), Duration::from_secs(3));
         let tell = move |line| told.lock().unwrap().push(line);
-        tokio::spawn(async move { watch(&url, &plan, patience, tell).await })
+        let watch = Watch::start(&machines.url).await.unwrap();
+        tokio::spawn(async move { watch.run(&plan, Duration::from_secs(3), tell).await })
     };
     let answer = collect(plan, ctx.task_ctx()).await.unwrap();
     assert_eq!(answer.len(), 1);

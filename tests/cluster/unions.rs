@@ -2,6 +2,7 @@
 //! windows over stages without rows.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use datafusion::prelude::SessionContext;
@@ -93,4 +94,90 @@ async fn windows_over_stages_without_rows_end() {
         "SELECT few, name, count(*) FROM t WHERE id < 0 GROUP BY ROLLUP(few, name) ORDER BY few, name",
     ];
     same_as_one_process(&statements, 3000).await;
+}
+
+/// Files that say that they are in order: merging joins and merges of sorted partitions relied on it beyond an exchange, which
+/// keeps none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_of_files_are_not_trusted_beyond_an_exchange() {
+    let folder = tempfile::tempdir().unwrap();
+    let tables = [
+        ("t", write_parquet(folder.path(), "t", &rows(4000, 3), 4)),
+        ("u", write_parquet(folder.path(), "u", &rows(1000, 4), 1)),
+    ];
+    let statements = [
+        "SELECT id FROM t EXCEPT SELECT id FROM u ORDER BY id LIMIT 5",
+        "SELECT id FROM (SELECT id FROM t EXCEPT SELECT id FROM u) ORDER BY id",
+        "SELECT a.id, b.id FROM t AS a LEFT JOIN u AS b ON a.id = b.id ORDER BY a.id",
+        "SELECT a.id, a.r, b.few FROM (SELECT id, name, row_number() OVER (PARTITION BY name ORDER BY id) AS r FROM t) AS a \
+         JOIN u AS b ON a.name = b.name AND a.id = b.id ORDER BY a.id",
+        "SELECT id, sum(x % 100) OVER (PARTITION BY id % 3 ORDER BY id) FROM t ORDER BY id",
+        "SELECT id, count(*) FROM t GROUP BY id ORDER BY id",
+    ];
+    let ordered = async |ctx: &SessionContext| {
+        for (name, table) in &tables {
+            let create = format!(
+                "CREATE EXTERNAL TABLE {name} STORED AS PARQUET WITH ORDER (id ASC) LOCATION '{}/'",
+                table.display()
+            );
+            query(ctx, &create).await.unwrap();
+        }
+    };
+    let local = crate::support::session(3);
+    ordered(&local).await;
+    for adaptive in ADAPTIVE {
+        for partitions in [1, 4] {
+            let ctx = session(&SHARED.url, partitions, adaptive).await;
+            ordered(&ctx).await;
+            for sql in statements {
+                let expected = texts(&query(&local, sql).await.unwrap());
+                let found = tokio::time::timeout(PATIENCE, query(&ctx, sql)).await;
+                let found = found.unwrap_or_else(|_| panic!("waits: {sql}, adaptive {adaptive}"));
+                let found = texts(&found.unwrap());
+                assert_eq!(
+                    found, expected,
+                    "{sql} ({partitions} partitions, adaptive {adaptive})"
+                );
+            }
+        }
+    }
+}
+
+/// With adaptive planning, which is off unless it is asked for, Ballista exchanges the side of an outer join that has no rows again
+/// and again.
+#[test]
+fn a_statement_that_is_planned_without_end_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(2000, 3), 4);
+    let ended = |adaptive: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dfq"));
+        command.args([
+            "sql",
+            "--cluster",
+            &SHARED.url,
+            "--format",
+            "csv",
+            "--partitions",
+            "4",
+        ]);
+        command.args(["--timeout", "100", "-c", adaptive, "-c"]);
+        let table = format!("'{}/*.parquet'", table.display());
+        command.arg(format!(
+            "SELECT count(*), sum(b.id) FROM {table} AS a LEFT JOIN (SELECT id FROM {table} WHERE few + id = -1) AS b ON a.id = b.id"
+        ));
+        command.output().unwrap()
+    };
+    let output = ended("SHOW ballista.planner.adaptive.enabled");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        printed.ends_with("enabled,false\ncount(*),sum(b.id)\n2000,\n"),
+        "{printed}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let output = ended("SET ballista.planner.adaptive.enabled = true");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() || said.contains("SET ballista.planner.adaptive.enabled = false"),
+        "{said}"
+    );
 }

@@ -8,7 +8,7 @@ use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{exec_err, plan_err};
 use datafusion::config::ConfigOptions;
 use datafusion::dataframe::DataFrame;
-use datafusion::error::{DataFusionError, Result};
+use datafusion::error::Result;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::physical_plan::execution_plan::EmissionType;
@@ -19,6 +19,7 @@ use datafusion_cli::print_options::MaxRows;
 use futures::FutureExt;
 
 use super::output::{Format, Output};
+use super::remote::Remote;
 use super::split::Piece;
 use super::statement::Statement;
 use super::stores::{self, Region};
@@ -189,17 +190,16 @@ impl Runner {
         let task = self.ctx.task_ctx();
         let reservation = MemoryConsumer::new("dfq table output").register(task.memory_pool());
         self.running = Some(Arc::clone(&physical));
-        let stream = execute_stream(physical, Arc::clone(&task))?;
+        let watch = Remote::watch(self.remote.as_deref(), &physical).await;
+        let stream = watch.checked(execute_stream(physical, Arc::clone(&task))?);
         let max_rows = self.output.max_rows;
         if whole {
             self.output.max_rows = MaxRows::Unlimited;
         }
-        let plan = self.running.clone();
-        let watched = watched(self.remote.clone(), plan);
         let options = task.session_config().options();
         let printed = tokio::select! {
             printed = self.output.print(stream, &options.format, &reservation) => Ok(printed),
-            lost = watched => Err(lost),
+            lost = watch.lost() => Err(lost),
         };
         self.output.max_rows = max_rows;
         let printed = match printed {
@@ -247,20 +247,6 @@ impl Runner {
         }
         Ok(())
     }
-}
-
-/// How long a statement may stand still on a cluster without a word.
-#[cfg(feature = "ballista")]
-const STANDSTILL: Duration = Duration::from_secs(60);
-
-/// Waits until the cluster at `remote` has lost track of a plan; without end in one process.
-async fn watched(remote: Option<String>, plan: Option<Arc<dyn ExecutionPlan>>) -> DataFusionError {
-    #[cfg(feature = "ballista")]
-    if let (Some(url), Some(plan)) = (&remote, &plan) {
-        return datafusion_quantiles::ballista::watch(url, plan, STANDSTILL, say).await;
-    }
-    drop((remote, plan));
-    std::future::pending().await
 }
 
 #[cfg(test)]
