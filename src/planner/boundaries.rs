@@ -7,7 +7,8 @@
 //! window    With adaptive planning an exchange without rows becomes an empty relation, which a window wants exchanged
 //!           by its keys again, and again.
 //! order     What comes out of an exchange is in no order. Joins by merging, windows and merges of sorted partitions trust one
-//!           that files had before it, or rows of a window.
+//!           that files had before it, or rows of a window. A join that the adaptive planner has still to choose says that its
+//!           rows are in an order, which the chosen one does not keep: a sort over it would be dropped.
 //! ```
 //! The static planner gives branches that are gathered stages of their own (datafusion-ballista issue 2184).
 
@@ -52,6 +53,7 @@ pub(super) fn with_boundaries(
             return safe_union(plan, adaptive);
         }
         match adaptive {
+            true if plan.name() == "DynamicJoinSelectionExec" => Ok(Transformed::yes(unordered(plan))),
             true => safe_window(plan),
             false => sorted_after_exchange(plan),
         }
@@ -75,7 +77,7 @@ fn safe_union(union: Arc<dyn ExecutionPlan>, adaptive: bool) -> Result<Transform
     let union = replace_children_if_necessary(union, branches)?;
     // Sorts below the union would gather its branches again.
     Ok(Transformed::yes(match adaptive {
-        true => Arc::new(BoundaryExec::new(union, Vec::new())),
+        true => unordered(union),
         false => union,
     }))
 }
@@ -120,7 +122,12 @@ fn safe_window(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn Execu
     let input = Arc::new(BoundaryExec::new(input, keys));
     let window = replace_children_if_necessary(plan, vec![input])?;
     // The order of its rows is not known beyond an exchange.
-    Ok(Transformed::yes(Arc::new(BoundaryExec::new(window, Vec::new()))))
+    Ok(Transformed::yes(unordered(window)))
+}
+
+/// The same rows, in no order that is known.
+fn unordered(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    Arc::new(BoundaryExec::new(plan, Vec::new()))
 }
 
 /// An exchange by hash, with a sort behind it where rows are to be in an order that those before it have.
