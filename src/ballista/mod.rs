@@ -49,7 +49,7 @@ pub use watch::Watch;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::staged::RoundDevice;
-use crate::planner::{QuantilesPlanner, SessionStateBuilderExt, UnorderedScansRule};
+use crate::planner::{BoundariesRule, QuantilesPlanner, SessionStateBuilderExt};
 
 /// Ballista's configuration of a session, with the `quantiles.*` options: the same for scheduler, executors and clients, so
 /// that what a client sets arrives.
@@ -77,7 +77,7 @@ pub fn scheduler_session(config: SessionConfig) -> Result<SessionState> {
         .with_query_planner(Arc::new(QuantilesPlanner::staged()))
         .with_quantiles();
     let rules = &mut builder.physical_optimizers().get_or_insert_default().rules;
-    rules.insert(0, Arc::new(UnorderedScansRule));
+    rules.insert(0, Arc::new(BoundariesRule));
     Ok(builder.build())
 }
 

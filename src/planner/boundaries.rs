@@ -9,6 +9,8 @@
 //! order     What comes out of an exchange is in no order. Joins by merging, windows and merges of sorted partitions trust one
 //!           that files had before it, or rows of a window. A join that the adaptive planner has still to choose says that its
 //!           rows are in an order, which the chosen one does not keep: a sort over it would be dropped.
+//! constant  What is known to be the same in all rows is not known beyond an exchange: a window by such a column is an error there.
+//! FILTER    of a window function, and IGNORE NULLS, do not reach executors: refused.
 //! ```
 //! The static planner gives branches that are gathered stages of their own (datafusion-ballista issue 2184).
 
@@ -16,11 +18,13 @@ use std::any::Any;
 use std::sync::Arc;
 
 use ballista_core::config::BallistaConfig;
-use datafusion::common::Result;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, not_impl_err};
 use datafusion::config::ConfigOptions;
 use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
+use datafusion::logical_expr::expr::{NullTreatment, WindowFunction};
+use datafusion::logical_expr::{Expr, LogicalPlan, WindowFunctionDefinition};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::empty::EmptyExec;
@@ -47,8 +51,7 @@ pub(super) fn with_boundaries(
         return Ok(plan);
     };
     let adaptive = ballista.adaptive_query_planner_enabled();
-    let plan = UnorderedScansRule.optimize(plan, options)?;
-    let safe = plan.transform_up(|plan| {
+    let safe = without_file_orders(plan)?.transform_up(|plan| {
         if plan.is::<UnionExec>() {
             return safe_union(plan, adaptive);
         }
@@ -141,32 +144,88 @@ fn sorted_after_exchange(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc
     Ok(Transformed::yes(Arc::new(sorted)))
 }
 
-/// Takes the order of files out of scans, so that no plan relies on it beyond an exchange.
-#[derive(Debug, Default)]
-pub(crate) struct UnorderedScansRule;
+/// Refuses calls of window functions that lose a part of theirs on the way to executors.
+///
+/// # Errors
+/// Names the call and what to write in its place.
+pub(super) fn check_windows(plan: &LogicalPlan, options: &ConfigOptions) -> Result<()> {
+    if options.extensions.get::<BallistaConfig>().is_none() {
+        return Ok(());
+    }
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Window(window) = node {
+            for expr in &window.window_expr {
+                expr.apply(|expr| match expr {
+                    Expr::WindowFunction(call) => check_window(call).map(|()| TreeNodeRecursion::Continue),
+                    _ => Ok(TreeNodeRecursion::Continue),
+                })?;
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
+}
 
-impl PhysicalOptimizerRule for UnorderedScansRule {
+fn check_window(call: &WindowFunction) -> Result<()> {
+    let name = call.fun.name();
+    if call.params.filter.is_some() {
+        return not_impl_err!(
+            "FILTER of {name} with OVER, which Ballista 55 does not send to executors: filter the argument, as in \
+             {name}(CASE WHEN .. THEN .. END) OVER (..)"
+        );
+    }
+    let ignores = call.params.null_treatment == Some(NullTreatment::IgnoreNulls);
+    match (&call.fun, ignores) {
+        (WindowFunctionDefinition::WindowUDF(_), true) => not_impl_err!(
+            "IGNORE NULLS of {name} with OVER, which Ballista 55 does not send to executors: leave the NULLs out by WHERE"
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Before all other rules of a session: takes the order of files out of scans, and puts boundaries above unions and below
+/// windows, so that no plan relies beyond an exchange on what was known before it.
+#[derive(Debug, Default)]
+pub(crate) struct BoundariesRule;
+
+impl PhysicalOptimizerRule for BoundariesRule {
     fn optimize(
         &self,
         plan: Arc<dyn ExecutionPlan>,
         _config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let unordered = plan.transform_down(|plan| {
-            Ok(match unordered_scan(plan.as_ref()) {
-                Some(scan) => Transformed::yes(scan),
-                None => Transformed::no(plan),
-            })
+        let bounded = without_file_orders(plan)?.transform_up(|plan| {
+            if plan.is::<UnionExec>() {
+                return Ok(Transformed::yes(unordered(plan)));
+            }
+            if !plan.is::<WindowAggExec>() && !plan.is::<BoundedWindowAggExec>() {
+                return Ok(Transformed::no(plan));
+            }
+            let inputs = plan.children().into_iter();
+            let inputs = inputs.map(|input| unordered(Arc::clone(input))).collect();
+            Ok(Transformed::yes(replace_children_if_necessary(plan, inputs)?))
         })?;
-        Ok(unordered.data)
+        Ok(bounded.data)
     }
 
     fn name(&self) -> &str {
-        "unordered_scans"
+        "boundaries"
     }
 
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// The plan whose scans say nothing of an order of their files.
+fn without_file_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let unordered = plan.transform_down(|plan| {
+        Ok(match unordered_scan(plan.as_ref()) {
+            Some(scan) => Transformed::yes(scan),
+            None => Transformed::no(plan),
+        })
+    })?;
+    Ok(unordered.data)
 }
 
 /// The scan without the order of its files; `None` if it has none.

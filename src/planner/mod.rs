@@ -42,7 +42,7 @@ mod topk;
 mod windows;
 
 #[cfg(feature = "ballista")]
-pub(crate) use boundaries::UnorderedScansRule;
+pub(crate) use boundaries::BoundariesRule;
 pub use check::CheckQuantiles;
 pub use float_statistics::FloatStatisticsRule;
 pub use node::QuantilesNode;

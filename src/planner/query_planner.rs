@@ -135,6 +135,10 @@ impl QueryPlanner for QuantilesPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         check_calls(logical_plan)?;
+        #[cfg(feature = "ballista")]
+        if self.staged {
+            super::boundaries::check_windows(logical_plan, session.config_options())?;
+        }
         let replaced = match QuantilesOptions::of(session.config_options()).replace_builtins {
             true => replace_builtins(logical_plan.clone())?,
             false => Transformed::no(logical_plan.clone()),

@@ -50,7 +50,7 @@ impl Local {
     /// Process ids of its executors.
     fn executors(&self) -> Vec<u32> {
         let of = self.process.id();
-        let children = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap();
+        let children = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
         let children = children
             .split_whitespace()
             .filter_map(|id| id.parse::<u32>().ok());
@@ -160,7 +160,7 @@ fn another_executor_takes_the_place_of_one_that_is_killed() {
     let again = cluster.sql(&table, "adaptive", set, sql).output().unwrap();
     assert_eq!(end(&again, &expected), End::Exact);
     // One that never stays ends the cluster, with an error that names it.
-    for _ in 0..5 {
+    for _ in 0..8 {
         if let Some(youngest) = cluster.executors().into_iter().max() {
             cluster.kill(youngest);
         }
@@ -299,8 +299,6 @@ fn many_kills_make_no_wrong_answer() {
             STATEMENTS[kill.statement].0, kill.planner, kill.moment, kill.end, kill.seconds
         );
         kills.push(kill);
-        // Executors that end five times within a minute end the cluster.
-        std::thread::sleep(Duration::from_secs(5));
     }
     let report = report(&kills, &undisturbed);
     println!("{report}");

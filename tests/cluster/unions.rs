@@ -61,6 +61,9 @@ async fn branches_of_unions_are_counted_once() {
          SELECT row_number() OVER (PARTITION BY name ORDER BY id) FROM u)",
         "SELECT sum(id), count(*) FROM (SELECT a.id FROM t AS a JOIN u AS b ON a.id = b.id UNION ALL \
          SELECT id FROM (SELECT id FROM t ORDER BY id LIMIT 10) UNION ALL SELECT id FROM u WHERE id IN (SELECT id FROM t WHERE id < 7))",
+        "SELECT id, n FROM (SELECT *, row_number() OVER (ORDER BY f NULLS FIRST, id) AS n FROM (SELECT * FROM t WHERE \
+         name >= 'z' UNION ALL SELECT * FROM t WHERE s <= 1) AS q) WHERE n <= 3 ORDER BY n",
+        "SELECT f FROM (SELECT f, id FROM t UNION ALL SELECT f, id FROM u) ORDER BY f DESC, id LIMIT 7",
         "SELECT sum(v), count(*) FROM (SELECT v FROM (SELECT max(id) AS v FROM t UNION ALL SELECT id FROM u) \
          UNION ALL SELECT min(id) + 100000 FROM t)",
     ];
@@ -91,6 +94,8 @@ async fn windows_over_stages_without_rows_end() {
         "SELECT count(*), sum(r) FROM (SELECT row_number() OVER (PARTITION BY few ORDER BY id) AS r FROM t WHERE id < 0)",
         "SELECT few, r, n FROM (SELECT few, row_number() OVER (PARTITION BY few ORDER BY id) AS r, \
          count(*) OVER (PARTITION BY few, name) AS n FROM t) ORDER BY few, r LIMIT 20",
+        "SELECT * FROM (SELECT id, rank() OVER (PARTITION BY name ORDER BY f DESC, id DESC) AS n FROM t \
+         WHERE name = 'name 3' AND name <> 'k') WHERE n <= 1 ORDER BY id",
         "SELECT few, name, count(*) FROM t WHERE id < 0 GROUP BY ROLLUP(few, name) ORDER BY few, name",
     ];
     same_as_one_process(&statements, 3000).await;
@@ -180,4 +185,35 @@ fn a_statement_that_is_planned_without_end_is_an_error() {
         output.status.success() || said.contains("SET ballista.planner.adaptive.enabled = false"),
         "{said}"
     );
+}
+
+/// FILTER and IGNORE NULLS of window functions would be lost on the way to the executors.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn window_calls_that_would_lose_a_part_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(100, 3), 2);
+    for adaptive in ADAPTIVE {
+        let ctx = session(&SHARED.url, 4, adaptive).await;
+        register(&ctx, "t", &table).await;
+        for (sql, hint) in [
+            (
+                "SELECT sum(s) FILTER (WHERE b) OVER (ORDER BY id) FROM t",
+                "sum(CASE WHEN",
+            ),
+            (
+                "SELECT 1 FROM t WHERE id IN (SELECT min_by(id, x) FILTER (WHERE b) OVER () FROM t)",
+                "min_by(CASE WHEN",
+            ),
+            (
+                "SELECT first_value(x) IGNORE NULLS OVER (ORDER BY id) FROM t",
+                "leave the NULLs out by WHERE",
+            ),
+        ] {
+            let error = query(&ctx, sql).await.unwrap_err().to_string();
+            assert!(error.contains(hint), "{sql}: {error}");
+        }
+        let allowed =
+            "SELECT count(*) FROM (SELECT first_value(id) OVER (ORDER BY id), sum(s) OVER () FROM t)";
+        assert_eq!(texts(&query(&ctx, allowed).await.unwrap()), ["100"]);
+    }
 }

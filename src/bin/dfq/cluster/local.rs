@@ -24,11 +24,11 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// How often that is looked at.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// An executor that ends as often within [`OFTEN`] cannot run here.
+/// An executor that ends as often in a row, each time within [`SOON`], cannot run here.
 const MOST_ENDS: usize = 5;
 
-/// The time in which ends of an executor are counted.
-const OFTEN: Duration = Duration::from_secs(60);
+/// An executor that lives longer has started well.
+const SOON: Duration = Duration::from_secs(5);
 
 /// Starts a scheduler and executors on this machine, on the loopback address, until Ctrl-C.
 #[derive(Debug, clap::Args)]
@@ -99,8 +99,9 @@ struct Process {
     /// The number of an executor, from 1; `None` for the scheduler.
     executor: Option<usize>,
     child: Child,
-    /// When executors of this number ended, within [`OFTEN`].
-    ends: Vec<Instant>,
+    started: Instant,
+    /// How many executors of this number ended soon, one after the other.
+    ends: usize,
 }
 
 impl Process {
@@ -126,15 +127,17 @@ impl Process {
             name,
             id,
             executor,
-            ends: Vec::new(),
+            started: Instant::now(),
+            ends: 0,
         })
     }
 
-    /// Whether executors of this number ended too often, the last one now.
-    fn ends_often(&mut self) -> bool {
-        self.ends.retain(|end| end.elapsed() < OFTEN);
-        self.ends.push(Instant::now());
-        self.ends.len() >= MOST_ENDS
+    /// How many executors of this number ended soon, one after the other, this one now.
+    fn ends_soon(&self) -> usize {
+        match self.started.elapsed() < SOON {
+            true => self.ends + 1,
+            false => 0,
+        }
     }
 }
 
@@ -147,8 +150,8 @@ async fn replace_ended(args: &ClusterArgs, processes: &mut [Process]) -> Result<
         let Some(status) = process.child.try_wait().ok().flatten() else {
             continue;
         };
-        let name = process.name.clone();
-        if process.executor.is_none() || process.ends_often() {
+        let (name, ends) = (process.name.clone(), process.ends_soon());
+        if process.executor.is_none() || ends >= MOST_ENDS {
             return Err(End::error(format!(
                 "{name} ended with {status}: --log info shows more"
             )));
@@ -156,7 +159,7 @@ async fn replace_ended(args: &ClusterArgs, processes: &mut [Process]) -> Result<
         say(format_args!(
             "Warning: {name} ended with {status}; another one takes its place"
         ));
-        let (lost, ends) = (process.id.clone(), std::mem::take(&mut process.ends));
+        let lost = process.id.clone();
         *process = Process {
             ends,
             ..Process::start(args, process.executor)?
