@@ -17,6 +17,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_proto::protobuf::LogicalPlanNode;
 use url::Url;
 
+use super::watch::{LOST_EXECUTOR, LOST_TRACK};
 use super::{runtime, session_config};
 use crate::exec::staged::READ_DIFFERENTLY;
 use crate::functions::DELIVERED_TWICE;
@@ -55,15 +56,11 @@ pub async fn connect_with_config(url: &str, config: SessionConfig) -> Result<Ses
 /// Asks the scheduler whether it is ready for queries.
 async fn check(url: &str) -> Result<()> {
     let parsed = Url::parse(url).ok().filter(|parsed| parsed.scheme() == "df");
-    let Some((parsed, host)) = parsed
-        .as_ref()
-        .and_then(|parsed| Some((parsed, parsed.host_str()?)))
-    else {
+    if parsed.is_none_or(|parsed| parsed.host_str().is_none()) {
         return config_err!("'{url}' is no address of a cluster: allowed is df://host or df://host:port");
     };
-    let ready = format!("http://{host}:{}/readyz", parsed.port().unwrap_or(PORT));
-    let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build();
-    let client = client.map_err(|error| config_datafusion_err!("no client for {url}: {error}"))?;
+    let ready = format!("{}/readyz", address(url));
+    let client = http_client().map_err(|error| config_datafusion_err!("no client for {url}: {error}"))?;
     match client.get(&ready).send().await {
         Ok(response) if response.status().is_success() => Ok(()),
         Ok(response) if response.status().as_u16() == 503 => {
@@ -80,8 +77,23 @@ async fn check(url: &str) -> Result<()> {
     }
 }
 
+/// Where a scheduler's services are, from its address.
+pub(super) fn address(url: &str) -> String {
+    let host = url.replacen("df://", "http://", 1);
+    let host = host.trim_end_matches('/');
+    match Url::parse(url).is_ok_and(|url| url.port().is_none()) {
+        true => format!("{host}:{PORT}"),
+        false => host.to_string(),
+    }
+}
+
+/// A client that asks a scheduler what no query is.
+pub(super) fn http_client() -> reqwest::Result<reqwest::Client> {
+    reqwest::Client::builder().timeout(PATIENCE).no_proxy().build()
+}
+
 /// The cause that says most: those around it name the request.
-fn innermost(error: &dyn std::error::Error) -> String {
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => innermost(source),
         None => error.to_string(),
@@ -96,9 +108,8 @@ pub async fn cancel(url: &str, plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
     let Some(job) = job_of(plan) else {
         return Ok(());
     };
-    let address = url.replacen("df://", "http://", 1);
     let cancelled = async {
-        let mut scheduler = SchedulerGrpcClient::connect(address)
+        let mut scheduler = SchedulerGrpcClient::connect(address(url))
             .await
             .map_err(|error| innermost(&error))?;
         let params = CancelJobParams {
@@ -114,7 +125,8 @@ pub async fn cancel(url: &str, plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
     }
 }
 
-fn job_of(plan: &Arc<dyn ExecutionPlan>) -> Option<JobId> {
+/// The job that an executed plan is, if it is a cluster's.
+pub(super) fn job_of(plan: &Arc<dyn ExecutionPlan>) -> Option<JobId> {
     match plan.downcast_ref::<DistributedQueryExec<LogicalPlanNode>>() {
         Some(query) => query.job_id(),
         None => plan.children().into_iter().find_map(job_of),
@@ -125,7 +137,7 @@ fn job_of(plan: &Arc<dyn ExecutionPlan>) -> Option<JobId> {
 /// run again.
 pub fn is_worth_another_try(error: &DataFusionError) -> bool {
     let text = error.to_string();
-    [READ_DIFFERENTLY, DELIVERED_TWICE]
+    [READ_DIFFERENTLY, DELIVERED_TWICE, LOST_TRACK, LOST_EXECUTOR]
         .iter()
         .any(|failure| text.contains(failure))
 }
@@ -144,4 +156,22 @@ pub fn explained(error: DataFusionError) -> DataFusionError {
         return error;
     };
     exec_datafusion_err!("{} ({hint})", error.strip_backtrace())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_at_the_port_of_the_address_or_at_that_of_schedulers() {
+        for (url, expected) in [
+            ("df://localhost", "http://localhost:50050"),
+            ("df://localhost/", "http://localhost:50050"),
+            ("df://10.0.0.7:80", "http://10.0.0.7:80"),
+            ("df://[::1]", "http://[::1]:50050"),
+            ("df://[::1]:7", "http://[::1]:7"),
+        ] {
+            assert_eq!(address(url), expected);
+        }
+    }
 }

@@ -191,11 +191,13 @@ impl PhysicalExtensionCodec for QuantilesCodec {
 #[cfg(test)]
 mod tests {
     use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+    use datafusion::physical_expr::expressions::Column;
     use datafusion::physical_plan::displayable;
     use datafusion::prelude::{SessionConfig, SessionContext};
     use datafusion_proto::physical_plan::DefaultPhysicalProtoConverter;
 
     use super::*;
+    use crate::exec::{BoundaryExec, BranchExec};
     use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
 
     async fn planned(sql: &str) -> (Arc<dyn ExecutionPlan>, Arc<TaskContext>) {
@@ -274,6 +276,41 @@ mod tests {
             .unwrap();
             let plan = displayable(plan.as_ref()).indent(true).to_string();
             assert_eq!(found, count, "{sql}\n{plan}");
+        }
+    }
+
+    /// Those that move no data: inputs, partitions and keys come back; pieces of their bytes and other inputs are errors.
+    #[tokio::test]
+    async fn branches_and_boundaries_come_back() {
+        let (codec, converter) = (QuantilesCodec::default(), DefaultPhysicalProtoConverter {});
+        let (input, context) = planned("SELECT * FROM t").await;
+        let key: Arc<dyn PhysicalExpr> = Arc::new(Column::new("city", 1));
+        let branch: Arc<dyn ExecutionPlan> = Arc::new(BranchExec::try_new(Arc::clone(&input)).unwrap());
+        for node in [
+            branch,
+            Arc::new(BoundaryExec::new(Arc::clone(&input), vec![key])),
+            Arc::new(BoundaryExec::new(Arc::clone(&input), Vec::new())),
+        ] {
+            let mut bytes = Vec::new();
+            codec
+                .try_encode(Arc::clone(&node), &mut bytes, &converter)
+                .unwrap();
+            let mut inputs: Vec<_> = node.children().into_iter().map(Arc::clone).collect();
+            let read = |bytes: &[u8], inputs: &[Arc<dyn ExecutionPlan>]| {
+                codec.try_decode(bytes, inputs, &context, &converter)
+            };
+            let back = read(&bytes, &inputs).unwrap();
+            let shown = |plan: &Arc<dyn ExecutionPlan>| displayable(plan.as_ref()).indent(true).to_string();
+            assert_eq!(shown(&back), shown(&node));
+            assert_eq!(
+                format!("{:?}", back.properties().partitioning),
+                format!("{:?}", node.properties().partitioning)
+            );
+            for end in TAG.len()..bytes.len() {
+                assert!(read(&bytes[..end], &inputs).is_err(), "{end} of {node:?}");
+            }
+            inputs.push(Arc::clone(&input));
+            assert!(read(&bytes, &inputs).is_err());
         }
     }
 }

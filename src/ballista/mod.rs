@@ -23,11 +23,12 @@
 mod client;
 mod codec;
 mod stores;
+mod watch;
 
 use std::any::Any;
 use std::sync::Arc;
 
-use ballista_core::config::BALLISTA_CLIENT_PULL;
+use ballista_core::config::{BALLISTA_ADAPTIVE_PLANNER_ENABLED, BALLISTA_CLIENT_PULL};
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::planner::BallistaQueryPlanner;
 use ballista_core::registry::BallistaFunctionRegistry;
@@ -44,19 +45,23 @@ use datafusion_proto::protobuf::LogicalPlanNode;
 pub use client::{cancel, connect, connect_with_config, explained, is_worth_another_try};
 pub use codec::QuantilesCodec;
 pub use stores::EnvironmentStores;
+pub use watch::Watch;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::staged::RoundDevice;
-use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
+use crate::planner::{BoundariesRule, QuantilesPlanner, SessionStateBuilderExt};
 
 /// Ballista's configuration of a session, with the `quantiles.*` options: the same for scheduler, executors and clients, so
 /// that what a client sets arrives.
 ///
 /// Clients ask every 50 ms how far their query is (`ballista.client.pull`). What schedulers tell unasked names the query too
 /// late to [`cancel`] it: when a stage has ended, and with adaptive planning at the end.
+///
+/// Adaptive planning is off: that of Ballista 55 repeats some stages without rows for ever, as below an outer join.
 pub fn session_config() -> SessionConfig {
     SessionConfig::new_with_ballista()
         .set_bool(BALLISTA_CLIENT_PULL, true)
+        .set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, false)
         .with_information_schema(true)
         .with_option_extension(QuantilesOptions::default())
 }
@@ -67,11 +72,13 @@ pub fn session_config() -> SessionConfig {
 /// DataFusion's, if the session cannot be built.
 pub fn scheduler_session(config: SessionConfig) -> Result<SessionState> {
     let plain = default_session_builder(config)?;
-    Ok(SessionStateBuilder::new_from_existing(plain)
+    let mut builder = SessionStateBuilder::new_from_existing(plain)
         .with_runtime_env(runtime(None)?)
         .with_query_planner(Arc::new(QuantilesPlanner::staged()))
-        .with_quantiles()
-        .build())
+        .with_quantiles();
+    let rules = &mut builder.physical_optimizers().get_or_insert_default().rules;
+    rules.insert(0, Arc::new(BoundariesRule));
+    Ok(builder.build())
 }
 
 /// Memory as DataFusion's default, stores by the environment: see [`EnvironmentStores`]; spills to `folder`.

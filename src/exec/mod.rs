@@ -12,6 +12,8 @@
 //! ```
 
 mod aggregate;
+#[cfg(feature = "ballista")]
+mod boundary;
 #[cfg(feature = "cuda")]
 mod card_rounds;
 mod grouped;
@@ -32,6 +34,8 @@ mod values;
 pub(crate) mod wire;
 
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
+#[cfg(feature = "ballista")]
+pub use boundary::{BoundaryExec, BranchExec};
 pub use grouped::GroupedQuantilesExec;
 pub(crate) use mode::{Mode, by_key};
 #[cfg(feature = "cuda")]

@@ -1,9 +1,11 @@
-//! Operators of best rows as bytes, without their inputs.
+//! Operators of best rows, and of branches and boundaries, as bytes, without their inputs.
 //!
 //! ```text
 //! first rows:      TOP  | step | k | order
 //! rows of groups:  TOPK | step | k | numbering | groups | order | output | schema
 //! order:           expression | descending | nulls first, of each
+//! branch:          BRANCH
+//! boundary:        BOUNDARY | keys
 //! ```
 //! Expressions are written by the codec of whatever plan this is part of.
 
@@ -16,13 +18,18 @@ use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::staged::wire::{put_schema, read_schema};
-use super::{Answer, GroupedTopKExec, Mode, Numbering, OutputColumn, SortBy, TopKByExec, TopKSpec};
+use super::{
+    Answer, BoundaryExec, BranchExec, GroupedTopKExec, Mode, Numbering, OutputColumn, SortBy, TopKByExec,
+    TopKSpec,
+};
 use crate::key::SortColumn;
 use crate::wire::{Reader, put};
 
 /// First bytes, of which other nodes have none.
 const TOP: u8 = 64;
 const TOPK: u8 = 65;
+const BRANCH: u8 = 66;
+const BOUNDARY: u8 = 67;
 
 /// How expressions are written and read.
 pub(crate) trait ExprCodec {
@@ -54,6 +61,18 @@ pub(crate) fn put_operator(
         for by in by {
             put_expr(&by.expr, out, exprs)?;
             put_options(by.options, out);
+        }
+        return Ok(true);
+    }
+    if plan.is::<BranchExec>() {
+        out.push(BRANCH);
+        return Ok(true);
+    }
+    if let Some(boundary) = plan.downcast_ref::<BoundaryExec>() {
+        out.push(BOUNDARY);
+        put(out, boundary.keys().len() as u64);
+        for key in boundary.keys() {
+            put_expr(key, out, exprs)?;
         }
         return Ok(true);
     }
@@ -106,14 +125,27 @@ pub(crate) fn read_operator(
     inputs: &[Arc<dyn ExecutionPlan>],
     exprs: &dyn ExprCodec,
 ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    if !matches!(input.peek(), Some(TOP | TOPK)) {
+    if !matches!(input.peek(), Some(TOP | TOPK | BRANCH | BOUNDARY)) {
         return Ok(None);
     }
     let kind = input.byte("kind of node")?;
+    if kind == BRANCH {
+        return match inputs {
+            [branch, slots] => Ok(Some(Arc::new(BranchExec::over(
+                Arc::clone(branch),
+                Arc::clone(slots),
+            )))),
+            _ => input.damaged(format!("branch of {} inputs", inputs.len())),
+        };
+    }
     let [child] = inputs else {
-        return input.damaged(format!("best rows of {} inputs", inputs.len()));
+        return input.damaged(format!("operator of {} inputs", inputs.len()));
     };
     let schema = child.schema();
+    if kind == BOUNDARY {
+        let keys = input.list("keys", |input| read_expr(input, &schema, exprs))?;
+        return Ok(Some(Arc::new(BoundaryExec::new(Arc::clone(child), keys))));
+    }
     let mode = match input.byte("step")? {
         0 => Mode::Partial,
         1 => Mode::Final,
@@ -123,10 +155,7 @@ pub(crate) fn read_operator(
     if k == 0 {
         return input.damaged("0 rows");
     }
-    let expr = |input: &mut Reader<'_>| {
-        let length = input.number("length of an expression")?;
-        exprs.decode(input.take(length, "expression")?, &schema)
-    };
+    let expr = |input: &mut Reader<'_>| read_expr(input, &schema, exprs);
     let order = |input: &mut Reader<'_>| {
         input.list("order", |input| {
             Ok(PhysicalSortExpr {
@@ -195,6 +224,15 @@ fn put_expr(expr: &Arc<dyn PhysicalExpr>, out: &mut Vec<u8>, exprs: &dyn ExprCod
     put(out, bytes.len() as u64);
     out.extend(bytes);
     Ok(())
+}
+
+fn read_expr(
+    input: &mut Reader<'_>,
+    schema: &Schema,
+    exprs: &dyn ExprCodec,
+) -> Result<Arc<dyn PhysicalExpr>> {
+    let length = input.number("length of an expression")?;
+    exprs.decode(input.take(length, "expression")?, schema)
 }
 
 fn put_options(options: SortOptions, out: &mut Vec<u8>) {

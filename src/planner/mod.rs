@@ -13,6 +13,8 @@
 //! the one place that is the same in one process and on a cluster, and that sees constants folded.
 
 mod approx;
+#[cfg(feature = "ballista")]
+mod boundaries;
 mod builtins;
 mod check;
 mod first_rows;
@@ -39,6 +41,8 @@ mod top;
 mod topk;
 mod windows;
 
+#[cfg(feature = "ballista")]
+pub(crate) use boundaries::BoundariesRule;
 pub use check::CheckQuantiles;
 pub use float_statistics::FloatStatisticsRule;
 pub use node::QuantilesNode;

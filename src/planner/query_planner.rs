@@ -141,6 +141,10 @@ impl QueryPlanner for QuantilesPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         check_calls(logical_plan)?;
+        #[cfg(feature = "ballista")]
+        if self.staged {
+            super::boundaries::check_windows(logical_plan, session.config_options())?;
+        }
         let replaced = match QuantilesOptions::of(session.config_options()).replace_builtins {
             true => replace_builtins(logical_plan.clone())?,
             false => Transformed::no(logical_plan.clone()),
@@ -186,6 +190,11 @@ impl QueryPlanner for QuantilesPlanner {
         // An engine that plans in stages may have optimizer rules of its own in place of the session's.
         let plan = match self.staged {
             true => FloatStatisticsRule.optimize(plan, session.config_options())?,
+            false => plan,
+        };
+        #[cfg(feature = "ballista")]
+        let plan = match self.staged {
+            true => super::boundaries::with_boundaries(plan, session.config_options())?,
             false => plan,
         };
         #[cfg(feature = "cuda")]

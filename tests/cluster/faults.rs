@@ -5,13 +5,15 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{ArrayRef, Int64Array};
+use datafusion::physical_plan::collect;
+use datafusion_quantiles::ballista::Watch;
 
 use crate::answers::rows;
-use crate::machines::{Machines, Process, write_parquet};
+use crate::machines::{Machines, Process, register, session, write_parquet};
 use crate::support::batch;
 
 /// How a query ended whose machine was lost.
@@ -248,4 +250,35 @@ fn groups_of_a_lost_executor_are_not_counted_twice() {
     machines.add("");
     let again = machines.sql(&table, true, 60, GROUPED).output().unwrap();
     assert_eq!(end(&again, &expected), End::Exact);
+}
+
+/// What a statement that stands still waits for is told, and it is not taken for lost while a task of it runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_that_stands_still_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = table(folder.path());
+    let machines = Machines::start(&["quantiles::round_sketch=1*sleep(20000)"]);
+    let ctx = session(&machines.url, 4, false).await;
+    register(&ctx, "t", &table).await;
+    let plan = ctx.sql("SELECT exact_quantiles(x, 0.5) FROM t").await.unwrap();
+    let plan = plan.create_physical_plan().await.unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let watched = {
+        let (plan, told) = (Arc::clone(&plan), Arc::clone(&told));
+        let tell = move |line| told.lock().unwrap().push(line);
+        let watch = Watch::start(&machines.url).await.unwrap();
+        tokio::spawn(async move { watch.run(&plan, Duration::from_secs(3), tell).await })
+    };
+    let answer = collect(plan, ctx.task_ctx()).await.unwrap();
+    assert_eq!(answer.len(), 1);
+    assert!(!watched.is_finished());
+    watched.abort();
+    let told = told.lock().unwrap();
+    assert!(!told.is_empty());
+    for line in told.iter() {
+        assert!(
+            line.starts_with("No progress for ") && line.contains(" tasks run and none of them ends"),
+            "{line}"
+        );
+    }
 }

@@ -86,7 +86,7 @@ const STACK: usize = 32 << 20;
 fn command() -> clap::Command {
     let command = Cli::command();
     #[cfg(feature = "ballista")]
-    let command = cluster::on_loopback(command);
+    let command = cluster::with_own_defaults(command);
     command
 }
 

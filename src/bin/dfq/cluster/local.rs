@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use ballista_core::serde::protobuf::ExecutorStoppedParams;
+use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
 use tokio::process::{Child, Command};
 
 use super::security::own_private_folder;
@@ -21,6 +23,12 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 /// How often that is looked at.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// An executor that ends as often in a row, each time within [`SOON`], cannot run here.
+const MOST_ENDS: usize = 5;
+
+/// An executor that lives longer has started well.
+const SOON: Duration = Duration::from_secs(5);
 
 /// Starts a scheduler and executors on this machine, on the loopback address, until Ctrl-C.
 #[derive(Debug, clap::Args)]
@@ -58,7 +66,7 @@ pub(crate) struct ClusterArgs {
     attached: bool,
 }
 
-/// Runs `dfq cluster` until it is ended, or one of its processes ends.
+/// Runs `dfq cluster` until it is ended, its scheduler ends, or an executor does not stay.
 pub(crate) async fn run_cluster(args: ClusterArgs) -> End {
     let mut processes = Vec::new();
     let end = until_ended(args.attached, serve(&args, &mut processes)).await;
@@ -75,41 +83,131 @@ async fn serve(args: &ClusterArgs, processes: &mut Vec<Process>) -> End {
         args.executors, args.port
     ));
     loop {
-        if let Some(end) = ended(processes) {
+        if let Err(end) = replace_ended(args, processes).await {
             return end;
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// A process of the cluster, by its name in messages.
+/// A process of the cluster.
 struct Process {
+    /// As messages say it.
     name: String,
+    /// What the scheduler knows it by, or is known by: no other process of any cluster has it.
+    id: String,
+    /// The number of an executor, from 1; `None` for the scheduler.
+    executor: Option<usize>,
     child: Child,
+    started: Instant,
+    /// How many executors of this number ended soon, one after the other.
+    ends: usize,
+}
+
+impl Process {
+    fn start(args: &ClusterArgs, executor: Option<usize>) -> Result<Self, End> {
+        let (port, random) = (args.port.to_string(), rand::random::<u128>());
+        let (name, id, options) = match executor {
+            None => {
+                let id = format!("scheduler-{random:032x}");
+                (
+                    "the scheduler".to_string(),
+                    id.clone(),
+                    scheduler(args, &port, &id),
+                )
+            }
+            Some(number) => {
+                let id = format!("executor-{number}-{random:032x}");
+                let options = self::executor(args, &port, number, &id)?;
+                (format!("executor {number}"), id, options)
+            }
+        };
+        Ok(Self {
+            child: spawn(&name, &options)?,
+            name,
+            id,
+            executor,
+            started: Instant::now(),
+            ends: 0,
+        })
+    }
+
+    /// How many executors of this number ended soon, one after the other, this one now.
+    fn ends_soon(&self) -> usize {
+        match self.started.elapsed() < SOON {
+            true => self.ends + 1,
+            false => 0,
+        }
+    }
+}
+
+/// Starts an executor in the place of each that has ended, and has the scheduler run its tasks elsewhere at once.
+///
+/// # Errors
+/// Where the scheduler has ended, or executors of one number end again and again.
+async fn replace_ended(args: &ClusterArgs, processes: &mut [Process]) -> Result<(), End> {
+    for process in processes {
+        let Some(status) = process.child.try_wait().ok().flatten() else {
+            continue;
+        };
+        let (name, ends) = (process.name.clone(), process.ends_soon());
+        if process.executor.is_none() || ends >= MOST_ENDS {
+            return Err(End::error(format!(
+                "{name} ended with {status}: --log info shows more"
+            )));
+        }
+        say(format_args!(
+            "Warning: {name} ended with {status}; another one takes its place"
+        ));
+        let lost = process.id.clone();
+        *process = Process {
+            ends,
+            ..Process::start(args, process.executor)?
+        };
+        // If the scheduler is not told, it misses the heartbeats.
+        let _ = tokio::time::timeout(ANSWER, tell_lost(args.port, lost, status.to_string())).await;
+    }
+    Ok(())
+}
+
+/// Tells the scheduler that an executor has ended.
+async fn tell_lost(port: u16, executor_id: String, reason: String) -> Option<()> {
+    let mut scheduler = SchedulerGrpcClient::connect(format!("http://{LOOPBACK}:{port}"))
+        .await
+        .ok()?;
+    let params = ExecutorStoppedParams { executor_id, reason };
+    scheduler.executor_stopped(params).await.ok().map(drop)
 }
 
 async fn start(args: &ClusterArgs, processes: &mut Vec<Process>) -> Result<(), End> {
-    let (port, executors) = (args.port.to_string(), args.executors.get());
-    processes.push(spawn("the scheduler", &scheduler(args, &port))?);
-    answers(processes, &format!("http://{LOOPBACK}:{port}/healthz"), 1).await?;
+    let (port, executors) = (args.port, args.executors.get());
+    let scheduler = Process::start(args, None)?;
+    let id = scheduler.id.clone();
+    processes.push(scheduler);
+    // Another scheduler may own the port: executors are for the one that has the id of ours.
+    answers(processes, &format!("http://{LOOPBACK}:{port}/api/state"), &id).await?;
     for number in 1..=executors {
-        let options = executor(args, &port, number)?;
-        processes.push(spawn(&format!("executor {number}"), &options)?);
+        processes.push(Process::start(args, Some(number))?);
     }
-    answers(processes, &format!("http://{LOOPBACK}:{port}/readyz"), executors).await
+    answers(processes, &format!("http://{LOOPBACK}:{port}/readyz"), "").await
 }
 
-fn scheduler(args: &ClusterArgs, port: &str) -> Vec<String> {
+fn scheduler(args: &ClusterArgs, port: &str, id: &str) -> Vec<String> {
     let executors = args.executors.to_string();
     let options = [
         "scheduler",
         "--attached",
+        "--id",
+        id,
         "--bind-host",
         LOOPBACK,
         "--bind-port",
         port,
         "--external-host",
         LOOPBACK,
+        // They end by themselves only with the cluster: one that has ended runs nothing more.
+        "--executor-termination-grace-period",
+        "0",
         "--min-ready-executors",
         &executors,
         "--log-level-setting",
@@ -118,7 +216,7 @@ fn scheduler(args: &ClusterArgs, port: &str) -> Vec<String> {
     options.map(str::to_string).to_vec()
 }
 
-fn executor(args: &ClusterArgs, port: &str, number: usize) -> Result<Vec<String>, End> {
+fn executor(args: &ClusterArgs, port: &str, number: usize, id: &str) -> Result<Vec<String>, End> {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let vcores = args
         .vcores
@@ -128,6 +226,8 @@ fn executor(args: &ClusterArgs, port: &str, number: usize) -> Result<Vec<String>
     let options = [
         "executor",
         "--attached",
+        "--id",
+        id,
         "--bind-host",
         LOOPBACK,
         "--external-host",
@@ -175,7 +275,7 @@ fn free_ports() -> Result<[u16; 3], End> {
     found().map_err(|error| End::error(format!("no free port on this machine: {error}")))
 }
 
-fn spawn(name: &str, options: &[String]) -> Result<Process, End> {
+fn spawn(name: &str, options: &[String]) -> Result<Child, End> {
     let started = std::env::current_exe().and_then(|program| {
         // It holds the other end of their standard input, so they end when this process does, however it ends.
         Command::new(program)
@@ -184,17 +284,11 @@ fn spawn(name: &str, options: &[String]) -> Result<Process, End> {
             .kill_on_drop(true)
             .spawn()
     });
-    match started {
-        Ok(child) => Ok(Process {
-            name: name.to_string(),
-            child,
-        }),
-        Err(error) => Err(End::error(format!("cannot start {name}: {error}"))),
-    }
+    started.map_err(|error| End::error(format!("cannot start {name}: {error}")))
 }
 
-/// Waits for an address to say that all is well.
-async fn answers(processes: &mut [Process], url: &str, executors: usize) -> Result<(), End> {
+/// Waits for an address to say that all is well, with this text in what it says.
+async fn answers(processes: &mut [Process], url: &str, text: &str) -> Result<(), End> {
     let started = Instant::now();
     let failed = |error: reqwest::Error| End::error(format!("no client for {url}: {error}"));
     // What else owns the port may accept and never answer.
@@ -206,12 +300,13 @@ async fn answers(processes: &mut [Process], url: &str, executors: usize) -> Resu
         }
         if let Ok(response) = client.get(url).send().await
             && response.status().is_success()
+            && response.text().await.is_ok_and(|said| said.contains(text))
         {
             return Ok(());
         }
         if started.elapsed() > PATIENCE {
             return Err(End::error(format!(
-                "the cluster of {executors} executors was not ready after {} seconds: --log info shows more",
+                "the cluster was not ready after {} seconds ({url}): --log info shows more",
                 PATIENCE.as_secs()
             )));
         }
@@ -219,7 +314,7 @@ async fn answers(processes: &mut [Process], url: &str, executors: usize) -> Resu
     }
 }
 
-/// That a process has ended, if one has: none should.
+/// That a process has ended, if one has: none should before the cluster is ready.
 fn ended(processes: &mut [Process]) -> Option<End> {
     processes.iter_mut().find_map(|process| {
         let status = process.child.try_wait().ok().flatten()?;

@@ -69,11 +69,25 @@ impl ExecutorArgs {
     }
 }
 
-/// Ballista's services would listen on all addresses of the machine.
-pub(crate) fn on_loopback(cli: Command) -> Command {
-    let bound = |command: Command| command.mut_arg("bind_host", |arg| arg.default_value(LOOPBACK));
-    cli.mut_subcommand("scheduler", bound)
-        .mut_subcommand("executor", bound)
+/// Options of Ballista's whose defaults are others here.
+///
+/// Its services would listen on all addresses of the machine, and its scheduler wait three minutes for an executor that is
+/// silent. Seconds are: a heartbeat each 5, silent for 20 is lost, looked at each 3.
+const DEFAULTS: [(&str, &str, &str); 5] = [
+    ("scheduler", "bind_host", LOOPBACK),
+    ("scheduler", "executor_timeout_seconds", "20"),
+    ("scheduler", "expire_dead_executor_interval_seconds", "3"),
+    ("executor", "bind_host", LOOPBACK),
+    ("executor", "executor_heartbeat_interval_seconds", "5"),
+];
+
+/// The command line with this program's defaults for Ballista's options.
+pub(crate) fn with_own_defaults(cli: Command) -> Command {
+    DEFAULTS.into_iter().fold(cli, |cli, (command, option, default)| {
+        cli.mut_subcommand(command, |command| {
+            command.mut_arg(option, |arg| arg.default_value(default))
+        })
+    })
 }
 
 /// Runs `dfq scheduler` until it is ended.
@@ -194,4 +208,35 @@ async fn parent_gone(attached: bool) {
     }
     let (mut input, mut bytes) = (tokio::io::stdin(), [0; 64]);
     while matches!(input.read(&mut bytes).await, Ok(1..)) {}
+}
+
+#[cfg(test)]
+mod tests {
+    /// An executor may miss two heartbeats, and its loss is noticed within 23 seconds.
+    #[test]
+    fn a_silent_executor_is_soon_lost_by_default() {
+        let seconds = |command: &str, option: &str| {
+            let matches = crate::command().get_matches_from(["dfq", command]);
+            *matches.subcommand().unwrap().1.get_one::<u64>(option).unwrap()
+        };
+        let lost = seconds("scheduler", "executor_timeout_seconds");
+        let looked = seconds("scheduler", "expire_dead_executor_interval_seconds");
+        let heartbeat = seconds("executor", "executor_heartbeat_interval_seconds");
+        assert_eq!(lost, 20);
+        assert!(
+            3 * heartbeat < lost && looked <= heartbeat,
+            "{heartbeat}, {looked}"
+        );
+        let asked = crate::command().get_matches_from([
+            "dfq",
+            "scheduler",
+            "--executor-timeout-seconds",
+            "180",
+            "--bind-host",
+            "0.0.0.0",
+        ]);
+        let (_, asked) = asked.subcommand().unwrap();
+        assert_eq!(asked.get_one::<u64>("executor_timeout_seconds"), Some(&180));
+        assert_eq!(asked.get_one::<String>("bind_host").unwrap(), "0.0.0.0");
+    }
 }

@@ -19,6 +19,7 @@ use datafusion_cli::print_options::MaxRows;
 use futures::FutureExt;
 
 use super::output::{Format, Output};
+use super::remote::Remote;
 use super::split::Piece;
 use super::statement::Statement;
 use super::stores::{self, Region};
@@ -189,16 +190,25 @@ impl Runner {
         let task = self.ctx.task_ctx();
         let reservation = MemoryConsumer::new("dfq table output").register(task.memory_pool());
         self.running = Some(Arc::clone(&physical));
-        let stream = execute_stream(physical, Arc::clone(&task))?;
+        let watch = Remote::watch(self.remote.as_deref(), &physical).await;
+        let stream = watch.checked(execute_stream(physical, Arc::clone(&task))?);
         let max_rows = self.output.max_rows;
         if whole {
             self.output.max_rows = MaxRows::Unlimited;
         }
-        let printed = self
-            .output
-            .print(stream, &task.session_config().options().format, &reservation)
-            .await;
+        let options = task.session_config().options();
+        let printed = tokio::select! {
+            printed = self.output.print(stream, &options.format, &reservation) => Ok(printed),
+            lost = watch.lost() => Err(lost),
+        };
         self.output.max_rows = max_rows;
+        let printed = match printed {
+            Ok(printed) => printed,
+            Err(lost) => {
+                self.cancel().await;
+                Err(lost)
+            }
+        };
         // What failed has stopped by itself; what a closed output left has not.
         if !self.output.closed {
             self.running = None;

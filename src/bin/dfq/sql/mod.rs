@@ -4,6 +4,7 @@ mod execute;
 mod files;
 mod output;
 mod prompt;
+mod remote;
 mod script;
 mod session;
 mod split;

@@ -1,0 +1,74 @@
+//! What is seen to while a statement runs on a cluster.
+
+use std::sync::Arc;
+
+use datafusion::error::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::ExecutionPlan;
+
+#[cfg(feature = "ballista")]
+use crate::console::say;
+
+/// How long a statement may stand still on a cluster without a word.
+#[cfg(feature = "ballista")]
+const STANDSTILL: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// A plan that is about to be executed, on a cluster or in this process, where nothing is to be seen to.
+pub(super) struct Remote {
+    #[cfg(feature = "ballista")]
+    watched: Option<(Arc<datafusion_quantiles::ballista::Watch>, Arc<dyn ExecutionPlan>)>,
+}
+
+impl Remote {
+    /// Begins to watch the cluster at `url`, if there is one.
+    #[cfg(feature = "ballista")]
+    pub(super) async fn watch(url: Option<&str>, plan: &Arc<dyn ExecutionPlan>) -> Self {
+        // SET and its like give no rows, and run here.
+        let url = url.filter(|_| !plan.schema().fields().is_empty());
+        let watch = match url {
+            Some(url) => datafusion_quantiles::ballista::Watch::start(url).await,
+            None => None,
+        };
+        Self {
+            watched: watch.map(|watch| (Arc::new(watch), Arc::clone(plan))),
+        }
+    }
+
+    #[cfg(not(feature = "ballista"))]
+    pub(super) async fn watch(_url: Option<&str>, _plan: &Arc<dyn ExecutionPlan>) -> Self {
+        Self {}
+    }
+
+    /// Waits until the cluster has lost the statement; without end in one process.
+    pub(super) async fn lost(&self) -> DataFusionError {
+        #[cfg(feature = "ballista")]
+        if let Some((watch, plan)) = &self.watched {
+            return watch.run(plan, STANDSTILL, say).await;
+        }
+        std::future::pending().await
+    }
+
+    /// The same rows: the first of them once it is known that no executor was lost on the way.
+    #[cfg(feature = "ballista")]
+    pub(super) fn checked(&self, mut stream: SendableRecordBatchStream) -> SendableRecordBatchStream {
+        use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+        use futures::{StreamExt, TryStreamExt};
+
+        let Some((watch, _)) = &self.watched else {
+            return stream;
+        };
+        let (watch, schema) = (Arc::clone(watch), stream.schema());
+        let checked = async move {
+            let first = stream.next().await;
+            watch.check().await?;
+            Ok::<_, DataFusionError>(futures::stream::iter(first).chain(stream))
+        };
+        let checked = futures::stream::once(checked).try_flatten();
+        Box::pin(RecordBatchStreamAdapter::new(schema, checked))
+    }
+
+    #[cfg(not(feature = "ballista"))]
+    pub(super) fn checked(&self, stream: SendableRecordBatchStream) -> SendableRecordBatchStream {
+        stream
+    }
+}

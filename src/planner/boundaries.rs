@@ -1,0 +1,240 @@
+//! Plans for Ballista 55, made safe where it would run them wrongly or for ever.
+//!
+//! ```text
+//! union     Ballista cuts the plan of a stage to the partitions of each task. A branch that is gathered (an aggregate, a sort,
+//!           a join) keeps a partition, so that every task runs it: its rows come several times. One without a table becomes
+//!           another operator, whose task is reported wrongly: its rows are lost, or the statement waits for ever.
+//! window    With adaptive planning an exchange without rows becomes an empty relation, which a window wants exchanged
+//!           by its keys again, and again.
+//! order     What comes out of an exchange is in no order. Joins by merging, windows and merges of sorted partitions trust one
+//!           that files had before it, or rows of a window. A join that the adaptive planner has still to choose says that its
+//!           rows are in an order, which the chosen one does not keep: a sort over it would be dropped.
+//! constant  What is known to be the same in all rows is not known beyond an exchange: a window by such a column is an error there.
+//! FILTER    of a window function, and IGNORE NULLS, do not reach executors: refused.
+//! ```
+//! The static planner gives branches that are gathered stages of their own (datafusion-ballista issue 2184).
+
+use std::any::Any;
+use std::sync::Arc;
+
+use ballista_core::config::BallistaConfig;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, not_impl_err};
+use datafusion::config::ConfigOptions;
+use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::logical_expr::expr::{NullTreatment, WindowFunction};
+use datafusion::logical_expr::{Expr, LogicalPlan, WindowFunctionDefinition};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
+
+use crate::exec::{BoundaryExec, BranchExec};
+
+/// The plan with boundaries where Ballista needs them. Options without Ballista's are another engine's: nothing changes.
+///
+/// # Errors
+/// DataFusion's, where a node does not take its new inputs.
+pub(super) fn with_boundaries(
+    plan: Arc<dyn ExecutionPlan>,
+    options: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let Some(ballista) = options.extensions.get::<BallistaConfig>() else {
+        return Ok(plan);
+    };
+    let adaptive = ballista.adaptive_query_planner_enabled();
+    let safe = without_file_orders(plan)?.transform_up(|plan| {
+        if plan.is::<UnionExec>() {
+            return safe_union(plan, adaptive);
+        }
+        match adaptive {
+            true if plan.name() == "DynamicJoinSelectionExec" => Ok(Transformed::yes(unordered(plan))),
+            true => safe_window(plan),
+            false => sorted_after_exchange(plan),
+        }
+    })?;
+    Ok(safe.data)
+}
+
+/// A union whose branches can be cut to tasks.
+fn safe_union(union: Arc<dyn ExecutionPlan>, adaptive: bool) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let needs_branch = |branch: &Arc<dyn ExecutionPlan>| match adaptive {
+        true => Ok(!is_divisible(branch)),
+        false => branch.exists(|node| Ok(reads_no_table(node))),
+    };
+    let mut branches = Vec::with_capacity(union.children().len());
+    for branch in union.children() {
+        branches.push(match needs_branch(branch)? {
+            true => whole(Arc::clone(branch))?,
+            false => Arc::clone(branch),
+        });
+    }
+    let union = replace_children_if_necessary(union, branches)?;
+    // Sorts below the union would gather its branches again.
+    Ok(Transformed::yes(match adaptive {
+        true => unordered(union),
+        false => union,
+    }))
+}
+
+/// Whether a task can have some of the partitions of a branch, down to its files.
+fn is_divisible(branch: &Arc<dyn ExecutionPlan>) -> bool {
+    if branch.is::<DataSourceExec>() || branch.is::<BranchExec>() {
+        return true;
+    }
+    let passes = branch.is::<ProjectionExec>()
+        || branch.is::<FilterExec>()
+        || branch.is::<UnionExec>()
+        || branch.is::<BoundaryExec>();
+    passes && branch.children().into_iter().all(is_divisible)
+}
+
+fn reads_no_table(node: &Arc<dyn ExecutionPlan>) -> bool {
+    node.is::<PlaceholderRowExec>() || node.is::<EmptyExec>()
+}
+
+/// A branch that one task reads whole.
+fn whole(branch: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let branch = match branch.output_partitioning().partition_count() {
+        1 => branch,
+        _ => Arc::new(CoalescePartitionsExec::new(branch)),
+    };
+    Ok(Arc::new(BranchExec::try_new(branch)?))
+}
+
+/// A window whose rows are not exchanged again where there are none.
+fn safe_window(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let keys = match plan.downcast_ref::<WindowAggExec>() {
+        Some(window) => Some(window.partition_keys()),
+        None => plan
+            .downcast_ref::<BoundedWindowAggExec>()
+            .map(BoundedWindowAggExec::partition_keys),
+    };
+    let input = plan.children().first().map(|input| Arc::clone(input));
+    let (Some(keys), Some(input)) = (keys.filter(|keys| !keys.is_empty()), input) else {
+        return Ok(Transformed::no(plan));
+    };
+    let input = Arc::new(BoundaryExec::new(input, keys));
+    let window = replace_children_if_necessary(plan, vec![input])?;
+    // The order of its rows is not known beyond an exchange.
+    Ok(Transformed::yes(unordered(window)))
+}
+
+/// The same rows, in no order that is known.
+fn unordered(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    Arc::new(BoundaryExec::new(plan, Vec::new()))
+}
+
+/// An exchange by hash, with a sort behind it where rows are to be in an order that those before it have.
+fn sorted_after_exchange(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let exchange = plan.downcast_ref::<RepartitionExec>();
+    let (Some(exchange), Some(order)) = (exchange, plan.output_ordering()) else {
+        return Ok(Transformed::no(plan));
+    };
+    let unordered = RepartitionExec::try_new(Arc::clone(exchange.input()), exchange.partitioning().clone())?;
+    let sorted = SortExec::new(order.clone(), Arc::new(unordered)).with_preserve_partitioning(true);
+    Ok(Transformed::yes(Arc::new(sorted)))
+}
+
+/// Refuses calls of window functions that lose a part of theirs on the way to executors.
+///
+/// # Errors
+/// Names the call and what to write in its place.
+pub(super) fn check_windows(plan: &LogicalPlan, options: &ConfigOptions) -> Result<()> {
+    if options.extensions.get::<BallistaConfig>().is_none() {
+        return Ok(());
+    }
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Window(window) = node {
+            for expr in &window.window_expr {
+                expr.apply(|expr| match expr {
+                    Expr::WindowFunction(call) => check_window(call).map(|()| TreeNodeRecursion::Continue),
+                    _ => Ok(TreeNodeRecursion::Continue),
+                })?;
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
+}
+
+fn check_window(call: &WindowFunction) -> Result<()> {
+    let name = call.fun.name();
+    if call.params.filter.is_some() {
+        return not_impl_err!(
+            "FILTER of {name} with OVER, which Ballista 55 does not send to executors: filter the argument, as in \
+             {name}(CASE WHEN .. THEN .. END) OVER (..)"
+        );
+    }
+    let ignores = call.params.null_treatment == Some(NullTreatment::IgnoreNulls);
+    match (&call.fun, ignores) {
+        (WindowFunctionDefinition::WindowUDF(_), true) => not_impl_err!(
+            "IGNORE NULLS of {name} with OVER, which Ballista 55 does not send to executors: leave the NULLs out by WHERE"
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Before all other rules of a session: takes the order of files out of scans, and puts boundaries above unions and below
+/// windows, so that no plan relies beyond an exchange on what was known before it.
+#[derive(Debug, Default)]
+pub(crate) struct BoundariesRule;
+
+impl PhysicalOptimizerRule for BoundariesRule {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let bounded = without_file_orders(plan)?.transform_up(|plan| {
+            if plan.is::<UnionExec>() {
+                return Ok(Transformed::yes(unordered(plan)));
+            }
+            if !plan.is::<WindowAggExec>() && !plan.is::<BoundedWindowAggExec>() {
+                return Ok(Transformed::no(plan));
+            }
+            let inputs = plan.children().into_iter();
+            let inputs = inputs.map(|input| unordered(Arc::clone(input))).collect();
+            Ok(Transformed::yes(replace_children_if_necessary(plan, inputs)?))
+        })?;
+        Ok(bounded.data)
+    }
+
+    fn name(&self) -> &str {
+        "boundaries"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// The plan whose scans say nothing of an order of their files.
+fn without_file_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let unordered = plan.transform_down(|plan| {
+        Ok(match unordered_scan(plan.as_ref()) {
+            Some(scan) => Transformed::yes(scan),
+            None => Transformed::no(plan),
+        })
+    })?;
+    Ok(unordered.data)
+}
+
+/// The scan without the order of its files; `None` if it has none.
+fn unordered_scan(plan: &dyn ExecutionPlan) -> Option<Arc<dyn ExecutionPlan>> {
+    let source: &dyn Any = plan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
+    let config = source.downcast_ref::<FileScanConfig>()?;
+    if config.output_ordering.is_empty() {
+        return None;
+    }
+    let builder = FileScanConfigBuilder::from(config.clone()).with_output_ordering(Vec::new());
+    Some(DataSourceExec::from_data_source(builder.build()))
+}
