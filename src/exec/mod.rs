@@ -16,6 +16,8 @@ mod aggregate;
 mod boundary;
 #[cfg(feature = "cuda")]
 mod card_rounds;
+#[cfg(feature = "cuda")]
+mod feed;
 mod grouped;
 mod mode;
 #[cfg(feature = "cuda")]
@@ -36,6 +38,8 @@ pub(crate) mod wire;
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 #[cfg(feature = "ballista")]
 pub use boundary::{BoundaryExec, BranchExec};
+#[cfg(feature = "cuda")]
+pub(crate) use feed::{Batches, fed};
 pub use grouped::GroupedQuantilesExec;
 pub(crate) use mode::{Mode, by_key};
 #[cfg(feature = "cuda")]

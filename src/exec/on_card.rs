@@ -17,7 +17,9 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder}
 use super::aggregate::KeyColumn;
 use super::card_rounds::{Limits, Share, is_cards_own, solve_on_cards};
 use super::grouped::blocking;
-use crate::kernel::cuda::{Card, Cards, ColumnUpload, DeviceColumn, Report, Selection};
+use crate::kernel::cuda::{
+    Card, Cards, ColumnUpload, DeviceColumn, Report, Selection, SharedStaging, Staging,
+};
 use crate::key::KeySpec;
 use crate::select::{Ask, Solution, StrategyName, wanted_ranks};
 
@@ -61,18 +63,24 @@ impl ToCard {
         Ok(Self { cards, limit })
     }
 
+    /// The way of one partition to its card.
+    pub(super) fn staging(&self, partition: usize, memory: MemoryReservation) -> SharedStaging {
+        Staging::new(&self.cards[partition % self.cards.len()], memory)
+    }
+
     /// One partition's values of a column, none yet.
     ///
     /// # Errors
-    /// Those of the card.
+    /// A planning error for a type that a card cannot hold.
     pub(super) fn column(
         &self,
         column: &KeyColumn,
         partition: usize,
         memory: MemoryReservation,
+        staging: &SharedStaging,
     ) -> Result<ColumnUpload> {
         let card = &self.cards[partition % self.cards.len()];
-        ColumnUpload::try_new(card, column.spec.data_type(), self.limit, memory)
+        ColumnUpload::try_new(card, column.spec.data_type(), self.limit, memory, staging)
     }
 }
 

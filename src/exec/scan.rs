@@ -19,6 +19,8 @@ use futures::StreamExt;
 
 use super::aggregate::{Aggregates, KeyColumn, PlainAggregate};
 #[cfg(feature = "cuda")]
+use super::feed::fed;
+#[cfg(feature = "cuda")]
 use super::on_card::{ToCard, is_for_card, send};
 #[cfg(feature = "cuda")]
 use crate::kernel::cuda::ColumnUpload;
@@ -170,10 +172,11 @@ impl PartitionScan {
     /// The same, sending what a card can select to the card of this partition.
     #[cfg(feature = "cuda")]
     pub(super) fn onto_card(mut self, to: &ToCard, partition: usize) -> Result<Self> {
+        let staging = to.staging(partition, self.reservation.new_empty());
         for (column, kept) in self.columns.iter().zip(&mut self.kept) {
             if is_for_card(column) {
                 let memory = self.reservation.new_empty();
-                *kept = Kept::Card(Box::new(to.column(column, partition, memory)?));
+                *kept = Kept::Card(Box::new(to.column(column, partition, memory, &staging)?));
             }
         }
         Ok(self)
@@ -184,6 +187,16 @@ impl PartitionScan {
     /// # Errors
     /// The stream's, an expression's, or `ResourcesExhausted` when the pool refuses to grow.
     pub(super) async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if self.kept.iter().any(|kept| matches!(kept, Kept::Card(_))) {
+            let read = fed(vec![stream], move |batches| {
+                for batch in batches {
+                    self.push(&batch)?;
+                }
+                Ok(self)
+            });
+            return read.await;
+        }
         let mut since = Instant::now();
         while let Some(batch) = stream.next().await {
             self.push(&batch?)?;

@@ -3,22 +3,16 @@
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Schema};
-use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::{JoinSet, SpawnedTask};
 use datafusion::common::{DataFusionError, Result, TableReference, internal_err, plan_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream_partitioned};
 use datafusion::prelude::{Expr, SessionContext};
-use futures::StreamExt;
-use tokio::sync::mpsc;
 
 use super::{PinnedColumn, PinnedSource, PinnedTable};
-use crate::exec::in_order;
-use crate::kernel::cuda::{Card, Cards, ColumnUpload, DeviceColumn};
-
-/// Batches of a partition that wait for their copy.
-const WAITING: usize = 4;
+use crate::exec::{Batches, fed, in_order};
+use crate::kernel::cuda::{Card, Cards, ColumnUpload, DeviceColumn, Staging};
 
 /// Reads `columns` of `table` to cards, partition by partition.
 ///
@@ -132,37 +126,19 @@ impl Target {
         streams: Vec<SendableRecordBatchStream>,
         memory: MemoryReservation,
     ) -> Result<Copied<ColumnUpload>> {
-        let (sender, batches) = mpsc::channel::<RecordBatch>(WAITING);
         // Calls into the driver wait: not on a thread of the runtime.
-        let copying = SpawnedTask::spawn_blocking(move || self.copy(batches, &memory));
-        let read = async move {
-            for mut stream in streams {
-                while let Some(batch) = stream.next().await {
-                    let batch = batch?;
-                    if batch.num_rows() > 0 && sender.send(batch).await.is_err() {
-                        // The copying ended: its error is the reason.
-                        return Ok(());
-                    }
-                }
-            }
-            Ok::<_, DataFusionError>(())
-        };
-        let (read, copied) = futures::future::join(read, copying.join()).await;
-        read?;
-        copied.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
+        fed(streams, move |batches| self.copy(batches, &memory)).await
     }
 
     /// Copies batches as they come, until there are no more; if what they come from failed, the copy is worth nothing.
-    fn copy(
-        &self,
-        mut batches: mpsc::Receiver<RecordBatch>,
-        memory: &MemoryReservation,
-    ) -> Result<Copied<ColumnUpload>> {
+    fn copy(&self, batches: Batches, memory: &MemoryReservation) -> Result<Copied<ColumnUpload>> {
         let card = Arc::clone(&self.card);
-        let upload = |data_type| ColumnUpload::try_new(&card, data_type, self.limit, memory.new_empty());
+        let staging = Staging::new(&card, memory.new_empty());
+        let upload =
+            |data_type| ColumnUpload::try_new(&card, data_type, self.limit, memory.new_empty(), &staging);
         let mut columns = self.types.iter().map(upload).collect::<Result<Vec<_>>>()?;
         let mut rows = 0;
-        while let Some(batch) = batches.blocking_recv() {
+        for batch in batches {
             rows += batch.num_rows() as u64;
             for (upload, array) in columns.iter_mut().zip(batch.columns()) {
                 upload.append(array)?;

@@ -200,8 +200,9 @@ pub fn use_cards(ctx: &SessionContext, cards: Vec<Arc<Card>>) {
 /// no room for, or that are asked for many ranks. A table that is pinned already is replaced when all is read; until then it
 /// answers queries, and both take memory: unpin it first where that is too much.
 ///
-/// Cost: one read of the columns, partitions in parallel, and their copies to the card through page-locked memory; on the card
-/// they take twice their size while the last of them is put together.
+/// Cost: one read of the columns, partitions in parallel, and their copies to the card through page-locked memory, 4 MiB for each
+/// of `target_partitions` partitions that are read at a time, reserved in the memory pool. On the card the columns take up to a
+/// quarter more than their size, and each its own size once more while it is put together, one after the other.
 ///
 /// # Errors
 /// A planning error for a session whose planner uses no pinned tables, as one that sends its queries to a cluster, for a

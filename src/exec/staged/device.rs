@@ -160,6 +160,12 @@ impl RoundBackend {
         Self { cpu }
     }
 
+    /// Whether values go to a card, which means calls that wait.
+    #[cfg(feature = "cuda")]
+    pub(super) fn has_card(&self) -> bool {
+        self.card.is_some()
+    }
+
     /// Whether a card failed whose work the CPU takes over: the input is to be read again.
     #[cfg(feature = "cuda")]
     pub(super) fn has_failed(&self) -> bool {

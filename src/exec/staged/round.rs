@@ -158,7 +158,7 @@ impl Round {
         };
         // Nothing is asked any more: nothing need be read.
         if !asked.is_done() {
-            work.read(input).await?;
+            work = work.read(input).await?;
         }
         if self.state.is_some() {
             reached!("round_count");
@@ -209,23 +209,38 @@ struct Work {
 }
 
 impl Work {
-    async fn read(&mut self, mut stream: SendableRecordBatchStream) -> Result<()> {
+    async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if self.backend.has_card() {
+            let read = crate::exec::fed(vec![stream], move |batches| {
+                for batch in batches {
+                    self.push(&batch)?;
+                }
+                Ok(self)
+            });
+            return read.await;
+        }
         while let Some(batch) = stream.try_next().await? {
-            self.rows.add(batch.num_rows());
-            if batch.num_columns() != self.lanes.len() {
-                return internal_err!(
-                    "{} columns of values for {} lanes",
-                    batch.num_columns(),
-                    self.lanes.len()
-                );
-            }
-            for (index, spec) in self.columns.specs().enumerate() {
-                let values: &ArrayRef = batch.column(index);
-                let (n, check) = spec.checksum(values.as_ref())?;
-                self.seen[index].add(Seen { n, check });
-                self.lanes[index].append(values, None)?;
-            }
+            self.push(&batch)?;
             tokio::task::consume_budget().await;
+        }
+        Ok(self)
+    }
+
+    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.rows.add(batch.num_rows());
+        if batch.num_columns() != self.lanes.len() {
+            return internal_err!(
+                "{} columns of values for {} lanes",
+                batch.num_columns(),
+                self.lanes.len()
+            );
+        }
+        for (index, spec) in self.columns.specs().enumerate() {
+            let values: &ArrayRef = batch.column(index);
+            let (n, check) = spec.checksum(values.as_ref())?;
+            self.seen[index].add(Seen { n, check });
+            self.lanes[index].append(values, None)?;
         }
         Ok(())
     }

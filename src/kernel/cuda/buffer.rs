@@ -1,13 +1,11 @@
-//! Device memory, and the way there from host memory.
+//! Device memory, and page-locked host memory.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::result::{memcpy_dtoh_async, memcpy_htod_async};
-use cudarc::driver::sys::{
-    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED,
-};
-use cudarc::driver::{CudaEvent, CudaSlice, CudaView, CudaViewMut, DevicePtr, PinnedHostSlice};
+use cudarc::driver::sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE};
+use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DevicePtr, PinnedHostSlice};
 use datafusion::common::{Result, internal_err};
 
 use super::device::Card;
@@ -137,12 +135,6 @@ impl Drop for DeviceBuffer {
     }
 }
 
-/// Bytes of page-locked memory that are filled while others are on their way.
-const STAGE: usize = 2 << 20;
-/// Bytes of the first piece of device memory; each is twice the one before, up to the greatest.
-const FIRST_PIECE: usize = 1 << 20;
-const GREATEST_PIECE: usize = 256 << 20;
-
 /// Host memory that the card reads and writes itself.
 #[derive(Debug)]
 pub(super) struct PageLocked {
@@ -157,7 +149,7 @@ impl PageLocked {
     }
 
     #[allow(unsafe_code, reason = "memory that nothing was written to")]
-    fn with_flags(card: &Arc<Card>, bytes: usize, flags: u32) -> Result<Self> {
+    pub(super) fn with_flags(card: &Arc<Card>, bytes: usize, flags: u32) -> Result<Self> {
         // SAFETY: bytes have no invalid value: what is read without having been written is any bytes.
         let memory = unsafe { card.context.alloc_pinned_with_flags(bytes, flags) };
         Ok(Self {
@@ -225,152 +217,4 @@ impl PageLocked {
         // before it reads or frees the page-locked memory.
         unsafe { memcpy_dtoh_async(host, from.address() + range.start as u64, stream) }.map_err(failed)
     }
-}
-
-/// Page-locked memory, and when the card is done with it.
-#[derive(Debug)]
-pub(super) struct Stage {
-    memory: PageLocked,
-    sent: CudaEvent,
-}
-
-/// Device memory, and how many bytes of it were filled.
-pub(super) type Piece = (DeviceBuffer, usize);
-
-/// Bytes on their way to the card, as many as come.
-///
-/// They are written into page-locked memory, 2 MiB at a time, of which one half is copied to the card while the other is
-/// filled. On the card they lie in pieces until [`joined`]: it needs the bytes twice for that moment.
-pub(super) struct Upload {
-    card: Arc<Card>,
-    limit: Option<u64>,
-    /// Two.
-    stages: Vec<Stage>,
-    current: usize,
-    filled: usize,
-    pieces: Vec<DeviceBuffer>,
-    /// Bytes in the last piece.
-    used: usize,
-}
-
-impl Upload {
-    pub(super) fn try_new(card: &Arc<Card>, limit: Option<u64>) -> Result<Self> {
-        Ok(Self {
-            card: Arc::clone(card),
-            limit,
-            stages: vec![stage(card)?, stage(card)?],
-            current: 0,
-            filled: 0,
-            pieces: Vec::new(),
-            used: 0,
-        })
-    }
-
-    /// Adds bytes.
-    pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
-        while !bytes.is_empty() {
-            let share = bytes.len().min(STAGE - self.filled);
-            let (now, rest) = bytes.split_at(share);
-            self.room()?[..share].copy_from_slice(now);
-            self.filled += share;
-            bytes = rest;
-            if self.filled == STAGE {
-                self.send()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Unfilled page-locked memory.
-    fn room(&mut self) -> Result<&mut [u8]> {
-        Ok(&mut self.stages[self.current].memory.bytes_mut()?[self.filled..])
-    }
-
-    /// Sends what was filled, and waits for the other half to be free.
-    fn send(&mut self) -> Result<()> {
-        let (mut from, end) = (0, self.filled);
-        while from < end {
-            if self.pieces.last().is_none_or(|piece| self.used == piece.len()) {
-                let next = self.pieces.last().map_or(FIRST_PIECE, |piece| piece.len() * 2);
-                let piece = self.card.allocate(next.min(GREATEST_PIECE), self.limit)?;
-                self.pieces.push(piece);
-                self.used = 0;
-            }
-            let Some(piece) = self.pieces.last() else { break };
-            let share = (end - from).min(piece.len() - self.used);
-            let stage = &self.stages[self.current].memory;
-            stage.send(from..from + share, piece, self.used)?;
-            self.used += share;
-            from += share;
-        }
-        let stage = &self.stages[self.current];
-        let recorded = stage.sent.record(&self.card.stream);
-        recorded.map_err(|error| self.card.failed("copying to the card", error))?;
-        self.current = 1 - self.current;
-        self.filled = 0;
-        let waited = self.stages[self.current].sent.synchronize();
-        waited.map_err(|error| self.card.failed("copying to the card", error))
-    }
-
-    /// All bytes, in pieces. Waits for the card.
-    pub(super) fn finish(mut self) -> Result<Vec<Piece>> {
-        self.send()?;
-        self.card.synchronize("copying to the card")?;
-        let mut pieces: Vec<_> = std::mem::take(&mut self.pieces)
-            .into_iter()
-            .map(|piece| {
-                let filled = piece.len();
-                (piece, filled)
-            })
-            .collect();
-        if let Some((_, filled)) = pieces.last_mut() {
-            *filled = self.used;
-        }
-        Ok(pieces)
-    }
-}
-
-/// The bytes of all pieces in one buffer; `None` where there are none. Waits for the card.
-pub(super) fn joined(
-    card: &Arc<Card>,
-    limit: Option<u64>,
-    pieces: Vec<Piece>,
-) -> Result<Option<DeviceBuffer>> {
-    let total = pieces.iter().map(|(_, filled)| filled).sum();
-    if total == 0 {
-        return Ok(None);
-    }
-    let mut whole = card.allocate(total, limit)?;
-    let mut at = 0;
-    for (piece, filled) in &pieces {
-        let views = piece.view(0, *filled).zip(whole.view_mut(at, at + filled));
-        if let Some((from, mut to)) = views {
-            let copied = card.stream.memcpy_dtod(&from, &mut to);
-            copied.map_err(|error| card.failed("copying on the card", error))?;
-        }
-        at += filled;
-    }
-    card.synchronize("copying on the card")?;
-    Ok(Some(whole))
-}
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        // Page-locked memory must not go while the card reads it. A fault here was, or will be, somebody's error.
-        if self.card.stream.synchronize().is_ok() {
-            self.card.keep_stages(std::mem::take(&mut self.stages));
-        }
-    }
-}
-
-/// One that another upload is done with, or a new one.
-fn stage(card: &Arc<Card>) -> Result<Stage> {
-    if let Some(stage) = card.idle_stage() {
-        return Ok(stage);
-    }
-    let sent = card.context.new_event(None);
-    Ok(Stage {
-        memory: PageLocked::with_flags(card, STAGE, CU_MEMHOSTALLOC_WRITECOMBINED)?,
-        sent: sent.map_err(|error| card.failed("making an event", error))?,
-    })
 }

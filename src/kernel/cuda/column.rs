@@ -9,10 +9,11 @@ use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryPool, MemoryReservation, UnboundedMemoryPool,
 };
 
-use super::buffer::{DeviceBuffer, Upload, joined};
+use super::buffer::DeviceBuffer;
 use super::device::{Card, locked};
 use super::select::Shape;
 use super::source::{Words, storage_bytes};
+use super::upload::{SharedStaging, Staging, Upload, joined};
 use crate::key::{KeyBits, KeySpec};
 
 /// The least and the greatest key of a column; `None`: it has no values.
@@ -49,7 +50,8 @@ impl DeviceColumn {
     pub fn upload(card: &Arc<Card>, data_type: &DataType, arrays: &[ArrayRef]) -> Result<Self> {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let reservation = MemoryConsumer::new("column for a card").register(&pool);
-        let mut upload = ColumnUpload::try_new(card, data_type, None, reservation)?;
+        let staging = Staging::new(card, reservation.new_empty());
+        let mut upload = ColumnUpload::try_new(card, data_type, None, reservation, &staging)?;
         for array in arrays {
             upload.append(array)?;
         }
@@ -146,7 +148,8 @@ pub(crate) struct ColumnUpload {
 }
 
 impl ColumnUpload {
-    /// For values of `data_type`; this crate may then hold `limit` bytes of device memory.
+    /// For values of `data_type`, which go through `staging`, of the same card; this crate may then hold `limit` bytes of device
+    /// memory.
     ///
     /// # Errors
     /// A planning error for a type without keys of fixed width; those of the card.
@@ -155,6 +158,7 @@ impl ColumnUpload {
         data_type: &DataType,
         limit: Option<u64>,
         reservation: MemoryReservation,
+        staging: &SharedStaging,
     ) -> Result<Self> {
         let Some(mut value_bytes) = storage_bytes(data_type) else {
             return plan_err!(
@@ -174,7 +178,7 @@ impl ColumnUpload {
             value_bytes,
             rows: 0,
             nulls: 0,
-            values: Upload::try_new(card, limit)?,
+            values: Upload::new(card, limit, staging),
             validity: None,
             reservation,
             limit,

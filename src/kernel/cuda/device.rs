@@ -18,12 +18,13 @@ use datafusion::common::{
     DataFusionError, Result, exec_datafusion_err, exec_err, internal_err, resources_datafusion_err,
 };
 
-use super::buffer::{DeviceBuffer, Stage, taken};
+use super::buffer::{DeviceBuffer, taken};
 use super::cache::{CubinCache, CubinKey};
 use super::idle::IdleMemory;
 use super::nvrtc::Nvrtc;
 use super::sequence::Workspace;
 use super::source::Program;
+use super::upload::Stage;
 use crate::kernel::may_fail;
 
 /// Oldest driver whose functions are all there: that of CUDA 12.8.
@@ -36,7 +37,7 @@ const MOST_IDLE: u64 = 8;
 const KEPT: u64 = 256 << 20;
 
 /// Most pieces of page-locked memory that wait for the next upload, of 2 MiB each.
-const MOST_STAGES: usize = 64;
+const MOST_STAGES: usize = 32;
 
 /// An NVIDIA card of this machine.
 pub struct Card {

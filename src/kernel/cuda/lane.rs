@@ -18,6 +18,7 @@ use super::device::{Card, locked};
 use super::pass::{NO_LIST, Passes, cells_of, words_of};
 use super::sequence::{ColumnArgument, Report};
 use super::source::{Program, Words};
+use super::upload::Staging;
 use crate::kernel::buckets::Cells;
 use crate::kernel::choose::Room;
 use crate::kernel::cpu::LaneKey;
@@ -221,7 +222,8 @@ impl CudaLane {
         }
         let CudaBackend { card, limit, report } = &self.backend;
         let memory = self.reservation.new_empty();
-        let mut upload = ColumnUpload::try_new(card, self.spec.data_type(), *limit, memory)?;
+        let staging = Staging::new(card, self.reservation.new_empty());
+        let mut upload = ColumnUpload::try_new(card, self.spec.data_type(), *limit, memory, &staging)?;
         for values in &self.pending {
             upload.append(values)?;
         }

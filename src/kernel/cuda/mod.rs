@@ -32,6 +32,7 @@ mod sort;
 pub mod source;
 mod spread;
 mod top;
+mod upload;
 
 pub use buffer::DeviceBuffer;
 pub(crate) use cards::Cards;
@@ -52,3 +53,4 @@ pub use shares::TopMethod;
 pub use sort::{PickedKeys, Segments};
 pub use spread::SpreadSelection;
 pub use top::{Top, TopSelection};
+pub(crate) use upload::{SharedStaging, Staging};

@@ -19,6 +19,7 @@ use super::column::{ColumnUpload, DeviceColumn};
 use super::device::{Card, Module};
 use super::sequence::{Launch, Report, Timeline};
 use super::source::{KernelFile, Program};
+use super::upload::Staging;
 use crate::kernel::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
@@ -116,7 +117,9 @@ impl DeviceMatrix {
         if rows >= u32::MAX as usize {
             return exec_err!("{rows} points: a card ranks fewer than {}", u32::MAX);
         }
-        let mut upload = ColumnUpload::try_new(card, &DataType::Float32, limit, reservation.new_empty())?;
+        let staging = Staging::new(card, reservation.new_empty());
+        let bits = reservation.new_empty();
+        let mut upload = ColumnUpload::try_new(card, &DataType::Float32, limit, bits, &staging)?;
         let has_nulls = arrays.iter().any(|array| array.null_count() > 0);
         let bits = reservation.new_empty();
         bits.try_grow(if has_nulls { rows / 8 } else { 0 })?;
