@@ -114,10 +114,20 @@ pub fn executor_hooks(config: ExecutorProcessConfig) -> Result<ExecutorProcessCo
 /// # Errors
 /// As [`executor_hooks`]; an execution error that says why there is no such card.
 pub fn executor_hooks_on(
-    mut config: ExecutorProcessConfig,
+    config: ExecutorProcessConfig,
     device: DeviceChoice,
 ) -> Result<ExecutorProcessConfig> {
-    let device = RoundDevice::try_new(device)?;
+    executor_hooks_with(config, RoundDevice::try_new(device)?)
+}
+
+/// The same executor, whose rounds run on a device that is there.
+///
+/// # Errors
+/// As [`executor_hooks`].
+pub fn executor_hooks_with(
+    mut config: ExecutorProcessConfig,
+    device: RoundDevice,
+) -> Result<ExecutorProcessConfig> {
     let state = scheduler_session(session_config())?;
     config.override_function_registry = Some(Arc::new(BallistaFunctionRegistry::from(&state)));
     config.override_config_producer = Some(Arc::new(move || {

@@ -167,7 +167,8 @@ impl PinnedTables {
                 shares.any(|share| Arc::ptr_eq(&share.card, &card))
             });
             if !is_used {
-                card.release_workspace();
+                // What a query works in now goes later, by itself.
+                card.release_idle();
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Where the rounds of an executor run: on its own device, whatever the client's `quantiles.device` says of the client's.
 
 #[cfg(feature = "cuda")]
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use datafusion::common::{Result, config_err};
 use datafusion::execution::TaskContext;
@@ -23,12 +23,19 @@ use crate::key::KeySpec;
 ///
 /// With cards, the keys of a partition lie on one of them while its task runs; partitions take turns. A round's reply is that of
 /// the CPU. `auto` goes on with the CPU where a card has no memory left or stops working before anything is on it, with a
-/// warning in the log and the metric `cuda_fallback`; `cuda` makes that the task's error. `quantiles.cuda_memory_limit` is the
-/// client's.
+/// warning in the log and the metric `cuda_fallback`; `cuda` makes that the task's error. A partition is given the card that works
+/// on the fewest partitions of the process, whatever their tasks. Memory of a card is limited by the client's
+/// `quantiles.cuda_memory_limit`, and by [`Self::with_memory_limit`].
 #[derive(Debug, Clone)]
 pub struct RoundDevice {
     #[cfg(feature = "cuda")]
     cards: Vec<Arc<Card>>,
+    /// Partitions that each card works on.
+    #[cfg(feature = "cuda")]
+    places: Arc<Places>,
+    /// Most bytes of a card's memory, whatever clients allow.
+    #[cfg(feature = "cuda")]
+    limit: Option<u64>,
     /// Whether the CPU takes over.
     #[cfg(feature = "cuda")]
     falls_back: bool,
@@ -50,10 +57,7 @@ impl RoundDevice {
 
     #[cfg(feature = "cuda")]
     fn cpu() -> Self {
-        Self {
-            cards: Vec::new(),
-            falls_back: true,
-        }
+        Self::on(Vec::new(), true)
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -85,14 +89,31 @@ impl RoundDevice {
                 Ok(Self::cpu())
             }
             Err(error) => Err(error),
-            Ok(cards) => Ok(Self { cards, falls_back }),
+            Ok(cards) => Ok(Self::on(cards, falls_back)),
         }
     }
 
     /// On these cards.
     #[cfg(feature = "cuda")]
     pub fn on(cards: Vec<Arc<Card>>, falls_back: bool) -> Self {
-        Self { cards, falls_back }
+        Self {
+            places: Arc::new(Places::new(cards.len())),
+            cards,
+            limit: None,
+            falls_back,
+        }
+    }
+
+    /// The same, on which this process may hold `limit` bytes of each card's memory at most, also where a client allows more.
+    pub fn with_memory_limit(self, limit: Option<u64>) -> Self {
+        #[cfg(feature = "cuda")]
+        return Self { limit, ..self };
+        #[cfg(not(feature = "cuda"))]
+        {
+            // There are no cards.
+            let _ = limit;
+            self
+        }
     }
 
     /// Has tasks of sessions of this configuration run on this device.
@@ -101,12 +122,62 @@ impl RoundDevice {
     }
 }
 
+/// How many partitions each card works on.
+#[cfg(feature = "cuda")]
+#[derive(Debug)]
+struct Places(Mutex<Vec<usize>>);
+
+#[cfg(feature = "cuda")]
+impl Places {
+    fn new(cards: usize) -> Self {
+        Self(Mutex::new(vec![0; cards]))
+    }
+
+    fn running(&self) -> MutexGuard<'_, Vec<usize>> {
+        // A number is changed in one step.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place on the card with the fewest partitions, of these the one with the least burden; `None`: there are no cards.
+    fn take<B: Ord>(self: &Arc<Self>, burden: impl Fn(usize) -> B) -> Option<Place> {
+        let mut running = self.running();
+        let cards = 0..running.len();
+        let card = cards.min_by_key(|card| (running[*card], burden(*card)))?;
+        running[card] += 1;
+        let places = Arc::clone(self);
+        Some(Place { places, card })
+    }
+}
+
+/// A partition's place on a card, until it is dropped.
+#[cfg(feature = "cuda")]
+#[derive(Debug)]
+struct Place {
+    places: Arc<Places>,
+    card: usize,
+}
+
+#[cfg(feature = "cuda")]
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.running()[self.card] -= 1;
+    }
+}
+
+/// The less of two limits; `None`: there is none.
+#[cfg(feature = "cuda")]
+fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
+}
+
 /// Where the lanes of one partition are.
 #[derive(Debug)]
 pub(super) struct RoundBackend {
     cpu: CpuBackend,
     #[cfg(feature = "cuda")]
     card: Option<OnCard>,
+    #[cfg(feature = "cuda")]
+    _place: Option<Place>,
 }
 
 #[cfg(feature = "cuda")]
@@ -119,19 +190,33 @@ enum OnCard {
 impl RoundBackend {
     /// For a partition of a task.
     #[cfg(feature = "cuda")]
-    pub(super) fn of(context: &TaskContext, partition: usize, cpu: CpuBackend) -> Self {
-        let device = context.session_config().get_extension::<RoundDevice>();
-        let device = device.filter(|device| !device.cards.is_empty());
-        let card = device.map(|device| {
-            let card = Arc::clone(&device.cards[partition % device.cards.len()]);
-            let limit = QuantilesOptions::of(context.session_config().options()).cuda_memory_limit;
-            let card = CudaBackend::new(card, limit);
-            match device.falls_back {
-                true => OnCard::First(OverflowBackend::new(card, cpu.clone())),
-                false => OnCard::Only(card),
-            }
+    pub(super) fn of(context: &TaskContext, cpu: CpuBackend) -> Self {
+        let placed = context.session_config().get_extension::<RoundDevice>();
+        let placed = placed.and_then(|device| {
+            // Numbers of partitions begin anew in each task: they say nothing of which card is free.
+            let held = |card: usize| {
+                (
+                    device.cards[card].check().is_err(),
+                    device.cards[card].held_bytes(),
+                )
+            };
+            let place = device.places.take(held)?;
+            Some((device, place))
         });
-        Self { cpu, card }
+        let Some((device, place)) = placed else {
+            return Self::cpu(cpu);
+        };
+        let client = QuantilesOptions::of(context.session_config().options()).cuda_memory_limit;
+        let card = CudaBackend::new(Arc::clone(&device.cards[place.card]), least(client, device.limit));
+        let card = match device.falls_back {
+            true => OnCard::First(OverflowBackend::new(card, cpu.clone())),
+            false => OnCard::Only(card),
+        };
+        Self {
+            cpu,
+            card: Some(card),
+            _place: Some(place),
+        }
     }
 
     /// Whether a partition's input may be read twice, the second time for the CPU.
@@ -152,11 +237,13 @@ impl RoundBackend {
             cpu,
             #[cfg(feature = "cuda")]
             card: None,
+            #[cfg(feature = "cuda")]
+            _place: None,
         }
     }
 
     #[cfg(not(feature = "cuda"))]
-    pub(super) fn of(_context: &TaskContext, _partition: usize, cpu: CpuBackend) -> Self {
+    pub(super) fn of(_context: &TaskContext, cpu: CpuBackend) -> Self {
         Self { cpu }
     }
 
@@ -209,4 +296,40 @@ impl RoundBackend {
 
     #[cfg(not(feature = "cuda"))]
     pub(super) fn record(&self, _metrics: &ExecutionPlanMetricsSet) {}
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_of_all_tasks_are_spread_over_the_cards() {
+        let places = Arc::new(Places::new(3));
+        let take = || places.take(|_| 0).unwrap();
+        // Tasks of one partition each.
+        let mut taken: Vec<_> = (0..6).map(|_| take()).collect();
+        let cards: Vec<_> = taken.iter().map(|place| place.card).collect();
+        assert_eq!(cards, [0, 1, 2, 0, 1, 2]);
+        // What ends makes room, wherever it was.
+        drop(taken.remove(4));
+        assert_eq!(take().card, 1);
+        drop(taken);
+        assert_eq!(*places.running(), [0, 0, 0]);
+        // Of cards with nothing to do, that which holds least.
+        assert_eq!(places.take(|card| [7, 5, 6][card]).unwrap().card, 1);
+        assert!(Arc::new(Places::new(0)).take(|_| 0).is_none());
+    }
+
+    #[test]
+    fn the_lesser_limit_counts() {
+        for (client, own, expected) in [
+            (None, None, None),
+            (Some(5), None, Some(5)),
+            (None, Some(7), Some(7)),
+            (Some(5), Some(7), Some(5)),
+            (Some(9), Some(7), Some(7)),
+        ] {
+            assert_eq!(least(client, own), expected);
+        }
+    }
 }

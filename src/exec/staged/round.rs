@@ -124,7 +124,7 @@ impl Round {
             let workspace = Workspace::new(memory.new_empty());
             CpuBackend::in_workspace(&self.context.runtime_env(), workspace)
         };
-        let backend = Arc::new(RoundBackend::of(&self.context, self.partition, cpu()));
+        let backend = Arc::new(RoundBackend::of(&self.context, cpu()));
         match self.with(&backend, &memory, input, asked).await {
             Err(error) if backend.has_failed() => {
                 log::warn!("partition {} is read anew, for the CPU: {error}", self.partition);

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt::{self, Debug, Display};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::Duration;
 
 use cudarc::driver::sys::{
     self, CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute, CUresult,
@@ -20,7 +21,7 @@ use datafusion::common::{
 
 use super::buffer::{DeviceBuffer, taken};
 use super::cache::{CubinCache, CubinKey};
-use super::idle::IdleMemory;
+use super::idle::{GivesBack, IdleMemory, IdleWatch};
 use super::nvrtc::Nvrtc;
 use super::sequence::Workspace;
 use super::source::Program;
@@ -39,7 +40,13 @@ const KEPT: u64 = 256 << 20;
 /// Most pieces of page-locked memory that wait for the next upload, of 2 MiB each.
 const MOST_STAGES: usize = 32;
 
+/// How long memory that nothing uses waits for the next query.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// An NVIDIA card of this machine.
+///
+/// Memory that queries worked in, and page-locked memory of uploads, waits for the next query, and goes back to the system when
+/// there was none for 10 seconds.
 pub struct Card {
     ordinal: usize,
     name: String,
@@ -58,6 +65,7 @@ pub struct Card {
     stages: Mutex<Vec<Stage>>,
     idle: Mutex<IdleMemory>,
     most_idle: u64,
+    watch: IdleWatch,
     /// Whether cards of these numbers can read this one's memory.
     readers: Mutex<HashMap<usize, bool>>,
     /// Why nothing runs on the card any more.
@@ -147,6 +155,48 @@ fn keep_freed_memory(context: &CudaContext) -> std::result::Result<(), DriverErr
         sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result()?;
         sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut bytes).cast()).result()
     }
+}
+
+/// Has the driver give all memory back that it keeps of what was freed.
+#[allow(unsafe_code, reason = "the safe interface has no pools")]
+fn give_up_freed_memory(context: &CudaContext) -> std::result::Result<(), DriverError> {
+    let mut pool = std::ptr::null_mut();
+    // SAFETY: both functions are older than the oldest driver. The first writes the pool's handle, which lives as long as the
+    // device; the second frees only what is not allocated.
+    unsafe {
+        sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result()?;
+        sys::cuMemPoolTrimTo(pool, 0).result()
+    }
+}
+
+/// Whether nothing runs in a context after this error: by CUDA's documentation the process has to be started anew, or the card
+/// is gone. All others fail the call alone.
+fn ends_the_context(error: CUresult) -> bool {
+    matches!(
+        error,
+        CUresult::CUDA_ERROR_DEINITIALIZED
+            | CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE
+            | CUresult::CUDA_ERROR_NO_DEVICE
+            | CUresult::CUDA_ERROR_INVALID_CONTEXT
+            | CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
+            | CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | CUresult::CUDA_ERROR_CONTAINED
+            | CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | CUresult::CUDA_ERROR_ASSERT
+            | CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUresult::CUDA_ERROR_INVALID_PC
+            | CUresult::CUDA_ERROR_LAUNCH_FAILED
+            | CUresult::CUDA_ERROR_TENSOR_MEMORY_LEAK
+            | CUresult::CUDA_ERROR_MPS_RPC_FAILURE
+            | CUresult::CUDA_ERROR_MPS_CLIENT_TERMINATED
+            | CUresult::CUDA_ERROR_EXTERNAL_DEVICE
+            | CUresult::CUDA_ERROR_UNKNOWN
+    )
 }
 
 /// Has kernels of one context read the memory that the other's device allocates in the order of a stream, all that is there and
@@ -255,6 +305,7 @@ impl Card {
             stages: Mutex::default(),
             idle: Mutex::default(),
             most_idle: memory as u64 / MOST_IDLE,
+            watch: IdleWatch::new(PATIENCE),
             readers: Mutex::default(),
             lost: OnceLock::new(),
         })
@@ -314,10 +365,10 @@ impl Card {
         }
     }
 
-    /// Remembers a fault that ends all work of the context; what it means for the caller.
+    /// The error of a call for this card, which is lost if it ends all work of the context.
     pub(super) fn failed(&self, what: &str, error: DriverError) -> DataFusionError {
         let shown = fault(what, error);
-        if !matches!(error.0, CUresult::CUDA_ERROR_OUT_OF_MEMORY) {
+        if ends_the_context(error.0) {
             // The first fault is the reason of all others.
             self.lost.get_or_init(|| shown.strip_backtrace());
         }
@@ -331,6 +382,7 @@ impl Card {
     /// `ResourcesExhausted` that names the bytes wanted, held and allowed; an execution error if the card does not answer.
     pub fn allocate(self: &Arc<Self>, bytes: usize, limit: Option<u64>) -> Result<DeviceBuffer> {
         self.check()?;
+        IdleWatch::used(self);
         let refused = match self.try_allocate(bytes, limit) {
             Err(error @ DataFusionError::ResourcesExhausted(_)) => error,
             other => return other,
@@ -362,7 +414,8 @@ impl Card {
             });
         if let Err(held) = grown {
             return Err(resources_datafusion_err!(
-                "{wanted} bytes on {self} would pass quantiles.cuda_memory_limit: {held} of {} bytes are held",
+                "{wanted} bytes on {self} would pass the limit, quantiles.cuda_memory_limit or the executor's \
+                 --cuda-memory-limit: {held} of {} bytes are held, by all sessions of the process",
                 limit.unwrap_or(u64::MAX)
             ));
         }
@@ -386,8 +439,9 @@ impl Card {
     }
 
     /// Memory of the stream that is free for who wants as much next.
-    pub(super) fn keep_memory(&self, slice: CudaSlice<u8>) {
+    pub(super) fn keep_memory(self: &Arc<Self>, slice: CudaSlice<u8>) {
         locked(&self.idle).keep(slice, self.most_idle);
+        IdleWatch::used(self);
     }
 
     pub(super) fn give_back(&self, bytes: u64) {
@@ -406,16 +460,32 @@ impl Card {
         locked(&self.idle).shrink(0);
     }
 
+    /// The same without waiting; whether no query works in that memory now.
+    pub(crate) fn release_idle(&self) -> bool {
+        let workspace = match self.workspace.try_lock() {
+            Ok(mut workspace) => Some(workspace.take()),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner().take()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let is_free = workspace.is_some();
+        drop(workspace);
+        locked(&self.stages).clear();
+        locked(&self.idle).shrink(0);
+        is_free
+    }
+
     /// Page-locked memory of an upload that is done.
     pub(super) fn idle_stage(&self) -> Option<Stage> {
         locked(&self.stages).pop()
     }
 
     /// Keeps some for the next upload: clearing new pages takes longer than filling them.
-    pub(super) fn keep_stages(&self, stages: Vec<Stage>) {
+    pub(super) fn keep_stages(self: &Arc<Self>, stages: Vec<Stage>) {
         let mut held = locked(&self.stages);
         held.extend(stages);
         held.truncate(MOST_STAGES);
+        drop(held);
+        IdleWatch::used(self);
     }
 
     /// Comes to pass when all is done that was asked of the card so far.
@@ -523,6 +593,25 @@ impl Card {
     }
 }
 
+impl GivesBack for Card {
+    fn watch(&self) -> &IdleWatch {
+        &self.watch
+    }
+
+    fn give_idle_back(&self) -> bool {
+        let is_free = self.release_idle();
+        // Memory goes back when the stream has come to it.
+        let given = self.synchronize("freeing device memory").and_then(|()| {
+            let given = give_up_freed_memory(&self.context);
+            given.map_err(|error| self.failed("freeing device memory", error))
+        });
+        if let Err(error) = given {
+            log::warn!("{self} keeps idle memory: {error}");
+        }
+        is_free
+    }
+}
+
 /// Whether there is a driver that can do what is asked of it. Called before anything else of CUDA: without the library,
 /// every other function panics.
 #[allow(unsafe_code, reason = "calls into the driver")]
@@ -549,4 +638,31 @@ fn check_driver() -> Result<()> {
 
 fn shown(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_one_call_do_not_end_a_card() {
+        for error in [
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+            CUresult::CUDA_ERROR_INVALID_VALUE,
+            CUresult::CUDA_ERROR_NOT_FOUND,
+            CUresult::CUDA_ERROR_INVALID_IMAGE,
+            CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+            CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
+        ] {
+            assert!(!ends_the_context(error), "{error:?}");
+        }
+        for error in [
+            CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+            CUresult::CUDA_ERROR_LAUNCH_FAILED,
+            CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
+            CUresult::CUDA_ERROR_UNKNOWN,
+        ] {
+            assert!(ends_the_context(error), "{error:?}");
+        }
+    }
 }

@@ -3,7 +3,13 @@
 //! The driver unmaps what is freed when the stream is waited for the next time, and maps it anew for the next query, which can
 //! take longer than to fill it. Memory waits here instead, and is given up where a limit or the card leaves no room beside it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
 use cudarc::driver::CudaSlice;
+
+use super::device::locked;
 
 /// Smaller buffers are not worth it.
 const LEAST: usize = 1 << 20;
@@ -49,6 +55,70 @@ impl IdleMemory {
     }
 }
 
+/// When something was last used whose idle memory is given back after some time.
+#[derive(Debug)]
+pub(super) struct IdleWatch {
+    last_used: Mutex<Instant>,
+    /// Whether a thread waits for that time to pass.
+    is_watched: AtomicBool,
+    patience: Duration,
+}
+
+/// Holds memory that may be idle.
+pub(super) trait GivesBack: Send + Sync + 'static {
+    fn watch(&self) -> &IdleWatch;
+
+    /// Gives back what is idle; whether that was all, and nothing is used that will be idle.
+    fn give_idle_back(&self) -> bool;
+}
+
+impl IdleWatch {
+    /// Idle memory goes after `patience`.
+    pub(super) fn new(patience: Duration) -> Self {
+        Self {
+            last_used: Mutex::new(Instant::now()),
+            is_watched: AtomicBool::new(false),
+            patience,
+        }
+    }
+
+    /// Tells that `holder` was used just now. To be called after memory became idle, too.
+    pub(super) fn used<T: GivesBack>(holder: &Arc<T>) {
+        let watch = holder.watch();
+        *locked(&watch.last_used) = Instant::now();
+        if watch.is_watched.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (watched, patience) = (Arc::downgrade(holder), watch.patience);
+        let thread = std::thread::Builder::new().name("idle card memory".to_owned());
+        if let Err(error) = thread.spawn(move || give_back_in_time(&watched, patience)) {
+            log::warn!("idle memory of a card is kept: {error}");
+            watch.is_watched.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Has idle memory given back when it was not used for so long, and ends.
+fn give_back_in_time<T: GivesBack>(watched: &Weak<T>, patience: Duration) {
+    let mut wait = patience;
+    loop {
+        std::thread::sleep(wait);
+        let Some(holder) = watched.upgrade() else { return };
+        let watch = holder.watch();
+        let unused = locked(&watch.last_used).elapsed();
+        if unused < patience {
+            wait = patience - unused;
+            continue;
+        }
+        // Whoever uses it from now on has another thread look after it.
+        watch.is_watched.store(false, Ordering::Release);
+        if holder.give_idle_back() || watch.is_watched.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        wait = patience;
+    }
+}
+
 /// Index of the least length that holds `bytes`, and wastes at most a page.
 fn fitting(lengths: impl Iterator<Item = usize>, bytes: usize) -> Option<usize> {
     let fits = lengths
@@ -60,6 +130,59 @@ fn fitting(lengths: impl Iterator<Item = usize>, bytes: usize) -> Option<usize> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Holder {
+        watch: IdleWatch,
+        is_busy: AtomicBool,
+        refusals: Mutex<usize>,
+        given: Mutex<usize>,
+    }
+
+    impl GivesBack for Holder {
+        fn watch(&self) -> &IdleWatch {
+            &self.watch
+        }
+
+        fn give_idle_back(&self) -> bool {
+            let is_busy = self.is_busy.load(Ordering::Acquire);
+            let counted = if is_busy { &self.refusals } else { &self.given };
+            *locked(counted) += 1;
+            !is_busy
+        }
+    }
+
+    fn until(what: impl Fn() -> bool) {
+        let started = Instant::now();
+        while !what() {
+            assert!(started.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn idle_memory_is_given_back_once_nothing_uses_it() {
+        let holder = Arc::new(Holder {
+            watch: IdleWatch::new(Duration::from_millis(5)),
+            is_busy: AtomicBool::new(true),
+            refusals: Mutex::default(),
+            given: Mutex::default(),
+        });
+        let unwatched = || !holder.watch.is_watched.load(Ordering::Acquire);
+        IdleWatch::used(&holder);
+        until(|| *locked(&holder.refusals) > 2);
+        assert_eq!(*locked(&holder.given), 0);
+        holder.is_busy.store(false, Ordering::Release);
+        until(|| *locked(&holder.given) == 1 && unwatched());
+        // Used again, it is looked after again.
+        IdleWatch::used(&holder);
+        IdleWatch::used(&holder);
+        until(|| *locked(&holder.given) >= 2 && unwatched());
+        // Nobody is kept alive by that.
+        IdleWatch::used(&holder);
+        let weak = Arc::downgrade(&holder);
+        drop(holder);
+        until(|| weak.upgrade().is_none());
+    }
 
     #[test]
     fn the_least_that_fits_is_taken() {

@@ -211,6 +211,31 @@ impl CudaLane {
         Passes::try_new(card, self.words, self.width(), masked, *limit, report)
     }
 
+    /// Has values wait for their copy; whether that should come now. Where this fails, none of them are in the lane.
+    pub(crate) fn hold(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<bool> {
+        may_fail!("cuda_hold");
+        if values.data_type() != self.spec.data_type() {
+            return internal_err!(
+                "a lane of {} got values of {}",
+                self.spec.data_type(),
+                values.data_type()
+            );
+        }
+        (self.reduced, self.counted) = (None, None);
+        let kept = dense(values.as_ref(), filter)?;
+        let values = kept.as_ref().unwrap_or(values);
+        if values.is_empty() {
+            return Ok(false);
+        }
+        let bytes = values.len() * self.word_bytes();
+        // Without memory to wait in, what waits goes first.
+        let held = self.reservation.try_resize(self.pending_bytes + bytes).is_ok();
+        self.pending.push(Arc::clone(values));
+        self.pending_bytes += bytes;
+        self.len += values.len() as u64;
+        Ok(!held || self.pending_bytes >= CHUNK)
+    }
+
     /// Copies what waits to the card. If that fails, it still waits.
     pub(crate) fn flush(&mut self) -> Result<()> {
         if self.pending.is_empty() {
@@ -594,28 +619,9 @@ impl CudaLane {
 
 impl Lane for CudaLane {
     fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()> {
-        if values.data_type() != self.spec.data_type() {
-            return internal_err!(
-                "a lane of {} got values of {}",
-                self.spec.data_type(),
-                values.data_type()
-            );
-        }
-        (self.reduced, self.counted) = (None, None);
-        let kept = dense(values.as_ref(), filter)?;
-        let values = kept.as_ref().unwrap_or(values);
-        if values.is_empty() {
-            return Ok(());
-        }
-        let bytes = values.len() * self.word_bytes();
-        // Without memory to wait in, what waits goes first.
-        let held = self.reservation.try_resize(self.pending_bytes + bytes).is_ok();
-        self.pending.push(Arc::clone(values));
-        self.pending_bytes += bytes;
-        self.len += values.len() as u64;
-        match held && self.pending_bytes < CHUNK {
-            true => Ok(()),
-            false => self.flush(),
+        match self.hold(values, filter)? {
+            true => self.flush(),
+            false => Ok(()),
         }
     }
 

@@ -98,7 +98,7 @@ impl<B: Backend + Clone> OverflowLane<B> {
         Ok(())
     }
 
-    /// Goes on without the card, or with what it holds, if it can.
+    /// After a copy that failed: goes on without the card, or with what it holds, if it can.
     fn recovered(&mut self, error: datafusion::common::DataFusionError) -> Result<()> {
         let Some(card) = &self.card else {
             return Err(error);
@@ -120,9 +120,12 @@ impl<B: Backend + Clone> Lane for OverflowLane<B> {
         let Some(card) = &mut self.card else {
             return datafusion::common::internal_err!("a lane of nothing");
         };
+        if !card.hold(values, filter)? {
+            return Ok(());
+        }
         // What cannot be copied still waits, these values among it.
-        let appended = card.append(values, filter);
-        appended.or_else(|error| self.recovered(error))
+        let copied = card.flush();
+        copied.or_else(|error| self.recovered(error))
     }
 
     fn len(&self) -> u64 {

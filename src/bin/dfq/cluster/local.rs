@@ -57,6 +57,10 @@ pub(crate) struct ClusterArgs {
     #[arg(long, default_value = "cpu", value_parser = crate::args::parse_device)]
     device: datafusion_quantiles::config::DeviceChoice,
 
+    /// Most memory of each card that one executor may hold, such as 20g, whatever clients allow [default: theirs alone]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    cuda_memory_limit: Option<usize>,
+
     /// What the processes log to standard error, such as info or ballista_scheduler=debug
     #[arg(long, value_name = "FILTER", default_value = "warn")]
     log: String,
@@ -252,6 +256,9 @@ fn executor(args: &ClusterArgs, port: &str, number: usize, id: &str) -> Result<V
     let mut options = options.map(str::to_string).to_vec();
     if let Some(bytes) = args.memory_pool_size {
         options.extend(["--memory-pool-size".to_string(), bytes.to_string()]);
+    }
+    if let Some(bytes) = args.cuda_memory_limit {
+        options.extend(["--cuda-memory-limit".to_string(), bytes.to_string()]);
     }
     if let Some(folder) = &args.work_dir {
         let folder = folder.join(format!("executor-{number}"));

@@ -13,15 +13,16 @@ use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::SchedulerConfig;
 use ballista_scheduler::scheduler_process::start_server;
 use clap::Command;
-use datafusion_quantiles::ballista::{executor_hooks_on, scheduler_hooks};
+use datafusion_quantiles::ballista::{executor_hooks_with, scheduler_hooks};
 use datafusion_quantiles::config::DeviceChoice;
+use datafusion_quantiles::exec::staged::RoundDevice;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use self::local::{ClusterArgs, run_cluster};
 use self::logs::Logs;
 use self::security::{check_bind_host, make_private_folder};
-use crate::args::parse_device;
+use crate::args::{parse_bytes, parse_device};
 use crate::console::{End, say};
 
 /// Machines on the same network reach no service unless it is bound to an address of theirs.
@@ -52,6 +53,11 @@ pub(crate) struct ExecutorArgs {
     /// where they fail or there are none)
     #[arg(long, default_value = "cpu", value_parser = parse_device)]
     device: DeviceChoice,
+
+    /// Most memory of each card that this executor may hold, such as 20g, whatever clients allow [default: theirs alone,
+    /// quantiles.cuda_memory_limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    cuda_memory_limit: Option<usize>,
 
     /// Listens on addresses that other machines reach, although nobody is asked who they are
     #[arg(long)]
@@ -156,7 +162,11 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
             config.work_dir = Some(folder.path().to_string_lossy().into_owned());
         }
         let scheduler = format!("{}:{}", config.scheduler_host, config.scheduler_port);
-        let config = executor_hooks_on(config, args.device)?;
+        let limit = args.cuda_memory_limit.map(|bytes| bytes as u64);
+        let config = executor_hooks_with(
+            config,
+            RoundDevice::try_new(args.device)?.with_memory_limit(limit),
+        )?;
         let (_ended, ends) = tokio::sync::oneshot::channel();
         let _health = spawn_health_server(health, config.health.clone(), ends);
         let served = start_executor_process(Arc::new(config)).await;
