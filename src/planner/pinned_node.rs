@@ -169,6 +169,16 @@ pub(super) async fn on_card(
             None => None,
         },
     };
+    let exec = match exec {
+        Some(exec) if !exec.fits(&session.runtime_env().memory_pool).await => {
+            log::debug!(
+                "{} is planned for the CPU: its groups are too wide for the card",
+                exec.name()
+            );
+            None
+        }
+        exec => exec,
+    };
     if QuantilesOptions::of(session.config_options()).device != DeviceChoice::Auto {
         return Ok(exec);
     }

@@ -133,43 +133,60 @@ async fn several_columns_and_filters() {
     same_over(&patterns, &[33, 50_021], OPERATOR, rows_of, statements).await;
 }
 
-/// Numbers, keys and values beyond 128 bits, no memory to work in: an error that says so, or the CPU.
+/// Numbers, keys and values beyond 128 bits, or more than ten group columns: planned for the CPU.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit() {
     if card().is_none() {
         return;
     }
     let ctx = session(2);
-    pinned(&ctx, &batch(table(Pattern::Random, 5000, 2, true)), 2).await;
-    for (sql, limit, expected) in [
-        (
-            "SELECT i64, topk_by(f32, f64, 3) FROM t GROUP BY i64 ORDER BY i64",
-            "none",
-            "128 are allowed",
-        ),
-        (
-            "SELECT i8, topk_by(f64, dec, 3) FROM t GROUP BY i8 ORDER BY i8",
-            "none",
-            "128 are allowed",
-        ),
-        (
-            "SELECT i8, topk_by(f32, f64, 3) FROM t GROUP BY i8 ORDER BY i8",
-            "1k",
-            "quantiles.cuda_memory_limit",
-        ),
+    let mut all = table(Pattern::Random, 5000, 2, true);
+    let names: Vec<_> = (0..11).map(|number| format!("g{number}")).collect();
+    for name in &names {
+        let group = Int32Array::from_iter_values((0..5000).map(|n| n % 3));
+        all.push((name, Arc::new(group)));
+    }
+    pinned(&ctx, &batch(all), 2).await;
+    let groups = names.join(", ");
+    for sql in [
+        "SELECT i64, topk_by(f32, f64, 3) FROM t GROUP BY i64 ORDER BY i64",
+        "SELECT i8, topk_by(f64, dec, 3) FROM t GROUP BY i8 ORDER BY i8",
+        &format!("SELECT {groups}, topk_by(f32, i16, 3) FROM t GROUP BY {groups} ORDER BY {groups}"),
     ] {
-        Card::get(0).unwrap().release_workspace();
-        set(&ctx, "cuda_memory_limit", limit).await;
-        set(&ctx, "device", "cuda").await;
-        let refused = error(&ctx, sql).await;
-        assert!(refused.contains(expected), "{sql}: {refused}");
         set(&ctx, "device", "cpu").await;
         let expected = rows(&ctx, sql).await;
-        set(&ctx, "device", "auto").await;
-        assert_eq!(rows(&ctx, sql).await, expected, "{sql}");
-        let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
-        assert!(analyzed.contains("cuda_fallback=1"), "{sql}: {analyzed}");
+        for device in ["cuda", "auto"] {
+            set(&ctx, "device", device).await;
+            assert_eq!(rows(&ctx, sql).await, expected, "{device}, {sql}");
+            let plan = physical_plan(&ctx, sql).await;
+            assert!(
+                plan.contains("GroupedTopKExec: ") && !plan.contains("Pinned"),
+                "{device}, {sql}: {plan}"
+            );
+        }
     }
+}
+
+/// No memory to work in: an error that says so, or the CPU.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_to_work_in() {
+    if card().is_none() {
+        return;
+    }
+    let ctx = session(2);
+    pinned(&ctx, &batch(table(Pattern::Random, 5000, 2, true)), 2).await;
+    let sql = "SELECT i8, topk_by(f32, f64, 3) FROM t GROUP BY i8 ORDER BY i8";
+    Card::get(0).unwrap().release_workspace();
+    set(&ctx, "cuda_memory_limit", "1k").await;
+    set(&ctx, "device", "cuda").await;
+    let refused = error(&ctx, sql).await;
+    assert!(refused.contains("quantiles.cuda_memory_limit"), "{refused}");
+    set(&ctx, "device", "cpu").await;
+    let expected = rows(&ctx, sql).await;
+    set(&ctx, "device", "auto").await;
+    assert_eq!(rows(&ctx, sql).await, expected, "{sql}");
+    let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
+    assert!(analyzed.contains("cuda_fallback=1"), "{sql}: {analyzed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

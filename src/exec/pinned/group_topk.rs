@@ -12,7 +12,7 @@ use super::topk::value_bytes;
 use super::{OnCard, PinnedTopKCall, PinnedWork, distinct};
 use crate::exec::quantiles::comma_separated;
 use crate::functions::topk::{firsts, lists};
-use crate::kernel::cuda::{GroupTop, GroupTopSelection, Groups, Predicate};
+use crate::kernel::cuda::{GroupTop, GroupTopSelection, Groups, Predicate, RowMask};
 use crate::key::KeySpec;
 use crate::pinned::PinnedTable;
 
@@ -27,18 +27,28 @@ pub(crate) struct PinnedGroupTopK {
 }
 
 impl PinnedTopKCall {
-    fn group_rows(&self, groups: &Groups<'_>, on: &mut OnCard<'_>) -> Result<GroupTop> {
+    /// Of all rows where there is no mask.
+    fn selection<'b>(
+        &self,
+        groups: &'b Groups<'b>,
+        mask: Option<&'b (Arc<RowMask>, u64)>,
+        on: &OnCard<'b>,
+    ) -> Result<GroupTopSelection<'b>> {
         let column = on.column(self.key.column);
         let words = column.words(&KeySpec::try_new(column.data_type())?);
-        let mask = on.kept(self.key.filter.as_ref(), column)?;
-        let selection = GroupTopSelection {
+        Ok(GroupTopSelection {
             groups,
-            keys: on.among(column, words, mask.as_ref()),
+            keys: on.among(column, words, mask),
             values: on.column(self.value),
             least: self.call.ascending,
             k: self.call.rows() as u64,
             forced: None,
-        };
+        })
+    }
+
+    fn group_rows(&self, groups: &Groups<'_>, on: &mut OnCard<'_>) -> Result<GroupTop> {
+        let mask = on.kept(self.key.filter.as_ref(), on.column(self.key.column))?;
+        let selection = self.selection(groups, mask.as_ref(), on)?;
         let (memory, each) = (&on.memory, value_bytes(selection.values.data_type()));
         selection.rows(&mut on.report, |groups, rows| {
             if i32::try_from(rows).is_err() {
@@ -82,6 +92,20 @@ impl PinnedWork for PinnedGroupTopK {
             columns.push(call.group_answers(top, &codes)?);
         }
         Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
+    }
+
+    fn fits(&self, on: &mut OnCard<'_>) -> Result<bool> {
+        let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
+        let Some(groups) = Groups::fitting(&columns, on.limit, false, &mut on.report)? else {
+            return Ok(false);
+        };
+        for call in &self.calls {
+            let selection = call.selection(&groups, None, on)?;
+            if !selection.fits(&mut on.report)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn columns(&self) -> Vec<usize> {

@@ -15,7 +15,7 @@ use crate::exec::aggregate::{Aggregates, ExecAggregate};
 use crate::exec::grouped::{Answers, answered_groups};
 use crate::exec::quantiles::comma_separated;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
-use crate::kernel::cuda::{Groups, PickedKeys, Predicate, Segments};
+use crate::kernel::cuda::{Groups, PickedKeys, Predicate, RowMask, Segments};
 use crate::key::KeySpec;
 use crate::pinned::PinnedTable;
 use crate::select::Ask;
@@ -306,6 +306,22 @@ impl PinnedWork for PinnedGroups {
             &answers,
             &counts,
         )
+    }
+
+    fn fits(&self, on: &mut OnCard<'_>) -> Result<bool> {
+        let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
+        let Some(groups) = Groups::fitting(&columns, on.limit, false, &mut on.report)? else {
+            return Ok(false);
+        };
+        for (column, source) in self.sources.iter().enumerate() {
+            let values = on.column(source.column);
+            let words = values.words(&self.aggregates.columns[column].spec);
+            let among = on.among::<RowMask>(values, words, None);
+            if !groups.fits(&among, &mut on.report)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn columns(&self) -> Vec<usize> {

@@ -15,7 +15,7 @@ use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, internal_err};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
@@ -64,6 +64,14 @@ pub(crate) trait PinnedWork: Debug + Send + Sync {
 
     /// What is asked, for `EXPLAIN`.
     fn shown(&self, table: &PinnedTable) -> String;
+
+    /// Whether the card's records have room for the values of these columns, whatever rows a filter leaves.
+    ///
+    /// # Errors
+    /// Those of the card.
+    fn fits(&self, _on: &mut OnCard<'_>) -> Result<bool> {
+        Ok(true)
+    }
 
     /// Host memory that grows with what is asked for.
     fn host_bytes(&self, _table: &PinnedTable) -> usize {
@@ -268,9 +276,8 @@ impl PinnedExec {
         }
     }
 
-    /// All rows, by the card.
-    fn on_card(&self, memory: MemoryReservation) -> Result<RecordBatch> {
-        let mut on = OnCard {
+    fn on(&self, memory: MemoryReservation) -> OnCard<'_> {
+        OnCard {
             table: &self.table,
             limit: self.limit,
             timed: self.timed,
@@ -278,7 +285,24 @@ impl PinnedExec {
             report: Report::default(),
             masks: Vec::new(),
             rounds: Vec::new(),
-        };
+        }
+    }
+
+    /// Whether the values of its columns fit into what the card sorts. The first time that a column is asked for, the card reads
+    /// it, as the first execution would have.
+    pub(crate) async fn fits(&self, pool: &Arc<dyn MemoryPool>) -> bool {
+        let (exec, memory) = (self.clone(), MemoryConsumer::new(self.name()).register(pool));
+        let asked = SpawnedTask::spawn_blocking(move || exec.work.fits(&mut exec.on(memory)));
+        match asked.join().await {
+            Ok(Ok(fits)) => fits,
+            // The execution meets that too, and has a way out where there is one.
+            Ok(Err(_)) | Err(_) => true,
+        }
+    }
+
+    /// All rows, by the card.
+    fn on_card(&self, memory: MemoryReservation) -> Result<RecordBatch> {
+        let mut on = self.on(memory);
         let batch = self.work.batch(&mut on, &self.schema)?;
         record(&on.report, &self.metrics);
         for (strategy, rounds) in on.rounds {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use cudarc::driver::DeviceRepr;
 use datafusion::arrow::array::{Array, ArrayRef, make_array};
 use datafusion::arrow::buffer::NullBuffer;
-use datafusion::common::{Result, internal_err, resources_err};
+use datafusion::common::{Result, internal_err, resources_datafusion_err, resources_err};
 
 use super::buffer::DeviceBuffer;
 use super::column::{DeviceColumn, KeyRange};
@@ -143,6 +143,26 @@ impl<'a> Groups<'a> {
         timed: bool,
         report: &mut Report,
     ) -> Result<Self> {
+        may_fail!("cuda_group");
+        let groups = Self::fitting(columns, limit, timed, report)?;
+        groups.ok_or_else(|| {
+            resources_datafusion_err!(
+                "the values of {} group columns span more than 64 bits on the card",
+                columns.len()
+            )
+        })
+    }
+
+    /// The same; `None` where the columns' values span more than 64 bits together.
+    ///
+    /// # Errors
+    /// The others of [`Self::try_new`].
+    pub(crate) fn fitting(
+        columns: &[&'a DeviceColumn],
+        limit: Option<u64>,
+        timed: bool,
+        report: &mut Report,
+    ) -> Result<Option<Self>> {
         let Some(first) = columns.first() else {
             return internal_err!("groups by no columns");
         };
@@ -150,7 +170,6 @@ impl<'a> Groups<'a> {
         if columns.iter().any(|column| column.rows() != rows) {
             return internal_err!("groups by columns of several tables");
         }
-        may_fail!("cuda_group");
         let mut numbers = 1_u128;
         let mut coded = Vec::with_capacity(columns.len());
         for &column in columns {
@@ -161,10 +180,7 @@ impl<'a> Groups<'a> {
             let span = values.and_then(|values| values.checked_add(u128::from(column.has_nulls())));
             let product = span.and_then(|span| numbers.checked_mul(span.max(1)));
             let (Some(span), Some(product)) = (span, product.filter(|product| *product <= 1 << 64)) else {
-                return resources_err!(
-                    "the values of {} group columns on {card} span more than 64 bits",
-                    columns.len()
-                );
+                return Ok(None);
             };
             numbers = product;
             coded.push(GroupColumn {
@@ -175,14 +191,25 @@ impl<'a> Groups<'a> {
                 span,
             });
         }
-        Ok(Self {
+        Ok(Some(Self {
             card,
             columns: coded,
             numbers,
             rows,
             limit,
             timed,
-        })
+        }))
+    }
+
+    /// Whether [`Self::select`] has room for the keys of a column beside the groups: 128 bits together. Reads the column once in its
+    /// life.
+    ///
+    /// # Errors
+    /// An execution error if the card fails; `ResourcesExhausted` where it has no memory to find the range of the keys.
+    pub(crate) fn fits(&self, among: &Selection<'_>, report: &mut Report) -> Result<bool> {
+        let range = key_range(among.column, among.words, self.limit, report)?;
+        let (least, most) = range.unwrap_or((0, 0));
+        Ok(self.shape(bits_of(most - least)).bytes().is_some())
     }
 
     /// The group columns of groups with these numbers.

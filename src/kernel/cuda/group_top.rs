@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use cudarc::driver::DeviceRepr;
 use datafusion::arrow::array::ArrayRef;
-use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_datafusion_err};
 
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
@@ -169,6 +169,7 @@ impl<'a> GroupTopSelection<'a> {
         let mut timeline = Timeline::start(card, groups.timed)?;
         let among = self.candidates(&mut timeline, report)?;
         let fields = self.fields(among.as_ref(), report)?;
+        let fields = fields.map_err(|why| resources_datafusion_err!("{why}"))?;
         let population = fields.population;
         let by_value = fields.ranked.map(|[_, row_bits]| RecordShape {
             key_bits: row_bits,
@@ -243,16 +244,29 @@ impl<'a> GroupTopSelection<'a> {
             .unwrap_or_else(|| method(records, groups, self.k, shape))
     }
 
-    fn fields<'b>(&self, among: Option<&'b Candidates>, report: &mut Report) -> Result<Fields<'b>> {
+    /// Whether [`Self::rows`] has room for a record of each row. Reads keys and values once in their lives.
+    ///
+    /// # Errors
+    /// An execution error if the card fails; `ResourcesExhausted` where it has no memory to find the ranges of the columns.
+    pub(crate) fn fits(&self, report: &mut Report) -> Result<bool> {
+        Ok(self.fields(None, report)?.is_ok())
+    }
+
+    /// What records are made of, or why there is no room in them.
+    fn fields<'b>(
+        &self,
+        among: Option<&'b Candidates>,
+        report: &mut Report,
+    ) -> Result<Result<Fields<'b>, String>> {
         let (groups, card) = (self.groups, self.groups.card);
         let population = among.map_or(self.keys.population(), |among| among.count);
         let column = self.keys.column;
         if groups.columns.len() + 2 > MOST_PARTS {
-            return resources_err!(
+            return Ok(Err(format!(
                 "best rows by {} group columns on {card}: {} are allowed",
                 groups.columns.len(),
                 MOST_PARTS - 2
-            );
+            )));
         }
         let turned = self
             .values
@@ -276,23 +290,23 @@ impl<'a> GroupTopSelection<'a> {
                 (Some([place_bits, row_bits]), placed)
             }
             (direct, placed) => {
-                return resources_err!(
+                return Ok(Err(format!(
                     "groups, keys and values on {card} span {} bits together, groups, keys and rows {}, values and rows {}: 128 \
                      are allowed",
                     direct.key_bits + direct.code_bits,
                     placed.key_bits + placed.code_bits,
                     value.bits + row_bits
-                );
+                )));
             }
         };
-        Ok(Fields {
+        Ok(Ok(Fields {
             among,
             population,
             key,
             value,
             ranked,
             shape,
-        })
+        }))
     }
 
     /// Records of groups, of some rows or of all that count; of the rows in `order`, where there is one, whose places then stand
