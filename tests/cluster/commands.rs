@@ -37,6 +37,61 @@ fn sql_runs_on_a_cluster() {
 }
 
 #[test]
+fn executors_and_clusters_take_a_limit_of_device_memory() {
+    for command in ["executor", "cluster"] {
+        let refused = dfq(&[command, "--cuda-memory-limit", "much"]);
+        assert_eq!(refused.status.code(), Some(2));
+        let error = said(&refused);
+        assert!(
+            error.contains("'--cuda-memory-limit <SIZE>'") && error.contains("expected a positive size"),
+            "{error}"
+        );
+    }
+    // They pass it on: without cards there is nothing to limit.
+    let port = free_port().to_string();
+    let cluster = Process::start(
+        &[
+            "cluster",
+            "--attached",
+            "--executors",
+            "1",
+            "--port",
+            &port,
+            "--cuda-memory-limit",
+            "1g",
+        ],
+        &[],
+    );
+    cluster.wait_for("is ready");
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn a_cluster_has_no_pinned_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(50, 1), 1);
+    let create = format!(
+        "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}'",
+        table.display()
+    );
+    let pin = dfq(&[
+        "sql",
+        "--cluster",
+        &SHARED.url,
+        "-c",
+        &create,
+        "-c",
+        "PIN TABLE t (x)",
+    ]);
+    assert_eq!(pin.status.code(), Some(1));
+    let error = said(&pin);
+    assert!(
+        error.contains("run on a cluster, whose executors have no pinned tables"),
+        "{error}"
+    );
+}
+
+#[test]
 fn what_is_wrong_with_a_cluster_is_said() {
     let port = free_port();
     let nobody = dfq(&[

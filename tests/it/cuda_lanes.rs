@@ -618,6 +618,14 @@ async fn staged_rounds() {
                 assert!(analyzed.contains(shown), "{shown} in {analyzed}");
             }
         }
+        if !falls_back {
+            // The executor's own limit, whatever a client allows.
+            let limited = RoundDevice::on(cards.clone(), false).with_memory_limit(Some(100 << 10));
+            limited.give(ctx.state_ref().write().config_mut());
+            let refused = error(&ctx, &sql).await;
+            assert!(refused.contains("--cuda-memory-limit"), "{refused}");
+            RoundDevice::on(cards.clone(), false).give(ctx.state_ref().write().config_mut());
+        }
         // Too little for one partition's values.
         set(&ctx, "cuda_memory_limit", "100k").await;
         match falls_back {
@@ -706,6 +714,17 @@ async fn faults_in_a_process() {
             }
             fail::remove(format!("quantiles::{phase}"));
         }
+    }
+    // Values that never came to the lane: no card has failed, and nothing may answer without them.
+    for falls_back in [false, true] {
+        let staged = staged_session(4);
+        RoundDevice::on(cards.clone(), falls_back).give(staged.state_ref().write().config_mut());
+        register(&staged, "t", &rows, 4, 3000);
+        fail::cfg("quantiles::cuda_hold", "1*off->1*return(broken)->off").unwrap();
+        let failed = error(&staged, sql).await;
+        assert!(failed.contains("broken"), "{failed}");
+        fail::remove("quantiles::cuda_hold");
+        assert_eq!(row(&staged, sql).await, expected);
     }
 }
 

@@ -6,7 +6,12 @@ use datafusion::arrow::array::{ArrayRef, Int64Array};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::DataFusionError;
-use datafusion_quantiles::pinned::{self, pin_table};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_quantiles::kernel::cuda::Card;
+use datafusion_quantiles::pinned::{self, pin_table, use_cards};
+use datafusion_quantiles::planner::{QuantilesPlanner, SessionStateBuilderExt};
 
 use crate::cuda::{card, columns, passes_in_a_process, pinned, rows_joined, set};
 use crate::patterns::Pattern;
@@ -69,6 +74,71 @@ async fn limits_of_memory() {
     assert!(refused.is_ok() || refused.unwrap_err().contains("quantiles.cuda_memory_limit"));
     set(&ctx, "device", "auto").await;
     assert_eq!(row(&ctx, sql).await, "499999");
+}
+
+/// Page-locked memory is that of the lanes, however many columns they read.
+#[tokio::test(flavor = "multi_thread")]
+async fn page_locked_memory_is_reserved() {
+    if card().is_none() {
+        return;
+    }
+    let names: Vec<_> = (0..20).map(|number| format!("c{number}")).collect();
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..40_000));
+    let rows = batch(
+        names
+            .iter()
+            .map(|name| (name.as_str(), Arc::clone(&numbers)))
+            .collect(),
+    );
+    let columns: Vec<_> = names.iter().map(String::as_str).collect();
+    for (limit, is_enough) in [(34 << 20, true), (1 << 20, false)] {
+        let runtime = RuntimeEnvBuilder::new().with_memory_limit(limit, 1.0).build_arc();
+        let config = SessionConfig::new().with_target_partitions(8);
+        let ctx = SessionContext::new_with_config_rt(config, runtime.unwrap());
+        datafusion_quantiles::register_all(&ctx).unwrap();
+        register(&ctx, "t", &rows, 8, 1000);
+        match pin_table(&ctx, "t", &columns).await {
+            Ok(()) => assert!(is_enough, "{limit}"),
+            Err(error) => {
+                let is_refused = matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
+                assert!(is_refused && !is_enough, "{limit}: {error}");
+            }
+        }
+        assert_eq!(ctx.runtime_env().memory_pool.reserved(), 0);
+    }
+}
+
+/// A column just longer than pieces that double would make a good sum.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_column_on_its_way_takes_little_more_than_its_size() {
+    if card().is_none() {
+        return;
+    }
+    let ctx = session(1);
+    // Of its own: nothing else is held there.
+    use_cards(&ctx, vec![Arc::new(Card::open(0, None).unwrap())]);
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..(65 << 17)));
+    register(&ctx, "t", &batch(vec![("x", numbers)]), 1, 8192);
+    // 65 MiB, a quarter of it, and once more where they are joined.
+    set(&ctx, "cuda_memory_limit", "148m").await;
+    pin_table(&ctx, "t", &["x"]).await.unwrap();
+}
+
+/// Queries of such a session never look at a card of this process.
+#[tokio::test]
+async fn a_session_that_plans_for_a_cluster_pins_nothing() {
+    let state = SessionStateBuilder::new()
+        .with_default_features()
+        .with_query_planner(Arc::new(QuantilesPlanner::staged()))
+        .with_quantiles()
+        .build();
+    let ctx = SessionContext::new_with_state(state);
+    query(&ctx, "CREATE TABLE t AS SELECT 1 AS x").await.unwrap();
+    let error = pin_table(&ctx, "t", &["x"]).await.unwrap_err();
+    assert!(
+        matches!(error.find_root(), DataFusionError::Plan(text) if text.contains("run on a cluster")),
+        "{error}"
+    );
 }
 
 /// What is wrong with a statement is said on every machine.
