@@ -24,6 +24,7 @@ mod mode;
 mod on_card;
 #[cfg(feature = "cuda")]
 mod pinned;
+mod plain;
 mod quantiles;
 mod room;
 mod run;

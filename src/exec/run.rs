@@ -3,13 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::JoinSet;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::logical_expr::Accumulator;
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, Time,
 };
@@ -17,6 +15,7 @@ use datafusion::physical_plan::metrics::{
 use super::aggregate::{Aggregates, KeyColumn, Output, QuantilesCall};
 #[cfg(feature = "cuda")]
 use super::on_card::{self, CardChoice, ToCard, is_for_card};
+use super::plain::PlainAccumulators;
 use super::room::{Columns, Wanting, make_room};
 use super::scan::{Kept, PartitionScan, in_order};
 use super::values::ValueSolver;
@@ -132,12 +131,12 @@ impl Run {
         let scans = self.scan(streams).await?;
         let mut columns = Columns::new();
         columns.resize_with(self.aggregates.columns.len(), Vec::new);
-        let mut accumulators = Vec::with_capacity(scans.len());
+        let mut parts = Vec::with_capacity(scans.len());
         for scan in scans {
             for (column, kept) in columns.iter_mut().zip(scan.kept) {
                 column.push(kept);
             }
-            accumulators.push(scan.accumulators);
+            parts.push(scan.plain);
         }
         self.record_held(&columns);
         let mut solutions = Vec::with_capacity(columns.len());
@@ -155,8 +154,7 @@ impl Run {
         let (files, bytes) = self.solver.backend.spilled();
         self.metrics.spill_count.add(files as usize);
         self.metrics.spilled_bytes.add(bytes as usize);
-        let mut plain = merged(accumulators)?;
-        self.assemble(&solutions, &mut plain)
+        self.assemble(&solutions, merged(parts)?)
     }
 
     /// All partitions at once, in a task each. Results in the order of partitions, so that merging is reproducible.
@@ -182,7 +180,7 @@ impl Run {
             )?;
             #[cfg(feature = "cuda")]
             let scan = match &to_card {
-                Some(to) => scan.onto_card(to, partition)?,
+                Some(to) => scan.onto_card(to, partition, &self.solver.memory)?,
                 None => scan,
             };
             tasks.spawn(async move { (partition, scan.read(stream).await) });
@@ -277,15 +275,20 @@ impl Run {
         Ok((columns, Solved::Bytes(solution)))
     }
 
-    fn assemble(&self, solutions: &[Solved], plain: &mut [Box<dyn Accumulator>]) -> Result<RecordBatch> {
+    fn assemble(&self, solutions: &[Solved], mut plain: PlainAccumulators) -> Result<RecordBatch> {
         may_fail!("answer");
+        let mut copies = Vec::new();
         let columns = self.aggregates.outputs.iter().map(|output| {
             let value = match *output {
                 Output::Call(index) => {
                     let (column, call) = &self.aggregates.calls[index];
                     answer(call, &solutions[*column])?
                 }
-                Output::Plain(index) => plain[index].evaluate()?,
+                Output::Plain(index) => {
+                    let (value, copy) = plain.evaluate(index)?;
+                    copies.push(copy);
+                    value
+                }
             };
             value.to_array()
         });
@@ -312,18 +315,12 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
     }
 }
 
-/// One accumulator for each aggregate, from those of all partitions.
-fn merged(partitions: Vec<Vec<Box<dyn Accumulator>>>) -> Result<Vec<Box<dyn Accumulator>>> {
-    let mut partitions = partitions.into_iter();
-    let mut merged = partitions
+/// The accumulators of all partitions' rows.
+fn merged(parts: Vec<PlainAccumulators>) -> Result<PlainAccumulators> {
+    let mut parts = parts.into_iter();
+    let mut merged = parts
         .next()
         .ok_or_else(|| internal_datafusion_err!("an input has at least one partition"))?;
-    for partition in partitions {
-        for (target, mut part) in merged.iter_mut().zip(partition) {
-            let state = part.state()?;
-            let state = state.iter().map(ScalarValue::to_array);
-            target.merge_batch(&state.collect::<Result<Vec<ArrayRef>>>()?)?;
-        }
-    }
+    parts.try_for_each(|part| merged.merge(part))?;
     Ok(merged)
 }

@@ -11,17 +11,17 @@ use datafusion::common::runtime::JoinSet;
 use datafusion::common::{Result, exec_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::logical_expr::Accumulator;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::metrics::{Count, Time};
 use futures::StreamExt;
 
-use super::aggregate::{Aggregates, KeyColumn, PlainAggregate};
+use super::aggregate::{Aggregates, KeyColumn};
 #[cfg(feature = "cuda")]
 use super::feed::fed;
 #[cfg(feature = "cuda")]
 use super::on_card::{ToCard, is_for_card, send};
+use super::plain::PlainAccumulators;
 #[cfg(feature = "cuda")]
 use crate::kernel::cuda::ColumnUpload;
 use crate::kernel::values::Values;
@@ -129,13 +129,9 @@ impl Kept {
 /// What one partition leaves behind.
 pub(super) struct PartitionScan {
     columns: Vec<KeyColumn>,
-    plain: Vec<PlainAggregate>,
     /// One for each of `columns`.
     pub(super) kept: Vec<Kept>,
-    /// One for each of `plain`.
-    pub(super) accumulators: Vec<Box<dyn Accumulator>>,
-    /// For the accumulators; what is kept has its own.
-    reservation: MemoryReservation,
+    pub(super) plain: PlainAccumulators,
     rows: Count,
     times: [Time; 2],
 }
@@ -154,16 +150,10 @@ impl PartitionScan {
             .columns
             .iter()
             .map(|column| Kept::open(column, backend, memory.new_empty()));
-        let accumulators = aggregates
-            .plain
-            .iter()
-            .map(|plain| plain.expr.create_accumulator());
         Ok(Self {
             kept: kept.collect::<Result<_>>()?,
-            accumulators: accumulators.collect::<Result<_>>()?,
             columns: aggregates.columns.clone(),
-            plain: aggregates.plain.clone(),
-            reservation: memory.new_empty(),
+            plain: PlainAccumulators::try_new(&aggregates.plain, memory.new_empty())?,
             rows,
             times,
         })
@@ -171,11 +161,16 @@ impl PartitionScan {
 
     /// The same, sending what a card can select to the card of this partition.
     #[cfg(feature = "cuda")]
-    pub(super) fn onto_card(mut self, to: &ToCard, partition: usize) -> Result<Self> {
-        let staging = to.staging(partition, self.reservation.new_empty());
+    pub(super) fn onto_card(
+        mut self,
+        to: &ToCard,
+        partition: usize,
+        memory: &MemoryReservation,
+    ) -> Result<Self> {
+        let staging = to.staging(partition, memory.new_empty());
         for (column, kept) in self.columns.iter().zip(&mut self.kept) {
             if is_for_card(column) {
-                let memory = self.reservation.new_empty();
+                let memory = memory.new_empty();
                 *kept = Kept::Card(Box::new(to.column(column, partition, memory, &staging)?));
             }
         }
@@ -222,15 +217,11 @@ impl PartitionScan {
         for (column, kept) in self.columns.iter().zip(&mut self.kept) {
             push_column(column, kept, batch)?;
         }
-        for (plain, accumulator) in self.plain.iter().zip(&mut self.accumulators) {
-            push_values(plain, accumulator.as_mut(), batch)?;
-        }
-        let held = self.accumulators.iter().map(|accumulator| accumulator.size());
-        let held = held.sum();
-        match self.reservation.try_resize(held) {
+        self.plain.push(batch)?;
+        match self.plain.reserve() {
             // Accumulators cannot spill, but what is kept beside them can.
-            Err(_) if self.spill()? > 0 => self.reservation.try_resize(held),
-            resized => resized,
+            Err(_) if self.spill()? > 0 => self.plain.reserve(),
+            reserved => reserved,
         }
     }
 
@@ -253,17 +244,6 @@ fn push_column(column: &KeyColumn, kept: &mut Kept, batch: &RecordBatch) -> Resu
     // An expression must not see rows that the filter drops: `1 / x` with FILTER (WHERE x <> 0).
     let batch = filter_record_batch(batch, &passed)?;
     kept.append(&values(&column.argument, &batch)?, None)
-}
-
-fn push_values(plain: &PlainAggregate, accumulator: &mut dyn Accumulator, batch: &RecordBatch) -> Result<()> {
-    let filtered = match &plain.filter {
-        None => None,
-        Some(filter) => Some(filter_record_batch(batch, &mask(filter, batch)?)?),
-    };
-    let batch = filtered.as_ref().unwrap_or(batch);
-    let arguments = plain.expr.expressions();
-    let arguments = arguments.iter().map(|argument| values(argument, batch));
-    accumulator.update_batch(&arguments.collect::<Result<Vec<_>>>()?)
 }
 
 pub(super) fn values(expr: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<ArrayRef> {

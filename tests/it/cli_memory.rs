@@ -42,7 +42,7 @@ fn expected() -> String {
 }
 
 /// `dfq sql` with two partitions and these arguments, which spills into `folder`.
-fn dfq(folder: &TempDir, args: &[&str]) -> Command {
+pub(crate) fn dfq(folder: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dfq"));
     command
         .args(["sql", "-q", "--format", "csv", "--partitions", "2", "--spill-dir"])
@@ -69,29 +69,44 @@ fn message(output: &Output, folder: &TempDir) -> String {
     message
 }
 
-/// Peak of a process's resident memory in KiB, as long as it runs.
+/// What a command gave and took.
 #[cfg(target_os = "linux")]
-fn peak_kib(id: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix(" kB")?.parse().ok()
+pub(crate) struct Watched {
+    pub(crate) output: Output,
+    /// Peak of its resident memory, in KiB.
+    pub(crate) peak: u64,
+    /// Bytes that it wrote, to files and to its output.
+    pub(crate) written: u64,
 }
 
-/// Runs a command, calling `look` every two milliseconds; its output and its peak.
+/// The number behind `name` in a file of `/proc/ID`, as long as the process runs.
 #[cfg(target_os = "linux")]
-fn watched(command: &mut Command, mut look: impl FnMut()) -> (Output, u64) {
+fn proc_number(id: u32, file: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{id}/{file}")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Runs a command whose output is short, calling `look` every two milliseconds.
+#[cfg(target_os = "linux")]
+pub(crate) fn watched(command: &mut Command, mut look: impl FnMut()) -> Watched {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut peak = 0;
+    let (mut peak, mut written) = (0, 0);
     while child.try_wait().unwrap().is_none() {
-        peak = peak_kib(child.id()).unwrap_or(0).max(peak);
+        peak = proc_number(child.id(), "status", "VmHWM:").unwrap_or(0).max(peak);
+        written = proc_number(child.id(), "io", "wchar:").unwrap_or(0).max(written);
         look();
         std::thread::sleep(Duration::from_millis(2));
     }
-    (child.wait_with_output().unwrap(), peak)
+    Watched {
+        output: child.wait_with_output().unwrap(),
+        peak,
+        written,
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -100,7 +115,9 @@ fn resident_memory_stays_near_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     // The program and the scan take what they take.
     let sum = format!("SELECT sum(x) FROM '{}'", NUMBERS.1.display());
-    let (output, base) = watched(&mut dfq(&folder, &["-c", &sum]), || ());
+    let Watched {
+        output, peak: base, ..
+    } = watched(&mut dfq(&folder, &["-c", &sum]), || ());
     assert!(
         output.status.success() && base > 10 << 10,
         "{base} KiB, {output:?}"
@@ -109,7 +126,7 @@ fn resident_memory_stays_near_the_limit() {
         let limit = format!("{megabytes}MB");
         let mut spilled = false;
         let mut command = dfq(&folder, &["--memory-limit", &limit, "-c", &quantiles()]);
-        let (output, peak) = watched(&mut command, || {
+        let Watched { output, peak, .. } = watched(&mut command, || {
             spilled |= !files_below(folder.path()).is_empty();
         });
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();

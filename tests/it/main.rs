@@ -43,6 +43,8 @@ mod functions;
 mod grouped;
 mod grouped_values;
 mod memory;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+mod memory_table;
 mod memory_values;
 mod names;
 mod patterns;
