@@ -19,6 +19,14 @@ pub(crate) fn known(why: &str, statement: &Statement, table: &Table) -> Option<&
 fn of_errors(why: &str, statement: &Statement) -> Option<&'static str> {
     let prepared = statement.prepared.is_some();
     match &statement.shape {
+        // Windows are sent to executors without their FILTER: the planner refuses them.
+        _ if why.contains("which Ballista 55 does not send to executors") => {
+            Some("FILTER with OVER is refused on a cluster")
+        }
+        // What the optimizer finds to be empty reaches the scheduler without its columns.
+        _ if why.contains("PlanParsingFailure") && why.contains("No field named") => {
+            Some("an empty relation loses its columns on the way to a scheduler")
+        }
         // `replace_distinct_aggregate.rs`: the optimizer of EXECUTE has no registry of functions.
         Shape::Best {
             spelling: Spelling::DistinctOn,
