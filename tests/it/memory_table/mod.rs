@@ -195,7 +195,7 @@ const QUICK: [&str; 25] = [
 const OPEN: [(&str, &str); 3] = [
     (
         "quantiles and array_agg, many groups / BinaryView / 16 MB",
-        "what plain aggregates of groups keep behind views is not reserved",
+        "not all that plain aggregates of groups hold is reserved",
     ),
     (
         "quantiles, few groups / List / 16 MB",
