@@ -18,7 +18,7 @@ use datafusion_proto::protobuf::LogicalPlanNode;
 use url::Url;
 
 use super::watch::{LOST_EXECUTOR, LOST_TRACK};
-use super::{runtime, session_config};
+use super::{StoreLimits, runtime, session_config};
 use crate::exec::staged::READ_DIFFERENTLY;
 use crate::functions::DELIVERED_TWICE;
 use crate::planner::register_all;
@@ -46,7 +46,7 @@ pub async fn connect_with_config(url: &str, config: SessionConfig) -> Result<Ses
     let state = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)
-        .with_runtime_env(runtime(None)?)
+        .with_runtime_env(runtime(None, StoreLimits::default())?)
         .build();
     let ctx = SessionContext::remote_with_state(url, state).await?;
     register_all(&ctx)?;

@@ -44,7 +44,7 @@ use datafusion_proto::protobuf::LogicalPlanNode;
 
 pub use client::{cancel, connect, connect_with_config, explained, is_worth_another_try};
 pub use codec::QuantilesCodec;
-pub use stores::EnvironmentStores;
+pub use stores::{EnvironmentStores, StoreLimits};
 pub use watch::Watch;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
@@ -71,9 +71,14 @@ pub fn session_config() -> SessionConfig {
 /// # Errors
 /// DataFusion's, if the session cannot be built.
 pub fn scheduler_session(config: SessionConfig) -> Result<SessionState> {
+    scheduler_session_within(config, StoreLimits::default())
+}
+
+/// The same session, whose plans reach the stores within `limits`.
+fn scheduler_session_within(config: SessionConfig, limits: StoreLimits) -> Result<SessionState> {
     let plain = default_session_builder(config)?;
     let mut builder = SessionStateBuilder::new_from_existing(plain)
-        .with_runtime_env(runtime(None)?)
+        .with_runtime_env(runtime(None, limits)?)
         .with_query_planner(Arc::new(QuantilesPlanner::staged()))
         .with_quantiles();
     let rules = &mut builder.physical_optimizers().get_or_insert_default().rules;
@@ -82,8 +87,8 @@ pub fn scheduler_session(config: SessionConfig) -> Result<SessionState> {
 }
 
 /// Memory as DataFusion's default, stores by the environment: see [`EnvironmentStores`]; spills to `folder`.
-fn runtime(folder: Option<&str>) -> Result<Arc<RuntimeEnv>> {
-    let stores = Arc::new(EnvironmentStores::default());
+fn runtime(folder: Option<&str>, limits: StoreLimits) -> Result<Arc<RuntimeEnv>> {
+    let stores = Arc::new(EnvironmentStores::within(limits));
     let builder = RuntimeEnvBuilder::new().with_object_store_registry(stores);
     match folder {
         Some(folder) => builder.with_temp_file_path(folder),
@@ -93,9 +98,15 @@ fn runtime(folder: Option<&str>) -> Result<Arc<RuntimeEnv>> {
 }
 
 /// The same scheduler with this crate in it. Hooks of its own for sessions, configurations and physical codecs are replaced.
-pub fn scheduler_hooks(mut config: SchedulerConfig) -> SchedulerConfig {
+pub fn scheduler_hooks(config: SchedulerConfig) -> SchedulerConfig {
+    scheduler_hooks_with(config, StoreLimits::default())
+}
+
+/// The same scheduler, whose plans reach the stores within `limits`.
+pub fn scheduler_hooks_with(mut config: SchedulerConfig, limits: StoreLimits) -> SchedulerConfig {
     config.override_config_producer = Some(Arc::new(session_config));
-    config.override_session_builder = Some(Arc::new(scheduler_session));
+    let session = move |config| scheduler_session_within(config, limits.clone());
+    config.override_session_builder = Some(Arc::new(session));
     config.override_physical_codec = Some(Arc::new(QuantilesCodec::default()));
     config
 }
@@ -117,16 +128,17 @@ pub fn executor_hooks_on(
     config: ExecutorProcessConfig,
     device: DeviceChoice,
 ) -> Result<ExecutorProcessConfig> {
-    executor_hooks_with(config, RoundDevice::try_new(device)?)
+    executor_hooks_with(config, RoundDevice::try_new(device)?, StoreLimits::default())
 }
 
-/// The same executor, whose rounds run on a device that is there.
+/// The same executor, whose rounds run on a device that is there, and whose tasks reach the stores within `limits`.
 ///
 /// # Errors
 /// As [`executor_hooks`].
 pub fn executor_hooks_with(
     mut config: ExecutorProcessConfig,
     device: RoundDevice,
+    limits: StoreLimits,
 ) -> Result<ExecutorProcessConfig> {
     let state = scheduler_session(session_config())?;
     config.override_function_registry = Some(Arc::new(BallistaFunctionRegistry::from(&state)));
@@ -136,7 +148,9 @@ pub fn executor_hooks_with(
         config
     }));
     let folder = config.work_dir.clone();
-    config.override_runtime_producer = Some(Arc::new(move |_: &SessionConfig| runtime(folder.as_deref())));
+    config.override_runtime_producer = Some(Arc::new(move |_: &SessionConfig| {
+        runtime(folder.as_deref(), limits.clone())
+    }));
     config.override_physical_codec = Some(Arc::new(QuantilesCodec::default()));
     Ok(config)
 }

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use ballista_core::serde::protobuf::ExecutorStoppedParams;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
 use tokio::process::{Child, Command};
+use url::Url;
 
-use super::security::own_private_folder;
+use super::security::{own_private_folder, parse_store};
 use super::{LOOPBACK, until_ended};
 use crate::args::{parse_bytes, parse_count};
 use crate::console::{End, say};
@@ -60,6 +61,10 @@ pub(crate) struct ClusterArgs {
     /// Most memory of each card that one executor may hold, such as 20g, whatever clients allow [default: theirs alone]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     cuda_memory_limit: Option<usize>,
+
+    /// A store that plans may reach: see 'dfq executor --help'
+    #[arg(long, value_name = "URL", value_parser = parse_store)]
+    allow_store: Vec<Url>,
 
     /// What the processes log to standard error, such as info or ballista_scheduler=debug
     #[arg(long, value_name = "FILTER", default_value = "warn")]
@@ -127,7 +132,7 @@ impl Process {
             }
         };
         Ok(Self {
-            child: spawn(&name, &options)?,
+            child: spawn(&name, &with_stores(options, args))?,
             name,
             id,
             executor,
@@ -218,6 +223,13 @@ fn scheduler(args: &ClusterArgs, port: &str, id: &str) -> Vec<String> {
         &args.log,
     ];
     options.map(str::to_string).to_vec()
+}
+
+/// The options of a process with the stores that its plans may reach.
+fn with_stores(mut options: Vec<String>, args: &ClusterArgs) -> Vec<String> {
+    let stores = args.allow_store.iter();
+    options.extend(stores.flat_map(|store| ["--allow-store".to_string(), store.to_string()]));
+    options
 }
 
 fn executor(args: &ClusterArgs, port: &str, number: usize, id: &str) -> Result<Vec<String>, End> {

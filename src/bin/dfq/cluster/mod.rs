@@ -13,15 +13,16 @@ use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::SchedulerConfig;
 use ballista_scheduler::scheduler_process::start_server;
 use clap::Command;
-use datafusion_quantiles::ballista::{executor_hooks_with, scheduler_hooks};
+use datafusion_quantiles::ballista::{executor_hooks_with, scheduler_hooks_with};
 use datafusion_quantiles::config::DeviceChoice;
 use datafusion_quantiles::exec::staged::RoundDevice;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
+use url::Url;
 
 pub(crate) use self::local::{ClusterArgs, run_cluster};
 use self::logs::Logs;
-use self::security::{check_bind_host, make_private_folder};
+use self::security::{check_bind_host, make_private_folder, parse_store, store_limits};
 use crate::args::{parse_bytes, parse_device};
 use crate::console::{End, say};
 
@@ -33,6 +34,11 @@ const LOOPBACK: &str = "127.0.0.1";
 pub(crate) struct SchedulerArgs {
     #[command(flatten)]
     ballista: ballista_scheduler::config::Config,
+
+    /// A store that plans may reach, such as s3://bucket, https://host or file:/// (local files); several times if you like. Link-local
+    /// addresses and metadata services are never reached [default: all that the environment gives access to]
+    #[arg(long, value_name = "URL", value_parser = parse_store)]
+    allow_store: Vec<Url>,
 
     /// Listens on addresses that other machines reach, although nobody is asked who they are
     #[arg(long)]
@@ -58,6 +64,11 @@ pub(crate) struct ExecutorArgs {
     /// quantiles.cuda_memory_limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     cuda_memory_limit: Option<usize>,
+
+    /// A store that plans may reach, such as s3://bucket, https://host or file:/// (local files); several times if you like. Link-local
+    /// addresses and metadata services are never reached [default: all that the environment gives access to]
+    #[arg(long, value_name = "URL", value_parser = parse_store)]
+    allow_store: Vec<Url>,
 
     /// Listens on addresses that other machines reach, although nobody is asked who they are
     #[arg(long)]
@@ -118,7 +129,8 @@ pub(crate) async fn run_scheduler(args: SchedulerArgs) -> End {
         let address = address
             .parse()
             .map_err(|error| BallistaError::Configuration(format!("'{address}' is no address: {error}")))?;
-        let config = scheduler_hooks(SchedulerConfig::try_from(options)?);
+        let config = SchedulerConfig::try_from(options)?;
+        let config = scheduler_hooks_with(config, store_limits(args.allow_store));
         let cluster = BallistaCluster::new_from_config(&config).await?;
         start_server(cluster, address, Arc::new(config)).await
     };
@@ -166,6 +178,7 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
         let config = executor_hooks_with(
             config,
             RoundDevice::try_new(args.device)?.with_memory_limit(limit),
+            store_limits(args.allow_store),
         )?;
         let (_ended, ends) = tokio::sync::oneshot::channel();
         let _health = spawn_health_server(health, config.health.clone(), ends);

@@ -5,6 +5,9 @@ use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
+use datafusion_quantiles::ballista::StoreLimits;
+use url::Url;
+
 use crate::console::End;
 
 /// Read, write and enter for the owner, nothing for anybody else.
@@ -29,6 +32,29 @@ fn is_loopback(host: &str) -> bool {
     host.trim_matches(['[', ']'])
         .parse::<IpAddr>()
         .is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+/// A store as `--allow-store` names it.
+///
+/// # Errors
+/// What is wrong with it, and what is allowed.
+pub(super) fn parse_store(text: &str) -> Result<Url, String> {
+    let allowed = "expected s3://bucket, http://host, https://host:port or file:///";
+    let url = Url::parse(text).map_err(|error| format!("{error}: {allowed}"))?;
+    let is_root = matches!(url.path(), "" | "/");
+    match (url.scheme(), url.host_str()) {
+        ("file", None) | ("s3" | "s3a" | "http" | "https", Some(_)) if is_root => Ok(url),
+        _ if !is_root => Err(format!("a path is no limit: {allowed}")),
+        _ => Err(allowed.to_string()),
+    }
+}
+
+/// The stores that were allowed; all, if none was named.
+pub(super) fn store_limits(allowed: Vec<Url>) -> StoreLimits {
+    match allowed.is_empty() {
+        true => StoreLimits::default(),
+        false => StoreLimits::only(allowed),
+    }
 }
 
 /// Makes a folder, and those around it that are missing, for the owner alone. One that exists keeps its permissions.
@@ -68,6 +94,31 @@ mod tests {
         ] {
             assert!(check_bind_host(host, false).is_err(), "{host}");
             assert!(check_bind_host(host, true).is_ok(), "{host}");
+        }
+    }
+
+    #[test]
+    fn stores_to_allow_are_roots() {
+        for text in [
+            "s3://bucket",
+            "s3://bucket/",
+            "https://host:444",
+            "http://host",
+            "file:///",
+        ] {
+            assert!(parse_store(text).is_ok(), "{text}");
+        }
+        for text in [
+            "bucket",
+            "s3://bucket/path",
+            "file:///data",
+            "ftp://host",
+            "https://",
+        ] {
+            assert!(
+                parse_store(text).unwrap_err().contains("expected s3://bucket"),
+                "{text}"
+            );
         }
     }
 
