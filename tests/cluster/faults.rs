@@ -246,10 +246,11 @@ fn groups_of_a_lost_executor_are_not_counted_twice() {
     machines.executors[0].kill();
     let found = end(&client.wait_with_output().unwrap(), &expected);
     println!("groups, static: {found:?}");
-    // With a machine more, all is as before.
+    // With a machine more there is an answer, from a second run where the scheduler gives the lost machine up meanwhile.
     machines.add("");
     let again = machines.sql(&table, true, 60, GROUPED).output().unwrap();
-    assert_eq!(end(&again, &expected), End::Exact);
+    let found = end(&again, &expected);
+    assert!(matches!(found, End::Exact | End::Again), "{found:?}");
 }
 
 /// What a statement that stands still waits for is told, and it is not taken for lost while a task of it runs.
