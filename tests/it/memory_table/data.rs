@@ -133,7 +133,7 @@ impl Table {
     pub(super) fn write(kind: Kind, bytes: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.parquet");
-        let is_prime = |n: &u64| (2..).take_while(|d| d * d <= *n).all(|d| n % d > 0);
+        let is_prime = |n: &u64| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
         let prime = (bytes / (kind.bytes() + 8)..).find(is_prime).unwrap();
         let value = kind.value();
         let group = format!(

@@ -42,6 +42,12 @@ impl Groups {
     }
 }
 
+/// How many rows are asked for of a table.
+type Length = fn(&Table) -> u64;
+
+/// A statement for so many of the best rows of a table.
+type Best = fn(&Table, u64) -> Statement;
+
 fn any(_: Kind) -> bool {
     true
 }
@@ -70,7 +76,7 @@ pub(super) fn all() -> Vec<Operator> {
         let statement = move |table: &Table| quantiles_beside(table, beside, held);
         add(&format!("quantiles, {name}"), any, Box::new(statement));
     }
-    let lengths: [(&str, fn(&Table) -> u64); 2] = [("10 rows", |_| 10), ("many rows", |t| t.rows / 4)];
+    let lengths: [(&str, Length); 2] = [("10 rows", |_| 10), ("many rows", |t| t.rows / 4)];
     for (label, k) in lengths {
         for (name, ordered) in [("LIMIT", ""), ("LIMIT of WHERE", "WHERE o % 1000003 >= 0")] {
             let statement = move |table: &Table| limit(table, ordered, k(table));
@@ -86,7 +92,7 @@ pub(super) fn all() -> Vec<Operator> {
         }
         let statement = move |table: &Table| percentile_cont(table, groups.of(table));
         add(&format!("percentile_cont, {label}"), numbers, Box::new(statement));
-        let statements: [(&str, fn(&Table, u64) -> Statement); 4] = [
+        let statements: [(&str, Best); 4] = [
             ("row_number", row_number),
             ("DISTINCT ON", distinct_on),
             ("topk_by", topk_by_group),
