@@ -18,6 +18,7 @@ mod boundary;
 mod card_rounds;
 #[cfg(feature = "cuda")]
 mod feed;
+mod files;
 mod grouped;
 mod mode;
 #[cfg(feature = "cuda")]
@@ -41,6 +42,7 @@ pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use boundary::{BoundaryExec, BranchExec};
 #[cfg(feature = "cuda")]
 pub(crate) use feed::{Batches, fed};
+pub(crate) use files::{file_scan, with_file_scans};
 pub use grouped::GroupedQuantilesExec;
 pub(crate) use mode::{Mode, by_key};
 #[cfg(feature = "cuda")]

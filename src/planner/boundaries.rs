@@ -14,14 +14,13 @@
 //! ```
 //! The static planner gives branches that are gathered stages of their own (datafusion-ballista issue 2184).
 
-use std::any::Any;
 use std::sync::Arc;
 
 use ballista_core::config::BallistaConfig;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, not_impl_err};
 use datafusion::config::ConfigOptions;
-use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::physical_plan::FileScanConfigBuilder;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::logical_expr::expr::{NullTreatment, WindowFunction};
 use datafusion::logical_expr::{Expr, LogicalPlan, WindowFunctionDefinition};
@@ -37,7 +36,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
 
-use crate::exec::{BoundaryExec, BranchExec};
+use crate::exec::{BoundaryExec, BranchExec, with_file_scans};
 
 /// The plan with boundaries where Ballista needs them. Options without Ballista's are another engine's: nothing changes.
 ///
@@ -139,8 +138,8 @@ fn sorted_after_exchange(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc
     let (Some(exchange), Some(order)) = (exchange, plan.output_ordering()) else {
         return Ok(Transformed::no(plan));
     };
-    let unordered = RepartitionExec::try_new(Arc::clone(exchange.input()), exchange.partitioning().clone())?;
-    let sorted = SortExec::new(order.clone(), Arc::new(unordered)).with_preserve_partitioning(true);
+    let exchanged = RepartitionExec::try_new(Arc::clone(exchange.input()), exchange.partitioning().clone())?;
+    let sorted = SortExec::new(order.clone(), Arc::new(exchanged)).with_preserve_partitioning(true);
     Ok(Transformed::yes(Arc::new(sorted)))
 }
 
@@ -219,22 +218,12 @@ impl PhysicalOptimizerRule for BoundariesRule {
 
 /// The plan whose scans say nothing of an order of their files.
 fn without_file_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    let unordered = plan.transform_down(|plan| {
-        Ok(match unordered_scan(plan.as_ref()) {
-            Some(scan) => Transformed::yes(scan),
-            None => Transformed::no(plan),
-        })
-    })?;
-    Ok(unordered.data)
-}
-
-/// The scan without the order of its files; `None` if it has none.
-fn unordered_scan(plan: &dyn ExecutionPlan) -> Option<Arc<dyn ExecutionPlan>> {
-    let source: &dyn Any = plan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
-    let config = source.downcast_ref::<FileScanConfig>()?;
-    if config.output_ordering.is_empty() {
-        return None;
-    }
-    let builder = FileScanConfigBuilder::from(config.clone()).with_output_ordering(Vec::new());
-    Some(DataSourceExec::from_data_source(builder.build()))
+    with_file_scans(plan, |scan| {
+        if scan.output_ordering.is_empty() {
+            return Ok(None);
+        }
+        let builder = FileScanConfigBuilder::from(scan.clone()).with_output_ordering(Vec::new());
+        let scan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(builder.build());
+        Ok(Some(scan))
+    })
 }

@@ -4,13 +4,13 @@
 //! DataFusion takes such a column for the constant 1, skips the row group for `v > 2` (NaN is greater), and loses NaN rows
 //! to the dynamic filters of sorts, aggregates and joins.
 
+#[cfg(feature = "parquet")]
 use std::any::Any;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::stats::Precision;
-use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Result, Statistics};
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource};
 use datafusion::datasource::source::DataSourceExec;
@@ -18,6 +18,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::config::QuantilesOptions;
+use crate::exec::with_file_scans;
 
 /// Takes the bounds of floating-point columns, and of nested ones that hold such, out of the statistics of file scans, and
 /// keeps Parquet scans from skipping by them. Other columns keep theirs.
@@ -37,13 +38,7 @@ impl PhysicalOptimizerRule for FloatStatisticsRule {
         if QuantilesOptions::of(config).trust_float_statistics {
             return Ok(plan);
         }
-        let rewritten = plan.transform_down(|plan| {
-            Ok(match without_float_statistics(plan.as_ref())? {
-                Some(scan) => Transformed::yes(scan),
-                None => Transformed::no(plan),
-            })
-        })?;
-        Ok(rewritten.data)
+        with_file_scans(plan, without_float_statistics)
     }
 
     fn name(&self) -> &str {
@@ -55,15 +50,8 @@ impl PhysicalOptimizerRule for FloatStatisticsRule {
     }
 }
 
-/// The scan that stands in for `plan`; `None` if it is no scan of files, or knows nothing of floating-point columns.
-fn without_float_statistics(plan: &dyn ExecutionPlan) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    let Some(scan) = plan.downcast_ref::<DataSourceExec>() else {
-        return Ok(None);
-    };
-    let source: &dyn Any = scan.data_source().as_ref();
-    let Some(config) = source.downcast_ref::<FileScanConfig>() else {
-        return Ok(None);
-    };
+/// The scan in place of this one; `None` if it knows nothing of floating-point columns.
+fn without_float_statistics(config: &FileScanConfig) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let schema = config.file_source.table_schema().table_schema();
     let fields = schema.fields().iter().enumerate();
     let floats: Vec<usize> = fields

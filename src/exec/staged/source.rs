@@ -1,9 +1,9 @@
 //! How many rows a source has that keeps no count of them, from the bytes of its files.
 
 use datafusion::arrow::datatypes::{DataType, Field};
-use datafusion::datasource::physical_plan::FileScanConfig;
-use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::ExecutionPlan;
+
+use crate::exec::file_scan;
 
 /// Bytes of a text file for each byte of its compressed form.
 const TEXT_COMPRESSION: u64 = 4;
@@ -28,8 +28,7 @@ pub(super) struct SourceSize {
 impl SourceSize {
     /// The size of a scan of files; `None` for any other plan, whose size nothing tells.
     pub(super) fn of(plan: &dyn ExecutionPlan) -> Option<Self> {
-        let source = plan.downcast_ref::<DataSourceExec>()?.data_source();
-        let config = source.downcast_ref::<FileScanConfig>()?;
+        let config = file_scan(plan)?;
         let files = config.file_groups.iter().flat_map(|group| group.iter());
         let stored = files.map(|file| match &file.range {
             Some(range) => u64::try_from(range.end.saturating_sub(range.start)).unwrap_or(0),
@@ -100,6 +99,7 @@ mod tests {
     use datafusion::datasource::listing::PartitionedFile;
     use datafusion::datasource::object_store::ObjectStoreUrl;
     use datafusion::datasource::physical_plan::{CsvSource, FileScanConfigBuilder, FileSource, JsonSource};
+    use datafusion::datasource::source::DataSourceExec;
 
     use super::*;
 

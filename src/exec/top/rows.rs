@@ -27,6 +27,8 @@ use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
 
+use crate::exec::file_scan;
+
 /// Bits of a row's number within its file.
 const ROW_BITS: u32 = 40;
 
@@ -57,8 +59,7 @@ pub(super) struct RowSource {
 impl RowSource {
     /// `None` if `plan` is anything else, or how many rows the files have is not known for sure.
     pub(super) fn of(plan: &dyn ExecutionPlan) -> Option<Self> {
-        let source: &dyn Any = plan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
-        let config = source.downcast_ref::<FileScanConfig>()?;
+        let config = file_scan(plan)?;
         let parquet: &dyn Any = config.file_source.as_ref();
         parquet.downcast_ref::<ParquetSource>()?;
         let projection = config.file_source.projection()?;

@@ -1,0 +1,34 @@
+//! Scans of files in a plan.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_plan::ExecutionPlan;
+
+/// The files that a node scans, and how; `None` for any other node.
+pub(crate) fn file_scan(node: &dyn ExecutionPlan) -> Option<&FileScanConfig> {
+    node.downcast_ref::<DataSourceExec>()?
+        .data_source()
+        .downcast_ref()
+}
+
+/// The plan with what `replaced` gives in the place of its scans of files; `None` leaves a scan as it is.
+///
+/// # Errors
+/// Those of `replaced`.
+pub(crate) fn with_file_scans(
+    plan: Arc<dyn ExecutionPlan>,
+    replaced: impl Fn(&FileScanConfig) -> Result<Option<Arc<dyn ExecutionPlan>>>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let rewritten = plan.transform_down(|node| {
+        let scan = file_scan(node.as_ref()).map(&replaced).transpose()?.flatten();
+        Ok(match scan {
+            Some(scan) => Transformed::yes(scan),
+            None => Transformed::no(node),
+        })
+    })?;
+    Ok(rewritten.data)
+}
