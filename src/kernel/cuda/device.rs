@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
-use cudarc::driver::sys::{
-    self, CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute, CUresult,
-};
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute};
 use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, DriverError};
 use cudarc::nvrtc::Ptx;
 use datafusion::common::{
@@ -21,6 +19,7 @@ use datafusion::common::{
 
 use super::buffer::{DeviceBuffer, taken};
 use super::cache::{CubinCache, CubinKey};
+use super::fault::{ends_the_context, fault};
 use super::idle::{GivesBack, IdleMemory, IdleWatch};
 use super::nvrtc::Nvrtc;
 use super::sequence::Workspace;
@@ -169,36 +168,6 @@ fn give_up_freed_memory(context: &CudaContext) -> std::result::Result<(), Driver
     }
 }
 
-/// Whether nothing runs in a context after this error: by CUDA's documentation the process has to be started anew, or the card
-/// is gone. All others fail the call alone.
-fn ends_the_context(error: CUresult) -> bool {
-    matches!(
-        error,
-        CUresult::CUDA_ERROR_DEINITIALIZED
-            | CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE
-            | CUresult::CUDA_ERROR_NO_DEVICE
-            | CUresult::CUDA_ERROR_INVALID_CONTEXT
-            | CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
-            | CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE
-            | CUresult::CUDA_ERROR_CONTAINED
-            | CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
-            | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
-            | CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
-            | CUresult::CUDA_ERROR_ASSERT
-            | CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
-            | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
-            | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
-            | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
-            | CUresult::CUDA_ERROR_INVALID_PC
-            | CUresult::CUDA_ERROR_LAUNCH_FAILED
-            | CUresult::CUDA_ERROR_TENSOR_MEMORY_LEAK
-            | CUresult::CUDA_ERROR_MPS_RPC_FAILURE
-            | CUresult::CUDA_ERROR_MPS_CLIENT_TERMINATED
-            | CUresult::CUDA_ERROR_EXTERNAL_DEVICE
-            | CUresult::CUDA_ERROR_UNKNOWN
-    )
-}
-
 /// Has kernels of one context read the memory that the other's device allocates in the order of a stream, all that is there and
 /// all that will be; whether they can.
 #[allow(unsafe_code, reason = "the safe interface has no memory of other cards")]
@@ -227,14 +196,6 @@ fn allow_to_read(reader: &CudaContext, owner: &CudaContext) -> std::result::Resu
 /// A lock whose holder's panic left nothing half done that matters.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The error of a call into CUDA.
-pub(super) fn fault(what: &str, error: DriverError) -> DataFusionError {
-    match error.0 {
-        CUresult::CUDA_ERROR_OUT_OF_MEMORY => resources_datafusion_err!("{what}: the card is out of memory"),
-        _ => exec_datafusion_err!("{what}: {error}"),
-    }
 }
 
 impl Card {
@@ -460,7 +421,7 @@ impl Card {
         locked(&self.idle).shrink(0);
     }
 
-    /// The same without waiting; whether no query works in that memory now.
+    /// Gives back the memory that no query works in, without waiting for those that run; whether none does.
     pub(crate) fn release_idle(&self) -> bool {
         let workspace = match self.workspace.try_lock() {
             Ok(mut workspace) => Some(workspace.take()),
@@ -638,31 +599,4 @@ fn check_driver() -> Result<()> {
 
 fn shown(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn faults_of_one_call_do_not_end_a_card() {
-        for error in [
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY,
-            CUresult::CUDA_ERROR_INVALID_VALUE,
-            CUresult::CUDA_ERROR_NOT_FOUND,
-            CUresult::CUDA_ERROR_INVALID_IMAGE,
-            CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
-            CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
-        ] {
-            assert!(!ends_the_context(error), "{error:?}");
-        }
-        for error in [
-            CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
-            CUresult::CUDA_ERROR_LAUNCH_FAILED,
-            CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
-            CUresult::CUDA_ERROR_UNKNOWN,
-        ] {
-            assert!(ends_the_context(error), "{error:?}");
-        }
-    }
 }

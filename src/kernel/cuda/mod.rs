@@ -14,6 +14,7 @@ pub mod cache;
 mod cards;
 mod column;
 mod device;
+mod fault;
 mod filter;
 mod gather;
 mod group;
