@@ -83,7 +83,6 @@ impl QuantilesPlanner {
     }
 
     /// Whether another query planner plans the rest.
-    #[cfg(feature = "cuda")]
     pub(super) fn wraps_another(&self) -> bool {
         matches!(*self.rest, Rest::Inner(_))
     }

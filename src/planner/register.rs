@@ -43,7 +43,7 @@ pub fn register_all(ctx: &SessionContext) -> Result<()> {
                 )
             });
         }
-        Origin::Ours => add_rules(&mut state, true),
+        Origin::Ours | Origin::Wrapping => add_rules(&mut state, true),
         Origin::Staged => add_rules(&mut state, false),
         Origin::Remote => {}
         Origin::Foreign => {
@@ -137,6 +137,8 @@ fn has_rule(
 /// Whose query planner it is.
 enum Origin {
     Ours,
+    /// Ours, around another one that plans the rest.
+    Wrapping,
     /// Ours, for plans that run on many machines.
     Staged,
     DataFusion,
@@ -158,9 +160,10 @@ fn origin(planner: &(dyn QueryPlanner + Send + Sync)) -> Origin {
     let is_remote = false;
     let planner: &dyn Any = planner;
     if let Some(ours) = planner.downcast_ref::<QuantilesPlanner>() {
-        match ours.is_staged() {
-            true => Origin::Staged,
-            false => Origin::Ours,
+        match (ours.is_staged(), ours.wraps_another()) {
+            (true, _) => Origin::Staged,
+            (false, true) => Origin::Wrapping,
+            (false, false) => Origin::Ours,
         }
     } else if is_remote {
         Origin::Remote
@@ -177,12 +180,8 @@ fn origin(planner: &(dyn QueryPlanner + Send + Sync)) -> Origin {
 /// A planning error that says why it does not, and what to do instead.
 #[cfg(feature = "cuda")]
 pub(crate) fn check_runs_here(state: &SessionState) -> Result<()> {
-    let planner: &dyn Any = state.query_planner().as_ref();
-    let wraps = planner
-        .downcast_ref()
-        .is_some_and(QuantilesPlanner::wraps_another);
     match origin(state.query_planner().as_ref()) {
-        Origin::Ours if !wraps => Ok(()),
+        Origin::Ours => Ok(()),
         Origin::Remote | Origin::Staged => plan_err!(
             "queries of this session run on a cluster, whose executors have no pinned tables: pin tables in a session that \
              runs its queries itself"
@@ -190,7 +189,7 @@ pub(crate) fn check_runs_here(state: &SessionState) -> Result<()> {
         Origin::DataFusion => {
             plan_err!("the session uses no cards: call datafusion_quantiles::register_all first")
         }
-        Origin::Ours | Origin::Foreign => plan_err!(
+        Origin::Wrapping | Origin::Foreign => plan_err!(
             "the session has a query planner of its own, which uses no pinned tables: build it with \
              QuantilesPlanner::with_extension_planners"
         ),
@@ -249,7 +248,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             None | Some(Origin::DataFusion) => {
                 with_rules(self.with_query_planner(Arc::new(QuantilesPlanner::new())), true)
             }
-            Some(Origin::Ours) => with_rules(self, true),
+            Some(Origin::Ours | Origin::Wrapping) => with_rules(self, true),
             Some(Origin::Staged) => with_rules(self, false),
             Some(Origin::Remote) => self,
             Some(Origin::Foreign) => {

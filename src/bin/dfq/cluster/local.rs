@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use ballista_core::serde::protobuf::ExecutorStoppedParams;
@@ -161,9 +161,7 @@ async fn replace_ended(args: &ClusterArgs, processes: &mut [Process]) -> Result<
         };
         let (name, ends) = (process.name.clone(), process.ends_soon());
         if process.executor.is_none() || ends >= MOST_ENDS {
-            return Err(End::error(format!(
-                "{name} ended with {status}: --log info shows more"
-            )));
+            return Err(has_ended(&name, status));
         }
         say(format_args!(
             "Warning: {name} ended with {status}; another one takes its place"
@@ -337,11 +335,13 @@ async fn answers(processes: &mut [Process], url: &str, text: &str) -> Result<(),
 fn ended(processes: &mut [Process]) -> Option<End> {
     processes.iter_mut().find_map(|process| {
         let status = process.child.try_wait().ok().flatten()?;
-        let name = &process.name;
-        Some(End::error(format!(
-            "{name} ended with {status}: --log info shows more"
-        )))
+        Some(has_ended(&process.name, status))
     })
+}
+
+/// What ends the cluster where a process of it has ended.
+fn has_ended(name: &str, status: ExitStatus) -> End {
+    End::error(format!("{name} ended with {status}: --log info shows more"))
 }
 
 /// Ends the executors first, so that they can say goodbye.

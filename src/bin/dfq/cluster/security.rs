@@ -34,10 +34,10 @@ fn is_loopback(host: &str) -> bool {
         .is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
-/// A store as `--allow-store` names it.
+/// The URL of a store that `--allow-store` names.
 ///
 /// # Errors
-/// What is wrong with it, and what is allowed.
+/// A text that says what is wrong with the store, and which forms are allowed.
 pub(super) fn parse_store(text: &str) -> Result<Url, String> {
     let allowed = "expected s3://bucket, http://host, https://host:port or file:///";
     let url = Url::parse(text).map_err(|error| format!("{error}: {allowed}"))?;
