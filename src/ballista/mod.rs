@@ -74,7 +74,7 @@ pub fn scheduler_session(config: SessionConfig) -> Result<SessionState> {
     scheduler_session_within(config, StoreLimits::default())
 }
 
-/// The same session, whose plans reach the stores within `limits`.
+/// The session of [`scheduler_session`] whose plans reach stores within `limits` only.
 fn scheduler_session_within(config: SessionConfig, limits: StoreLimits) -> Result<SessionState> {
     let plain = default_session_builder(config)?;
     let mut builder = SessionStateBuilder::new_from_existing(plain)
@@ -102,7 +102,7 @@ pub fn scheduler_hooks(config: SchedulerConfig) -> SchedulerConfig {
     scheduler_hooks_with(config, StoreLimits::default())
 }
 
-/// The same scheduler, whose plans reach the stores within `limits`.
+/// [`scheduler_hooks`] for a scheduler whose plans reach stores within `limits` only.
 pub fn scheduler_hooks_with(mut config: SchedulerConfig, limits: StoreLimits) -> SchedulerConfig {
     config.override_config_producer = Some(Arc::new(session_config));
     let session = move |config| scheduler_session_within(config, limits.clone());
@@ -131,7 +131,7 @@ pub fn executor_hooks_on(
     executor_hooks_with(config, RoundDevice::try_new(device)?, StoreLimits::default())
 }
 
-/// The same executor, whose rounds run on a device that is there, and whose tasks reach the stores within `limits`.
+/// [`executor_hooks`] for an executor whose rounds run on an opened device, and whose tasks reach stores within `limits` only.
 ///
 /// # Errors
 /// As [`executor_hooks`].

@@ -11,8 +11,8 @@
 //! The input's work is 5 ns for each row of its leaves, what it takes to parse their text ([`SourceSize`]), and 50 ns for each row
 //! into an operator that gathers or joins rows (so joins, groups, sorts, and calls of quantiles inside it, whose reads are leaves
 //! and stages of it again); such an operator is also a stage. Rows of files that keep no count of them follow from their bytes; a
-//! source that tells neither is taken to have 1e8 rows, and its groups are read once. `tasks` are the partitions, 64 at most: how many run at once only the scheduler knows. Figures measured
-//! on two cores, see `benches/results`; only their ratios matter.
+//! source that tells neither is taken to have 1e8 rows, and its groups are read once. `tasks` are the partitions, 64 at most: how
+//! many run at once only the scheduler knows. Figures measured on two cores, see `benches/results`; only their ratios matter.
 //!
 //! | strategy | reads | bytes | candidates |
 //! | --- | --- | --- | --- |

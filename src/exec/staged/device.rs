@@ -104,7 +104,7 @@ impl RoundDevice {
         }
     }
 
-    /// The same, on which this process may hold `limit` bytes of each card's memory at most, also where a client allows more.
+    /// This device with a limit: the process holds `limit` bytes of each card's memory at most, also where a client allows more.
     pub fn with_memory_limit(self, limit: Option<u64>) -> Self {
         #[cfg(feature = "cuda")]
         return Self { limit, ..self };
