@@ -11,8 +11,10 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use super::buffer::{DeviceBuffer, PageLocked};
 use super::device::{Card, locked};
 
-/// Bytes of page-locked memory that are filled while others are on their way.
+/// Bytes of page-locked memory that are filled while others are on their way, where the memory budget allows.
 const STAGE: usize = 2 << 20;
+/// Bytes of it that a lane makes do with, from the most to the least: small ones only make more copies.
+const STAGES: [usize; 3] = [STAGE, STAGE / 8, STAGE / 64];
 /// Device memory is taken by multiples of this.
 const LEAST_PIECE: usize = 64 << 10;
 const GREATEST_PIECE: usize = 256 << 20;
@@ -25,14 +27,14 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// One that another lane is done with, or a new one.
-    fn take(card: &Arc<Card>) -> Result<Self> {
+    /// One that another lane is done with, or a new one of `bytes` bytes, at most [`STAGE`].
+    fn take(card: &Arc<Card>, bytes: usize) -> Result<Self> {
         if let Some(stage) = card.idle_stage() {
             return Ok(stage);
         }
         let sent = card.context.new_event(None);
         Ok(Self {
-            memory: PageLocked::with_flags(card, STAGE, CU_MEMHOSTALLOC_WRITECOMBINED)?,
+            memory: PageLocked::with_flags(card, bytes, CU_MEMHOSTALLOC_WRITECOMBINED)?,
             sent: sent.map_err(|error| card.failed("making an event", error))?,
         })
     }
@@ -53,8 +55,9 @@ impl Unsent {
     }
 }
 
-/// Page-locked memory of one lane: two stages of 2 MiB, of which one is copied to the card while the other is filled. All
-/// columns of the lane go through it, so that it takes the same whatever their number.
+/// Page-locked memory of one lane: two stages of 2 MiB, of which one is copied to the card while the other is filled; smaller
+/// ones where the memory budget has no room for these. All columns of the lane go through it, so that it takes the same
+/// whatever their number.
 ///
 /// It is reserved in the memory pool from the first byte on, and taken from the system then.
 pub(crate) struct Staging {
@@ -62,6 +65,8 @@ pub(crate) struct Staging {
     reservation: MemoryReservation,
     /// Two, or none yet.
     stages: Vec<Stage>,
+    /// Bytes of a stage that are used.
+    size: usize,
     current: usize,
     filled: usize,
     unsent: Option<Unsent>,
@@ -77,6 +82,7 @@ impl Staging {
             card: Arc::clone(card),
             reservation,
             stages: Vec::new(),
+            size: STAGE,
             current: 0,
             filled: 0,
             unsent: None,
@@ -98,7 +104,7 @@ impl Staging {
             }
         }
         self.filled = range.end;
-        match self.filled == STAGE {
+        match self.filled == self.size {
             true => self.turn(),
             false => Ok(()),
         }
@@ -107,10 +113,29 @@ impl Staging {
     /// Bytes that can be filled in now, at least one.
     fn room(&mut self) -> Result<usize> {
         if self.stages.is_empty() {
-            self.reservation.try_resize(2 * STAGE)?;
-            self.stages = vec![Stage::take(&self.card)?, Stage::take(&self.card)?];
+            self.size = self.reserve()?;
+            self.stages = vec![
+                Stage::take(&self.card, self.size)?,
+                Stage::take(&self.card, self.size)?,
+            ];
         }
-        Ok(STAGE - self.filled)
+        Ok(self.size - self.filled)
+    }
+
+    /// Reserves two stages of the greatest size that the memory pool has room for, and says which.
+    ///
+    /// # Errors
+    /// The pool's, where it has no room for two of the least.
+    fn reserve(&mut self) -> Result<usize> {
+        let fits = |size: &usize| self.reservation.try_resize(2 * size).is_ok();
+        match STAGES.into_iter().find(fits) {
+            Some(size) => Ok(size),
+            None => {
+                let least = STAGES[STAGES.len() - 1];
+                self.reservation.try_resize(2 * least)?;
+                Ok(least)
+            }
+        }
     }
 
     /// Sends what was not sent yet.
@@ -144,7 +169,7 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         // Page-locked memory must not go while the card reads it. A fault here was, or will be, somebody's error.
-        if !self.stages.is_empty() && self.card.stream.synchronize().is_ok() {
+        if !self.stages.is_empty() && self.card.stream.synchronize().is_ok() && self.size == STAGE {
             self.card.keep_stages(std::mem::take(&mut self.stages));
         }
     }
