@@ -56,3 +56,8 @@ pub use dataframe::DataFrameQuantilesExt;
 pub use functions::expr_fn;
 pub use planner::{QuantilesPlanner, SessionStateBuilderExt, register_all};
 pub use select::quantile::Method;
+
+/// The guide's program compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide/embedding.md")]
+mod guide {}

@@ -34,6 +34,8 @@ mod cuda_table;
 mod cuda_topk;
 #[cfg(feature = "cuda")]
 mod cuda_trouble;
+#[cfg(feature = "cli")]
+mod documents;
 mod edges;
 mod embedding;
 mod exec;
@@ -50,8 +52,6 @@ mod names;
 mod patterns;
 mod planner;
 mod property;
-#[cfg(feature = "cli")]
-mod readme;
 mod scripts;
 mod select;
 mod select_edges;
