@@ -31,7 +31,7 @@ use fixed::Bits;
 pub(crate) use fixed::Encoding;
 #[cfg(test)]
 pub(crate) use fixed::tests::samples;
-pub(crate) use sort::{OrderBy, RowOrder, SortColumn, SortKeys};
+pub(crate) use sort::{OrderBy, RowOrder, SortColumn, SortKeys, with_one_nan};
 
 /// A key outside a lane: the key's bits, zero-extended to 128.
 pub type KeyBits = u128;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Array, ArrayRef, AsArray};
 use datafusion::arrow::compute::SortOptions;
 use datafusion::arrow::datatypes::{
-    DataType, Float16Type, Float32Type, Float64Type, UInt16Type, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, DataType, Float16Type, Float32Type, Float64Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use datafusion::arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::Result;
@@ -296,13 +296,11 @@ fn rotated_type(data_type: &DataType) -> DataType {
 fn rotated(values: &ArrayRef) -> ArrayRef {
     macro_rules! turned {
         ($float:ty, $word:ty, $values:expr) => {{
-            let word = |bits: <$word as datafusion::arrow::datatypes::ArrowPrimitiveType>::Native| {
-                let sign = !(<$word as datafusion::arrow::datatypes::ArrowPrimitiveType>::Native::MAX >> 1);
+            let word = |bits: <$word as ArrowPrimitiveType>::Native| {
+                let sign = !(<$word as ArrowPrimitiveType>::Native::MAX >> 1);
                 if bits & sign == 0 { bits | sign } else { !bits }
             };
-            let least = word(
-                <$float as datafusion::arrow::datatypes::ArrowPrimitiveType>::Native::NEG_INFINITY.to_bits(),
-            );
+            let least = word(<$float as ArrowPrimitiveType>::Native::NEG_INFINITY.to_bits());
             let turned = $values
                 .as_primitive::<$float>()
                 .unary::<_, $word>(|value| word(value.to_bits()).wrapping_sub(least));
@@ -313,6 +311,24 @@ fn rotated(values: &ArrayRef) -> ArrayRef {
         DataType::Float16 => turned!(Float16Type, UInt16Type, values),
         DataType::Float32 => turned!(Float32Type, UInt32Type, values),
         DataType::Float64 => turned!(Float64Type, UInt64Type, values),
+        _ => Arc::clone(values),
+    }
+}
+
+/// The same values, where each NaN of a floating-point column is the positive quiet one.
+pub(crate) fn with_one_nan(values: &ArrayRef) -> ArrayRef {
+    macro_rules! one_nan {
+        ($float:ty) => {{
+            const NAN: <$float as ArrowPrimitiveType>::Native = <$float as ArrowPrimitiveType>::Native::NAN;
+            let floats = values.as_primitive::<$float>();
+            let kept = floats.unary::<_, $float>(|value| if value.is_nan() { NAN } else { value });
+            Arc::new(kept) as ArrayRef
+        }};
+    }
+    match values.data_type() {
+        DataType::Float16 => one_nan!(Float16Type),
+        DataType::Float32 => one_nan!(Float32Type),
+        DataType::Float64 => one_nan!(Float64Type),
         _ => Arc::clone(values),
     }
 }

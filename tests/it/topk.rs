@@ -208,6 +208,12 @@ impl Case {
             .zip(&names)
             .map(|(g, n)| format!("{g} AS {n}"))
             .collect();
+        // Distinct NaNs are one value; others that differ in their bits alone stay apart.
+        let v = if is_distinct && self.value.0 == "x" {
+            by_v
+        } else {
+            v
+        };
         let names = names.join(", ");
         let source = format!(
             "SELECT {}, {v} AS v, {by_v} AS by_v, {by_x} AS by_x, id, {counts} AS counts FROM t",
@@ -215,7 +221,6 @@ impl Case {
         );
         // Rows that count stand first in their group; equal ones are numbered once if distinct.
         let number = if is_distinct { "dense_rank" } else { "row_number" };
-        // Values that differ in their bits alone, as NaNs do, are two.
         let tie = if is_distinct { ", v" } else { ", id" };
         let mut inner = format!(
             "SELECT *, {number}() OVER (PARTITION BY {names}, counts \

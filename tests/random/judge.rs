@@ -135,33 +135,45 @@ fn keyed(width: usize, expected: &[(String, Vec<Expect>)], got: &[Vec<Cell>]) ->
     if expected.len() != got.len() {
         return Err(format!("{} rows, not {}", got.len(), expected.len()));
     }
-    // Totals of ROLLUP have the key of a group of NULLs: then any of the rows with the key will do.
-    let mut by_key: HashMap<&str, Vec<&Vec<Expect>>> = HashMap::new();
+    // Totals of ROLLUP have the key of a group of NULLs: then the rows with the key may come in any order.
+    let mut by_key: HashMap<&str, (Vec<&[Expect]>, Vec<&[Cell]>)> = HashMap::new();
     for (key, cells) in expected {
-        by_key.entry(key).or_default().push(cells);
+        by_key.entry(key).or_default().0.push(cells);
     }
     for row in got {
         let key = texts(&row[..width]);
-        let Some(candidates) = by_key.get_mut(key.as_str()) else {
-            return Err(format!("a row of key {key}, which there is not"));
-        };
-        let met = |cells: &&Vec<Expect>| cells.iter().zip(&row[width..]).all(|(e, cell)| e.is_met(cell));
-        match candidates.iter().position(met) {
-            Some(at) => drop(candidates.remove(at)),
-            None => {
-                let shown: Vec<_> = candidates
-                    .iter()
-                    .map(|cells| cells.iter().map(Expect::shown).collect::<Vec<_>>().join(" | "))
-                    .collect();
-                return Err(format!(
-                    "key {key}: got {}, expected {}",
-                    texts(&row[width..]),
-                    shown.join(" or ")
-                ));
-            }
+        match by_key.get_mut(key.as_str()) {
+            Some((_, rows)) => rows.push(&row[width..]),
+            None => return Err(format!("a row of key {key}, which there is not")),
+        }
+    }
+    for (key, (expected, rows)) in by_key {
+        if !can_match(&expected, &rows) {
+            let shown: Vec<_> = expected
+                .iter()
+                .map(|cells| cells.iter().map(Expect::shown).collect::<Vec<_>>().join(" | "))
+                .collect();
+            let rows: Vec<_> = rows.iter().map(|row| texts(row)).collect();
+            return Err(format!(
+                "key {key}: got {}, expected {}",
+                rows.join(" and "),
+                shown.join(" and ")
+            ));
         }
     }
     Ok(())
+}
+
+/// Whether each row meets what is expected of one, in some order.
+fn can_match(expected: &[&[Expect]], rows: &[&[Cell]]) -> bool {
+    let met = |cells: &[Expect], row: &[Cell]| cells.iter().zip(row).all(|(e, cell)| e.is_met(cell));
+    match expected.split_first() {
+        None => rows.is_empty(),
+        Some((first, rest)) => (0..rows.len()).any(|at| {
+            let others = || [&rows[..at], &rows[at + 1..]].concat();
+            met(first, rows[at]) && can_match(rest, &others())
+        }),
+    }
 }
 
 /// The rows that there are, by what they hold, with how many of each.

@@ -1,11 +1,29 @@
 //! Defects of DataFusion that statements meet and that are not this crate's: each with its reason, and as narrow a
 //! condition as there is. The report counts them.
+//!
+//! What nothing of this crate took part in needs no reason: see [`is_foreign`].
 
-use datafusion::arrow::datatypes::DataType;
-
-use crate::statement::{Expr, Func, Key, Pred, Shape, Spelling, Statement};
-use crate::table::{F, Storage, Table};
+use crate::statement::{Func, Key, Pred, Shape, Spelling, Statement};
+use crate::table::{Storage, Table};
 use crate::value::{Cell, Value};
+
+/// Names of this crate's operators in plans.
+const OPERATORS: [&str; 9] = [
+    "QuantilesExec",
+    "TopKByExec",
+    "TopKExec",
+    "LateFetchExec",
+    "RoundExec",
+    "RefineExec",
+    "StageExec",
+    "BranchExec",
+    "BoundaryExec",
+];
+
+/// Whether neither a function nor an operator of this crate is in a plan of the statement, as `EXPLAIN` shows it.
+pub(crate) fn is_foreign(statement: &Statement, plan: &str) -> bool {
+    !statement.calls_ours() && !OPERATORS.iter().any(|name| plan.contains(name))
+}
 
 /// The reason why a failure is known, if it is.
 pub(crate) fn known(why: &str, statement: &Statement, table: &Table) -> Option<&'static str> {
@@ -47,10 +65,8 @@ fn of_errors(why: &str, statement: &Statement) -> Option<&'static str> {
             Some("windows ordered by some types are refused")
         }
         // Statistics of a dictionary column have the type of its values.
-        _ if why.starts_with("without our planner")
-            && why.contains("Endpoints of an Interval should have the same type") =>
-        {
-            Some("a window over Parquet with a dictionary of numbers is an error without our planner")
+        _ if why.contains("Endpoints of an Interval should have the same type") => {
+            Some("a filter or window over Parquet with a dictionary of numbers is an error")
         }
         // The rule counts the different arguments of DISTINCT aggregates, not their number.
         Shape::Aggregate { calls, .. }
@@ -69,23 +85,20 @@ fn of_errors(why: &str, statement: &Statement) -> Option<&'static str> {
 }
 
 fn of_answers(why: &str, statement: &Statement, table: &Table) -> Option<&'static str> {
-    // Statistics of Parquet files leave NaNs out, so row groups are skipped that hold rows of the answer.
-    let nan = |row: &Vec<Cell>| matches!(row[F], Some(Value::Float(v)) if v.is_nan());
-    let parquet = table.storage == Storage::Parquet;
-    if parquet && statement.chooses_by_floats() && table.rows.iter().any(nan) {
-        return Some("WHERE over floats in Parquet loses NaNs");
-    }
-    // For that reason DataFusion also takes columns for constants and ends sorts early; this crate's planner does not.
+    // Statistics of Parquet files leave NaNs out, so that DataFusion skips rows, takes columns for constants and ends sorts
+    // early. This crate's planner does not.
     let any_nan = |row: &Vec<Cell>| {
         row.iter()
             .any(|cell| matches!(cell, Some(Value::Float(v)) if v.is_nan()))
     };
+    let parquet = table.storage == Storage::Parquet;
     if parquet && why.starts_with("without our planner") && table.rows.iter().any(any_nan) {
         return Some("statistics of Parquet lose NaNs without our planner");
     }
-    // `k NOT IN (1, NULL)` is never true, but is taken to be when it meets `k IN (..)`.
-    if meets_null_in_lists(statement) {
-        return Some("NOT IN with a NULL beside IN gives rows");
+    // `k NOT IN (1, NULL)` is never true, but is taken to be when it meets `k IN (..)`; and `k NOT IN (1) OR k NOT IN (2)`
+    // is taken to be true where k is NULL.
+    if meets_null_in_lists(statement, table) {
+        return Some("two lists of constants for one column, one NOT IN, lose NULL");
     }
     match &statement.shape {
         // The frame of a NULL is all NULLs, yet such a frame is taken to need no rows that come later.
@@ -97,55 +110,34 @@ fn of_answers(why: &str, statement: &Statement, table: &Table) -> Option<&'stati
                 before && window.order.as_ref().is_some_and(nulls)
             })
             .then_some("RANGE frames that end before the current row are cut off for NULLs"),
-        // Rows are filtered by comparisons, to which -0.0 is 0.0 and NULLs inside of values are least; the sort that
-        // follows sees them otherwise. Sorts of up to 128 bits are this crate's, which must be right.
-        Shape::First { keys, .. } => {
-            let nested = |key: &Key| is_nested(table, key) && key.nulls_first() == key.desc;
-            let floats = |key: &Key| Expr::Column(key.column).data_type(table).is_floating();
-            let missed = why.split_once("expected one like ").map_or("", |(_, row)| row);
-            let missed = missed.lines().next().unwrap_or("");
-            if keys.iter().any(nested) {
-                return Some("ORDER BY nested LIMIT loses rows with NULLs inside");
-            }
-            let zero = missed.split(" | ").any(|cell| cell == "-0.0" || cell == "0.0");
-            (zero && is_wide(table, keys) && keys.iter().any(floats))
-                .then_some("ORDER BY float, more LIMIT loses -0.0")
-        }
-        // The states of first_value are compared with NULLs inside of values first.
-        Shape::Best {
-            spelling: Spelling::DistinctOn,
-            keys,
-            ..
-        } if why.starts_with("without our planner") => {
-            let nested = keys.iter().any(|key| is_nested(table, key));
-            nested.then_some("first_value by nested values is not that of ORDER BY")
+        // Partitions are not brought together by the column: a group comes once from each.
+        Shape::Aggregate {
+            groups, rollup: true, ..
+        } if why.contains(" rows, not ") => {
+            let compared = |pred: &Pred| groups.iter().any(|group| pred.names(*group));
+            let compared = statement.preds().any(compared) || statement.prepared.is_some();
+            compared.then_some("ROLLUP over a column that WHERE bounds gives a group several times")
         }
         _ => None,
     }
 }
 
-fn is_nested(table: &Table, key: &Key) -> bool {
-    table
-        .columns
-        .get(key.column)
-        .is_some_and(|column| column.data_type.is_nested())
-}
-
-/// Whether the keys of an order take more than 128 bits, with one for NULL in each.
-fn is_wide(table: &Table, keys: &[Key]) -> bool {
-    let bits = |key: &Key| match Expr::Column(key.column).data_type(table) {
-        DataType::Boolean => 2,
-        data_type => data_type.primitive_width().map_or(1000, |bytes| 8 * bytes + 1),
-    };
-    keys.iter().map(bits).sum::<usize>() > 128
-}
-
-fn meets_null_in_lists(statement: &Statement) -> bool {
+fn meets_null_in_lists(statement: &Statement, table: &Table) -> bool {
     let mut lists = Vec::new();
+    let filters = statement.filters();
     statement
         .preds()
+        .chain(filters)
         .for_each(|pred| in_lists(pred, false, &mut lists));
-    let null = |(_, null, not): &(usize, bool, bool)| *null && *not;
+    let null = |(column, null, not): &(usize, bool, bool)| {
+        let nulls = || {
+            table
+                .rows
+                .iter()
+                .any(|row| row.get(*column).is_none_or(Option::is_none))
+        };
+        *not && (*null || nulls())
+    };
     lists.iter().enumerate().any(|(i, one)| {
         let mut others = lists.iter().enumerate().filter(|(j, _)| *j != i);
         null(one) && others.any(|(_, other)| other.0 == one.0)

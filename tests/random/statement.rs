@@ -226,13 +226,16 @@ impl Pred {
 }
 
 impl Pred {
-    /// Whether it compares floats.
-    fn has_floats(&self) -> bool {
+    /// Whether it looks at this column.
+    pub(crate) fn names(&self, column: usize) -> bool {
         match self {
-            Pred::Float(..) => true,
-            Pred::And(a, b) | Pred::Or(a, b) => a.has_floats() || b.has_floats(),
-            Pred::Not(a) => a.has_floats(),
-            _ => false,
+            Pred::Compare(c, ..) | Pred::IsNull(c, _) | Pred::In(c, ..) | Pred::Between(c, ..) => {
+                *c == column
+            }
+            Pred::Float(..) => column == F,
+            Pred::Text(..) => NAMES[column] == "s",
+            Pred::And(a, b) | Pred::Or(a, b) => a.names(column) || b.names(column),
+            Pred::Not(a) => a.names(column),
         }
     }
 }
@@ -503,9 +506,36 @@ impl Statement {
         from.into_iter().chain(&self.filter)
     }
 
-    /// Whether rows are chosen by a comparison of floats.
-    pub(crate) fn chooses_by_floats(&self) -> bool {
-        self.preds().any(Pred::has_floats)
+    /// The conditions of `FILTER` and `CASE`.
+    pub(crate) fn filters(&self) -> impl Iterator<Item = &Pred> {
+        let calls: Vec<&Call> = match &self.shape {
+            Shape::Aggregate { calls, .. } => calls.iter().collect(),
+            Shape::Window { calls } => calls.iter().map(|(call, _)| call).collect(),
+            _ => Vec::new(),
+        };
+        calls.into_iter().flat_map(|call| {
+            let case = |expr| match expr {
+                &Expr::Case(ref pred, _) => Some(pred),
+                _ => None,
+            };
+            call.filter.iter().chain(case(&call.x)).chain(case(&call.v))
+        })
+    }
+
+    /// Whether it calls a function of this crate.
+    pub(crate) fn calls_ours(&self) -> bool {
+        let is_ours = |call: &Call| {
+            !matches!(
+                call.func,
+                Func::Builtin { .. } | Func::Plain(_) | Func::FirstValue { .. }
+            )
+        };
+        match &self.shape {
+            Shape::Aggregate { calls, .. } => calls.iter().any(is_ours),
+            Shape::Window { calls } => calls.iter().any(|(call, _)| is_ours(call)),
+            Shape::First { .. } | Shape::Best { .. } => false,
+            Shape::Merged { .. } | Shape::Above { .. } => true,
+        }
     }
 
     /// Whether all functions run as ordinary aggregates too.

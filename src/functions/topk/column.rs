@@ -12,7 +12,7 @@ use datafusion::common::{Result, plan_err, resources_err};
 use super::TopKName;
 use crate::functions::ordered_type;
 use crate::kernel::cpu::top::{Rows, Sieve, Ties, Wanted};
-use crate::key::{Key, Order, OrderBy, RowOrder, SortColumn, SortKeys, Width, kept};
+use crate::key::{Key, Order, OrderBy, RowOrder, SortColumn, SortKeys, Width, kept, with_one_nan};
 
 /// A call, apart from its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -146,13 +146,19 @@ impl TopKColumn {
         Ok(both.or(with_key))
     }
 
-    /// Value and key of the rows that count.
+    /// Value and key of the rows that count. Where values are to be distinct, all NaNs among them have the same bits.
     pub(super) fn dense(&self, columns: &[ArrayRef], kept: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
         let columns = columns.iter().take(2);
-        match kept {
-            None => Ok(columns.cloned().collect()),
-            Some(kept) => columns.map(|column| Ok(filter(column, kept)?)).collect(),
+        let mut dense: Vec<ArrayRef> = match kept {
+            None => columns.cloned().collect(),
+            Some(kept) => columns
+                .map(|column| Ok(filter(column, kept)?))
+                .collect::<Result<_>>()?,
+        };
+        if self.is_distinct {
+            dense[0] = with_one_nan(&dense[0]);
         }
+        Ok(dense)
     }
 
     /// The keys of rows that all have one.
