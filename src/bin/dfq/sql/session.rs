@@ -81,6 +81,12 @@ impl SessionArgs {
         if std::env::var_os("DATAFUSION_FORMAT_NULL").is_none() {
             options.format.null = "NULL".to_string();
         }
+        // Where batches that RepartitionExec deals out do not fit, DataFusion 55.2 may wait for ever
+        // (https://github.com/apache/datafusion/issues/24883). Files are read in partitions without it.
+        let chosen = std::env::var_os("DATAFUSION_OPTIMIZER_ENABLE_ROUND_ROBIN_REPARTITION").is_some();
+        if self.memory_limit.is_some() && !chosen {
+            options.optimizer.enable_round_robin_repartition = false;
+        }
         let config = SessionConfig::from(options).with_information_schema(true);
         Ok(match self.partitions {
             Some(partitions) => config.with_target_partitions(partitions.get()),
