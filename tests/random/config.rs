@@ -67,6 +67,12 @@ impl QueryPlanner for Ordinary {
 impl Config {
     pub(crate) fn draw(draw: &mut Draw, places: &Places) -> Self {
         let staged = draw.chance(20) && places.cluster.is_none();
+        let pinned = draw.chance(60) && places.device.is_some() && !staged;
+        // PIN TABLE needs page-locked memory, which is reserved.
+        let limits: &[usize] = match pinned {
+            true => &[4_000_000, 16_000_000],
+            false => &[20_000, 300_000, 4_000_000, 16_000_000],
+        };
         Self {
             partitions: draw.pick(&[1, 2, 2, 3, 5]),
             batch_size: draw.pick(&[1, 7, 100, 8192, 8192, 8192]),
@@ -78,14 +84,12 @@ impl Config {
                 "dibms",
                 "gk_select",
             ]),
-            memory: draw
-                .chance(20)
-                .then(|| draw.pick(&[20_000, 300_000, 4_000_000, 16_000_000])),
+            memory: draw.chance(20).then(|| draw.pick(limits)),
             replace_builtins: draw.chance(50),
             topk: !draw.chance(10),
             staged,
             device: places.device.clone().filter(|_| !staged),
-            pinned: draw.chance(60) && places.device.is_some() && !staged,
+            pinned,
             cluster: places.cluster.clone(),
         }
     }
