@@ -111,11 +111,16 @@ fn reserved_copy(memory: &MemoryReservation, bytes: usize, what: &str) -> Result
 
 fn accumulator(plain: &PlainAggregate) -> Result<Box<dyn Accumulator>> {
     let inner = plain.expr.create_accumulator()?;
-    let function: Option<&ArrayAgg> = plain.expr.fun().inner().downcast_ref();
-    Ok(match function {
-        Some(_) if !plain.expr.is_distinct() => Box::new(Keeping { inner, bytes: 0 }),
-        _ => inner,
+    Ok(match keeps_input(plain) {
+        true => Box::new(Keeping { inner, bytes: 0 }),
+        false => inner,
     })
+}
+
+/// Whether an aggregate keeps its input as it came.
+pub(super) fn keeps_input(plain: &PlainAggregate) -> bool {
+    let function: Option<&ArrayAgg> = plain.expr.fun().inner().downcast_ref();
+    function.is_some() && !plain.expr.is_distinct()
 }
 
 /// An accumulator that keeps its input as it came: what it says of its size leaves out what lies behind views.
@@ -133,7 +138,7 @@ impl Keeping {
 }
 
 /// The column, or a copy that does not keep much more alive than its own rows.
-fn lean(column: &ArrayRef) -> Result<ArrayRef> {
+pub(super) fn lean(column: &ArrayRef) -> Result<ArrayRef> {
     match column.get_array_memory_size() > 2 * row_bytes(column) {
         true => without_others(column),
         false => Ok(Arc::clone(column)),

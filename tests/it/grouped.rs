@@ -13,6 +13,7 @@ use datafusion::common::DataFusionError;
 use datafusion::execution::FunctionRegistry;
 use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::physical_plan::collect;
 use datafusion::prelude::*;
 use datafusion_quantiles::functions::{QuantilesExprPlanner, all_aggregates};
 use futures::StreamExt;
@@ -373,6 +374,45 @@ async fn any_memory_limit_is_exact_or_exhausted() {
             );
         }
     }
+}
+
+/// Bytes that a query wrote to disk, and its sorted rows.
+async fn spilled_and_rows(ctx: &SessionContext, sql: &str) -> (usize, Vec<String>) {
+    let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await.unwrap();
+    let mut plans = vec![plan];
+    let mut spilled = 0;
+    while let Some(plan) = plans.pop() {
+        let metric = plan.metrics().and_then(|all| all.sum_by_name("spilled_bytes"));
+        spilled += metric.map_or(0, |metric| metric.as_usize());
+        plans.extend(plan.children().into_iter().cloned());
+    }
+    (spilled, sorted(texts(&batches)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inputs_of_aggregates_beside_go_to_disk_with_their_rows() {
+    const ROWS: usize = 600_000;
+    let table = numbers(ROWS, |r| (r % 100_000) as i64);
+    let (name, first) = (
+        table.schema().field(1).name().clone(),
+        table.schema().field(0).name().clone(),
+    );
+    let columns = "sum({x} % 5), sum({x} % 7), max({x} % 11), count({x}) FILTER (WHERE {x} % 3 > 0)"
+        .replace("{x}", &name);
+    let alone = format!("SELECT {first}, exact_quantiles({name}, 0.5) FROM t GROUP BY {first}");
+    let beside = format!("SELECT {first}, exact_quantiles({name}, 0.5), {columns} FROM t GROUP BY {first}");
+    let unlimited = session(2);
+    register(&unlimited, "t", &table, 2, 8192);
+    let expected = sorted_rows(&unlimited, &beside).await;
+    let ctx = limited(8, 2);
+    register(&ctx, "t", &table, 2, 8192);
+    let (keys, _) = spilled_and_rows(&ctx, &alone).await;
+    let (all, found) = spilled_and_rows(&ctx, &beside).await;
+    assert_same(&found, &expected, "within 8 MB");
+    // Four columns of 8 bytes, and a mask; fewer rows stay in memory than with keys alone.
+    assert!(keys > 0 && all > keys + 3 * 8 * ROWS, "{all} bytes after {keys}");
+    all_is_given_back(&ctx).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,12 +11,12 @@ use datafusion::arrow::array::{Array, ArrayRef, UInt64Array};
 use datafusion::arrow::compute::take;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::logical_expr::{ColumnarValue, EmitTo};
+use datafusion::logical_expr::EmitTo;
 use datafusion::physical_plan::aggregates::group_values::GroupValues;
 
 use super::GroupPlan;
 use super::groups::group_values;
-use super::plain::{PartOrder, PlainGroups, PlainStates};
+use super::plain::{Held, PartOrder, PlainGroups, PlainStates};
 use super::scan::{GroupScan, Phase, Runs, Shared};
 use super::select::GATHERED;
 use crate::kernel::cpu::groups::runs::{Parted, Run};
@@ -133,8 +133,12 @@ impl<W: Word> Parts<W> {
                 bytes + values * ByteSegments::VALUE_BYTES
             }
         });
+        // What rows carry is read run by run.
+        let carried = self.runs().map(|(_, run)| run.part_carried_bytes(part)).max();
         // Words and ids, ids for plain aggregates, keys twice, and for each group, one a row at most, some places.
-        rows * (size_of::<W>() + 4 + 8 + 4 * size_of::<usize>()) + widest.max().unwrap_or(0)
+        rows * (size_of::<W>() + 4 + 8 + 4 * size_of::<usize>())
+            + widest.max().unwrap_or(0)
+            + carried.unwrap_or(0)
     }
 
     /// Byte strings of a column in a part, and their bytes.
@@ -225,8 +229,11 @@ fn scanned<W: Word>(scan: GroupScan<W>, memory: &MemoryReservation) -> Result<Sc
         mut states,
         state_words,
         phase,
+        memory: own,
         ..
     } = scan;
+    // What it was for is reserved below.
+    own.free();
     let mut numbered = None;
     if grouping.numbers_every_row() {
         let parts = grouping.group_parts();
@@ -347,6 +354,7 @@ impl<W: Word> PartGroups<W> {
             return Ok(Vec::new());
         }
         let mut plain = PlainGroups::try_new(aggregates)?;
+        let held = Held::new(parts.memory.new_empty());
         let mut order = FirstSeen::new(self.len());
         let (mut words, mut ids) = (Vec::new(), Vec::new());
         for (index, scan) in parts.scans.iter().enumerate() {
@@ -355,25 +363,22 @@ impl<W: Word> PartGroups<W> {
                 if !members.is_empty() {
                     let (ids, seen) = order.renumber(self.state_ids(scan, index, members));
                     plain.merge(&states.part(part)?, ids, seen)?;
+                    held.resize(plain.bytes())?;
                 }
             }
             for run in &scan.runs.list {
                 let range = run.part_range(part);
-                if run.others.is_empty() || range.is_empty() {
+                if run.carried.is_empty() || range.is_empty() {
                     continue;
                 }
                 words.clear();
                 ids.clear();
                 run.words.append_part(part, scan.runs.file.as_ref(), &mut words)?;
                 self.append_ids(parts, part, index, &words, &mut ids);
-                let inputs = run.others.iter().map(|input| match input {
-                    ColumnarValue::Array(array) => {
-                        ColumnarValue::Array(array.slice(range.start, range.len()))
-                    }
-                    scalar => scalar.clone(),
-                });
+                let inputs = run.part_carried(part, scan.runs.file.as_ref())?;
                 let (ids, seen) = order.renumber(ids.iter().map(|id| *id as usize));
-                plain.update_inputs(aggregates, &inputs.collect::<Vec<_>>(), ids, seen)?;
+                plain.update_inputs(aggregates, &inputs, ids, seen)?;
+                held.resize(plain.bytes())?;
             }
         }
         order.restore(plain.evaluate()?)

@@ -2,20 +2,26 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
+use datafusion::arrow::array::{ArrayRef, AsArray, UInt32Array};
 use datafusion::arrow::compute::take;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::{ColumnarValue, EmitTo, GroupsAccumulator};
 use datafusion::physical_expr::GroupsAccumulatorAdapter;
 
 use crate::exec::aggregate::PlainAggregate;
+use crate::exec::plain::{keeps_input, lean};
 use crate::exec::scan::mask;
+use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::words::PARTS;
 
 /// Accumulators, each for all groups.
 pub(super) struct PlainGroups {
     accumulators: Vec<Box<dyn GroupsAccumulator>>,
+    /// For each accumulator that keeps its input as it came, the bytes of that: what such a one says of its size leaves out
+    /// what lies behind views.
+    kept: Vec<Option<usize>>,
     /// Groups that the accumulators know of: the first so many.
     groups: usize,
 }
@@ -30,20 +36,50 @@ fn accumulator(plain: &PlainAggregate) -> Result<Box<dyn GroupsAccumulator>> {
     })))
 }
 
+/// Memory of accumulators that cannot be spilled.
+pub(super) struct Held(MemoryReservation);
+
+impl Held {
+    /// So little needs no reservation of its own.
+    const LEAST: usize = 64 << 10;
+
+    /// Of the consumer of `memory`.
+    pub(super) fn new(memory: MemoryReservation) -> Self {
+        Self(memory)
+    }
+
+    /// Reserves what accumulators hold now.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` that names the bytes wanted.
+    pub(super) fn resize(&self, bytes: usize) -> Result<()> {
+        let wanted = if bytes < Self::LEAST { 0 } else { bytes };
+        self.0.try_resize(wanted).map_err(|error| {
+            error.context(format!(
+                "aggregates beside exact quantiles, which cannot be spilled: {bytes} bytes wanted"
+            ))
+        })
+    }
+}
+
 impl PlainGroups {
     pub(super) fn try_new(plain: &[PlainAggregate]) -> Result<Self> {
         let accumulators = plain.iter().map(accumulator);
         Ok(Self {
             accumulators: accumulators.collect::<Result<_>>()?,
+            kept: plain
+                .iter()
+                .map(|plain| keeps_input(plain).then_some(0))
+                .collect(),
             groups: 0,
         })
     }
 
     /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
-        self.accumulators
-            .iter()
-            .map(|accumulator| accumulator.size())
+        let sizes = self.accumulators.iter().zip(&self.kept);
+        sizes
+            .map(|(accumulator, kept)| accumulator.size().max(kept.unwrap_or(0)))
             .sum()
     }
 
@@ -85,9 +121,14 @@ impl PlainGroups {
     ) -> Result<()> {
         self.groups = groups;
         let mut inputs = inputs.iter().map(|input| input.to_array(ids.len()));
-        for (plain, accumulator) in plain.iter().zip(&mut self.accumulators) {
+        let accumulators = self.accumulators.iter_mut().zip(&mut self.kept);
+        for (plain, (accumulator, kept)) in plain.iter().zip(accumulators) {
             let count = plain.expr.expressions().len();
-            let arguments = inputs.by_ref().take(count).collect::<Result<Vec<_>>>()?;
+            let mut arguments = inputs.by_ref().take(count).collect::<Result<Vec<_>>>()?;
+            if let Some(kept) = kept {
+                arguments = arguments.iter().map(lean).collect::<Result<_>>()?;
+                *kept += arguments.iter().map(row_bytes).sum::<usize>();
+            }
             let filter = match plain.filter {
                 Some(_) => inputs.next().transpose()?,
                 None => None,
@@ -101,6 +142,7 @@ impl PlainGroups {
     /// The states of all groups that they know of, of which none is left; `parts` are those of the groups.
     pub(super) fn states(&mut self, parts: &[u16]) -> Result<PlainStates> {
         let known = std::mem::take(&mut self.groups);
+        self.kept.iter_mut().flatten().for_each(|kept| *kept = 0);
         let states = self
             .accumulators
             .iter_mut()
@@ -117,7 +159,11 @@ impl PlainGroups {
         if ids.is_empty() {
             return Ok(());
         }
-        for (states, accumulator) in states.iter().zip(&mut self.accumulators) {
+        let accumulators = self.accumulators.iter_mut().zip(&mut self.kept);
+        for (states, (accumulator, kept)) in states.iter().zip(accumulators) {
+            if let Some(kept) = kept {
+                *kept += states.iter().map(row_bytes).sum::<usize>();
+            }
             accumulator.merge_batch(states, ids, groups)?;
         }
         Ok(())
@@ -185,7 +231,7 @@ impl PlainStates {
     /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
         let arrays = self.states.iter().flatten();
-        arrays.map(|array| array.get_array_memory_size()).sum::<usize>() + self.order.order.len() * 4
+        arrays.map(row_bytes).sum::<usize>() + self.order.order.len() * 4
     }
 
     /// The states of all groups, in the order of their numbers.

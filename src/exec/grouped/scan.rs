@@ -133,7 +133,7 @@ pub(super) struct Runs {
 impl Runs {
     /// Moves all runs to disk, if there is one.
     pub(super) fn spill<W>(&mut self, shared: &Shared) -> Result<()> {
-        if self.list.iter().all(|run| run.bytes() == 0) || !shared.spiller.is_enabled() {
+        if !self.list.iter().any(Run::is_in_memory) || !shared.spiller.is_enabled() {
             return Ok(());
         }
         let file = match &mut self.file {
@@ -183,8 +183,8 @@ pub(super) struct GroupScan<W> {
     /// Their states when numbers ended, and the words of the groups that they are of.
     pub(super) states: Option<PlainStates>,
     pub(super) state_words: Vec<W>,
-    /// Groups and plain aggregates.
-    memory: MemoryReservation,
+    /// For [`Self::held_bytes`].
+    pub(super) memory: MemoryReservation,
     /// What is kept while groups are few.
     floor: MemoryReservation,
     ids: Vec<usize>,
@@ -305,17 +305,27 @@ impl<W: Word> GroupScan<W> {
                 many.stage(staged, &self.shared)?;
             }
         }
-        let held = self.grouping.bytes() + self.plain.bytes();
-        if self.memory.try_resize(held).is_err() {
+        if self.memory.try_resize(self.held_bytes()).is_err() {
             self.shared.many.store(true, Ordering::Relaxed);
             self.leave_few()?;
             if let Phase::Many(many) = &mut self.phase {
                 many.make_room(&self.shared)?;
             }
-            let held = self.grouping.bytes() + self.plain.bytes();
-            reserve(&self.memory, held.saturating_sub(self.memory.size()))?;
+            let held = self.held_bytes();
+            let wanted = held.saturating_sub(self.memory.size());
+            reserve(&self.memory, wanted).map_err(|error| {
+                error.context(format!(
+                    "groups and the aggregates beside exact quantiles: {held} bytes wanted"
+                ))
+            })?;
         }
         Ok(())
+    }
+
+    /// Bytes of groups and plain aggregates.
+    fn held_bytes(&self) -> usize {
+        let states = self.states.as_ref().map_or(0, PlainStates::bytes);
+        self.grouping.bytes() + self.plain.bytes() + states
     }
 
     /// From numbers to partitions. What is held by number is partitioned in the end.

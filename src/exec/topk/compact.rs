@@ -7,9 +7,8 @@ use datafusion::logical_expr::ColumnarValue;
 
 use super::many::{Numbers, PartReader};
 use super::plan::TopKPlan;
-use super::runs::{TopRun, spec_of};
-use super::scan::{Many, Shared, Stage, repeated};
-use crate::kernel::cpu::groups::runs::{RUN_ROWS, Staged, StagedColumn, StagedValues};
+use super::scan::{Many, Shared, Stage, repeated, spec_of};
+use crate::kernel::cpu::groups::runs::{RUN_ROWS, Run, Staged, StagedColumn, StagedValues};
 use crate::kernel::cpu::groups::words::{GroupTable, PARTS, Word};
 use crate::kernel::may_fail;
 
@@ -22,8 +21,8 @@ impl<W: Word> Many<W> {
     /// # Errors
     /// Those of taking rows; `ResourcesExhausted` when the system gives no memory.
     pub(super) fn compact(&mut self, shared: &Shared) -> Result<bool> {
-        let in_memory: Vec<bool> = self.rows.runs.iter().map(TopRun::is_in_memory).collect();
-        let rows: usize = self.resident().map(TopRun::rows).sum();
+        let in_memory: Vec<bool> = self.rows.runs.iter().map(Run::is_in_memory).collect();
+        let rows: usize = self.resident().map(Run::rows).sum();
         if rows < RUN_ROWS {
             return Ok(false);
         }
@@ -36,7 +35,7 @@ impl<W: Word> Many<W> {
                 return Ok(false);
             }
             // Old and new are there at the same time.
-            let made = compaction.stage.runs.iter().map(TopRun::bytes).sum();
+            let made = compaction.stage.runs.iter().map(Run::bytes).sum();
             if made > extra.size() && extra.try_resize(made).is_err() {
                 return Ok(false);
             }
@@ -53,11 +52,11 @@ impl<W: Word> Many<W> {
         self.rows.runs.append(&mut compaction.stage.runs);
         shared.dropped.add(compaction.seen - compaction.kept);
         let runs = self.rows.runs.iter().chain(&self.absent.runs);
-        self.held.try_resize(runs.map(TopRun::bytes).sum())?;
+        self.held.try_resize(runs.map(Run::bytes).sum())?;
         Ok(true)
     }
 
-    fn resident(&self) -> impl Iterator<Item = &TopRun> {
+    fn resident(&self) -> impl Iterator<Item = &Run> {
         self.rows.runs.iter().filter(|run| run.is_in_memory())
     }
 }
@@ -82,15 +81,10 @@ impl<W: Word> Compaction<W> {
     }
 
     /// Adds the best rows of a part.
-    fn add<'a>(
-        &mut self,
-        plan: &TopKPlan,
-        part: usize,
-        runs: impl Iterator<Item = &'a TopRun>,
-    ) -> Result<()> {
+    fn add<'a>(&mut self, plan: &TopKPlan, part: usize, runs: impl Iterator<Item = &'a Run>) -> Result<()> {
         let mut numbers = Numbers::new(plan, part, &mut self.table)?;
         for run in runs {
-            self.seen += run.run.part_range(part).len();
+            self.seen += run.part_range(part).len();
             self.reader.push(plan, part, run, None, &mut numbers)?;
         }
         if numbers.len() == 0 {

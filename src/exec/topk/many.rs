@@ -9,15 +9,15 @@ use datafusion::arrow::compute::take;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::logical_expr::EmitTo;
+use datafusion::logical_expr::{ColumnarValue, EmitTo};
 use datafusion::physical_plan::aggregates::group_values::GroupValues;
 use datafusion::physical_plan::metrics::{Count, Time};
 
 use super::super::grouped::group_values;
 use super::plan::TopKPlan;
-use super::runs::TopRun;
 use super::scan::{Many, Phase, Shared, TopKScan, repeated, reserve};
 use super::select::{AnySieve, BestRows, part_keys};
+use crate::kernel::cpu::groups::runs::Run;
 use crate::kernel::cpu::groups::words::{GroupTable, NULL_PART, PARTS, Word};
 use crate::kernel::may_fail;
 use crate::kernel::spill::SpillFile;
@@ -62,7 +62,7 @@ impl<W: Word> Parts<W> {
         Ok((parts, workers))
     }
 
-    fn runs(&self) -> impl Iterator<Item = &TopRun> {
+    fn runs(&self) -> impl Iterator<Item = &Run> {
         self.scans
             .iter()
             .flat_map(|many| many.rows.runs.iter().chain(&many.absent.runs))
@@ -70,14 +70,10 @@ impl<W: Word> Parts<W> {
 
     /// Bytes for the largest part, as far as it is usual.
     fn worker_bytes(&self) -> usize {
-        let rows = |part| {
-            self.runs()
-                .map(|run| run.run.part_range(part).len())
-                .sum::<usize>()
-        };
+        let rows = |part| self.runs().map(|run| run.part_range(part).len()).sum::<usize>();
         let most = (0..PARTS).map(rows).max().unwrap_or(0);
-        let all: usize = self.runs().map(TopRun::rows).sum();
-        let carried: usize = self.runs().map(TopRun::bytes).sum();
+        let all: usize = self.runs().map(Run::rows).sum();
+        let carried: usize = self.runs().map(Run::bytes).sum();
         // What a row takes, three times: as it was, in the sieve, and in order; and the places of groups.
         let row = carried / all.max(1) + size_of::<W>() + 16;
         most.min(USUAL_ROWS) * (3 * row + 24)
@@ -307,17 +303,22 @@ impl<W: Word> PartReader<W> {
         &mut self,
         plan: &TopKPlan,
         part: usize,
-        run: &TopRun,
+        run: &Run,
         file: Option<&SpillFile>,
         numbers: &mut Numbers<'_, W>,
     ) -> Result<Vec<ArrayRef>> {
         self.words.clear();
         self.ids.clear();
-        if run.run.part_range(part).is_empty() {
+        if run.part_range(part).is_empty() {
             return Ok(Vec::new());
         }
-        run.run.words.append_part(part, file, &mut self.words)?;
-        let carried = run.carried(part, file)?;
+        run.words.append_part(part, file, &mut self.words)?;
+        let carried = run.part_carried(part, file)?;
+        let column = |value| match value {
+            ColumnarValue::Array(column) => Ok(column),
+            ColumnarValue::Scalar(value) => internal_err!("rows carry the one value {value}"),
+        };
+        let carried: Vec<ArrayRef> = carried.into_iter().map(column).collect::<Result<_>>()?;
         numbers.number(&self.words, &carried[..plan.carried_groups()], &mut self.ids)?;
         Ok(carried)
     }
@@ -327,7 +328,7 @@ impl<W: Word> PartReader<W> {
         &mut self,
         plan: &TopKPlan,
         part: usize,
-        run: &TopRun,
+        run: &Run,
         file: Option<&SpillFile>,
         numbers: &mut Numbers<'_, W>,
     ) -> Result<()> {
@@ -335,7 +336,7 @@ impl<W: Word> PartReader<W> {
         if self.ids.is_empty() {
             return Ok(());
         }
-        let keys = part_keys(plan.keys.width(), run.run.columns[0].keys()?, part, file)?;
+        let keys = part_keys(plan.keys.width(), run.columns[0].keys()?, part, file)?;
         self.sieve.push(numbers.len(), &self.ids, &keys, &carried)
     }
 }

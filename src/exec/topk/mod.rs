@@ -14,7 +14,6 @@ mod many;
 mod partial;
 mod plan;
 mod run;
-mod runs;
 mod scan;
 mod select;
 

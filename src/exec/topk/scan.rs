@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, UInt32Array};
 use datafusion::arrow::buffer::Buffer;
 use datafusion::arrow::compute::{filter, not, take};
+use datafusion::arrow::datatypes::DataType;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::hash_utils::{RandomState, create_hashes};
 use datafusion::common::{Result, resources_datafusion_err};
@@ -23,15 +24,16 @@ use futures::StreamExt;
 
 use super::super::grouped::{FEW_GROUPS, Grouping, SEED, share};
 use super::plan::TopKPlan;
-use super::runs::{TopRun, spec_of};
 use super::select::{AnySieve, keys};
 use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::columns::row_bytes;
-use crate::kernel::cpu::groups::runs::{RUN_ROWS, Staged, StagedColumn, StagedValues, run_bytes};
+use crate::kernel::cpu::groups::runs::{
+    RUN_ROWS, Run, Staged, StagedColumn, StagedValues, run_bytes, scatter,
+};
 use crate::kernel::cpu::groups::words::{Word, part_of};
 use crate::kernel::may_fail;
 use crate::kernel::spill::{SpillFile, Spiller};
-use crate::key::KeySpec;
+use crate::key::{KeySpec, Width};
 
 /// A scan gives way to others, and to being cancelled, after so much work.
 const YIELD: Duration = Duration::from_millis(10);
@@ -98,6 +100,15 @@ pub(super) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<(
     })
 }
 
+/// The spec that says no more than a width: keys are made already.
+pub(super) fn spec_of(width: Width) -> Result<KeySpec> {
+    KeySpec::try_new(&match width {
+        Width::W32 => DataType::UInt32,
+        Width::W64 => DataType::UInt64,
+        Width::W128 => DataType::Decimal128(38, 0),
+    })
+}
+
 /// Most bytes that the rows of a run carry before it is made: far below the 2 GiB that a column of strings can hold.
 const RUN_BYTES: usize = 256 << 20;
 
@@ -117,7 +128,7 @@ pub(super) struct Stage<W> {
     staged_rows: usize,
     /// Bytes of what the staged rows carry.
     carried_bytes: usize,
-    pub(super) runs: Vec<TopRun>,
+    pub(super) runs: Vec<Run>,
 }
 
 impl<W: Word> Stage<W> {
@@ -150,7 +161,7 @@ impl<W: Word> Stage<W> {
         }
         may_fail!("topk_scatter");
         let specs: Vec<&KeySpec> = self.specs.iter().collect();
-        let run = TopRun::new(&self.staged, &specs, free)?;
+        let run = scatter(&self.staged, &specs, free)?;
         self.staged.clear();
         (self.staged_rows, self.carried_bytes) = (0, 0);
         let bytes = run.bytes();
@@ -162,7 +173,7 @@ impl<W: Word> Stage<W> {
         let specs: Vec<&KeySpec> = self.specs.iter().collect();
         self.runs
             .iter_mut()
-            .try_for_each(|run| run.spill::<W>(&specs, file))
+            .try_for_each(|run| run.spill::<W>(&specs, file).map(|_| ()))
     }
 }
 
@@ -248,7 +259,7 @@ impl<W: Word> Many<W> {
             return Ok(());
         }
         let mut runs = self.rows.runs.iter().chain(&self.absent.runs);
-        if !shared.spiller.is_enabled() || !runs.any(TopRun::is_in_memory) {
+        if !shared.spiller.is_enabled() || !runs.any(Run::is_in_memory) {
             return Ok(());
         }
         let file = match &mut self.file {
@@ -258,7 +269,7 @@ impl<W: Word> Many<W> {
         self.rows.spill(file)?;
         self.absent.spill(file)?;
         let runs = self.rows.runs.iter().chain(&self.absent.runs);
-        self.held.try_resize(runs.map(TopRun::bytes).sum())
+        self.held.try_resize(runs.map(Run::bytes).sum())
     }
 }
 

@@ -12,6 +12,7 @@
 //! out those that lie in the groups' brackets in a second read ([`collect`]).
 
 pub(crate) mod bytes;
+pub(crate) mod carried;
 pub(crate) mod cells;
 pub(crate) mod collect;
 pub(crate) mod intervals;

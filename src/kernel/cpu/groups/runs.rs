@@ -22,6 +22,7 @@ use super::super::columns::without_others;
 use super::super::pages::{FreePages, Pages};
 use super::super::store::encode;
 use super::bytes::{PartedBytes, StagedBytes};
+use super::carried::Carried;
 use super::words::PARTS;
 use crate::kernel::spill::SpillFile;
 use crate::key::{Encoding, Key, KeySpec, Width, words};
@@ -234,15 +235,25 @@ pub(crate) struct Run {
     pub(crate) words: Parted,
     pub(crate) columns: Vec<RunColumn>,
     /// Whatever else belongs to the rows, in the same order.
-    pub(crate) others: Vec<ColumnarValue>,
+    pub(crate) carried: Carried,
     /// Bytes of words and values in memory.
     bytes: usize,
 }
 
 impl Run {
-    /// Bytes of words and values in memory.
+    /// Bytes in memory: of words, values, and what rows carry, or of where that is.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.carried.bytes()
+    }
+
+    /// Whether it is not spilled.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.bytes > 0
+    }
+
+    /// Rows of all parts.
+    pub(crate) fn rows(&self) -> usize {
+        self.words.starts.rows()
     }
 
     /// Bytes that stay in memory when it is spilled: where the byte strings of each part are.
@@ -260,11 +271,26 @@ impl Run {
         self.words.starts.range(part)
     }
 
-    /// Moves words and values to the end of `file`; the bytes of memory that this frees.
+    /// What the rows of a part carry; `file` is the one that this was spilled to.
+    ///
+    /// # Errors
+    /// Those of reading it back.
+    pub(crate) fn part_carried(&self, part: usize, file: Option<&SpillFile>) -> Result<Vec<ColumnarValue>> {
+        self.carried.range(self.part_range(part), file)
+    }
+
+    /// Bytes of what the rows of a part carry, if all rows carry as much.
+    pub(crate) fn part_carried_bytes(&self, part: usize) -> usize {
+        let each = self.carried.row_bytes() as f64 / self.rows().max(1) as f64;
+        (each * self.part_range(part).len() as f64) as usize
+    }
+
+    /// Moves all to the end of `file`; the bytes of memory that this frees.
     ///
     /// # Errors
     /// Those of the file.
     pub(crate) fn spill<W>(&mut self, specs: &[&KeySpec], file: &mut SpillFile) -> Result<usize> {
+        let before = self.bytes();
         self.words.spill(size_of::<W>(), file)?;
         for (column, spec) in self.columns.iter_mut().zip(specs) {
             if let Some(own) = &mut column.own {
@@ -275,7 +301,11 @@ impl Run {
                 RunValues::Bytes(values) => values.spill(file)?,
             }
         }
-        Ok(std::mem::take(&mut self.bytes))
+        let starts = &self.words.starts;
+        self.carried
+            .spill((0..PARTS).map(|part| starts.range(part)), file)?;
+        self.bytes = 0;
+        Ok(before.saturating_sub(self.bytes()))
     }
 }
 
@@ -331,7 +361,7 @@ pub(crate) fn scatter<W: Key>(
     Ok(Run {
         columns: columns.collect::<Result<_>>()?,
         words,
-        others: others(staged, &places)?,
+        carried: Carried::new(others(staged, &places)?),
         bytes: staged.iter().map(|batch| run_bytes(batch, specs)).sum(),
     })
 }

@@ -1,0 +1,224 @@
+//! Columns that rows carry beside their keys: in order of the rows' parts, in memory or on disk.
+
+use std::io::Cursor;
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::datatypes::{Field, Schema};
+use datafusion::arrow::ipc::reader::StreamReader;
+use datafusion::arrow::ipc::writer::StreamWriter;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_err};
+use datafusion::logical_expr::ColumnarValue;
+
+use super::super::columns::{row_bytes, to_write};
+use crate::kernel::spill::SpillFile;
+
+/// Fewest bytes of rows that are written together: parts that lie side by side share what a message costs.
+const CHUNK_BYTES: usize = 4 << 10;
+
+/// Columns of the rows of a run, in order of part.
+pub(crate) struct Carried {
+    /// The value of a column that has the same in every row.
+    constants: Vec<Option<ScalarValue>>,
+    rows: Rows,
+    /// Bytes of the rows.
+    total: usize,
+}
+
+enum Rows {
+    Memory(Vec<ArrayRef>),
+    Disk(Vec<Chunk>),
+}
+
+/// Rows of some parts in a file, as an Arrow IPC stream.
+struct Chunk {
+    rows: Range<usize>,
+    offset: u64,
+    length: usize,
+}
+
+impl Carried {
+    pub(crate) fn new(columns: Vec<ColumnarValue>) -> Self {
+        let (mut constants, mut rows) = (Vec::with_capacity(columns.len()), Vec::new());
+        for column in columns {
+            match column {
+                ColumnarValue::Scalar(value) => constants.push(Some(value)),
+                ColumnarValue::Array(column) => {
+                    constants.push(None);
+                    rows.push(column);
+                }
+            }
+        }
+        Self {
+            total: rows.iter().map(row_bytes).sum(),
+            constants,
+            rows: Rows::Memory(rows),
+        }
+    }
+
+    /// Whether there is no column.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.constants.is_empty()
+    }
+
+    /// Bytes in memory: of the rows, or of what says where they are.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.rows {
+            Rows::Memory(_) => self.total,
+            Rows::Disk(chunks) => chunks.capacity() * size_of::<Chunk>(),
+        }
+    }
+
+    /// Bytes of the rows, wherever they are.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.total
+    }
+
+    /// The columns in a range of rows, that of one part; `file` is the one that they were spilled to.
+    ///
+    /// # Errors
+    /// Those of reading it back.
+    pub(crate) fn range(&self, range: Range<usize>, file: Option<&SpillFile>) -> Result<Vec<ColumnarValue>> {
+        let mut rows = match &self.rows {
+            Rows::Memory(columns) => slices(columns, &range),
+            Rows::Disk(chunks) => read(chunks, range, file)?,
+        }
+        .into_iter();
+        let column = |constant: &Option<ScalarValue>| match constant {
+            Some(value) => Ok(ColumnarValue::Scalar(value.clone())),
+            None => match rows.next() {
+                Some(column) => Ok(ColumnarValue::Array(column)),
+                None => internal_err!("a carried column is not there"),
+            },
+        };
+        self.constants.iter().map(column).collect()
+    }
+
+    /// Moves the rows, `parts` of which lie one behind the other, to the end of `file`.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub(super) fn spill(
+        &mut self,
+        parts: impl Iterator<Item = Range<usize>>,
+        file: &mut SpillFile,
+    ) -> Result<()> {
+        let Rows::Memory(columns) = &self.rows else {
+            return Ok(());
+        };
+        if columns.is_empty() {
+            return Ok(());
+        }
+        let parts: Vec<Range<usize>> = parts.collect();
+        let rows = parts.last().map_or(0, |part| part.end);
+        let field = |column: &ArrayRef| Field::new("", column.data_type().clone(), true);
+        let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
+        let each = self.total.div_ceil(rows.max(1)).max(1);
+        let mut chunks = Vec::new();
+        for rows in joined(&parts, CHUNK_BYTES.div_ceil(each)) {
+            let own = slices(columns, &rows);
+            let own = own.iter().map(to_write).collect::<Result<_>>()?;
+            let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
+            writer.write(&RecordBatch::try_new(Arc::clone(&schema), own)?)?;
+            let stream = writer.into_inner()?;
+            chunks.push(Chunk {
+                rows,
+                offset: file.append(&stream)?,
+                length: stream.len(),
+            });
+        }
+        chunks.shrink_to_fit();
+        self.rows = Rows::Disk(chunks);
+        Ok(())
+    }
+}
+
+fn slices(columns: &[ArrayRef], rows: &Range<usize>) -> Vec<ArrayRef> {
+    let slice = |column: &ArrayRef| column.slice(rows.start, rows.len());
+    columns.iter().map(slice).collect()
+}
+
+/// Ranges that follow each other, joined until each has `least` rows, but for the last.
+fn joined(parts: &[Range<usize>], least: usize) -> Vec<Range<usize>> {
+    let mut chunks = Vec::new();
+    let (mut start, end) = (0, parts.last().map_or(0, |part| part.end));
+    for part in parts {
+        if part.end - start >= least || (part.end == end && part.end > start) {
+            chunks.push(start..part.end);
+            start = part.end;
+        }
+    }
+    chunks
+}
+
+/// Rows that are all in one chunk.
+fn read(chunks: &[Chunk], range: Range<usize>, file: Option<&SpillFile>) -> Result<Vec<ArrayRef>> {
+    let at = chunks.partition_point(|chunk| chunk.rows.end <= range.start);
+    let Some(chunk) = chunks.get(at).filter(|chunk| range.end <= chunk.rows.end) else {
+        return internal_err!("rows {range:?} lie in no chunk");
+    };
+    let file = file.ok_or_else(|| internal_datafusion_err!("spilled rows without their file"))?;
+    let mut stream = vec![0; chunk.length];
+    file.read_at(chunk.offset, &mut stream)?;
+    let batch = StreamReader::try_new(Cursor::new(stream), None)?.next();
+    match batch.transpose()? {
+        Some(batch) if batch.num_rows() == chunk.rows.len() => {
+            let from = range.start - chunk.rows.start;
+            Ok(slices(batch.columns(), &(from..from + range.len())))
+        }
+        _ => internal_err!("spilled rows {:?} are not there", chunk.rows),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::{Int64Array, StringViewArray};
+    use datafusion::execution::disk_manager::DiskManagerBuilder;
+
+    use super::*;
+    use crate::kernel::spill::Spiller;
+
+    #[test]
+    fn parts_are_joined_until_they_are_worth_a_message() {
+        let parts = [0..3, 3..3, 3..4, 4..9, 9..9, 9..10, 10..10];
+        assert_eq!(joined(&parts, 4), [0..4, 4..9, 9..10]);
+        assert_eq!(joined(&parts, 1), [0..3, 3..4, 4..9, 9..10]);
+        assert_eq!(joined(&parts, 100), [0..10]);
+        assert!(joined(&[0..0, 0..0], 4).is_empty());
+    }
+
+    #[test]
+    fn what_is_read_back_is_what_was_spilled() {
+        let rows = 5000;
+        let numbers = Int64Array::from_iter((0..rows).map(|i| (i % 7 > 0).then_some(i as i64)));
+        let texts = StringViewArray::from_iter(
+            (0..rows)
+                .map(|i| (i % 5 > 0).then(|| format!("a text that is longer than what a view holds {i}"))),
+        );
+        let columns = vec![
+            ColumnarValue::Array(Arc::new(numbers)),
+            ColumnarValue::Scalar(ScalarValue::Int32(Some(3))),
+            ColumnarValue::Array(Arc::new(texts)),
+        ];
+        let (kept, mut spilled) = (Carried::new(columns.clone()), Carried::new(columns));
+        // Most parts are small, some empty, one large.
+        let ends = (0..1000).chain([1000, 1000, 4000]).chain(4001..=rows);
+        let mut start = 0;
+        let parts: Vec<Range<usize>> = ends.map(|end| std::mem::replace(&mut start, end)..end).collect();
+        let mut file = Spiller::new(Arc::new(DiskManagerBuilder::default().build().unwrap()))
+            .create("test")
+            .unwrap();
+        spilled.spill(parts.iter().cloned(), &mut file).unwrap();
+        assert!(spilled.bytes() * 10 < kept.bytes());
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
+            let own = kept.range(part.clone(), None).unwrap();
+            let read = spilled.range(part.clone(), Some(&file)).unwrap();
+            for (own, read) in own.iter().zip(&read) {
+                let [own, read] = [own, read].map(|value| value.to_array(part.len()).unwrap());
+                assert_eq!(own.as_ref(), read.as_ref());
+            }
+        }
+    }
+}
