@@ -1,5 +1,6 @@
 //! Every claim of the module, against a sort. `PROPTEST_CASES` sets the number of cases (default 256).
 
+mod mutated;
 mod oracle;
 mod patterns;
 mod properties;
