@@ -33,6 +33,18 @@ impl<'a> Loose<'a> {
         number
     }
 
+    pub(crate) fn left(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Eight bytes.
+    pub(crate) fn word(&mut self) -> u64 {
+        let mut word = [0; 8];
+        let bytes = self.take(8);
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    }
+
     /// A piece behind its length.
     pub(crate) fn piece(&mut self) -> &'a [u8] {
         let length = self.number();

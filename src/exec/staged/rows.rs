@@ -279,8 +279,9 @@ impl Merged {
     /// Makes sure that what is held, and a batch more, is reserved.
     ///
     /// # Errors
-    /// `ResourcesExhausted` that says how much was wanted.
+    /// `ResourcesExhausted` that says how much was wanted; an internal error for other rows than those of stages.
     pub(super) fn reserve(&self, batch: &RecordBatch, memory: &MemoryReservation) -> Result<()> {
+        is_of_stages(batch)?;
         let held = self.bytes();
         // Keys are written in fewer bytes than they take, but for random ones.
         let wanted = held + 2 * body_bytes(batch);

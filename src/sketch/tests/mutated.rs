@@ -7,7 +7,7 @@ use rand::rngs::SmallRng;
 use super::eps;
 use super::stored::sealed;
 use crate::key::{KeyBits, Width};
-use crate::mutated::Decoder;
+use crate::mutated::{Decoder, SLACK};
 use crate::sketch::{AnySketch, AnySummary, Header, Variant};
 
 const TAGS: [&[u8]; 3] = [b"", b"Float64", b"Timestamp(us, \"+01:00\")"];
@@ -60,6 +60,7 @@ fn works((tag, summary): (Vec<u8>, AnySummary)) -> Result<()> {
 #[test]
 fn mutated_sketches_do_no_harm() {
     Decoder {
+        slack: SLACK,
         name: "sketches",
         test: (module_path!(), "mutated_sketches_do_no_harm"),
         valid: &|random| (0..200).map(|_| stored(random)).collect(),

@@ -13,7 +13,7 @@ use crate::exec::staged::rows::Seen;
 use crate::exec::staged::{Rounds, StagedCall, Workload};
 use crate::kernel::round::Request;
 use crate::kernel::{Backend, CpuBackend, Lane, Stop};
-use crate::mutated::{Decoder, Loose, put_piece, uncounted};
+use crate::mutated::{Decoder, Loose, SLACK, put_piece, uncounted};
 use crate::select::quantile::{Method, Quantile};
 use crate::select::{Ask, StrategyName};
 use crate::wire::put;
@@ -202,6 +202,7 @@ fn used(columns: &StagedColumns, read: usize, batch: &RecordBatch, merged: Merge
 fn mutated_rows_between_stages_do_no_harm() {
     let plans = [0, 1, 2].map(columns);
     Decoder {
+        slack: SLACK,
         name: "rows between stages",
         test: (module_path!(), "mutated_rows_between_stages_do_no_harm"),
         valid: &|random| (0..24).flat_map(|_| reads(random)).collect(),
