@@ -172,7 +172,9 @@ fn written(number: usize, states: &[ArrayRef]) -> Vec<u8> {
         out.push(0);
         for row in 0..rows {
             out.push(u8::from(state.is_null(row)));
-            put_values(state.as_ref(), row, &mut out);
+            if state.is_valid(row) || state.as_list_opt::<i64>().is_some() {
+                put_values(state.as_ref(), row, &mut out);
+            }
         }
     }
     out

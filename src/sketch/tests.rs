@@ -6,6 +6,8 @@ mod patterns;
 mod properties;
 mod stored;
 
+pub(crate) use stored::sealed;
+
 use super::{Epsilon, Sketch, Summary, Variant};
 use crate::key::Key;
 use oracle::check;

@@ -16,6 +16,8 @@ mod accumulator;
 mod column;
 mod groups;
 mod merge;
+#[cfg(test)]
+mod mutated;
 mod stored;
 #[cfg(feature = "ballista")]
 mod wire;
