@@ -3,7 +3,7 @@
 //! An engine that moves states between machines can deliver one twice when a machine is lost, and then every sum and every
 //! quantile over them is wrong without a word. So each state row of one of our functions carries a number of its own: the
 //! accumulator that merges them fails on one that it has seen. All aggregates of an aggregation share their state rows, so one
-//! guarded function guards the others beside it; an aggregation beside stages, which has none of ours, gets a guarded count. Cost: 8 bytes a state, and a bit a state where they are merged.
+//! guarded function guards the others beside it; an aggregation beside stages, which has none of ours, gets a guarded count. Cost: 8 bytes a state, and some bits a state where they are merged.
 //!
 //! A state that never comes is not seen here.
 
@@ -72,10 +72,11 @@ impl Numbers {
     }
 }
 
-/// The numbers that were merged: a bit for each, by source.
+/// The numbers that were merged, as bits of words: numbers of one source follow each other. Numbers may come from anywhere, so what is
+/// held does not depend on what they are.
 #[derive(Debug, Default)]
 struct Merged {
-    sources: HashMap<u64, Vec<u64>>,
+    words: HashMap<u64, u64>,
 }
 
 impl Merged {
@@ -85,27 +86,22 @@ impl Merged {
             .filter(|numbers| numbers.null_count() == 0)
             .ok_or_else(|| internal_datafusion_err!("partial states without their numbers"))?;
         for number in numbers.values() {
-            // The first number of a source is its greatest.
-            let row = (1 << ROWS) - 1 - (number & ((1 << ROWS) - 1));
-            let (word, bit) = (row as usize / 64, 1 << (row % 64));
-            let bits = self.sources.entry(number >> ROWS).or_default();
-            if bits.len() <= word {
-                bits.resize(word + 1, 0);
-            }
-            if bits[word] & bit != 0 {
+            let (word, bit) = (number / 64, 1 << (number % 64));
+            let bits = self.words.entry(word).or_default();
+            if *bits & bit != 0 {
                 return exec_err!(
                     "{DELIVERED_TWICE}, so the answer would be wrong: a machine was lost while others \
                      read its output. Run the query again"
                 );
             }
-            bits[word] |= bit;
+            *bits |= bit;
         }
         Ok(())
     }
 
     fn size(&self) -> usize {
-        let bits: usize = self.sources.values().map(Vec::capacity).sum();
-        (bits + self.sources.capacity() * 5) * size_of::<u64>()
+        // A byte beside each entry says whether there is one.
+        self.words.capacity() * (size_of::<(u64, u64)>() + 1)
     }
 }
 
@@ -316,10 +312,21 @@ mod tests {
     #[test]
     fn numbers_of_many_states_differ() {
         let (mut numbers, mut merged) = (Numbers::default(), Merged::default());
+        let mut sources = std::collections::HashSet::new();
         for count in [1 << ROWS, 5, 1 << ROWS] {
-            merged.add(&numbers.take(count)).unwrap();
+            let taken = numbers.take(count);
+            sources.extend(
+                taken
+                    .as_primitive::<UInt64Type>()
+                    .values()
+                    .iter()
+                    .map(|number| number >> ROWS),
+            );
+            merged.add(&taken).unwrap();
         }
-        assert_eq!(merged.sources.len(), 3);
+        assert_eq!(sources.len(), 3);
+        // Some bits a number.
+        assert!(merged.size() < 1 << ROWS, "{} bytes", merged.size());
         assert!(merged.add(&UInt64Array::new_null(1)).is_err());
         assert!(merged.add(&BooleanArray::from(vec![true])).is_err());
     }
