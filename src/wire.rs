@@ -23,12 +23,11 @@ pub(crate) fn versioned<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [
     Ok(reader.rest)
 }
 
-/// What another crate reads of bytes from outside. Its readers of expressions and types panic for some that are damaged: that is an error
-/// here.
+/// What another crate reads of what came from outside. Its readers of expressions, types and states panic for some that are damaged: that
+/// is an error here.
 ///
 /// # Errors
 /// Those of `read`; an execution error where it panics.
-#[cfg(feature = "ballista")]
 pub(crate) fn foreign<T>(what: &str, read: impl FnOnce() -> Result<T>) -> Result<T> {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     match catch_unwind(AssertUnwindSafe(read)) {

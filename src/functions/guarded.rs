@@ -22,6 +22,8 @@ use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature, StatisticsArgs,
 };
 
+use crate::wire::foreign;
+
 /// States that one source numbers: past them it is another source.
 const ROWS: u32 = 20;
 
@@ -85,16 +87,17 @@ impl Merged {
             .as_primitive_opt::<UInt64Type>()
             .filter(|numbers| numbers.null_count() == 0)
             .ok_or_else(|| internal_datafusion_err!("partial states without their numbers"))?;
-        for number in numbers.values() {
-            let (word, bit) = (number / 64, 1 << (number % 64));
-            let bits = self.words.entry(word).or_default();
-            if *bits & bit != 0 {
-                return exec_err!(
-                    "{DELIVERED_TWICE}, so the answer would be wrong: a machine was lost while others \
-                     read its output. Run the query again"
-                );
+        for same in numbers.values().chunk_by(|one, next| one / 64 == next / 64) {
+            let bits = self.words.entry(same[0] / 64).or_default();
+            for bit in same.iter().map(|number| 1 << (number % 64)) {
+                if *bits & bit != 0 {
+                    return exec_err!(
+                        "{DELIVERED_TWICE}, so the answer would be wrong: a machine was lost while others \
+                         read its output. Run the query again"
+                    );
+                }
+                *bits |= bit;
             }
-            *bits |= bit;
         }
         Ok(())
     }
@@ -142,7 +145,7 @@ impl Accumulator for GuardedAccumulator {
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
         let states = split(states, &mut self.merged)?;
-        self.inner.merge_batch(states)
+        foreign("state", || self.inner.merge_batch(states))
     }
 }
 
@@ -193,7 +196,9 @@ impl GroupsAccumulator for GuardedGroups {
         total_num_groups: usize,
     ) -> Result<()> {
         let states = split(states, &mut self.merged)?;
-        self.inner.merge_batch(states, group_indices, total_num_groups)
+        foreign("state", || {
+            self.inner.merge_batch(states, group_indices, total_num_groups)
+        })
     }
 
     fn convert_to_state(
