@@ -45,6 +45,8 @@ pub mod exec;
 pub mod functions;
 pub mod kernel;
 pub mod key;
+#[cfg(test)]
+mod mutated;
 #[cfg(feature = "cuda")]
 pub mod pinned;
 pub mod planner;

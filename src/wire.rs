@@ -11,7 +11,7 @@ use crate::key::{Key, KeyBits};
 
 /// The version of all that machines send each other: plans, and the rows between their stages. Bytes of another version are refused, so
 /// it is raised with every change of any of them.
-pub(crate) const VERSION: u8 = 4;
+pub(crate) const VERSION: u8 = 5;
 
 /// A row's bytes behind their version.
 ///
@@ -21,6 +21,23 @@ pub(crate) fn versioned<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [
     let mut reader = Reader::new(what, bytes);
     reader.version()?;
     Ok(reader.rest)
+}
+
+/// What another crate reads of what came from outside. Its readers of expressions, types and states panic for some that are damaged: that
+/// is an error here.
+///
+/// # Errors
+/// Those of `read`; an execution error where it panics.
+pub(crate) fn foreign<T>(what: &str, read: impl FnOnce() -> Result<T>) -> Result<T> {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(read) => read,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            exec_err!("a damaged {what}: {}", text.unwrap_or("its reader panicked"))
+        }
+    }
 }
 
 /// What travels as bytes.

@@ -20,7 +20,7 @@ use prost::Message;
 use crate::exec::staged::wire::{put_node, read_node};
 use crate::exec::wire::{ExprCodec, put_operator, read_operator};
 use crate::functions::wire::{put_aggregate, put_window, read_aggregate, read_window};
-use crate::wire::{Reader, VERSION};
+use crate::wire::{Reader, VERSION, foreign};
 
 /// The last byte is the version: machines that run different ones say so.
 const TAG: &[u8] = b"\xffquantiles";
@@ -97,8 +97,10 @@ impl ExprCodec for Exprs<'_> {
             return internal_err!("an expression is read without its task");
         };
         let context = PhysicalPlanDecodeContext::new(context, self.codec);
-        self.proto_converter
-            .proto_to_physical_expr(&node, schema, &context)
+        foreign("expression", || {
+            self.proto_converter
+                .proto_to_physical_expr(&node, schema, &context)
+        })
     }
 }
 
@@ -189,6 +191,9 @@ impl PhysicalExtensionCodec for QuantilesCodec {
 }
 
 #[cfg(test)]
+mod mutated;
+
+#[cfg(test)]
 mod tests {
     use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
     use datafusion::physical_expr::expressions::Column;
@@ -200,7 +205,7 @@ mod tests {
     use crate::exec::{BoundaryExec, BranchExec};
     use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
 
-    async fn planned(sql: &str) -> (Arc<dyn ExecutionPlan>, Arc<TaskContext>) {
+    pub(super) async fn planned(sql: &str) -> (Arc<dyn ExecutionPlan>, Arc<TaskContext>) {
         let config = SessionConfig::new()
             .with_target_partitions(3)
             .with_round_robin_repartition(false);

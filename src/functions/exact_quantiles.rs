@@ -266,7 +266,10 @@ impl AggregateUDFImpl for ExactQuantiles {
     }
 
     fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        let x = ordered_type(args.input_fields[0].data_type());
+        let Some(x) = args.input_fields.first() else {
+            return plan_err!("{}", self.called.wrong_arguments(0));
+        };
+        let x = ordered_type(x.data_type());
         // Offsets of 64 bits: one group may hold more values than 32 bits count.
         Ok(vec![Arc::new(Field::new(
             format_state_name(args.name, "values"),

@@ -3,7 +3,7 @@
 //! An engine that moves states between machines can deliver one twice when a machine is lost, and then every sum and every
 //! quantile over them is wrong without a word. So each state row of one of our functions carries a number of its own: the
 //! accumulator that merges them fails on one that it has seen. All aggregates of an aggregation share their state rows, so one
-//! guarded function guards the others beside it; an aggregation beside stages, which has none of ours, gets a guarded count. Cost: 8 bytes a state, and a bit a state where they are merged.
+//! guarded function guards the others beside it; an aggregation beside stages, which has none of ours, gets a guarded count. Cost: 8 bytes a state, and some bits a state where they are merged.
 //!
 //! A state that never comes is not seen here.
 
@@ -21,6 +21,8 @@ use datafusion::logical_expr::utils::format_state_name;
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature, StatisticsArgs,
 };
+
+use crate::wire::foreign;
 
 /// States that one source numbers: past them it is another source.
 const ROWS: u32 = 20;
@@ -72,10 +74,11 @@ impl Numbers {
     }
 }
 
-/// The numbers that were merged: a bit for each, by source.
+/// The numbers that were merged, as bits of words: numbers of one source follow each other. Numbers may come from anywhere, so what is
+/// held does not depend on what they are.
 #[derive(Debug, Default)]
 struct Merged {
-    sources: HashMap<u64, Vec<u64>>,
+    words: HashMap<u64, u64>,
 }
 
 impl Merged {
@@ -84,28 +87,24 @@ impl Merged {
             .as_primitive_opt::<UInt64Type>()
             .filter(|numbers| numbers.null_count() == 0)
             .ok_or_else(|| internal_datafusion_err!("partial states without their numbers"))?;
-        for number in numbers.values() {
-            // The first number of a source is its greatest.
-            let row = (1 << ROWS) - 1 - (number & ((1 << ROWS) - 1));
-            let (word, bit) = (row as usize / 64, 1 << (row % 64));
-            let bits = self.sources.entry(number >> ROWS).or_default();
-            if bits.len() <= word {
-                bits.resize(word + 1, 0);
+        for same in numbers.values().chunk_by(|one, next| one / 64 == next / 64) {
+            let bits = self.words.entry(same[0] / 64).or_default();
+            for bit in same.iter().map(|number| 1 << (number % 64)) {
+                if *bits & bit != 0 {
+                    return exec_err!(
+                        "{DELIVERED_TWICE}, so the answer would be wrong: a machine was lost while others \
+                         read its output. Run the query again"
+                    );
+                }
+                *bits |= bit;
             }
-            if bits[word] & bit != 0 {
-                return exec_err!(
-                    "{DELIVERED_TWICE}, so the answer would be wrong: a machine was lost while others \
-                     read its output. Run the query again"
-                );
-            }
-            bits[word] |= bit;
         }
         Ok(())
     }
 
     fn size(&self) -> usize {
-        let bits: usize = self.sources.values().map(Vec::capacity).sum();
-        (bits + self.sources.capacity() * 5) * size_of::<u64>()
+        // A byte beside each entry says whether there is one.
+        self.words.capacity() * (size_of::<(u64, u64)>() + 1)
     }
 }
 
@@ -146,7 +145,7 @@ impl Accumulator for GuardedAccumulator {
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
         let states = split(states, &mut self.merged)?;
-        self.inner.merge_batch(states)
+        foreign("state", || self.inner.merge_batch(states))
     }
 }
 
@@ -197,7 +196,9 @@ impl GroupsAccumulator for GuardedGroups {
         total_num_groups: usize,
     ) -> Result<()> {
         let states = split(states, &mut self.merged)?;
-        self.inner.merge_batch(states, group_indices, total_num_groups)
+        foreign("state", || {
+            self.inner.merge_batch(states, group_indices, total_num_groups)
+        })
     }
 
     fn convert_to_state(
@@ -316,10 +317,21 @@ mod tests {
     #[test]
     fn numbers_of_many_states_differ() {
         let (mut numbers, mut merged) = (Numbers::default(), Merged::default());
+        let mut sources = std::collections::HashSet::new();
         for count in [1 << ROWS, 5, 1 << ROWS] {
-            merged.add(&numbers.take(count)).unwrap();
+            let taken = numbers.take(count);
+            sources.extend(
+                taken
+                    .as_primitive::<UInt64Type>()
+                    .values()
+                    .iter()
+                    .map(|number| number >> ROWS),
+            );
+            merged.add(&taken).unwrap();
         }
-        assert_eq!(merged.sources.len(), 3);
+        assert_eq!(sources.len(), 3);
+        // Some bits a number.
+        assert!(merged.size() < 1 << ROWS, "{} bytes", merged.size());
         assert!(merged.add(&UInt64Array::new_null(1)).is_err());
         assert!(merged.add(&BooleanArray::from(vec![true])).is_err());
     }

@@ -23,6 +23,8 @@ pub mod gk;
 mod groups;
 mod guarded;
 mod moving;
+#[cfg(test)]
+mod mutated;
 mod names;
 mod percentile_cont;
 mod rows;

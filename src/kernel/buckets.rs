@@ -345,13 +345,16 @@ impl Linear {
     /// `(interval, buckets)` in ascending order. An interval of fewer keys than buckets gets one bucket a key.
     ///
     /// # Errors
-    /// An internal error for no interval, an interval without a bucket, or more than [`MAX_CELLS`].
+    /// An internal error for no interval, an interval without a bucket or beyond the keys of `width`, or more than [`MAX_CELLS`].
     pub fn try_new(intervals: &[(Bracket, u32)], width: Width) -> Result<Self> {
         let field = width.bytes() as u32 * 8;
         let field = field.max(64);
         let mut pieces = Vec::with_capacity(intervals.len());
         let mut base = 0_u32;
         for &(Bracket { first, last }, cells) in intervals {
+            if first > last || last > width.max_key() {
+                return internal_err!("buckets from {first} to {last} of {width:?} keys");
+            }
             let cells = KeyBits::from(cells).min((last - first).saturating_add(1)) as u32;
             if cells == 0 || base as usize + cells as usize > MAX_CELLS {
                 return internal_err!("{cells} buckets for {first}..={last}, after {base}");

@@ -2,7 +2,12 @@
 //!
 //! The files are those of DataFusion's disk manager, so they lie in its folders, count towards
 //! `datafusion.runtime.max_temp_directory_size`, and are removed with the last owner, however a query ends.
-//! Unlike its own spill files they hold no record batches: what is read back is found by its offset.
+//! Unlike its own spill files they hold no record batches: what is read back is found by its offset. Bytes that are not those which
+//! were written are an error.
+
+#[cfg(test)]
+mod mutated;
+mod sums;
 
 use std::fmt::{self, Debug};
 use std::fs::File;
@@ -16,6 +21,7 @@ use datafusion::execution::disk_manager::DiskManager;
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::{SpillFile as TempFile, SpillWriter};
 
+use self::sums::{BLOCK, Sums};
 use super::may_fail;
 
 /// Most bytes of one write: what the disk manager goes on counting as used after a write that failed.
@@ -65,6 +71,7 @@ impl Spiller {
         Ok(SpillFile {
             what: what.to_owned(),
             len: 0,
+            sums: Sums::default(),
             counts: Arc::clone(&self.counts),
             writer,
             reader,
@@ -112,6 +119,7 @@ impl Spilling {
 pub(crate) struct SpillFile {
     what: String,
     len: u64,
+    sums: Sums,
     counts: Arc<Counts>,
     /// The mutex only makes it `Sync`: whoever appends is the only owner.
     writer: Mutex<Box<dyn SpillWriter>>,
@@ -145,6 +153,7 @@ impl SpillFile {
                 ));
             }
             self.len += piece.len() as u64;
+            self.sums.append(piece);
         }
         self.counts.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(start)
@@ -153,17 +162,68 @@ impl SpillFile {
     /// Reads as many bytes as `into` has room for, from `offset`.
     ///
     /// # Errors
-    /// An I/O error that says what was read.
+    /// An I/O error that says what was read, also where the bytes are not those that were written.
     pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         may_fail!("spill_read");
         let bytes = into.len();
-        self.reader.read_exact_at(offset, into).map_err(|error| {
+        self.read_checked(offset, into).map_err(|error| {
             let what = &self.what;
             failed(
                 error,
                 format!("cannot read {bytes} spilled bytes of {what} at {offset}"),
             )
         })
+    }
+
+    /// Whole blocks at once, and those of which a part is wanted through a buffer.
+    fn read_checked(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let end = offset.checked_add(into.len() as u64);
+        if end.is_none_or(|end| end > self.len) {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "failed to fill whole buffer",
+            ));
+        }
+        let first = match offset % BLOCK as u64 {
+            0 => 0,
+            inside => (BLOCK - inside as usize).min(into.len()),
+        };
+        let (head, rest) = into.split_at_mut(first);
+        let (whole, tail) = rest.split_at_mut(rest.len() / BLOCK * BLOCK);
+        self.read_part(offset, head)?;
+        let offset = offset + first as u64;
+        if !whole.is_empty() {
+            self.reader.read_exact_at(offset, whole)?;
+            for (block, bytes) in (offset / BLOCK as u64..).zip(whole.chunks_exact(BLOCK)) {
+                self.check(block, bytes)?;
+            }
+        }
+        self.read_part(offset + whole.len() as u64, tail)
+    }
+
+    /// Bytes within one block.
+    fn read_part(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        if into.is_empty() {
+            return Ok(());
+        }
+        let (block, inside) = (offset / BLOCK as u64, (offset % BLOCK as u64) as usize);
+        let start = offset - inside as u64;
+        let mut buffer = [0; BLOCK];
+        let bytes = &mut buffer[..(self.len - start).min(BLOCK as u64) as usize];
+        self.reader.read_exact_at(start, bytes)?;
+        self.check(block, bytes)?;
+        into.copy_from_slice(&bytes[inside..inside + into.len()]);
+        Ok(())
+    }
+
+    fn check(&self, block: u64, bytes: &[u8]) -> io::Result<()> {
+        match self.sums.are(block as usize, bytes) {
+            true => Ok(()),
+            false => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the disk gives other bytes than were written",
+            )),
+        }
     }
 }
 

@@ -131,13 +131,19 @@ impl Message for Reply {
 
     fn read(input: &mut Reader<'_>) -> Result<Self> {
         Ok(match input.byte("kind of reply")? {
-            SAMPLE => Reply::Sample {
-                keys: key_vec(input)?,
-                extremes: match input.flag("extremes")? {
+            SAMPLE => {
+                let keys = key_vec(input)?;
+                let extremes = match input.flag("extremes")? {
                     true => Some((input.number("least key")?, input.number("greatest key")?)),
                     false => None,
-                },
-            },
+                };
+                match extremes {
+                    Some((least, greatest)) if least > greatest || greatest > keys.width().max_key() => {
+                        return input.damaged(format!("keys from {least} to {greatest} in a sample"));
+                    }
+                    _ => Reply::Sample { keys, extremes },
+                }
+            }
             COUNT => Reply::Counts {
                 counts: input.numbers("counts")?,
                 kept: input.list("lists of keys", key_vec)?,
@@ -320,6 +326,9 @@ fn cells(input: &mut Reader<'_>, width: Width) -> Result<Cells> {
         kind => return input.damaged(format!("cells of kind {kind}")),
     })
 }
+
+#[cfg(test)]
+mod mutated;
 
 #[cfg(test)]
 mod tests {

@@ -44,4 +44,6 @@ pub use epsilon::Epsilon;
 pub(crate) use gk::Summary;
 pub(crate) use stream::Sketch;
 pub use stream::Variant;
+#[cfg(test)]
+pub(crate) use tests::sealed;
 pub(crate) use wire::Header;

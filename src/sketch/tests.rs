@@ -1,9 +1,12 @@
 //! Every claim of the module, against a sort. `PROPTEST_CASES` sets the number of cases (default 256).
 
+mod mutated;
 mod oracle;
 mod patterns;
 mod properties;
 mod stored;
+
+pub(crate) use stored::sealed;
 
 use super::{Epsilon, Sketch, Summary, Variant};
 use crate::key::Key;

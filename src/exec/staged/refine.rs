@@ -19,6 +19,9 @@ use datafusion::physical_plan::{
 };
 use futures::TryStreamExt;
 
+#[cfg(test)]
+mod mutated;
+
 use super::rows::{Merged, Rows, schema};
 use super::state::{COMPARING_READ, ColumnState, State};
 use super::{StagedColumns, reached};

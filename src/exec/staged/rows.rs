@@ -184,12 +184,21 @@ fn append_body(bodies: &mut BinaryBuilder, body: &[u8]) -> Result<()> {
 /// The state in a row of [`Rows::state`].
 ///
 /// # Errors
-/// An execution error for a row of another version.
+/// An execution error for a row of another version; an internal error for other rows than those of stages.
 pub(super) fn state_of(batch: &RecordBatch, row: usize) -> Result<&[u8]> {
+    is_of_stages(batch)?;
     versioned(
         "state of a stage",
         batch.column(BODY).as_binary::<i32>().value(row),
     )
+}
+
+/// That a batch has the columns of rows between stages.
+fn is_of_stages(batch: &RecordBatch) -> Result<()> {
+    match batch.schema().fields() == schema().fields() {
+        true => Ok(()),
+        false => internal_err!("rows of stages have the schema {}", batch.schema()),
+    }
 }
 
 /// Bytes of a batch's values, as [`Rows::finish`] counts them.
@@ -227,9 +236,7 @@ impl Merged {
     /// # Errors
     /// An execution error for rows that are damaged, or of two plans.
     pub(super) fn add(&mut self, batch: &RecordBatch) -> Result<()> {
-        if batch.schema().fields() != schema().fields() {
-            return internal_err!("rows of stages have the schema {}", batch.schema());
-        }
+        is_of_stages(batch)?;
         let numbers = |column: usize| batch.column(column).as_primitive::<UInt32Type>();
         let counts = |column: usize| batch.column(column).as_primitive::<UInt64Type>();
         let (part, list, n, check) = (numbers(0), numbers(LIST), counts(2), counts(CHECK));
@@ -260,6 +267,7 @@ impl Merged {
     /// # Errors
     /// As [`Self::add`].
     pub(super) fn add_replies(&mut self, batch: &RecordBatch) -> Result<Option<RecordBatch>> {
+        is_of_stages(batch)?;
         let lists = batch.column(LIST);
         if lists.null_count() == lists.len() {
             return self.add(batch).map(|()| None);
@@ -271,8 +279,9 @@ impl Merged {
     /// Makes sure that what is held, and a batch more, is reserved.
     ///
     /// # Errors
-    /// `ResourcesExhausted` that says how much was wanted.
+    /// `ResourcesExhausted` that says how much was wanted; an internal error for other rows than those of stages.
     pub(super) fn reserve(&self, batch: &RecordBatch, memory: &MemoryReservation) -> Result<()> {
+        is_of_stages(batch)?;
         let held = self.bytes();
         // Keys are written in fewer bytes than they take, but for random ones.
         let wanted = held + 2 * body_bytes(batch);
@@ -338,6 +347,14 @@ impl Merged {
     }
 }
 
+fn other_width<T>(came: Width, wanted: Width) -> Result<T> {
+    exec_err!(
+        "a damaged reply: keys of {} bytes for a column of keys of {} bytes",
+        came.bytes(),
+        wanted.bytes()
+    )
+}
+
 impl Part {
     fn bytes(&self) -> usize {
         let lists = self.keys.values();
@@ -401,6 +418,10 @@ impl Part {
         match &mut reply {
             Reply::Counts { kept, .. } | Reply::Extracted(kept) => *kept = lists,
             _ if !lists.is_empty() => return exec_err!("{READ_DIFFERENTLY}: keys that were not asked for"),
+            Reply::Sample { keys, .. } if keys.width() != width => return other_width(keys.width(), width),
+            Reply::Sketch(Some(summary)) if summary.width() != width => {
+                return other_width(summary.width(), width);
+            }
             _ => {}
         }
         Ok((self.seen, reply))

@@ -9,10 +9,10 @@
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
-use datafusion::arrow::ipc::reader::StreamReader;
-use datafusion::arrow::ipc::writer::StreamWriter;
-use datafusion::common::Result;
+use datafusion::common::{Result, exec_datafusion_err};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion_proto::protobuf;
+use prost::Message;
 
 use super::rounds::Steps;
 use super::{
@@ -22,7 +22,7 @@ use crate::kernel::wire::{epsilon, put_epsilon};
 use crate::key::KeySpec;
 use crate::select::Ask;
 use crate::select::gk_select::GkSelect;
-use crate::wire::{Reader, put};
+use crate::wire::{Reader, foreign, put};
 
 const ROUND: u8 = 0;
 const STATE: u8 = 1;
@@ -201,22 +201,27 @@ impl KeyColumns {
     }
 }
 
-/// In Arrow's own form, with its length before it.
+/// As DataFusion writes schemas in plans, with its length before it. (The form of Arrow's files is not read here: its reader makes room
+/// for as many bytes as the form says, whatever there is.)
 pub(crate) fn put_schema(schema: &Schema, out: &mut Vec<u8>) -> Result<()> {
-    let mut bytes = Vec::new();
-    StreamWriter::try_new(&mut bytes, schema)?.finish()?;
-    put(out, bytes.len() as u64);
-    out.extend(bytes);
+    let schema = protobuf::Schema::try_from(schema)
+        .map_err(|error| exec_datafusion_err!("a schema that plans cannot have: {error}"))?;
+    put(out, schema.encoded_len() as u64);
+    out.extend(schema.encode_to_vec());
     Ok(())
 }
 
 pub(crate) fn read_schema(input: &mut Reader<'_>) -> Result<SchemaRef> {
     let length = input.number("length of a schema")?;
     let bytes = input.take(length, "schema")?;
-    match StreamReader::try_new(bytes, None) {
-        Ok(reader) => Ok(reader.schema()),
-        Err(error) => input.damaged(format!("schema: {error}")),
-    }
+    foreign("schema", || {
+        let schema = protobuf::Schema::decode(bytes)
+            .map_err(|error| exec_datafusion_err!("a damaged schema: {error}"))?;
+        let schema = Schema::try_from(&schema);
+        schema
+            .map(Arc::new)
+            .map_err(|error| exec_datafusion_err!("a damaged schema: {error}"))
+    })
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ mod accumulator;
 mod column;
 mod groups;
 mod merge;
+#[cfg(test)]
+mod mutated;
 mod stored;
 #[cfg(feature = "ballista")]
 mod wire;
@@ -532,6 +534,7 @@ impl AggregateUDFImpl for GkFunction {
     }
 
     fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
+        self.check_count(args.input_fields.len())?;
         let x = ordered_type(args.input_fields[0].data_type());
         let is_exact = self.called.answers_values()
             && (args.is_distinct || self.called.samples() || !KeySpec::supports(&x));

@@ -220,6 +220,9 @@ impl AggregateUDFImpl for TopKBy {
     }
 
     fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
+        let [_, _, ..] = args.input_fields else {
+            return plan_err!("{}", self.called.wrong_arguments(args.input_fields.len()));
+        };
         let field = |index: usize, name: &str| {
             let data_type = ordered_type(args.input_fields[index].data_type());
             let name = format_state_name(args.name, name);

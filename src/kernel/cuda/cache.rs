@@ -173,8 +173,11 @@ fn make_private(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rand::Rng;
+
     use super::*;
     use crate::kernel::cuda::source::{KernelFile, Words};
+    use crate::mutated::{Decoder, SLACK, uncounted};
 
     fn program(batch: u32) -> Program {
         Program {
@@ -262,5 +265,46 @@ mod tests {
         assert_eq!(mode(&made), 0o700);
         fs::write(folder.path().join("file"), b"").unwrap();
         assert!(CubinCache::open(folder.path().join("file")).is_err());
+    }
+
+    /// What is taken for an entry is the code that its checksum is of, whole.
+    #[test]
+    fn mutated_kernels_do_no_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = CubinCache::open(folder.path().join("cache")).unwrap();
+        let key = CubinKey::new(&program(4), "sm_90", (13, 0));
+        let path = cache.path(&key);
+        let head = MAGIC.len() + SUM;
+        Decoder {
+            slack: SLACK,
+            name: "cached kernels",
+            test: (module_path!(), "mutated_kernels_do_no_harm"),
+            valid: &|random| {
+                let entry = |length: u8| {
+                    cache.put(&key, &(1..=length).map(|_| random.random()).collect::<Vec<u8>>());
+                    fs::read(&path).unwrap()
+                };
+                [1, 9, 100, 255].map(entry).to_vec()
+            },
+            seal: &|bytes| {
+                if bytes.len() > head {
+                    let sum = key.sum(&bytes[head..]);
+                    bytes[MAGIC.len()..head].copy_from_slice(&sum);
+                }
+            },
+            decode: &|bytes| {
+                uncounted(|| fs::write(&path, bytes).unwrap());
+                match cache.get(&key) {
+                    Some(code) => Ok((code, bytes.to_vec())),
+                    None => datafusion::common::exec_err!("no entry"),
+                }
+            },
+            apply: &|(code, bytes)| {
+                assert!(bytes.starts_with(MAGIC) && bytes[head..] == code);
+                assert_eq!(bytes[MAGIC.len()..head], key.sum(&code));
+                Ok(())
+            },
+        }
+        .check();
     }
 }

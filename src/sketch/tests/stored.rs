@@ -11,7 +11,7 @@ fn stored() -> Vec<u8> {
 }
 
 /// The same bytes with the checksum that fits them.
-fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+pub(crate) fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let body = bytes.len().saturating_sub(CHECKSUM);
     let sum = checksum(&bytes[..body]).to_le_bytes();
     bytes.splice(body.., sum);

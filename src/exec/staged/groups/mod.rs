@@ -20,6 +20,8 @@
 mod brackets;
 mod count;
 mod extract;
+#[cfg(test)]
+mod mutated;
 mod rows;
 mod select;
 #[cfg(test)]
