@@ -140,9 +140,15 @@ pub struct PlainAggregate {
 }
 
 impl PlainAggregate {
-    /// `expr`, which must not ask for ordered input, over the rows where `filter` is true.
+    /// `expr`, which must not need sorted input, over the rows where `filter` is true.
     pub fn new(expr: Arc<AggregateFunctionExpr>, filter: Option<Arc<dyn PhysicalExpr>>) -> Self {
         Self { expr, filter }
+    }
+
+    /// What its accumulator is given of each row: arguments, and what its own order is by.
+    pub(super) fn inputs(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        let order = self.expr.order_bys().iter().map(|order| Arc::clone(&order.expr));
+        self.expr.expressions().into_iter().chain(order).collect()
     }
 }
 
@@ -258,7 +264,7 @@ impl Aggregates {
         let plain = self
             .plain
             .iter()
-            .flat_map(|plain| plain.expr.expressions().into_iter().chain(plain.filter.clone()));
+            .flat_map(|plain| plain.inputs().into_iter().chain(plain.filter.clone()));
         columns.chain(plain).collect()
     }
 }

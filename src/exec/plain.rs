@@ -45,7 +45,7 @@ impl PlainAccumulators {
                 Some(filter) => Some(filter_record_batch(batch, &mask(filter, batch)?)?),
             };
             let batch = filtered.as_ref().unwrap_or(batch);
-            let arguments = plain.expr.expressions();
+            let arguments = plain.inputs();
             let arguments = arguments.iter().map(|argument| values(argument, batch));
             accumulator.update_batch(&arguments.collect::<Result<Vec<_>>>()?)?;
         }

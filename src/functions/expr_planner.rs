@@ -7,7 +7,7 @@ use datafusion::logical_expr::expr::{
     AggregateFunction, AggregateFunctionParams, NullTreatment, WindowFunction, WindowFunctionParams,
 };
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawAggregateExpr, RawWindowExpr};
-use datafusion::logical_expr::{AggregateUDF, Expr, WindowFunctionDefinition};
+use datafusion::logical_expr::{AggregateUDF, Expr, WindowFunctionDefinition, lit};
 
 use super::gk::{GkFunction, check_arguments};
 use super::{ExactQuantiles, FunctionName, QuantileArgument, TopKBy, constant, topk, variant};
@@ -34,7 +34,6 @@ impl ExprPlanner for QuantilesExprPlanner {
         } else {
             return Ok(PlannerResult::Original(raw));
         };
-        let distinct = raw.distinct && !is_same_of_distinct(&planned, &args)?;
         let written = Expr::AggregateFunction(AggregateFunction {
             func: raw.func,
             params: AggregateFunctionParams {
@@ -45,7 +44,8 @@ impl ExprPlanner for QuantilesExprPlanner {
                 null_treatment: raw.null_treatment,
             },
         });
-        let call = AggregateFunction::new_udf(planned, args, distinct, raw.filter, Vec::new(), None);
+        let mut call = AggregateFunction::new_udf(planned, args, raw.distinct, raw.filter, Vec::new(), None);
+        respell_distinct(&call.func, &mut call.params);
         named_as(Expr::AggregateFunction(call), &written)
     }
 
@@ -86,21 +86,26 @@ impl ExprPlanner for QuantilesExprPlanner {
     }
 }
 
-/// Whether a call gives the same over distinct rows as over all: for the one row of the best key, and the quantiles of a constant.
+/// Spells a DISTINCT call in a way that DataFusion's optimizer bears; says whether it changed the call.
 ///
-/// DataFusion's optimizer takes a DISTINCT call whose arguments are equal expressions for one of a single argument, and fails.
-fn is_same_of_distinct(planned: &Arc<AggregateUDF>, args: &[Expr]) -> Result<bool> {
-    if let Some(function) = TopKBy::of(planned) {
-        return Ok(function.k_of(args)?.is_none());
+/// The optimizer takes a DISTINCT call whose arguments are equal expressions for one of a single argument, and fails. For
+/// the one row of the best key DISTINCT changes nothing and goes. Others have a constant argument, so that their arguments
+/// are equal only if all are constant: these get a filter that drops nothing, as the optimizer lets calls with a filter be.
+pub(crate) fn respell_distinct(function: &AggregateUDF, params: &mut AggregateFunctionParams) -> bool {
+    if !params.distinct {
+        return false;
     }
-    let answers_values = match GkFunction::of(planned) {
-        Some(function) => function.called().answers_values(),
-        None => ExactQuantiles::of(planned).is_some(),
-    };
-    match args.first() {
-        Some(x) if answers_values => Ok(constant(x)?.is_some()),
-        _ => Ok(false),
+    let answers_one = TopKBy::of(function).is_some_and(|top| !top.is_bound()) && params.args.len() == 2;
+    if answers_one {
+        params.distinct = false;
+        return true;
     }
+    let is_constant = !params.args.iter().any(Expr::any_column_refs);
+    let respelled = is_constant && params.filter.is_none();
+    if respelled {
+        params.filter = Some(Box::new(lit(true)));
+    }
+    respelled
 }
 
 /// The aggregate over sketches that a call means. `descending`: from `WITHIN GROUP`, if there is one.

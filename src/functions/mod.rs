@@ -44,6 +44,7 @@ pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
 pub use exact_quantiles::ExactQuantiles;
 pub(crate) use exact_quantiles::ordered_type;
 pub use expr_planner::QuantilesExprPlanner;
+pub(crate) use expr_planner::respell_distinct;
 pub use gk::{GkFunction, GkName};
 #[cfg(feature = "ballista")]
 pub(crate) use guarded::DELIVERED_TWICE;

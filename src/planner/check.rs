@@ -1,29 +1,128 @@
-//! Refuses a bad quantile argument before the optimizer can drop the call.
+//! Refuses a bad quantile argument before the optimizer can drop the call, and spells calls as the optimizer understands
+//! them.
 
-use datafusion::common::Result;
+use std::sync::Arc;
+
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, Result};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{AggregateUDF, Expr, LogicalPlan, WindowFunctionDefinition};
 use datafusion::optimizer::AnalyzerRule;
 
 use crate::functions::gk::{GkFunction, check_arguments};
-use crate::functions::{ExactQuantiles, QuantileArgument, TopKBy, topk};
+use crate::functions::{ExactQuantiles, QuantileArgument, TopKBy, constant, respell_distinct, topk};
 
 /// Checks the constants of every call in a plan: a quantile that is not a number in [0, 1] is a planning error that
-/// names it, also where no row would ever reach the call. Leaves the plan as it is.
+/// names it, also where no row would ever reach the call.
 ///
-/// For calls that no SQL planner saw (the DataFrame API) or whose parameters were bound later (`EXECUTE`).
+/// For calls that no SQL planner saw (the DataFrame API) or whose parameters were bound later (`EXECUTE`). Constants that
+/// the optimizer has moved below a call come back to it first: `PREPARE` optimizes a plan while its parameters have no
+/// values, and takes a parameter that comes twice for something to compute once. Calls with `DISTINCT` over equal arguments
+/// are spelled in a way that the optimizer does not take for calls of one argument.
 #[derive(Debug, Default)]
 pub struct CheckQuantiles;
 
 impl AnalyzerRule for CheckQuantiles {
     fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
+        let plan = plan.transform_up_with_subqueries(respelled)?.data;
         check_calls(&plan)?;
         Ok(plan)
     }
 
     fn name(&self) -> &str {
         "check_quantiles"
+    }
+}
+
+/// A node whose calls of ours have their constants, and DISTINCT only where the optimizer can bear it.
+fn respelled(node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let input = match &node {
+        LogicalPlan::Aggregate(aggregate) => Arc::clone(&aggregate.input),
+        LogicalPlan::Window(window) => Arc::clone(&window.input),
+        _ => return Ok(Transformed::no(node)),
+    };
+    let names = NamePreserver::new(&node);
+    let node = node.map_expressions(|expr| {
+        let name = names.save(&expr);
+        let expr = expr.transform_up(|part| respelled_call(part, &input))?;
+        Ok(expr.update_data(|expr| name.restore(expr)))
+    })?;
+    match node.transformed {
+        true => node.map_data(LogicalPlan::recompute_schema),
+        false => Ok(node),
+    }
+}
+
+fn respelled_call(expr: Expr, input: &LogicalPlan) -> Result<Transformed<Expr>> {
+    match expr {
+        Expr::AggregateFunction(mut call) => {
+            let Some(values) = value_arguments(&call.func) else {
+                return Ok(Transformed::no(Expr::AggregateFunction(call)));
+            };
+            let inlined = inline_constants(&mut call.params.args, values, input)?;
+            let respelled = respell_distinct(&call.func, &mut call.params);
+            let expr = Expr::AggregateFunction(call);
+            Ok(Transformed::new_transformed(expr, inlined || respelled))
+        }
+        Expr::WindowFunction(mut call) => {
+            let values = match &call.fun {
+                WindowFunctionDefinition::AggregateUDF(function) => value_arguments(function),
+                WindowFunctionDefinition::WindowUDF(_) => None,
+            };
+            let inlined = match values {
+                Some(values) => inline_constants(&mut call.params.args, values, input)?,
+                None => false,
+            };
+            Ok(Transformed::new_transformed(Expr::WindowFunction(call), inlined))
+        }
+        other => Ok(Transformed::no(other)),
+    }
+}
+
+/// How many arguments of a function of ours are columns; the rest are constants.
+fn value_arguments(function: &AggregateUDF) -> Option<usize> {
+    let is_ranked = ExactQuantiles::of(function).is_some() || GkFunction::of(function).is_some();
+    let is_top = TopKBy::of(function).is_some();
+    is_top.then_some(2).or(is_ranked.then_some(1))
+}
+
+/// Puts constants that projections of the input make back into the arguments after the first `values`.
+fn inline_constants(args: &mut [Expr], values: usize, input: &LogicalPlan) -> Result<bool> {
+    let mut changed = false;
+    for arg in args.iter_mut().skip(values) {
+        let inlined = arg.clone().transform_up(|part| {
+            Ok(match &part {
+                Expr::Column(column) => match computed(column, input) {
+                    Some(computed) => Transformed::yes(computed.clone()),
+                    None => Transformed::no(part),
+                },
+                _ => Transformed::no(part),
+            })
+        })?;
+        if inlined.transformed && constant(&inlined.data)?.is_some() {
+            *arg = inlined.data;
+            changed = true;
+        }
+    }
+    Ok(changed)
+}
+
+/// What a projection below computes as this column.
+fn computed<'a>(column: &Column, plan: &'a LogicalPlan) -> Option<&'a Expr> {
+    match plan {
+        LogicalPlan::Projection(projection) => {
+            let index = projection.schema.maybe_index_of_column(column)?;
+            match projection.expr[index].clone().unalias_nested().data {
+                Expr::Column(inner) => computed(&inner, &projection.input),
+                _ => Some(&projection.expr[index]),
+            }
+        }
+        LogicalPlan::Filter(filter) => computed(column, &filter.input),
+        LogicalPlan::Window(window) if window.input.schema().has_column(column) => {
+            computed(column, &window.input)
+        }
+        _ => None,
     }
 }
 

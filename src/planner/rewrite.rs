@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result};
+use datafusion::functions_aggregate::approx_percentile_cont::ApproxPercentileCont;
+use datafusion::functions_aggregate::approx_percentile_cont_with_weight::ApproxPercentileContWithWeight;
 use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, Extension, LogicalPlan};
+use datafusion::logical_expr::{Aggregate, AggregateUDF, Expr, ExprSchemable, Extension, LogicalPlan};
 
 use super::QuantilesNode;
-use crate::functions::{ExactQuantiles, GkFunction};
+use crate::functions::{ExactQuantiles, GkFunction, is_percentile_cont};
 use crate::key::KeySpec;
 
 /// Replaces each aggregation that [`QuantilesNode`] can stand in for, in subqueries too.
@@ -31,7 +33,7 @@ pub(super) fn rewrite(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     })
 }
 
-/// At least one quantile call, no grouping sets, and nothing that needs ordered input or a subquery's value.
+/// At least one quantile call, no grouping sets, and nothing that needs sorted rows or a subquery's value.
 fn is_rewritable(aggregate: &Aggregate) -> bool {
     let calls: Option<Vec<_>> = aggregate.aggr_expr.iter().map(aggregate_call).collect();
     calls.is_some_and(|calls| {
@@ -43,13 +45,25 @@ fn is_rewritable(aggregate: &Aggregate) -> bool {
             && calls
                 .iter()
                 .any(|call| is_quantiles(call, is_grouped, aggregate.input.schema()))
-            && calls.iter().all(|call| call.params.order_by.is_empty())
+            && calls
+                .iter()
+                .all(|call| call.params.order_by.is_empty() || (!is_grouped && takes_any_order(&call.func)))
             && !aggregate
                 .aggr_expr
                 .iter()
                 .chain(&aggregate.group_expr)
                 .any(has_subquery)
     })
+}
+
+/// Whether a function with an `ORDER BY` of its own takes rows in any order: it keeps the order itself, or is told by it
+/// from which end to count.
+fn takes_any_order(function: &AggregateUDF) -> bool {
+    let inner = function.inner();
+    let counts = is_percentile_cont(function)
+        || inner.is::<ApproxPercentileCont>()
+        || inner.is::<ApproxPercentileContWithWeight>();
+    counts || !function.order_sensitivity().hard_requires()
 }
 
 /// The aggregate function under any aliases.

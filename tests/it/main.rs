@@ -8,6 +8,7 @@ mod cli;
 mod cli_faults;
 #[cfg(feature = "cli")]
 mod cli_memory;
+mod constants;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "cuda")]

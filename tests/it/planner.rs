@@ -162,6 +162,11 @@ async fn what_is_rewritten_and_what_is_not() {
         ("SELECT g, exact_quantiles(x::TEXT, 0.5) FROM t GROUP BY g", 0, 0),
         (
             "SELECT exact_quantiles(x, 0.5), array_agg(x ORDER BY f) FROM t",
+            1,
+            0,
+        ),
+        (
+            "SELECT exact_quantiles(x, 0.5), string_agg(x::TEXT, ',' ORDER BY f) FROM t",
             0,
             2,
         ),

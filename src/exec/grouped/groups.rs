@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::Result;
 use datafusion::common::hash_utils::{RandomState, create_hashes};
+use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::EmitTo;
 use datafusion::physical_plan::aggregates::group_values::{GroupValues, new_group_values};
 use datafusion::physical_plan::aggregates::order::GroupOrdering;
 
 use super::packing::Packing;
+use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::words::{GroupTable, NULL_PART, Word, part_of};
 
 /// The seed of hashes that choose parts: the same in all scans.
@@ -31,6 +32,8 @@ pub(in crate::exec) enum Grouping<W> {
         schema: SchemaRef,
         parts: Vec<u16>,
         hashes: Vec<u64>,
+        /// What [`Self::values`] has taken from the table, which is empty from then on.
+        taken: Option<Vec<ArrayRef>>,
     },
 }
 
@@ -48,6 +51,7 @@ impl<W: Word> Grouping<W> {
                 schema,
                 parts: Vec::new(),
                 hashes: Vec::new(),
+                taken: None,
             },
         })
     }
@@ -73,8 +77,13 @@ impl<W: Word> Grouping<W> {
                 values,
                 parts,
                 hashes,
+                taken,
                 ..
-            } => values.size() + parts.capacity() * size_of::<u16>() + hashes.capacity() * size_of::<u64>(),
+            } => {
+                let taken = taken.iter().flatten().map(row_bytes).sum::<usize>();
+                let places = parts.capacity() * size_of::<u16>() + hashes.capacity() * size_of::<u64>();
+                values.size() + taken + places
+            }
         }
     }
 
@@ -100,18 +109,22 @@ impl<W: Word> Grouping<W> {
                 values,
                 parts,
                 hashes,
+                taken,
                 ..
             } => {
+                if taken.is_some() {
+                    return internal_err!("groups are numbered after their values were taken");
+                }
                 values.intern(columns, ids)?;
-                if values.len() > parts.len() {
+                let known = parts.len();
+                if values.len() > known {
                     hashes.clear();
                     hashes.resize(ids.len(), 0);
                     create_hashes(columns, &RandomState::with_seed(SEED), hashes)?;
-                    // Numbers are given out in the order of rows.
-                    for (id, hash) in ids.iter().zip(&*hashes) {
-                        if *id == parts.len() {
-                            parts.push(part_of(hash.hash_word()));
-                        }
+                    parts.resize(values.len(), 0);
+                    // Numbers come in any order: a group whose hash is that of another waits until the others are numbered.
+                    for (id, hash) in ids.iter().zip(&*hashes).filter(|(id, _)| **id >= known) {
+                        parts[*id] = part_of(hash.hash_word());
                     }
                 }
             }
@@ -182,22 +195,28 @@ impl<W: Word> Grouping<W> {
         }
     }
 
-    /// The values of the numbered groups, which keep their numbers.
+    /// The values of the numbered groups, which keep their numbers. No more are numbered then.
     pub(in crate::exec) fn values(&mut self) -> Result<Vec<ArrayRef>> {
         match self {
             Grouping::Packed { packing, table, null } => {
                 packing.columns(table.words(), null.map(|null| null as usize))
             }
             // Tables that have seen no row have nothing to give: DataFusion's for rows panics.
-            Grouping::Interned { values, schema, .. } if values.is_empty() => {
+            Grouping::Interned { schema, parts, .. } if parts.is_empty() => {
                 Ok(RecordBatch::new_empty(Arc::clone(schema)).columns().to_vec())
             }
-            Grouping::Interned { values, schema, .. } => {
+            Grouping::Interned {
+                taken: Some(taken), ..
+            } => Ok(taken.clone()),
+            Grouping::Interned {
+                values,
+                schema,
+                taken,
+                ..
+            } => {
                 let columns = values.emit(EmitTo::All)?;
-                // Distinct rows get numbers in their order. Not every table can be used again.
                 *values = group_values(Arc::clone(schema))?;
-                values.intern(&columns, &mut Vec::new())?;
-                Ok(columns)
+                Ok(taken.insert(columns).clone())
             }
         }
     }

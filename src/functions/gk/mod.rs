@@ -423,7 +423,7 @@ impl GkFunction {
             (Selected::Bytes(_), _) => plan_err!("{}", no_keys(self.called, data_type)),
             _ if args.is_distinct => plan_err!("{} takes no DISTINCT", self.called),
             _ => plan_err!(
-                "{} works without GROUP BY and OVER only, beside aggregates that want no order, with this crate's planner",
+                "{} works without GROUP BY and OVER only, beside aggregates that need no sorted rows, with this crate's planner",
                 self.called
             ),
         }
