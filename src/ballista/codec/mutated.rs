@@ -283,3 +283,40 @@ fn mutated_functions_of_plans_do_no_harm() {
     }
     .check();
 }
+
+/// Machines of two versions say so, whichever of the two reads.
+#[test]
+fn nodes_and_functions_of_other_versions_are_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let nodes = runtime.block_on(nodes());
+    let (codec, converter) = (QuantilesCodec::default(), DefaultPhysicalProtoConverter {});
+    let refused = |error: datafusion::common::DataFusionError| {
+        let error = error.strip_backtrace();
+        assert!(
+            error.contains("run the same version of datafusion-quantiles"),
+            "{error}"
+        );
+    };
+    for other in [VERSION - 1, VERSION + 1, 0, u8::MAX] {
+        for bytes in &nodes.bytes {
+            let mut bytes = bytes.clone();
+            bytes[1 + TAG.len()] = other;
+            let inputs = &nodes.inputs[usize::from(bytes[0])];
+            refused(
+                codec
+                    .try_decode(&bytes[1..], inputs, &nodes.context, &converter)
+                    .unwrap_err(),
+            );
+        }
+        for mut bytes in functions() {
+            bytes[1 + TAG.len()] = other;
+            match bytes[0] {
+                0 => refused(codec.try_decode_udaf("f", &bytes[1..]).unwrap_err()),
+                _ => refused(codec.try_decode_udwf("f", &bytes[1..]).unwrap_err()),
+            }
+        }
+    }
+}

@@ -49,7 +49,9 @@ fn sum(block: &[u8]) -> u32 {
     let (words, _) = block.as_chunks::<8>();
     for words in words.chunks_exact(sums.len()) {
         for (sum, word) in sums.iter_mut().zip(words) {
-            *sum = (*sum ^ u64::from_le_bytes(*word)).wrapping_mul(ODD);
+            // Products carry changes up only: turned, what came of the last bits meets all others.
+            let product = (*sum ^ u64::from_le_bytes(*word)).wrapping_mul(ODD);
+            *sum = product.rotate_left(32);
         }
     }
     sums.iter().fold(0, |all, sum| finalised(all ^ sum)) as u32
