@@ -302,3 +302,59 @@ fn the_guide_lists_the_options_of_a_session() {
         .collect();
     assert_eq!(listed, existing);
 }
+
+/// The kernels that a source defines: those of `__global__`, and those that a macro of `bucket.cu` makes.
+fn kernels_of(source: &str) -> impl Iterator<Item = &str> {
+    source.lines().filter_map(|line| {
+        if let Some(arguments) = line.strip_prefix("COUNT_KERNEL(") {
+            return arguments.split(',').next();
+        }
+        let is_kernel = line.contains("__global__") && !line.ends_with('\\');
+        let head = line.split("(const __grid_constant__").next();
+        head.filter(|_| is_kernel)?.rsplit(' ').next()
+    })
+}
+
+/// Each kernel is in one row of the table, in a file that has it, and each function that is named there exists.
+#[test]
+fn the_readme_of_kernels_lists_every_kernel() {
+    let root = root();
+    let read = |path: String| std::fs::read_to_string(root.join(path)).unwrap();
+    let mut existing = Vec::new();
+    for entry in std::fs::read_dir(root.join("kernels")).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        if file.ends_with(".cu") || file.ends_with(".cuh") {
+            let source = read(format!("kernels/{file}"));
+            existing.extend(kernels_of(&source).map(|name| (name.to_owned(), file.clone())));
+        }
+    }
+    let readme = read("kernels/README.md".to_owned());
+    let mut listed = Vec::new();
+    for row in readme.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, file, _, _, launched, _] = cells.as_slice() else {
+            continue;
+        };
+        let name = name.trim_matches('`');
+        listed.push((name.to_owned(), file.trim_matches('`').to_owned()));
+        if launched.starts_with("as `") {
+            continue;
+        }
+        // "`file.rs`: `Type::function`", and perhaps more.
+        let mut text = String::new();
+        for quoted in launched.split('`').skip(1).step_by(2) {
+            if quoted.ends_with(".rs") {
+                text = read(format!("src/kernel/cuda/{quoted}"));
+                continue;
+            }
+            let function = quoted.rsplit("::").next().unwrap();
+            let is_there =
+                text.contains(&format!("fn {function}(")) || text.contains(&format!("fn {function}<"));
+            assert!(is_there, "{name}: no function {quoted}");
+        }
+    }
+    assert!(existing.len() > 50, "{existing:?}");
+    existing.sort();
+    listed.sort();
+    assert_eq!(listed, existing);
+}

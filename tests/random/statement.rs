@@ -2,7 +2,7 @@
 
 use datafusion::arrow::datatypes::DataType;
 
-use crate::table::{F, Table};
+use crate::table::{F, K, Table};
 
 /// Names of the columns that a statement can use; `w` comes from a join only.
 pub(crate) const NAMES: [&str; 9] = ["id", "g", "h", "k", "f", "s", "x", "y", "w"];
@@ -546,6 +546,19 @@ impl Statement {
                 .any(|call| matches!(call.func, Func::SampleBounds { .. })),
             _ => true,
         }
+    }
+
+    /// The same statement, not prepared.
+    pub(crate) fn with_literals(&self) -> Statement {
+        let mut literal = self.clone();
+        if let Some(value) = literal.prepared.take() {
+            let prepared = Pred::Compare(K, ">=", Some(value));
+            literal.filter = Some(match literal.filter.take() {
+                Some(filter) => Pred::And(Box::new(filter), Box::new(prepared)),
+                None => prepared,
+            });
+        }
+        literal
     }
 
     /// The statements to run, in order; the query's answer is that of the one named.
