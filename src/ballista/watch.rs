@@ -171,7 +171,7 @@ impl Watch {
             {
                 return exec_datafusion_err!(
                     "{LOST_TRACK}: for {} seconds no executor has run a task of it, though all are free. See 'What Ballista \
-                     55 answers wrongly or never' in the README (job {job})",
+                     55 answers wrongly or never' in docs/guide/cluster.md (job {job})",
                     still.as_secs()
                 );
             }
