@@ -17,6 +17,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_proto::protobuf::LogicalPlanNode;
 use url::Url;
 
+use super::scheduler::Scheduler;
 use super::watch::{LOST_EXECUTOR, LOST_TRACK};
 use super::{StoreLimits, runtime, session_config};
 use crate::exec::staged::READ_DIFFERENTLY;
@@ -63,6 +64,8 @@ async fn check(url: &str) -> Result<()> {
     let client = http_client().map_err(|error| config_datafusion_err!("no client for {url}: {error}"))?;
     match client.get(&ready).send().await {
         Ok(response) if response.status().is_success() => Ok(()),
+        // It is not ready as long as one is missing of those that it was started for.
+        Ok(response) if response.status().as_u16() == 503 && has_executors(url).await => Ok(()),
         Ok(response) if response.status().as_u16() == 503 => {
             exec_err!("the scheduler at {url} has no executor yet: start one with 'dfq executor'")
         }
@@ -74,6 +77,13 @@ async fn check(url: &str) -> Result<()> {
             "no scheduler answers at {url}: start one with 'dfq scheduler', or correct the address ({})",
             innermost(&error)
         ),
+    }
+}
+
+async fn has_executors(url: &str) -> bool {
+    match Scheduler::at(url) {
+        Some(scheduler) => scheduler.executors().await.is_ok_and(|ids| !ids.is_empty()),
+        None => false,
     }
 }
 
@@ -125,12 +135,22 @@ pub async fn cancel(url: &str, plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
     }
 }
 
-/// The job that an executed plan is, if it is a cluster's.
-pub(super) fn job_of(plan: &Arc<dyn ExecutionPlan>) -> Option<JobId> {
-    match plan.downcast_ref::<DistributedQueryExec<LogicalPlanNode>>() {
-        Some(query) => query.job_id(),
-        None => plan.children().into_iter().find_map(job_of),
+/// The node of a plan that a cluster executes.
+fn query_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&DistributedQueryExec<LogicalPlanNode>> {
+    match plan.downcast_ref() {
+        Some(query) => Some(query),
+        None => plan.children().into_iter().find_map(query_of),
     }
+}
+
+/// Whether a cluster executes the plan.
+pub(super) fn is_of_a_cluster(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    query_of(plan).is_some()
+}
+
+/// The job that an executed plan is, if it is a cluster's, and its scheduler has accepted it.
+pub(super) fn job_of(plan: &Arc<dyn ExecutionPlan>) -> Option<JobId> {
+    query_of(plan)?.job_id()
 }
 
 /// Whether a query failed because a machine was lost or its input changed while it ran, so that it may succeed if it is

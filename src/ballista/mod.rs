@@ -20,8 +20,10 @@
 //! # }
 //! ```
 
+mod again;
 mod client;
 mod codec;
+mod scheduler;
 mod stores;
 mod watch;
 
@@ -42,6 +44,7 @@ use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::protobuf::LogicalPlanNode;
 
+pub use again::{collect, writes};
 pub use client::{cancel, connect, connect_with_config, explained, is_worth_another_try};
 pub use codec::QuantilesCodec;
 pub use stores::{EnvironmentStores, StoreLimits};

@@ -1,19 +1,25 @@
 //! Whether a statement on a cluster goes on, by what the scheduler tells of its tasks.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ballista_core::JobId;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlan;
-use reqwest::Client;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::{StreamExt, TryStreamExt};
 
-use super::client::{address, http_client, innermost, job_of};
+use super::client::{is_of_a_cluster, job_of};
+use super::scheduler::{Refusal, Scheduler, Stages};
 
 /// How often the scheduler is asked.
 const PAUSE: Duration = Duration::from_secs(2);
+
+/// How often it is asked whether an executor that seems to be lost is.
+const SOON: Duration = Duration::from_millis(200);
 
 /// How long no task of any statement may run while one is unfinished: the scheduler gives out tasks at once.
 const LOST: Duration = Duration::from_secs(12);
@@ -27,6 +33,20 @@ pub(super) const LOST_EXECUTOR: &str = "an executor was lost while the statement
 /// More stages than any statement has: Ballista's adaptive planner replaces one without rows over and over.
 const MOST_STAGES: usize = 1000;
 
+/// How long a scheduler may take, by default, to give up an executor that has gone: 20 seconds, looked at each 3.
+const NOTICED: Duration = Duration::from_secs(25);
+
+/// What errors say whose cause is a connection that broke, as those do of tasks that read from an executor that goes.
+const BROKEN: [&str; 7] = [
+    "h2 protocol error",
+    "error reading a body from connection",
+    "transport error",
+    "tcp connect error",
+    "broken pipe",
+    "Connection reset",
+    "Connection refused",
+];
+
 /// Sees to a statement on a cluster, by what the scheduler tells of its executors and tasks.
 ///
 /// Ballista 55 may count rows twice or wait for ever once an executor is lost. A statement that sees one go is an error, which
@@ -35,17 +55,20 @@ pub struct Watch {
     scheduler: Scheduler,
     /// The executors that were there when it began.
     executors: BTreeSet<String>,
+    /// Batches of the answer that have arrived.
+    arrived: AtomicU64,
 }
 
 impl Watch {
     /// Begins to watch, before a plan is executed on the cluster at `url`; `None` where the scheduler tells nothing.
     pub async fn start(url: &str) -> Option<Self> {
-        let scheduler = Scheduler {
-            client: http_client().ok()?,
-            address: address(url),
-        };
-        let executors = scheduler.executors().await?;
-        Some(Self { scheduler, executors })
+        let scheduler = Scheduler::at(url)?;
+        let executors = scheduler.executors().await.ok()?;
+        Some(Self {
+            scheduler,
+            executors,
+            arrived: AtomicU64::new(0),
+        })
     }
 
     /// Whether all executors that were there at the start still are.
@@ -53,10 +76,14 @@ impl Watch {
     /// # Errors
     /// Names those that are lost.
     pub async fn check(&self) -> Result<()> {
-        let Some(now) = self.scheduler.executors().await else {
+        self.compare(&self.scheduler.executors().await)
+    }
+
+    fn compare(&self, now: &Result<BTreeSet<String>, Refusal>) -> Result<()> {
+        let Ok(now) = now else {
             return Ok(());
         };
-        let lost: Vec<&str> = self.executors.difference(&now).map(String::as_str).collect();
+        let lost: Vec<&str> = self.executors.difference(now).map(String::as_str).collect();
         match lost.is_empty() {
             true => Ok(()),
             false => exec_err!(
@@ -66,42 +93,82 @@ impl Watch {
         }
     }
 
+    /// The same rows: the first of them once it is known that no executor was lost on the way.
+    ///
+    /// An error of a connection is given once the scheduler had the time to miss an executor: then it is that of
+    /// [`Self::check`].
+    pub fn checked(self: &Arc<Self>, mut stream: SendableRecordBatchStream) -> SendableRecordBatchStream {
+        let (watch, schema) = (Arc::clone(self), stream.schema());
+        let checked = async move {
+            let first = stream.next().await;
+            if let Some(Err(error)) = first {
+                return Err(watch.explained(error).await);
+            }
+            watch.check().await?;
+            let rows = futures::stream::iter(first).chain(stream);
+            Ok(rows.inspect(move |_| {
+                watch.arrived.fetch_add(1, Ordering::Relaxed);
+            }))
+        };
+        let checked = futures::stream::once(checked).try_flatten();
+        Box::pin(RecordBatchStreamAdapter::new(schema, checked))
+    }
+
+    /// The error of a statement, or that an executor was lost if that may be its cause.
+    async fn explained(&self, error: DataFusionError) -> DataFusionError {
+        let started = Instant::now();
+        loop {
+            let now = self.scheduler.executors().await;
+            if let Err(lost) = self.compare(&now) {
+                return lost;
+            }
+            if !is_of_a_connection(&error) || now.is_err() || started.elapsed() > NOTICED {
+                return error;
+            }
+            tokio::time::sleep(SOON).await;
+        }
+    }
+
     /// Waits until an executed plan is not to be waited for any more, for the reason that is returned; without end for a plan
     /// that is not a cluster's.
     ///
-    /// `tell` gets a line each time that no task started or ended for as long as `patience`, with what the statement waits
-    /// for.
+    /// `tell` gets a line each time that nothing was heard of a task that started or ended, or of rows, for as long as
+    /// `patience`, with what the statement waits for. Once rows of [`Self::checked`] have arrived, a lost executor is no
+    /// reason: the answer is made, and what cannot be fetched is an error of the rows.
     pub async fn run(
         &self,
         plan: &Arc<dyn ExecutionPlan>,
         patience: Duration,
         mut tell: impl FnMut(String),
     ) -> DataFusionError {
-        let scheduler = &self.scheduler;
-        let (mut seen, mut changed, mut told) = (String::new(), Instant::now(), Instant::now());
+        if !is_of_a_cluster(plan) {
+            return std::future::pending().await;
+        }
+        let mut seen = (String::new(), 0);
+        let (mut changed, mut told) = (Instant::now(), Instant::now());
         loop {
             tokio::time::sleep(PAUSE).await;
-            let Some(job) = job_of(plan) else {
-                continue;
+            let arrived = self.arrived.load(Ordering::Relaxed);
+            let job = job_of(plan);
+            let now = match &job {
+                Some(job) => match self.look(job, arrived > 0).await {
+                    Ok(stages) => stages,
+                    Err(lost) => return lost,
+                },
+                None => Err(Refusal::Unknown),
             };
-            if let Err(lost) = self.check().await {
-                return lost;
-            }
-            let now = scheduler.stages(&job).await;
-            if now.as_ref().is_ok_and(|stages| stages.stages > MOST_STAGES) {
-                return exec_datafusion_err!(
-                    "Ballista 55 plans stage after stage for this statement and would never end: SET \
-                     ballista.planner.adaptive.enabled = false (job {job})"
-                );
-            }
-            let state = now.as_ref().map_or_else(ToString::to_string, Stages::state);
-            if state != seen {
-                (seen, changed, told) = (state, Instant::now(), Instant::now());
+            // A scheduler that says nothing tells of no progress.
+            let state = now.as_ref().map_or(seen.0.clone(), |stages| stages.state.clone());
+            if (&state, arrived) != (&seen.0, seen.1) {
+                (seen, changed, told) = ((state, arrived), Instant::now(), Instant::now());
                 continue;
             }
             let still = changed.elapsed();
-            let none_runs = now.as_ref().is_ok_and(|stages| stages.running == 0);
-            if still > LOST && none_runs && scheduler.is_idle(&job).await {
+            if let (Some(job), Ok(stages)) = (&job, &now)
+                && still > LOST
+                && stages.running == 0
+                && self.scheduler.is_idle(job).await
+            {
                 return exec_datafusion_err!(
                     "{LOST_TRACK}: for {} seconds no executor has run a task of it, though all are free. See 'What Ballista \
                      55 answers wrongly or never' in docs/guide/cluster.md (job {job})",
@@ -110,184 +177,61 @@ impl Watch {
             }
             if told.elapsed() >= patience {
                 told = Instant::now();
-                if let Some(why) = scheduler.why(&now, &job).await {
-                    tell(format!(
-                        "No progress for {} seconds: {why} (job {job})",
-                        still.as_secs()
-                    ));
-                }
+                let why = match &job {
+                    Some(job) => format!("{} (job {job})", self.scheduler.why(&now, job).await),
+                    None => "the scheduler has not accepted the statement".to_owned(),
+                };
+                tell(format!("No progress for {} seconds: {why}", still.as_secs()));
             }
         }
     }
-}
 
-/// The REST side of a scheduler.
-struct Scheduler {
-    client: Client,
-    address: String,
-}
-
-/// Why a scheduler tells nothing.
-#[derive(Debug)]
-enum Refusal {
-    /// It does not answer, by this error.
-    Silent(String),
-    /// It answers with this status: it does not know the job, or tells of none.
-    Told(u16),
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Silent(why) => write!(f, "silent: {why}"),
-            Self::Told(status) => write!(f, "status {status}"),
-        }
-    }
-}
-
-/// What the scheduler says of the stages of a job.
-struct Stages {
-    text: String,
-    /// How many there are.
-    stages: usize,
-    /// Tasks that run.
-    running: usize,
-    /// Tasks that have ended well.
-    done: usize,
-}
-
-impl Stages {
-    fn new(text: String) -> Self {
-        let count = |what: &str| text.matches(&format!("\"status\":\"{what}\"")).count();
-        Self {
-            stages: text.matches("\"stage_id\":").count(),
-            running: count("Running"),
-            done: count("Successful"),
-            text,
-        }
-    }
-
-    /// The text without the times that pass while nothing happens.
-    fn state(&self) -> String {
-        let mut parts = self.text.split("\"elapsed_compute\":");
-        let mut state = parts.next().unwrap_or_default().to_string();
-        for part in parts {
-            state += part.split_once(',').map_or("", |(_, rest)| rest);
-        }
-        state
-    }
-}
-
-impl Scheduler {
-    /// The text at a path below `/api`.
+    /// The stages of a job as they are now.
     ///
     /// # Errors
-    /// Why there is none.
-    async fn get(&self, path: &str) -> Result<String, Refusal> {
-        let asked = self.client.get(format!("{}/api/{path}", self.address)).send();
-        let silent = |error: reqwest::Error| Refusal::Silent(innermost(&error));
-        let answer = asked.await.map_err(silent)?;
-        match answer.status() {
-            status if status.is_success() => answer.text().await.map_err(silent),
-            status => Err(Refusal::Told(status.as_u16())),
+    /// That an executor was lost, unless the answer is there; that the job has more stages than any statement.
+    async fn look(&self, job: &JobId, is_answered: bool) -> Result<Result<Stages, Refusal>> {
+        let executors = self.scheduler.executors().await;
+        if !is_answered {
+            self.compare(&executors)?;
         }
-    }
-
-    async fn stages(&self, job: &JobId) -> Result<Stages, Refusal> {
-        Ok(Stages::new(self.get(&format!("job/{job}/stages")).await?))
-    }
-
-    /// The jobs that run, or `None` if that is not known.
-    async fn running_jobs(&self) -> Option<Vec<String>> {
-        let jobs = self.get("jobs").await.ok()?;
-        let running = jobs.split("\"job_id\":\"").skip(1);
-        let running = running.filter(|job| job.contains("\"status\":\"Running\""));
-        Some(
-            running
-                .filter_map(|job| Some(job.split_once('"')?.0.to_string()))
-                .collect(),
-        )
-    }
-
-    /// The executors by their ids, or `None` if that is not known.
-    async fn executors(&self) -> Option<BTreeSet<String>> {
-        let executors = self.get("executors").await.ok()?;
-        let ids = executors.split("{\"id\":\"").skip(1);
-        Some(
-            ids.filter_map(|rest| Some(rest.split_once('"')?.0.to_string()))
-                .collect(),
-        )
-    }
-
-    async fn count_executors(&self) -> usize {
-        self.executors().await.map_or(0, |executors| executors.len())
-    }
-
-    /// Whether this job is to run, there are executors, and none of them runs a task of any job.
-    async fn is_idle(&self, job: &JobId) -> bool {
-        let Some(jobs) = self.running_jobs().await else {
-            return false;
-        };
-        if !jobs.contains(&job.to_string()) || self.count_executors().await == 0 {
-            return false;
+        if let Err(silent @ Refusal::Silent(_)) = executors {
+            return Ok(Err(silent));
         }
-        for other in jobs {
-            let stages = self.get(&format!("job/{other}/stages")).await;
-            if !stages.is_ok_and(|text| Stages::new(text).running == 0) {
-                return false;
-            }
+        let now = self.scheduler.stages(job).await;
+        if now.as_ref().is_ok_and(|stages| stages.stages > MOST_STAGES) {
+            return exec_err!(
+                "Ballista 55 plans stage after stage for this statement and would never end: SET \
+                 ballista.planner.adaptive.enabled = false (job {job})"
+            );
         }
-        true
+        Ok(now)
     }
+}
 
-    /// What a job that stands still waits for; `None` for one that is not known to run.
-    async fn why(&self, stages: &Result<Stages, Refusal>, job: &JobId) -> Option<String> {
-        let stages = match stages {
-            Ok(stages) => stages,
-            Err(Refusal::Told(_)) => return None,
-            Err(Refusal::Silent(why)) => return Some(format!("the scheduler does not answer ({why})")),
-        };
-        let (jobs, executors) = (self.running_jobs().await?, self.count_executors().await);
-        if !jobs.contains(&job.to_string()) {
-            return None;
-        }
-        Some(match (executors, stages.running, jobs.len() - 1) {
-            (0, _, _) => "there is no executor; start one with 'dfq executor'".to_string(),
-            (_, 0, 0) => format!("none of its tasks runs, on {executors} executors"),
-            (_, 0, others) => {
-                format!("none of its tasks runs; {executors} executors work for {others} other statements")
-            }
-            (_, running, _) => format!(
-                "{running} tasks run and none of them ends, after {} that have; executors: {executors}",
-                stages.done
-            ),
-        })
-    }
+/// Whether the cause of an error may be a process that has gone.
+fn is_of_a_connection(error: &DataFusionError) -> bool {
+    let text = error.to_string();
+    BROKEN.iter().any(|cause| text.contains(cause))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn stages(elapsed: &str, status: &str) -> Stages {
-        Stages::new(format!(
-            "{{\"stages\":[{{\"stage_id\":\"1\",\"stage_status\":\"Running\",\"elapsed_compute\":{elapsed},\"tasks\":[\
-             {{\"id\":0,\"status\":\"Successful\"}},{{\"id\":1,\"status\":{status}}}]}},\
-             {{\"stage_id\":\"2\",\"elapsed_compute\":null,\"tasks\":[]}}]}}"
-        ))
-    }
-
     #[test]
-    fn the_state_of_stages_changes_with_their_tasks_and_not_with_time() {
-        let running = stages("\"3.03s\"", "\"Running\"");
-        assert_eq!((running.running, running.done), (1, 1));
-        assert_eq!(running.state(), stages("\"4.99s\"", "\"Running\"").state());
-        assert_eq!(running.state(), stages("null", "\"Running\"").state());
-        let ended = stages("\"3.03s\"", "\"Successful\"");
-        assert_eq!((ended.running, ended.done), (0, 2));
-        assert_ne!(running.state(), ended.state());
-        let failed = stages("\"3.03s\"", "{\"Failed\":{\"reason\":\"r\",\"error\":\"e\"}}");
-        assert_eq!((failed.running, failed.done), (0, 1));
-        assert_ne!(failed.state(), ended.state());
+    fn errors_of_connections_are_told_from_those_of_statements() {
+        let broken = "Job 038 failed: Job failed due to stage 3 failed: Task failed due to runtime execution error: \
+             DataFusionError(Shared(External(ArrowError(IpcError(\"Arrow error: Ipc error: code: 'Unknown error', message: \
+             \\\"h2 protocol error: error reading a body from connection\\\", source: hyper::Error(Body, Error { kind: \
+             Io(Custom { kind: BrokenPipe, error: \\\"stream closed because of a broken pipe\\\" }) })\"))))";
+        assert!(is_of_a_connection(&exec_datafusion_err!("{broken}")));
+        for other in [
+            "Divide by zero error",
+            "No field named x",
+            "ResourcesExhausted: 3 MB",
+        ] {
+            assert!(!is_of_a_connection(&exec_datafusion_err!("{other}")), "{other}");
+        }
     }
 }

@@ -126,7 +126,17 @@ fn what_is_wrong_with_a_cluster_is_said() {
     assert!(error.contains("cannot be used with"), "{error}");
     // A scheduler without executors.
     let port = port.to_string();
-    let scheduler = Process::start(&["scheduler", "--attached", "--bind-port", &port], &[]);
+    let scheduler = Process::start(
+        &[
+            "scheduler",
+            "--attached",
+            "--bind-port",
+            &port,
+            "--min-ready-executors",
+            "2",
+        ],
+        &[],
+    );
     scheduler.wait_for("listening on");
     let url = format!("df://127.0.0.1:{port}");
     let error = loop {
@@ -141,6 +151,30 @@ fn what_is_wrong_with_a_cluster_is_said() {
         )),
         "{error}"
     );
+    // One of two: it can be asked, as where another takes the place of one that ended.
+    let ports = [free_port(), free_port(), free_port()].map(|port| port.to_string());
+    let [flight, grpc, health] = &ports;
+    let executor = Process::start(
+        &[
+            "executor",
+            "--attached",
+            "--scheduler-port",
+            &port,
+            "--bind-port",
+            flight,
+            "--bind-grpc-port",
+            grpc,
+            "--bind-health-port",
+            health,
+        ],
+        &[("RUST_LOG", "info")],
+    );
+    executor.wait_for("Executor registration succeed");
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(50, 1), 1);
+    let sql = format!("SELECT count(*) AS n FROM '{}/*.parquet'", table.display());
+    let answer = dfq(&["sql", "--cluster", &url, "--format", "csv", "-c", &sql]);
+    assert_eq!(printed(&answer), "n\n50\n");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! An executor stops at a failpoint and says so in its log; then the test kills it. Two cases run always, the whole table
 //! with `QUANTILES_FAULTS=all`.
 
+use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -14,7 +15,7 @@ use datafusion_quantiles::ballista::Watch;
 
 use crate::answers::rows;
 use crate::machines::{Machines, Process, register, session, write_parquet};
-use crate::support::batch;
+use crate::support::{batch, texts};
 
 /// How a query ended whose machine was lost.
 #[derive(Debug, PartialEq)]
@@ -280,6 +281,83 @@ async fn a_statement_that_stands_still_says_why() {
         assert!(
             line.starts_with("No progress for ") && line.contains(" tasks run and none of them ends"),
             "{line}"
+        );
+    }
+}
+
+/// What is printed cannot be taken back: a statement is not run again for an executor that goes while its rows are read.
+#[test]
+fn rows_that_were_printed_are_not_printed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let x: ArrayRef = Arc::new(Int64Array::from_iter_values(0..400_000));
+    let table = write_parquet(folder.path(), "t", &batch(vec![("x", x)]), 8);
+    let mut machines = Machines::start(&["", ""]);
+    let mut client = spawned(machines.sql(&table, false, 120, "SELECT x FROM t"));
+    let (mut printed, mut output) = (Vec::new(), client.stdout.take().unwrap());
+    let mut read = |bytes: &mut Vec<u8>| {
+        let mut part = [0; 1 << 15];
+        let length = output.read(&mut part).unwrap();
+        bytes.extend(&part[..length]);
+        length > 0
+    };
+    read(&mut printed);
+    machines.executors[0].kill();
+    // As long as the scheduler needs to give it up, and the client to ask.
+    for _ in 0..60 {
+        std::thread::sleep(Duration::from_millis(200));
+        read(&mut printed);
+    }
+    while read(&mut printed) {}
+    let ended = client.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(!said.contains("Trying once more"), "{said}");
+    let mut lines: Vec<&[u8]> = printed.split(|byte| *byte == b'\n').collect();
+    let count = lines.len();
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines.len(), count, "rows twice");
+    match ended.status.success() {
+        true => assert_eq!(count, 400_002),
+        false => assert!(said.contains("Error: "), "{said}"),
+    }
+}
+
+/// A program has the second run of `dfq sql`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_of_a_program_outlives_an_executor() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = table(folder.path());
+    let local = crate::support::session(2);
+    register(&local, "t", &table).await;
+    let expected = texts(&crate::support::query(&local, SQL).await.unwrap());
+    let points = "quantiles::round_count=1*sleep(2000)";
+    let mut machines = Machines::start(&[points, points]);
+    let ctx = session(&machines.url, 8, true).await;
+    register(&ctx, "t", &table).await;
+    let query = ctx.sql(SQL).await.unwrap();
+    let url = machines.url.clone();
+    let answer = tokio::spawn(async move { datafusion_quantiles::ballista::collect(&url, query).await });
+    let first = tokio::task::block_in_place(|| first_to_reach(&machines, "round_count"));
+    machines.executors[first].kill();
+    let answer = tokio::time::timeout(Duration::from_secs(100), answer).await;
+    assert_eq!(texts(&answer.expect("no end").unwrap().unwrap()), expected);
+}
+
+#[tokio::test]
+async fn what_writes_is_not_to_run_twice() {
+    let ctx = crate::support::session(1);
+    for (sql, expected) in [
+        ("SELECT 1", false),
+        ("EXPLAIN SELECT 1", false),
+        ("COPY (SELECT 1) TO 'x.csv'", true),
+        ("EXPLAIN ANALYZE COPY (SELECT 1) TO 'x.csv'", true),
+        ("CREATE TABLE t AS SELECT 1", true),
+    ] {
+        let plan = ctx.state().create_logical_plan(sql).await.unwrap();
+        assert_eq!(
+            datafusion_quantiles::ballista::writes(&plan).unwrap(),
+            expected,
+            "{sql}"
         );
     }
 }

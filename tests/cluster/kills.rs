@@ -27,11 +27,13 @@ use crate::machines::{Process, free_port, write_parquet};
 struct Local {
     process: Process,
     port: u16,
+    /// The temporary folder of its processes.
+    work: tempfile::TempDir,
 }
 
 impl Local {
     fn start(executors: usize) -> Self {
-        let port = free_port();
+        let (port, work) = (free_port(), tempfile::tempdir().unwrap());
         let process = Process::start(
             &[
                 "cluster",
@@ -41,10 +43,15 @@ impl Local {
                 "--executors",
                 &executors.to_string(),
             ],
-            &[],
+            &[("TMPDIR", work.path().to_str().unwrap())],
         );
         process.wait_for("is ready");
-        Self { process, port }
+        Self { process, port, work }
+    }
+
+    /// How many folders its processes have now.
+    fn folders(&self) -> usize {
+        std::fs::read_dir(self.work.path()).unwrap().count()
     }
 
     /// Process ids of its executors.
@@ -157,6 +164,7 @@ fn another_executor_takes_the_place_of_one_that_is_killed() {
     cluster.wait_for_executors(2);
     let now = cluster.executors();
     assert!(now.contains(&before[0]) && !now.contains(&before[1]), "{now:?}");
+    assert_eq!(cluster.folders(), 2, "the folder of a killed executor is left");
     let again = cluster.sql(&table, "adaptive", set, sql).output().unwrap();
     assert_eq!(end(&again, &expected), End::Exact);
     // One that never stays ends the cluster, with an error that names it.
@@ -168,6 +176,7 @@ fn another_executor_takes_the_place_of_one_that_is_killed() {
     }
     cluster.process.wait_for("Error: executor ");
     assert_eq!(cluster.process.end(), Some(1));
+    assert_eq!(cluster.folders(), 0);
 }
 
 /// A scheduler that owns the port already is not taken for the cluster's own, and gets no executors.

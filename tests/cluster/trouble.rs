@@ -2,12 +2,15 @@
 //! to do, and nothing left behind.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
+use datafusion::physical_plan::collect;
+use datafusion_quantiles::ballista::Watch;
 
 use crate::faults::{End, answer, asked, end, expected, first_to_reach, table};
-use crate::machines::{Machines, free_port};
+use crate::machines::{Machines, free_port, register, session};
 
 /// Calls it every tenth of a second until it is true.
 fn wait_until(what: &str, patience: Duration, mut is_so: impl FnMut() -> bool) {
@@ -94,16 +97,47 @@ fn an_executor_without_disk_makes_no_wrong_answer() {
     }
 }
 
-/// What queries left in an executor's folder; the folder for spills stays, empty, as long as the executor.
+/// What queries left in the folder that an executor has made in `work`; the one for spills stays, empty, as long as the
+/// executor.
 fn left(work: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(work)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
+    let inside = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
     let is_empty_spill = |path: &Path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("datafusion-") && std::fs::read_dir(path).unwrap().count() == 0
+        name.starts_with("datafusion-") && inside(path).is_empty()
     };
-    entries.filter(|path| !is_empty_spill(path)).collect()
+    let left = inside(work).into_iter().flat_map(|folder| inside(&folder));
+    left.filter(|path| !is_empty_spill(path)).collect()
+}
+
+/// A scheduler that has stopped takes no statement, and tells nothing of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_that_no_scheduler_accepts_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = table(folder.path());
+    let machines = Machines::start(&[""]);
+    let ctx = session(&machines.url, 4, false).await;
+    register(&ctx, "t", &table).await;
+    let query = ctx.sql("SELECT exact_quantiles(x, 0.5) FROM t").await.unwrap();
+    let plan = query.create_physical_plan().await.unwrap();
+    let watch = Watch::start(&machines.url).await.unwrap();
+    machines.scheduler.signal("-STOP");
+    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (watched, task) = (Arc::clone(&plan), ctx.task_ctx());
+    let answer = tokio::spawn(async move { collect(plan, task).await });
+    let tell = move |line| drop(sender.send(line));
+    let watched = tokio::spawn(async move { watch.run(&watched, Duration::from_secs(1), tell).await });
+    let line = tokio::time::timeout(Duration::from_secs(30), told.recv()).await;
+    let line = line.expect("silence").unwrap();
+    assert!(
+        line.starts_with("No progress for ") && line.contains("the scheduler has not accepted the statement"),
+        "{line}"
+    );
+    watched.abort();
+    answer.abort();
+    machines.scheduler.signal("-CONT");
 }
 
 /// Ctrl-C in the client while tasks run: they end, their files go, and the executor is free. Without adaptive planning
@@ -158,7 +192,7 @@ async fn an_executor_without_this_crate_is_told_apart() {
         work_dir: Some(work.path().to_string_lossy().into_owned()),
         ..ExecutorProcessConfig::default()
     };
-    let executor = tokio::spawn(start_executor_process(std::sync::Arc::new(config)));
+    let executor = tokio::spawn(start_executor_process(Arc::new(config)));
     let ready = || {
         let plain = machines
             .sql(&table, true, 20, "SELECT count(*) FROM t")

@@ -11,7 +11,8 @@ use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
 use tokio::process::{Child, Command};
 use url::Url;
 
-use super::security::{own_private_folder, parse_store};
+use super::security::parse_store;
+use super::work::{remove_ended, root_of};
 use super::{LOOPBACK, until_ended};
 use crate::args::{parse_bytes, parse_count};
 use crate::console::{End, say};
@@ -80,6 +81,7 @@ pub(crate) async fn run_cluster(args: ClusterArgs) -> End {
     let mut processes = Vec::new();
     let end = until_ended(args.attached, serve(&args, &mut processes)).await;
     stop(processes).await;
+    remove_ended(&root_of(args.work_dir.as_deref()));
     end
 }
 
@@ -127,7 +129,7 @@ impl Process {
             }
             Some(number) => {
                 let id = format!("executor-{number}-{random:032x}");
-                let options = self::executor(args, &port, number, &id)?;
+                let options = self::executor(args, &port, &id)?;
                 (format!("executor {number}"), id, options)
             }
         };
@@ -230,7 +232,7 @@ fn with_stores(mut options: Vec<String>, args: &ClusterArgs) -> Vec<String> {
     options
 }
 
-fn executor(args: &ClusterArgs, port: &str, number: usize, id: &str) -> Result<Vec<String>, End> {
+fn executor(args: &ClusterArgs, port: &str, id: &str) -> Result<Vec<String>, End> {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let vcores = args
         .vcores
@@ -271,8 +273,6 @@ fn executor(args: &ClusterArgs, port: &str, number: usize, id: &str) -> Result<V
         options.extend(["--cuda-memory-limit".to_string(), bytes.to_string()]);
     }
     if let Some(folder) = &args.work_dir {
-        let folder = folder.join(format!("executor-{number}"));
-        own_private_folder(&folder)?;
         options.extend(["--work-dir".to_string(), folder.to_string_lossy().into_owned()]);
     }
     Ok(options)

@@ -3,6 +3,7 @@
 mod local;
 mod logs;
 mod security;
+mod work;
 
 use std::sync::Arc;
 
@@ -22,9 +23,10 @@ use url::Url;
 
 pub(crate) use self::local::{ClusterArgs, run_cluster};
 use self::logs::Logs;
-use self::security::{check_bind_host, make_private_folder, parse_store, store_limits};
+use self::security::{check_bind_host, parse_store, store_limits};
+use self::work::WorkFolder;
 use crate::args::{parse_bytes, parse_device};
-use crate::console::{End, say};
+use crate::console::End;
 
 /// Machines on the same network reach no service unless it is bound to an address of theirs.
 const LOOPBACK: &str = "127.0.0.1";
@@ -153,16 +155,9 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
         rotation: &options.log_rotation_policy,
     }
     .start();
-    // One of our own, which is gone when the process ends.
-    let folder = match &options.work_dir {
-        Some(folder) => match make_private_folder(folder.as_ref()) {
-            Ok(()) => None,
-            Err(end) => return end,
-        },
-        None => match tempfile::Builder::new().prefix("dfq-executor-").tempdir() {
-            Ok(folder) => Some(folder),
-            Err(error) => return End::error(format!("cannot make a folder for the executor: {error}")),
-        },
+    let folder = match WorkFolder::make(options.work_dir.as_deref()) {
+        Ok(folder) => folder,
+        Err(end) => return end,
     };
     let health = format!("{}:{}", options.bind_host, options.bind_health_port);
     let service = async {
@@ -170,9 +165,7 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
             .parse()
             .map_err(|error| BallistaError::Configuration(format!("'{health}' is no address: {error}")))?;
         let mut config = ExecutorProcessConfig::try_from(options)?;
-        if let Some(folder) = &folder {
-            config.work_dir = Some(folder.path().to_string_lossy().into_owned());
-        }
+        config.work_dir = Some(folder.path().to_string_lossy().into_owned());
         let scheduler = format!("{}:{}", config.scheduler_host, config.scheduler_port);
         let limit = args.cuda_memory_limit.map(|bytes| bytes as u64);
         let config = executor_hooks_with(
@@ -192,13 +185,7 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
         })
     };
     let end = until_ended(args.attached, end_of(service)).await;
-    if let Some(folder) = folder
-        && let Err(error) = folder.close()
-    {
-        say(format_args!(
-            "Warning: cannot remove the executor's folder: {error}"
-        ));
-    }
+    folder.close();
     end
 }
 

@@ -1,8 +1,8 @@
 //! Who may reach a process of the cluster, and who may read its files.
 
-use std::fs::{DirBuilder, Permissions};
+use std::fs::DirBuilder;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use datafusion_quantiles::ballista::StoreLimits;
@@ -63,20 +63,11 @@ pub(super) fn make_private_folder(folder: &Path) -> Result<(), End> {
     made.map_err(|error| End::error(format!("cannot make the folder '{}': {error}", folder.display())))
 }
 
-/// Makes a folder for the owner alone, also where it exists.
-pub(super) fn own_private_folder(folder: &Path) -> Result<(), End> {
-    make_private_folder(folder)?;
-    let closed = std::fs::set_permissions(folder, Permissions::from_mode(OWNER_ONLY));
-    closed.map_err(|error| {
-        End::error(format!(
-            "cannot close the folder '{}' to others: {error}",
-            folder.display()
-        ))
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -132,7 +123,5 @@ mod tests {
         std::fs::set_permissions(&new, Permissions::from_mode(0o755)).unwrap();
         make_private_folder(&new).unwrap();
         assert_eq!(mode(&new), 0o755);
-        own_private_folder(&new).unwrap();
-        assert_eq!(mode(&new), 0o700);
     }
 }

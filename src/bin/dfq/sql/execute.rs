@@ -4,7 +4,6 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{exec_err, plan_err};
 use datafusion::config::ConfigOptions;
 use datafusion::dataframe::DataFrame;
@@ -46,6 +45,7 @@ pub(crate) struct Runner {
     /// What runs, until it has ended.
     running: Option<Arc<dyn ExecutionPlan>>,
     /// Whether the statement that runs may have changed something outside of its answer.
+    #[cfg(feature = "ballista")]
     writes: bool,
 }
 
@@ -58,6 +58,7 @@ impl Runner {
             timeout: None,
             remote: None,
             running: None,
+            #[cfg(feature = "ballista")]
             writes: false,
         }
     }
@@ -112,15 +113,17 @@ impl Runner {
         drop(plan);
     }
 
-    /// Runs one statement, and once more if a machine of the cluster was lost while it ran. What writes runs once.
+    /// Runs one statement, and once more if a machine of the cluster was lost while it ran. What writes, or has printed rows,
+    /// runs once.
     async fn try_run_or_again(&mut self, piece: &Piece) -> Result<bool> {
-        self.writes = false;
-        let result = self.try_run(piece).await;
         #[cfg(feature = "ballista")]
         if self.remote.is_some() {
             use datafusion_quantiles::ballista::{explained, is_worth_another_try};
+            (self.writes, self.output.has_written) = (false, false);
+            let result = self.try_run(piece).await;
+            let is_final = self.writes || self.output.has_written;
             return match result {
-                Err(error) if !self.writes && is_worth_another_try(&error) => {
+                Err(error) if !is_final && is_worth_another_try(&error) => {
                     say(format_args!(
                         "Trying once more: {}",
                         crate::console::message(&error)
@@ -130,7 +133,7 @@ impl Runner {
                 result => result.map_err(explained),
             };
         }
-        result
+        self.try_run(piece).await
     }
 
     async fn try_run_in_time(&mut self, piece: &Piece) -> Result<bool> {
@@ -167,13 +170,10 @@ impl Runner {
 
     async fn run_datafusion(&mut self, statement: DataFusionStatement) -> Result<bool> {
         let plan = self.ctx.state().statement_to_plan(statement).await?;
-        // EXPLAIN ANALYZE writes what its statement does.
-        self.writes = plan.exists(|node| {
-            Ok(matches!(
-                node,
-                LogicalPlan::Copy(_) | LogicalPlan::Dml(_) | LogicalPlan::Ddl(_)
-            ))
-        })?;
+        #[cfg(feature = "ballista")]
+        {
+            self.writes = datafusion_quantiles::ballista::writes(&plan)?;
+        }
         // Plans and descriptions are always shown whole.
         let whole = matches!(
             plan,
@@ -261,6 +261,7 @@ mod tests {
             format: Format::Csv,
             max_rows: MaxRows::Unlimited,
             closed: false,
+            has_written: false,
         };
         let mut runner = Runner::new(ctx, output, true);
         for (text, is_right) in [

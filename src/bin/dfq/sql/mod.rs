@@ -118,6 +118,7 @@ pub(crate) async fn run(args: SqlArgs, matches: &ArgMatches) -> End {
         format: args.format,
         max_rows,
         closed: false,
+        has_written: false,
     };
     let mut runner = Runner::new(ctx, output, args.quiet);
     (runner.timeout, runner.remote) = (args.timeout, args.remote());

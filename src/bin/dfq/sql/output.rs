@@ -46,6 +46,12 @@ pub(crate) struct Output {
     pub(crate) max_rows: MaxRows,
     /// The reader went away; nothing more can be written.
     pub(crate) closed: bool,
+    /// Whether something of the statement that runs was written.
+    #[cfg_attr(
+        not(feature = "ballista"),
+        allow(dead_code, reason = "statements of a cluster alone are run again")
+    )]
+    pub(crate) has_written: bool,
 }
 
 impl Output {
@@ -116,6 +122,7 @@ impl Output {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.has_written |= !bytes.is_empty();
         let mut stdout = std::io::stdout().lock();
         stdout
             .write_all(bytes)

@@ -50,21 +50,11 @@ impl Remote {
 
     /// The same rows: the first of them once it is known that no executor was lost on the way.
     #[cfg(feature = "ballista")]
-    pub(super) fn checked(&self, mut stream: SendableRecordBatchStream) -> SendableRecordBatchStream {
-        use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-        use futures::{StreamExt, TryStreamExt};
-
-        let Some((watch, _)) = &self.watched else {
-            return stream;
-        };
-        let (watch, schema) = (Arc::clone(watch), stream.schema());
-        let checked = async move {
-            let first = stream.next().await;
-            watch.check().await?;
-            Ok::<_, DataFusionError>(futures::stream::iter(first).chain(stream))
-        };
-        let checked = futures::stream::once(checked).try_flatten();
-        Box::pin(RecordBatchStreamAdapter::new(schema, checked))
+    pub(super) fn checked(&self, stream: SendableRecordBatchStream) -> SendableRecordBatchStream {
+        match &self.watched {
+            Some((watch, _)) => watch.checked(stream),
+            None => stream,
+        }
     }
 
     #[cfg(not(feature = "ballista"))]

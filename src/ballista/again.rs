@@ -1,0 +1,69 @@
+//! Queries of programs that outlive the loss of an executor, as those of `dfq sql` do.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::Result;
+use datafusion::common::tree_node::TreeNode;
+use datafusion::dataframe::DataFrame;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::execute_stream;
+use futures::TryStreamExt;
+use futures::future::{Either, select};
+
+use super::client::{cancel, explained, is_worth_another_try};
+use super::watch::Watch;
+
+/// How long a query may stand still without a warning.
+const STANDSTILL: Duration = Duration::from_secs(60);
+
+/// Collects a query of a session that [`connect`](super::connect) made with this `url`; once more if a machine of the cluster
+/// was lost while it ran, unless it [`writes`]. A minute without progress is a warning in the log.
+///
+/// # Errors
+/// Those of the query, the second time it ran if it did.
+pub async fn collect(url: &str, query: DataFrame) -> Result<Vec<RecordBatch>> {
+    let answer = match collect_once(url, query.clone()).await {
+        Err(error) if is_worth_another_try(&error) && !writes(query.logical_plan())? => {
+            log::warn!("Trying once more: {error}");
+            collect_once(url, query).await
+        }
+        answer => answer,
+    };
+    answer.map_err(explained)
+}
+
+async fn collect_once(url: &str, query: DataFrame) -> Result<Vec<RecordBatch>> {
+    let task = Arc::new(query.task_ctx());
+    let plan = query.create_physical_plan().await?;
+    let Some(watch) = Watch::start(url).await.map(Arc::new) else {
+        return execute_stream(plan, task)?.try_collect().await;
+    };
+    let rows = watch.checked(execute_stream(Arc::clone(&plan), task)?);
+    let lost = watch.run(&plan, STANDSTILL, |line| log::warn!("{line}"));
+    match select(pin!(rows.try_collect()), pin!(lost)).await {
+        Either::Left((rows, _)) => rows,
+        Either::Right((lost, _)) => {
+            if let Err(error) = cancel(url, &plan).await {
+                log::warn!("{error}");
+            }
+            Err(lost)
+        }
+    }
+}
+
+/// Whether a statement may change something outside of its answer, so that it is not to run twice.
+///
+/// # Errors
+/// None: those of looking through a plan.
+pub fn writes(statement: &LogicalPlan) -> Result<bool> {
+    // EXPLAIN ANALYZE writes what its statement does.
+    statement.exists(|node| {
+        Ok(matches!(
+            node,
+            LogicalPlan::Copy(_) | LogicalPlan::Dml(_) | LogicalPlan::Ddl(_)
+        ))
+    })
+}
