@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::{Result, internal_err, resources_err};
+use datafusion::common::{Result, internal_err};
+use datafusion::physical_plan::metrics::{Count, Time};
 
 use super::heavy::Strings;
 use super::many::{PartGroups, Parts, words_of};
 use super::output::{self, Answers};
 use super::select::{Selection, blocking};
+use super::worker::PartWorker;
 use crate::exec::values::ValueSolver;
 use crate::kernel::StopOnDrop;
-use crate::kernel::cpu::LaneKey;
 use crate::kernel::cpu::groups::cells::{BLOCK, Numbered};
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::{GroupTable, Word};
+use crate::kernel::cpu::{LaneKey, reserve};
 use crate::kernel::{Stop, may_fail};
 use crate::key::Width;
 
@@ -131,10 +133,8 @@ pub(super) async fn batch<W: Word>(
         return Ok(None);
     }
     if count > usize::from(u16::MAX) {
-        return resources_err!(
-            "the memory limit is too small for a part of {count} groups, of which {} bytes were wanted",
-            parts.worker_bytes_of(part)
-        );
+        drop((groups, plain));
+        return by_a_worker(parts, part, count).await;
     }
     let (numbers, columns) = split(parts, part, groups)?;
     let numbers = Arc::new(numbers);
@@ -183,6 +183,28 @@ pub(super) async fn batch<W: Word>(
         answers.push(Answers::Keys(found));
     }
     output::batch(plan, columns, &answers, &plain).map(Some)
+}
+
+/// The answers of a part of many groups, brought together as those of an ordinary part.
+async fn by_a_worker<W: Word>(
+    parts: &Arc<Parts<W>>,
+    part: usize,
+    groups: usize,
+) -> Result<Option<RecordBatch>> {
+    let (memory, wanted) = (parts.memory().new_empty(), parts.worker_bytes_of(part));
+    reserve(&memory, wanted).map_err(|error| {
+        error.context(format!(
+            "the memory limit is too small for a part of {groups} groups, of which {wanted} bytes were wanted"
+        ))
+    })?;
+    let parts = Arc::clone(parts);
+    blocking(move || {
+        let mut worker = PartWorker::new(Arc::clone(&parts), Count::new(), Time::new());
+        let batch = worker.part(&parts, part);
+        drop(memory);
+        batch
+    })
+    .await
 }
 
 /// The groups of a part, each with its number.

@@ -90,7 +90,9 @@ impl<W: Word> Parts<W> {
         parts.needs = (0..PARTS).map(|part| parts.need(part)).collect();
         let share = parts.sizes.iter().sum::<usize>() / (4 * threads.max(1));
         if parts.may_have_giants() {
-            parts.most = share.max(GATHERED);
+            // A part of usual size is none, however many threads there are.
+            let usual = 4 * parts.sizes.iter().sum::<usize>() / PARTS;
+            parts.most = share.max(usual).max(GATHERED);
         }
         let workers = parts.reserve_workers(threads.max(1), shared)?;
         Ok((parts, workers))

@@ -73,7 +73,11 @@ impl<W: Word> PartWorker<W> {
         Ok(None)
     }
 
-    fn part(&mut self, parts: &Parts<W>, part: usize) -> Result<Option<RecordBatch>> {
+    /// The answers of a part; `None` if it has no groups.
+    ///
+    /// # Errors
+    /// As for [`Self::next`].
+    pub(super) fn part(&mut self, parts: &Parts<W>, part: usize) -> Result<Option<RecordBatch>> {
         may_fail!("group_part");
         let table = self.table.take().unwrap_or_else(GroupTable::new);
         let mut groups = PartGroups::new(parts, part, table)?;

@@ -93,6 +93,9 @@ impl<W: Word> Parts<W> {
                 return Ok(workers);
             }
         }
+        for many in &mut self.scans {
+            many.spill(&self.shared)?;
+        }
         reserve(&self.memory, each)?;
         Ok(1)
     }

@@ -216,7 +216,10 @@ impl<W: Word> Many<W> {
             self.flush(shared)?;
             if self.staging.try_grow(wanted).is_err() {
                 self.make_room(shared)?;
-                reserve(&self.staging, wanted)?;
+                if self.staging.try_grow(wanted).is_err() {
+                    self.spill(shared)?;
+                    reserve(&self.staging, wanted)?;
+                }
             }
         }
         let stage = if is_absent {
@@ -236,9 +239,10 @@ impl<W: Word> Many<W> {
     fn flush(&mut self, shared: &Shared) -> Result<()> {
         let free = shared.free.as_ref();
         let bytes = self.rows.flush(free)? + self.absent.flush(free)?;
-        // The runs' share of the reservation goes with them.
+        // The runs' share of the reservation goes with them: nobody else may take it in between.
+        self.held.grow(bytes);
         self.staging.free();
-        reserve(&self.held, bytes)
+        Ok(())
     }
 
     /// Drops rows that are not among the best of their group, whenever twice as many are held as after the last time: so
@@ -255,9 +259,15 @@ impl<W: Word> Many<W> {
     /// one.
     pub(super) fn make_room(&mut self, shared: &Shared) -> Result<()> {
         self.flush(shared)?;
-        if self.compact(shared)? {
-            return Ok(());
+        match self.compact(shared)? {
+            true => Ok(()),
+            false => self.spill(shared),
         }
+    }
+
+    /// Moves all to disk, if there is one.
+    pub(super) fn spill(&mut self, shared: &Shared) -> Result<()> {
+        self.flush(shared)?;
         let mut runs = self.rows.runs.iter().chain(&self.absent.runs);
         if !shared.spiller.is_enabled() || !runs.any(Run::is_in_memory) {
             return Ok(());

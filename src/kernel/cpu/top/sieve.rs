@@ -5,8 +5,8 @@
 //!              | no
 //!           held rows --too many--> cut: `k` of each group stay, floors rise
 //! ```
-//! Rows are held in flat memory, in any order, up to twice as many as the last cut left and [`LEAST`] more, so that the
-//! cost of cuts is linear in the rows that reach a floor. Loses to radix partitions where groups are so many that floors
+//! Rows are held in flat memory, in any order, up to twice as many as the last cut left and [`LEAST`] more, or twice as many
+//! bytes of what belongs to them and [`LEAST_BYTES`] more, so that the cost of cuts is linear in the rows that reach a floor. Loses to radix partitions where groups are so many that floors
 //! and cuts miss the cache at every row.
 
 use std::sync::Arc;
@@ -24,6 +24,9 @@ use crate::key::{Key, RowOrder};
 
 /// Rows that are held before a cut is worth it. Tests cut more often.
 const LEAST: usize = if cfg!(test) { 64 } else { 1 << 16 };
+
+/// The same in bytes of what belongs to the rows, for wide ones.
+const LEAST_BYTES: usize = if cfg!(test) { 1 << 15 } else { 16 << 20 };
 
 /// What is kept of each group.
 #[derive(Debug)]
@@ -80,6 +83,8 @@ pub(crate) struct Sieve<K> {
     payload_bytes: usize,
     /// Rows at which they are cut.
     full: usize,
+    /// Bytes of what belongs to them at which they are cut.
+    full_bytes: usize,
     /// Whether nothing came since the last cut.
     is_cut: bool,
     rejected: u64,
@@ -101,6 +106,7 @@ impl<K: Key> Sieve<K> {
             keys: Vec::new(),
             payload_bytes: 0,
             full: LEAST,
+            full_bytes: LEAST_BYTES,
             is_cut: true,
             rejected: 0,
             segments: SegmentBest::default(),
@@ -153,7 +159,7 @@ impl<K: Key> Sieve<K> {
                 })?;
             }
         }
-        if self.ids.len() >= self.full {
+        if self.ids.len() >= self.full || self.payload_bytes >= self.full_bytes {
             self.cut()?;
         }
         Ok(())
@@ -217,9 +223,15 @@ impl<K: Key> Sieve<K> {
         let columns = taken(&columns, &rows)?;
         self.payload_bytes = columns.iter().map(row_bytes).sum();
         self.payload = columns.into_iter().map(|column| vec![column]).collect();
-        self.full = self.ids.len().saturating_mul(2).saturating_add(LEAST);
+        self.wait();
         self.is_cut = true;
         Ok(())
+    }
+
+    /// The next cut comes when there is twice as much.
+    fn wait(&mut self) {
+        self.full = self.ids.len().saturating_mul(2).saturating_add(LEAST);
+        self.full_bytes = self.payload_bytes.saturating_mul(2).saturating_add(LEAST_BYTES);
     }
 
     /// Each column as one array.
@@ -292,7 +304,7 @@ impl<K: Key> Sieve<K> {
             _ => rest.map(|column| vec![column]).collect(),
         };
         self.payload_bytes = self.payload.iter().flatten().map(row_bytes).sum();
-        self.full = self.ids.len().saturating_mul(2).saturating_add(LEAST);
+        self.wait();
         Ok(best)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
 use datafusion::arrow::datatypes::{DataType, Int64Type};
 use proptest::prelude::*;
 
@@ -376,4 +376,26 @@ fn rows_given_twice_do_not_break_anything() {
         SegmentBest::default().best(1, &[piece], k, &mut out).unwrap();
         assert_eq!((out.offsets, out.keys), (vec![0, k], vec![5; k]));
     }
+}
+
+/// A sieve of 64 rows in tests: wide ones fill it sooner.
+#[test]
+fn wide_rows_are_cut_by_their_bytes() {
+    let wide = "w".repeat(5000);
+    let mut sieve = Sieve::<u64>::new(Kept::Any.wanted(1), vec![DataType::Utf8]);
+    let mut most = 0;
+    for key in 0..60_u64 {
+        let value: ArrayRef = Arc::new(StringArray::from(vec![wide.as_str()]));
+        // Keys rise: no row is dropped by the floor.
+        let rows = Rows {
+            groups: &[0],
+            keys: &[key],
+            payload: &[value],
+        };
+        sieve.push(1, rows).unwrap();
+        most = most.max(sieve.held_bytes());
+    }
+    assert!(most < 64 << 10, "{most} bytes are held for one row of 5000");
+    let best = sieve.best().unwrap();
+    assert_eq!((best.keys, best.payload[0].len()), (vec![59], 1));
 }
