@@ -291,6 +291,13 @@ impl<T> Decoder<'_, T> {
     }
 }
 
+/// Puts bytes in place of all that a file has. (File systems wait for the disk where a file is cut to nothing first.)
+pub(crate) fn overwrite(path: &Path, bytes: &[u8]) {
+    let mut file = File::options().write(true).open(path).unwrap();
+    file.write_all(bytes).unwrap();
+    file.set_len(bytes.len() as u64).unwrap();
+}
+
 /// Makes something whose memory is not counted: inputs of a decoder that are no bytes.
 pub(crate) fn uncounted<T>(make: impl FnOnce() -> T) -> T {
     let mut made = None;

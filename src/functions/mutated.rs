@@ -181,15 +181,15 @@ fn written(number: usize, states: &[ArrayRef]) -> Vec<u8> {
 }
 
 /// Values of a type, NULL where the flags before them say so.
-fn values(data_type: &DataType, lengths: &[(bool, usize)], loose: &mut Loose<'_>, within: bool) -> ArrayRef {
+fn values(data_type: &DataType, count: usize, loose: &mut Loose<'_>, within: bool) -> ArrayRef {
     if let DataType::LargeList(item) = data_type {
         let mut all: Vec<ArrayRef> = Vec::new();
         let (mut counts, mut valid) = (Vec::new(), Vec::new());
-        for _ in lengths {
+        for _ in 0..count {
             valid.push(loose.byte() & 1 == 0);
-            let count = loose.number().min(loose.left() as u64 / 8 + 1) as usize;
-            all.push(values(item.data_type(), &vec![(true, 0); count], loose, true));
-            counts.push(count);
+            let items = loose.number().min(loose.left() as u64 / 8 + 1) as usize;
+            all.push(values(item.data_type(), items, loose, true));
+            counts.push(items);
         }
         let all: Vec<&dyn Array> = all.iter().map(AsRef::as_ref).collect();
         let flat = match all.is_empty() {
@@ -202,7 +202,7 @@ fn values(data_type: &DataType, lengths: &[(bool, usize)], loose: &mut Loose<'_>
     }
     let (mut f, mut i, mut u) = (Float64Builder::new(), Int64Builder::new(), UInt64Builder::new());
     let (mut s, mut b) = (StringBuilder::new(), BinaryBuilder::new());
-    for _ in lengths {
+    for _ in 0..count {
         let is_there = within || loose.byte() & 1 == 0;
         match data_type {
             DataType::Float64 => f.append_option(is_there.then(|| f64::from_bits(loose.word()))),
@@ -231,7 +231,7 @@ fn states(call: &AggregateFunctionExpr, mut loose: Loose<'_>) -> (Vec<usize>, Ve
             // A column of another type.
             0xfd => Arc::new(NullArray::new(rows)),
             0xfe => Arc::new(Int64Array::from_iter_values(0..rows as i64)),
-            _ => values(field.data_type(), &vec![(true, 0); rows], &mut loose, false),
+            _ => values(field.data_type(), rows, &mut loose, false),
         }
     };
     let columns = fields.iter().map(column).collect();

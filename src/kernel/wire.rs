@@ -459,7 +459,7 @@ mod tests {
         };
         reply_comes_back(Reply::Extracted(lists()));
         reply_comes_back(Reply::Extracted(vec![]));
-        for (extremes, keys) in [None, Some((0, u128::MAX)), Some((4, 4))]
+        for (extremes, keys) in [None, Some((0, u32::MAX.into())), Some((4, 4))]
             .into_iter()
             .zip(lists())
         {
@@ -490,5 +490,13 @@ mod tests {
         let edge = [4, COUNT, EDGES, 1, 0xff, 0xff, 0xff, 0xff, 0x1f];
         assert_eq!(error(&edge), damaged("an edge of more than 32 bits"));
         assert_eq!(error(&[4, COUNT, 3]), damaged("cells of kind 3"));
+        // Keys of 32 bits from 7 to 5, and to one more than they have.
+        for sample in [
+            &[SAMPLE, 4, 0, 1, 7, 5][..],
+            &[SAMPLE, 4, 0, 1, 7, 0x80, 0x80, 0x80, 0x80, 0x10],
+        ] {
+            let error = Reader::message::<Reply>(sample).unwrap_err().strip_backtrace();
+            assert!(error.contains("a damaged message: keys from 7 to"), "{error}");
+        }
     }
 }

@@ -10,17 +10,18 @@ use crate::wire::put;
 /// Parts within parts that are looked into.
 const DEPTH: u32 = 8;
 
-/// Bytes of an input, at most.
-const MOST: usize = 1 << 14;
+/// Bytes of an input at most, unless it is made of a longer one.
+const MOST: usize = 1 << 12;
 
 /// One of `pool` after a few changes.
 pub(super) fn changed(pool: &[Vec<u8>], random: &mut SmallRng) -> Vec<u8> {
     let mut bytes = one_of(pool, random).clone();
+    let most = bytes.len().max(MOST);
     // One change is more often let pass, several go deeper.
     let changes = random.random_range(1..=3) * random.random_range(0..=1) + 1;
     for _ in 0..changes {
         change(&mut bytes, pool, random, 0);
-        bytes.truncate(MOST);
+        bytes.truncate(most);
     }
     bytes
 }

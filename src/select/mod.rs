@@ -36,7 +36,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err, plan_err};
+use datafusion::common::{
+    DataFusionError, Result, exec_err, internal_datafusion_err, internal_err, plan_err,
+};
 
 use crate::kernel::choose::Room;
 use crate::kernel::round::{Reply, Request};
@@ -259,6 +261,17 @@ pub(crate) fn wanted_ranks(asks: &[&Ask], n: u64) -> Vec<u64> {
     ranks.sort_unstable();
     ranks.dedup();
     ranks
+}
+
+/// A number of values that came from elsewhere, if ranks among so many can be counted with.
+///
+/// # Errors
+/// An execution error for more than 2^63 - 1.
+pub(crate) fn countable(n: u64) -> Result<u64> {
+    match i64::try_from(n) {
+        Ok(_) => Ok(n),
+        Err(_) => exec_err!("a damaged count: {n} values, where at most 2^63 - 1 can be ranked"),
+    }
 }
 
 /// Finds the order statistics that all of `asks` need, in shared rounds.

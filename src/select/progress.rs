@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
+use super::countable;
 use crate::kernel::buckets::Cells;
 use crate::kernel::choose::Room;
 use crate::kernel::round::{Bracket, Brackets, KeyVec};
@@ -316,7 +317,8 @@ impl Message for Progress {
 
     fn read(input: &mut Reader<'_>) -> Result<Self> {
         let width = width(input)?;
-        let (n, ranks) = (input.number("number of values")?, input.ascending("ranks")?);
+        let n = countable(input.number("number of values")?)?;
+        let ranks = input.ascending("ranks")?;
         let mut progress = Self::try_new(width, n, ranks)?;
         for index in 0..progress.keys.len() {
             progress.keys[index] = match input.flag("key")? {

@@ -84,7 +84,7 @@ fn mutated_nodes_of_plans_do_no_harm() {
     let (codec, converter) = (QuantilesCodec::default(), DefaultPhysicalProtoConverter {});
     Decoder {
         // Each field of a schema is an object, and takes two bytes at least.
-        slack: 32 * SLACK,
+        slack: 4 * SLACK,
         name: "nodes of plans",
         test: (module_path!(), "mutated_nodes_of_plans_do_no_harm"),
         valid: &|_| nodes.bytes.clone(),

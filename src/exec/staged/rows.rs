@@ -23,6 +23,7 @@ use super::READ_DIFFERENTLY;
 use crate::kernel::round::{KeyVec, Reply};
 use crate::kernel::wire::{key_vec, put_key_vec};
 use crate::key::Width;
+use crate::select::countable;
 use crate::wire::{Message, Reader, VERSION, put_numbers, versioned};
 
 /// Keys in one row, so that no row is long.
@@ -424,6 +425,7 @@ impl Part {
             }
             _ => {}
         }
+        countable(self.seen.n)?;
         Ok((self.seen, reply))
     }
 

@@ -11,7 +11,7 @@ use crate::kernel::round::Reply;
 use crate::kernel::wire::Order;
 use crate::key::Width;
 use crate::select::progress::Progress;
-use crate::select::{Ask, Step, wanted_ranks};
+use crate::select::{Ask, Step, countable, wanted_ranks};
 use crate::wire::{Message, Reader, put};
 
 /// The read in which all columns are read again, those that are done too: what the first read missed, or saw twice, differs from it.
@@ -132,7 +132,7 @@ impl Message for State {
         let column = |input: &mut Reader<'_>| {
             Ok(ColumnState {
                 seen: Seen {
-                    n: input.number("number of values")?,
+                    n: countable(input.number("number of values")?)?,
                     check: input.key::<u64>()?,
                 },
                 progress: Progress::read(input)?,

@@ -81,10 +81,10 @@ pub(crate) fn read_node(
     }
     let read: usize = input.number("number of a read")?;
     let columns = Arc::new(StagedColumns::read(input)?);
-    let is_last = read + 1 == columns.rounds.reads();
     if read >= columns.rounds.reads() {
         return input.damaged(format!("read {read} of {}", columns.rounds.reads()));
     }
+    let is_last = read + 1 == columns.rounds.reads();
     let child = |index: usize| Arc::clone(&inputs[index]);
     Ok(match (kind, inputs.len()) {
         (ROUND, 1) if read == 0 => Arc::new(RoundExec::new(child(0), None, columns, read)),

@@ -27,8 +27,11 @@ impl Constants {
         }
     }
 
-    fn read(input: &mut Reader<'_>) -> Result<Self> {
-        let quantiles = Quantiles::read(input)?;
+    fn read(input: &mut Reader<'_>, asks: bool) -> Result<Self> {
+        let quantiles = match asks {
+            true => Quantiles::read(input)?,
+            false => Quantiles::read_any(input)?,
+        };
         let precision = match input.byte("kind of precision")? {
             ACCURACY => Precision::Accuracy(epsilon(input)?),
             BUCKETS => match input.number("number of buckets")? {
@@ -52,7 +55,7 @@ impl GkFunction {
     /// An execution error for other bytes.
     pub(in crate::functions) fn with_constants(&self, input: &mut Reader<'_>) -> Result<Self> {
         Ok(Self {
-            bound: read_option(input, Constants::read)?,
+            bound: read_option(input, |input| Constants::read(input, self.called.asks()))?,
             ..Self::new(self.called, self.descending)
         })
     }

@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
     use crate::kernel::cuda::source::{KernelFile, Words};
-    use crate::mutated::{Decoder, SLACK, uncounted};
+    use crate::mutated::{Decoder, SLACK, overwrite, uncounted};
 
     fn program(batch: u32) -> Program {
         Program {
@@ -293,7 +293,7 @@ mod tests {
                 }
             },
             decode: &|bytes| {
-                uncounted(|| fs::write(&path, bytes).unwrap());
+                uncounted(|| overwrite(&path, bytes));
                 match cache.get(&key) {
                     Some(code) => Ok((code, bytes.to_vec())),
                     None => datafusion::common::exec_err!("no entry"),

@@ -1,13 +1,11 @@
 //! Spill files that a disk changes: what is read back is what was written, or an error.
 
-use std::fs;
-
 use datafusion::common::exec_err;
 use datafusion::execution::disk_manager::DiskManagerBuilder;
 use rand::Rng;
 
 use super::*;
-use crate::mutated::{Decoder, SLACK, uncounted};
+use crate::mutated::{Decoder, SLACK, overwrite, uncounted};
 
 /// Where pieces end that are written, and read, one after the other.
 const ENDS: [usize; 8] = [
@@ -50,7 +48,7 @@ fn mutated_spill_files_do_no_harm() {
         valid: &|_| vec![written.clone()],
         seal: &|_| {},
         decode: &|bytes| {
-            uncounted(|| fs::write(&path, bytes).unwrap());
+            uncounted(|| overwrite(&path, bytes));
             let mut read = 0;
             for (start, piece) in pieces(&written).chain([(0, &written[..]), (3, &written[3..BLOCK + 9])]) {
                 let mut back = vec![0; piece.len()];

@@ -64,8 +64,20 @@ impl Quantiles {
     }
 
     /// # Errors
-    /// An execution error for bytes that are no quantiles.
+    /// An execution error for bytes that are no quantiles, or not one where there is no list.
     pub(crate) fn read(input: &mut Reader<'_>) -> Result<Self> {
+        let found = Self::read_any(input)?;
+        match found.is_list || found.list.len() == 1 {
+            true => Ok(found),
+            false => input.damaged(format!("{} quantiles in place of one", found.list.len())),
+        }
+    }
+
+    /// The same of functions that ask for none too.
+    ///
+    /// # Errors
+    /// An execution error for bytes that are no quantiles.
+    pub(crate) fn read_any(input: &mut Reader<'_>) -> Result<Self> {
         Ok(Self {
             list: input.list("quantiles", Quantile::read)?,
             is_list: input.flag("list of quantiles")?,

@@ -14,7 +14,7 @@ use crate::kernel::buckets::{Cells, Edges};
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::Width;
 use crate::select::progress::Progress;
-use crate::select::wanted_ranks;
+use crate::select::{countable, wanted_ranks};
 use crate::sketch::dyadic::{Interval, merged};
 
 /// Ranks of all groups, past which their brackets are as much as their keys.
@@ -113,6 +113,7 @@ impl<W: Word> Bracketing<W> {
                 let n = intervals
                     .iter()
                     .fold(0_u64, |sum, interval| sum.saturating_add(interval.count));
+                countable(n)?;
                 bracketed(intervals, spec.width(), n, wanted_ranks(asks, n))
             });
             let progress: Vec<Progress> = progress.collect::<Result<_>>()?;
