@@ -15,7 +15,7 @@ use datafusion_quantiles::ballista::Watch;
 
 use crate::answers::rows;
 use crate::machines::{Machines, Process, register, session, write_parquet};
-use crate::support::{batch, texts};
+use crate::support::batch;
 
 /// How a query ended whose machine was lost.
 #[derive(Debug, PartialEq)]
@@ -320,27 +320,6 @@ fn rows_that_were_printed_are_not_printed_again() {
         true => assert_eq!(count, 400_002),
         false => assert!(said.contains("Error: "), "{said}"),
     }
-}
-
-/// A program has the second run of `dfq sql`.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_query_of_a_program_outlives_an_executor() {
-    let folder = tempfile::tempdir().unwrap();
-    let table = table(folder.path());
-    let local = crate::support::session(2);
-    register(&local, "t", &table).await;
-    let expected = texts(&crate::support::query(&local, SQL).await.unwrap());
-    let points = "quantiles::round_count=1*sleep(2000)";
-    let mut machines = Machines::start(&[points, points]);
-    let ctx = session(&machines.url, 8, true).await;
-    register(&ctx, "t", &table).await;
-    let query = ctx.sql(SQL).await.unwrap();
-    let url = machines.url.clone();
-    let answer = tokio::spawn(async move { datafusion_quantiles::ballista::collect(&url, query).await });
-    let first = tokio::task::block_in_place(|| first_to_reach(&machines, "round_count"));
-    machines.executors[first].kill();
-    let answer = tokio::time::timeout(Duration::from_secs(100), answer).await;
-    assert_eq!(texts(&answer.expect("no end").unwrap().unwrap()), expected);
 }
 
 #[tokio::test]

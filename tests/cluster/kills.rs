@@ -21,7 +21,8 @@ use rand::{Rng, SeedableRng};
 
 use crate::answers::rows;
 use crate::faults::{End, answer, end};
-use crate::machines::{Process, free_port, write_parquet};
+use crate::machines::{Process, free_port, register, session, write_parquet};
+use crate::support::texts;
 
 /// A cluster by its command, with all of its defaults but the ports and the number of executors.
 struct Local {
@@ -177,6 +178,36 @@ fn another_executor_takes_the_place_of_one_that_is_killed() {
     cluster.process.wait_for("Error: executor ");
     assert_eq!(cluster.process.end(), Some(1));
     assert_eq!(cluster.folders(), 0);
+}
+
+/// A program has the second run of `dfq sql`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_of_a_program_outlives_an_executor() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = write_parquet(folder.path(), "t", &rows(100_000, 5), 16);
+    let sql = STATEMENTS[0].2;
+    let local = crate::support::session(2);
+    register(&local, "t", &table).await;
+    let expected = texts(&crate::support::query(&local, sql).await.unwrap());
+    let cluster = tokio::task::block_in_place(|| Local::start(3));
+    let url = format!("df://127.0.0.1:{}", cluster.port);
+    for (adaptive, victim) in [(false, 0), (true, 1)] {
+        tokio::task::block_in_place(|| cluster.wait_for_executors(3));
+        let ctx = session(&url, 8, adaptive).await;
+        register(&ctx, "t", &table).await;
+        let query = ctx.sql(sql).await.unwrap();
+        let asked = url.clone();
+        let answer =
+            tokio::spawn(async move { datafusion_quantiles::ballista::collect(&asked, query).await });
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        cluster.kill(cluster.executors()[victim]);
+        let answer = tokio::time::timeout(Duration::from_secs(100), answer).await;
+        assert_eq!(
+            texts(&answer.expect("no end").unwrap().unwrap()),
+            expected,
+            "adaptive {adaptive}"
+        );
+    }
 }
 
 /// A scheduler that owns the port already is not taken for the cluster's own, and gets no executors.

@@ -180,7 +180,11 @@ impl Config {
 
 #[cfg(feature = "ballista")]
 async fn remote(url: &str) -> Result<SessionContext> {
-    datafusion_quantiles::ballista::connect(url).await
+    use datafusion_quantiles::ballista::{connect_with_config, session_config};
+
+    let adaptive = std::env::var("QUANTILES_RANDOM_ADAPTIVE").unwrap_or_else(|_| "false".to_string());
+    let config = session_config().set_str("ballista.planner.adaptive.enabled", &adaptive);
+    connect_with_config(url, config).await
 }
 
 #[cfg(not(feature = "ballista"))]

@@ -11,7 +11,7 @@ use url::Url;
 use crate::console::End;
 
 /// Read, write and enter for the owner, nothing for anybody else.
-const OWNER_ONLY: u32 = 0o700;
+pub(super) const OWNER_ONLY: u32 = 0o700;
 
 /// Refuses to listen where other machines can reach a service that does not ask who they are.
 ///

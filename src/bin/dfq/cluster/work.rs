@@ -1,13 +1,13 @@
 //! Folders for what executors write: one for each process, which goes with it, or with the next process if it was killed.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::security::make_private_folder;
+use super::security::{OWNER_ONLY, make_private_folder};
 use crate::console::{End, say};
 
 /// What names of such folders begin with.
@@ -36,7 +36,10 @@ impl WorkFolder {
 
     fn make_in(root: &Path) -> io::Result<Self> {
         loop {
-            let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(root)?;
+            let folder = tempfile::Builder::new()
+                .prefix(PREFIX)
+                .permissions(Permissions::from_mode(OWNER_ONLY))
+                .tempdir_in(root)?;
             // Another process may take it for one that was left, until it is locked.
             if let Some(lock) = locked(folder.path()) {
                 return Ok(Self { folder, _lock: lock });
