@@ -49,16 +49,17 @@ impl Guarded {
     }
 }
 
-/// Numbers for states: those of one source differ, and sources are drawn at random.
+/// Numbers for states, and for rows that steps of a plan exchange: those of one source differ, and sources are drawn at random.
 #[derive(Debug, Default)]
-struct Numbers {
+pub(crate) struct Numbers {
     source: u64,
     /// Numbers left of the source.
     left: u64,
 }
 
 impl Numbers {
-    fn take(&mut self, count: usize) -> ArrayRef {
+    /// So many numbers, of which none was taken before.
+    pub(crate) fn take(&mut self, count: usize) -> ArrayRef {
         let number = |_| {
             if self.left == 0 {
                 // Hash keys of the standard library are random, and differ with each call.
@@ -74,36 +75,43 @@ impl Numbers {
 
 /// The numbers that were merged: a bit for each, by source.
 #[derive(Debug, Default)]
-struct Merged {
+pub(crate) struct Merged {
     sources: HashMap<u64, Vec<u64>>,
 }
 
 impl Merged {
-    fn add(&mut self, numbers: &dyn Array) -> Result<()> {
+    /// Adds a column of numbers.
+    ///
+    /// # Errors
+    /// An execution error for one that was added before; an internal error for a column of anything else.
+    pub(crate) fn add(&mut self, numbers: &dyn Array) -> Result<()> {
         let numbers = numbers
             .as_primitive_opt::<UInt64Type>()
             .filter(|numbers| numbers.null_count() == 0)
             .ok_or_else(|| internal_datafusion_err!("partial states without their numbers"))?;
-        for number in numbers.values() {
-            // The first number of a source is its greatest.
-            let row = (1 << ROWS) - 1 - (number & ((1 << ROWS) - 1));
-            let (word, bit) = (row as usize / 64, 1 << (row % 64));
-            let bits = self.sources.entry(number >> ROWS).or_default();
-            if bits.len() <= word {
-                bits.resize(word + 1, 0);
+        for same in numbers.values().chunk_by(|a, b| a >> ROWS == b >> ROWS) {
+            let bits = self.sources.entry(same[0] >> ROWS).or_default();
+            for number in same {
+                // The first number of a source is its greatest.
+                let row = (1 << ROWS) - 1 - (number & ((1 << ROWS) - 1));
+                let (word, bit) = (row as usize / 64, 1 << (row % 64));
+                if bits.len() <= word {
+                    bits.resize(word + 1, 0);
+                }
+                if bits[word] & bit != 0 {
+                    return exec_err!(
+                        "{DELIVERED_TWICE}, so the answer would be wrong: a machine was lost while others \
+                         read its output. Run the query again"
+                    );
+                }
+                bits[word] |= bit;
             }
-            if bits[word] & bit != 0 {
-                return exec_err!(
-                    "{DELIVERED_TWICE}, so the answer would be wrong: a machine was lost while others \
-                     read its output. Run the query again"
-                );
-            }
-            bits[word] |= bit;
         }
         Ok(())
     }
 
-    fn size(&self) -> usize {
+    /// In bytes.
+    pub(crate) fn size(&self) -> usize {
         let bits: usize = self.sources.values().map(Vec::capacity).sum();
         (bits + self.sources.capacity() * 5) * size_of::<u64>()
     }
