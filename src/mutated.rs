@@ -193,7 +193,7 @@ impl<T> Decoder<'_, T> {
 
     fn input(&self, seed: u64, number: u64, pool: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = changes::changed(pool, &mut random(self.name, seed, number));
-        if number % 8 > 0 {
+        if !number.is_multiple_of(8) {
             (self.seal)(&mut bytes);
         }
         bytes

@@ -143,7 +143,7 @@ impl Scheduler {
         match (self.jobs().await, self.executors().await) {
             (Ok(jobs), Ok(executors)) => {
                 let stages = stages.as_ref().ok();
-                waits_for(&job.to_string(), &jobs, executors.len(), stages)
+                waits_for(job.as_ref(), &jobs, executors.len(), stages)
             }
             _ => "the scheduler tells nothing of its jobs".to_owned(),
         }

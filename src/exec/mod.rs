@@ -21,6 +21,7 @@ mod feed;
 mod files;
 mod grouped;
 mod mode;
+mod numbered;
 #[cfg(feature = "cuda")]
 mod on_card;
 #[cfg(feature = "cuda")]

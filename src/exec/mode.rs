@@ -4,10 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::{Result, internal_err};
+use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::{Distribution, ExecutionPlan, ExecutionPlanProperties};
+
+use super::numbered::each_once;
 
 /// Which rows one output partition is made of, in the words of DataFusion's aggregation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +32,8 @@ impl Mode {
         }
     }
 
-    /// What one output partition of the operator `name` reads.
+    /// What one output partition of the operator `name` reads; as a final step, the rows of partial steps without their numbers,
+    /// each once.
     ///
     /// # Errors
     /// Those of the input; an internal error for a partition that there is not.
@@ -51,7 +55,15 @@ impl Mode {
             Mode::Single => 0..partitions,
             Mode::Partial | Mode::Final => partition..partition + 1,
         };
-        read.map(|i| input.execute(i, Arc::clone(context))).collect()
+        let stream = |i| {
+            let stream = input.execute(i, Arc::clone(context))?;
+            if self != Mode::Final {
+                return Ok(stream);
+            }
+            let memory = MemoryConsumer::new(format!("numbers of the rows of {name}"));
+            each_once(stream, memory.register(context.memory_pool()))
+        };
+        read.map(stream).collect()
     }
 }
 

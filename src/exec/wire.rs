@@ -7,7 +7,7 @@
 //! branch:          BRANCH
 //! boundary:        BOUNDARY | keys
 //! ```
-//! Expressions are written by the codec of whatever plan this is part of.
+//! The schema is that of the answer: a partial step gives a column of numbers besides. Expressions are written by the codec of whatever plan this is part of.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ pub(crate) fn put_operator(
         }
         return Ok(true);
     }
-    let Some((spec, mode)) = plan
+    let Some((spec, schema, mode)) = plan
         .downcast_ref::<GroupedTopKExec>()
         .and_then(GroupedTopKExec::sent)
     else {
@@ -112,7 +112,7 @@ pub(crate) fn put_operator(
             OutputColumn::Number => out.push(2),
         }
     }
-    put_schema(&plan.schema(), out)?;
+    put_schema(schema, out)?;
     Ok(true)
 }
 

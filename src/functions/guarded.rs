@@ -51,16 +51,17 @@ impl Guarded {
     }
 }
 
-/// Numbers for states: those of one source differ, and sources are drawn at random.
+/// Numbers for states, and for rows that steps of a plan exchange: those of one source differ, and sources are drawn at random.
 #[derive(Debug, Default)]
-struct Numbers {
+pub(crate) struct Numbers {
     source: u64,
     /// Numbers left of the source.
     left: u64,
 }
 
 impl Numbers {
-    fn take(&mut self, count: usize) -> ArrayRef {
+    /// So many numbers, of which none was taken before.
+    pub(crate) fn take(&mut self, count: usize) -> ArrayRef {
         let number = |_| {
             if self.left == 0 {
                 // Hash keys of the standard library are random, and differ with each call.
@@ -77,12 +78,16 @@ impl Numbers {
 /// The numbers that were merged, as bits of words: numbers of one source follow each other. Numbers may come from anywhere, so what is
 /// held does not depend on what they are.
 #[derive(Debug, Default)]
-struct Merged {
+pub(crate) struct Merged {
     words: HashMap<u64, u64>,
 }
 
 impl Merged {
-    fn add(&mut self, numbers: &dyn Array) -> Result<()> {
+    /// Adds a column of numbers.
+    ///
+    /// # Errors
+    /// An execution error for one that was added before; an internal error for a column of anything else.
+    pub(crate) fn add(&mut self, numbers: &dyn Array) -> Result<()> {
         let numbers = numbers
             .as_primitive_opt::<UInt64Type>()
             .filter(|numbers| numbers.null_count() == 0)
@@ -102,7 +107,8 @@ impl Merged {
         Ok(())
     }
 
-    fn size(&self) -> usize {
+    /// In bytes.
+    pub(crate) fn size(&self) -> usize {
         // A byte beside each entry says whether there is one.
         self.words.capacity() * (size_of::<(u64, u64)>() + 1)
     }

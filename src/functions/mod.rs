@@ -46,9 +46,9 @@ pub(crate) use exact_quantiles::ordered_type;
 pub use expr_planner::QuantilesExprPlanner;
 pub(crate) use expr_planner::respell_distinct;
 pub use gk::{GkFunction, GkName};
-#[cfg(feature = "ballista")]
+#[cfg(any(feature = "ballista", test))]
 pub(crate) use guarded::DELIVERED_TWICE;
-pub(crate) use guarded::Guarded;
+pub(crate) use guarded::{Guarded, Merged, Numbers};
 pub(crate) use moving::MovingQuantiles;
 pub use names::FunctionName;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};

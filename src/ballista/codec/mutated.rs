@@ -7,7 +7,7 @@ use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
-use datafusion::physical_expr::aggregate::AggregateExprBuilder;
+use datafusion::physical_expr::aggregate::{AggregateExprBuilder, AggregateFunctionExpr};
 use datafusion::physical_expr::expressions::{Column, lit};
 use datafusion::physical_plan::{collect, displayable};
 use datafusion_proto::physical_plan::DefaultPhysicalProtoConverter;
@@ -218,21 +218,22 @@ fn called(function: Arc<AggregateUDF>) -> Result<()> {
             .schema(Arc::clone(&schema))
             .alias("a")
             .build();
-        let run = || {
-            let call = call?;
-            let (mut partial, mut last) = (call.create_accumulator()?, call.create_accumulator()?);
-            let values = call.expressions().into_iter();
-            let values = values.map(|expr| expr.evaluate(&batch)?.into_array(batch.num_rows()));
-            let values: Vec<ArrayRef> = values.collect::<Result<_>>()?;
-            partial.update_batch(&values)?;
-            let states = partial.state()?;
-            let states = states.iter().map(|state| state.to_array());
-            last.merge_batch(&states.collect::<Result<Vec<_>>>()?)?;
-            last.evaluate().map(drop)
-        };
-        one = run();
+        one = call.and_then(|call| in_two_steps(&call, &batch));
     }
     one
+}
+
+/// A partial aggregate, and one that merges its state.
+fn in_two_steps(call: &AggregateFunctionExpr, batch: &RecordBatch) -> Result<()> {
+    let (mut partial, mut last) = (call.create_accumulator()?, call.create_accumulator()?);
+    let values = call.expressions().into_iter();
+    let values = values.map(|expr| expr.evaluate(batch)?.into_array(batch.num_rows()));
+    let values: Vec<ArrayRef> = values.collect::<Result<_>>()?;
+    partial.update_batch(&values)?;
+    let states = partial.state()?;
+    let states = states.iter().map(|state| state.to_array());
+    last.merge_batch(&states.collect::<Result<Vec<_>>>()?)?;
+    last.evaluate().map(drop)
 }
 
 /// The window function over floats, row by row and all at once.

@@ -70,7 +70,7 @@ macro_rules! reached {
         crate::kernel::may_fail!($point);
     };
 }
-use reached;
+pub(super) use reached;
 
 /// How the error starts where scans of one input differ.
 pub(crate) const READ_DIFFERENTLY: &str =

@@ -421,9 +421,13 @@ async fn delivered(
     ctx: &SessionContext,
 ) -> Arc<dyn ExecutionPlan> {
     let rows = collect(Arc::clone(plan), ctx.task_ctx()).await.unwrap();
-    let partitions = vec![rows; copies];
+    scanned(&vec![rows; copies], plan)
+}
+
+/// A scan of partitions that a plan gave.
+fn scanned(partitions: &[Vec<RecordBatch>], plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     let scan =
-        datafusion::datasource::memory::MemorySourceConfig::try_new_exec(&partitions, plan.schema(), None);
+        datafusion::datasource::memory::MemorySourceConfig::try_new_exec(partitions, plan.schema(), None);
     gathered(scan.unwrap())
 }
 
@@ -462,6 +466,60 @@ async fn aggregates_beside_stages_are_merged_once() {
                     let error = merged.unwrap_err().to_string();
                     assert!(error.contains("delivered twice"), "{sql}: {error}");
                 }
+            }
+        }
+    }
+}
+
+/// First rows, and best rows of few and many groups, fail where those of one partition come twice.
+#[tokio::test]
+async fn rows_of_a_partial_step_are_merged_once() {
+    use crate::exec::{GroupedTopKExec, TopKByExec};
+    let ctx = session(&dealt(20_000, 2), StrategyName::GkSelect);
+    let set = "SET datafusion.optimizer.enable_round_robin_repartition = false";
+    ctx.sql(set).await.unwrap().collect().await.unwrap();
+    let numbered = |groups: &str| {
+        let number = format!("row_number() OVER (PARTITION BY {groups} ORDER BY x)");
+        format!("SELECT x FROM (SELECT x, {number} AS r FROM t) WHERE r <= 2")
+    };
+    for (sql, expected) in [
+        ("SELECT x FROM t ORDER BY x LIMIT 5".to_owned(), 5),
+        ("SELECT x FROM t ORDER BY x DESC LIMIT 30000".to_owned(), 20_000),
+        (numbered("x > 1"), 4),
+        (numbered("CAST(x * 1e9 AS BIGINT)"), 20_000),
+        (
+            "SELECT DISTINCT ON (x > 1) x FROM t ORDER BY x > 1, x".to_owned(),
+            2,
+        ),
+    ] {
+        let plan = planned(&ctx, &sql).await;
+        let steps = [nodes::<TopKByExec>(&plan), nodes::<GroupedTopKExec>(&plan)].concat();
+        let [partial, last] = steps.as_slice() else {
+            panic!("{sql}: {} steps", steps.len())
+        };
+        let rows = |partition| {
+            let stream = partial.execute(partition, ctx.task_ctx()).unwrap();
+            stream.try_collect::<Vec<_>>()
+        };
+        let parts = [rows(0).await.unwrap(), rows(1).await.unwrap()];
+        let columns = last.schema().fields().len();
+        for (delivery, twice) in [(vec![0, 1], false), (vec![1, 0, 1], true), (vec![0, 0, 1], true)] {
+            let parts: Vec<_> = delivery.iter().map(|part| parts[*part].clone()).collect();
+            let again = reread(last, scanned(&parts, partial));
+            match (collect(again, ctx.task_ctx()).await, twice) {
+                (Ok(batches), false) => {
+                    let found: usize = batches.iter().map(RecordBatch::num_rows).sum();
+                    assert_eq!(found, expected, "{sql}");
+                    assert!(
+                        batches.iter().all(|batch| batch.num_columns() == columns),
+                        "{sql}"
+                    );
+                }
+                (Err(error), true) => {
+                    let error = error.to_string();
+                    assert!(error.contains("delivered twice"), "{sql}: {error}");
+                }
+                (found, _) => panic!("{sql}: {delivery:?} gives {found:?}"),
             }
         }
     }

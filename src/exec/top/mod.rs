@@ -21,12 +21,14 @@ mod store;
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
-use datafusion::physical_expr::{LexOrdering, PhysicalExpr};
+use datafusion::physical_expr::projection::ProjectionMapping;
+use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::{
@@ -38,11 +40,13 @@ use datafusion::physical_plan::{
 pub use self::late::LateFetchExec;
 use self::plan::TopPlan;
 use super::Mode;
+use super::numbered::{numbered, unnumbered, with_numbers};
 
 /// The first `k` rows in the order of expressions of fixed width, 128 bits together at most. One partition, in order;
 /// which of the rows that tie with the last is open.
 ///
-/// On many machines it takes two steps: the first rows of each partition, and of those, brought together, the first.
+/// On many machines it takes two steps: the first rows of each partition, and of those, brought together, the first. Between the
+/// steps each row has a number, and one that comes twice is an error.
 ///
 /// Reads all input partitions once and in parallel. A row is dropped before anything of it is copied if it does not come
 /// before the best `k`-th row that any partition knows of; what is left waits in a buffer of a few times `k` rows, which is
@@ -80,7 +84,7 @@ impl TopKByExec {
     /// One of the two steps on many machines. `None` as for [`Self::try_new`].
     ///
     /// # Errors
-    /// DataFusion's, if an expression is not one over `input`.
+    /// DataFusion's, if an expression is not one over `input`; an execution error if rows of a final step have no numbers.
     pub(crate) fn step(
         input: Arc<dyn ExecutionPlan>,
         by: LexOrdering,
@@ -97,7 +101,11 @@ impl TopKByExec {
         mode: Mode,
         filter: Option<Arc<DynamicFilterPhysicalExpr>>,
     ) -> Result<Option<Self>> {
-        let plan = TopPlan::try_new(by, k, input.schema())?.filter(|plan| plan.k > 0);
+        let schema = match mode {
+            Mode::Single | Mode::Partial => input.schema(),
+            Mode::Final => unnumbered(&input.schema())?,
+        };
+        let plan = TopPlan::try_new(by, k, schema)?.filter(|plan| plan.k > 0);
         plan.map(|plan| Self::over(input, Arc::new(plan), mode, filter))
             .transpose()
     }
@@ -114,7 +122,11 @@ impl TopKByExec {
         mode: Mode,
         filter: Option<Arc<DynamicFilterPhysicalExpr>>,
     ) -> Result<Self> {
-        let mut equivalences = input.equivalence_properties().clone();
+        let mut equivalences = match mode {
+            Mode::Single => input.equivalence_properties().clone(),
+            Mode::Partial => equivalences(&input, &plan, numbered(&plan.schema))?,
+            Mode::Final => equivalences(&input, &plan, Arc::clone(&plan.schema))?,
+        };
         if mode == Mode::Single {
             equivalences.clear_per_partition_constants();
         }
@@ -144,6 +156,17 @@ impl TopKByExec {
             _ => internal_err!("TopKByExec has one input"),
         }
     }
+}
+
+/// What is known of the columns of the answer, in an output with or without numbers.
+fn equivalences(
+    input: &Arc<dyn ExecutionPlan>,
+    plan: &TopPlan,
+    output: SchemaRef,
+) -> Result<EquivalenceProperties> {
+    let columns: Vec<usize> = (0..plan.schema.fields().len()).collect();
+    let mapping = ProjectionMapping::from_indices(&columns, &input.schema())?;
+    Ok(input.equivalence_properties().project(&mapping, output))
 }
 
 impl DisplayAs for TopKByExec {
@@ -232,14 +255,12 @@ impl ExecutionPlan for TopKByExec {
         let streams = self.mode.streams(&self.input, partition, self.name(), &context)?;
         let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
         let (plan, filter) = (Arc::clone(&self.plan), self.filter.clone());
-        Ok(run::stream(
-            plan,
-            filter,
-            streams,
-            memory,
-            (&self.metrics, partition),
-            &context,
-        ))
+        let metrics = (&self.metrics, partition);
+        let rows = run::stream(plan, filter, streams, memory, metrics, &context);
+        Ok(match self.mode {
+            Mode::Partial => with_numbers(rows),
+            Mode::Single | Mode::Final => rows,
+        })
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

@@ -36,6 +36,7 @@ use datafusion::physical_plan::{
 use self::plan::TopKPlan;
 pub(super) use self::plan::in_words;
 pub(crate) use self::plan::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
+use super::numbered::{numbered, unnumbered, with_numbers};
 use super::{Mode, by_key};
 
 /// The best rows of every group: as one list a group (`topk_by`), or as rows with their number (`ROW_NUMBER`, `RANK`).
@@ -48,6 +49,7 @@ use super::{Mode, by_key};
 ///
 /// On many machines it takes two steps: each partition passes on its best rows while its groups are few, and all rows once
 /// they are not (`passed_rows`); those of a group are brought together by the hash of it, and the best of them are the answer.
+/// Between the steps each row has a number, and one that comes twice is an error.
 ///
 /// Metrics: `input_rows`, `output_rows`, `groups`, `rejected_rows` (by the floor of their group), `dropped_rows` (held,
 /// and dropped before the end), `scan_time` and `select_time` (processor time), `few_groups` or `many_groups` (1 for the
@@ -73,7 +75,8 @@ impl GroupedTopKExec {
     /// All of it, or one of the two steps on many machines.
     ///
     /// # Errors
-    /// As for [`Self::try_new`]; an internal error if what a partial step gives is not rows of its input.
+    /// As for [`Self::try_new`]; an internal error if what a partial step gives is not rows of its input, an execution error if
+    /// those of a final step have no numbers.
     pub(crate) fn step(
         input: Arc<dyn ExecutionPlan>,
         spec: TopKSpec,
@@ -84,18 +87,25 @@ impl GroupedTopKExec {
         if mode == Mode::Partial && !plan.passes_rows(&input.schema()) {
             return internal_err!("a partial step gives rows of its input, not {plan}");
         }
+        if mode == Mode::Final {
+            unnumbered(&input.schema())?;
+        }
         Ok(Self::over(input, Arc::new(plan), mode))
     }
 
-    /// What another machine must know of it; `None`: it does not travel.
+    /// What another machine must know of it, with the schema of the answer; `None`: it does not travel.
     #[cfg(feature = "ballista")]
-    pub(crate) fn sent(&self) -> Option<(&TopKSpec, Mode)> {
-        (self.mode != Mode::Single).then_some((self.plan.spec(), self.mode))
+    pub(crate) fn sent(&self) -> Option<(&TopKSpec, &SchemaRef, Mode)> {
+        (self.mode != Mode::Single).then_some((self.plan.spec(), &self.plan.schema, self.mode))
     }
 
     fn over(input: Arc<dyn ExecutionPlan>, plan: Arc<TopKPlan>, mode: Mode) -> Self {
+        let schema = match mode {
+            Mode::Partial => numbered(&plan.schema),
+            Mode::Single | Mode::Final => Arc::clone(&plan.schema),
+        };
         let properties = Arc::new(PlanProperties::new(
-            EquivalenceProperties::new(Arc::clone(&plan.schema)),
+            EquivalenceProperties::new(schema),
             Partitioning::UnknownPartitioning(mode.partitions(input.output_partitioning().partition_count())),
             EmissionType::Final,
             input.boundedness(),
@@ -183,7 +193,7 @@ impl ExecutionPlan for GroupedTopKExec {
         let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
         let (plan, metrics) = (Arc::clone(&self.plan), (&self.metrics, partition));
         match self.mode {
-            Mode::Partial => partial::stream(plan, streams, memory, metrics, &context),
+            Mode::Partial => partial::stream(plan, streams, memory, metrics, &context).map(with_numbers),
             Mode::Single => {
                 let threads = context.session_config().target_partitions();
                 run::stream(plan, streams, memory, metrics, &context, threads)
