@@ -99,8 +99,9 @@ mod tests {
     }
 
     fn stream(batches: &[RecordBatch]) -> SendableRecordBatchStream {
-        let rows = futures::stream::iter(batches.to_vec().into_iter().map(Ok));
-        Box::pin(RecordBatchStreamAdapter::new(batches[0].schema(), rows))
+        let (schema, owned) = (batches[0].schema(), batches.to_vec());
+        let rows = futures::stream::iter(owned.into_iter().map(Ok));
+        Box::pin(RecordBatchStreamAdapter::new(schema, rows))
     }
 
     #[tokio::test]

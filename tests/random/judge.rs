@@ -131,23 +131,30 @@ pub(crate) fn judge(answer: &Answer, got: &[Vec<Cell>]) -> Result<(), String> {
     }
 }
 
+/// Rows of one key: what they must be, and what they are.
+#[derive(Default)]
+struct Keyed<'a> {
+    expected: Vec<&'a [Expect]>,
+    rows: Vec<&'a [Cell]>,
+}
+
 fn keyed(width: usize, expected: &[(String, Vec<Expect>)], got: &[Vec<Cell>]) -> Result<(), String> {
     if expected.len() != got.len() {
         return Err(format!("{} rows, not {}", got.len(), expected.len()));
     }
     // Totals of ROLLUP have the key of a group of NULLs: then the rows with the key may come in any order.
-    let mut by_key: HashMap<&str, (Vec<&[Expect]>, Vec<&[Cell]>)> = HashMap::new();
+    let mut by_key: HashMap<&str, Keyed> = HashMap::new();
     for (key, cells) in expected {
-        by_key.entry(key).or_default().0.push(cells);
+        by_key.entry(key).or_default().expected.push(cells);
     }
     for row in got {
         let key = texts(&row[..width]);
         match by_key.get_mut(key.as_str()) {
-            Some((_, rows)) => rows.push(&row[width..]),
+            Some(keyed) => keyed.rows.push(&row[width..]),
             None => return Err(format!("a row of key {key}, which there is not")),
         }
     }
-    for (key, (expected, rows)) in by_key {
+    for (key, Keyed { expected, rows }) in by_key {
         if !can_match(&expected, &rows) {
             let shown: Vec<_> = expected
                 .iter()

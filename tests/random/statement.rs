@@ -514,10 +514,12 @@ impl Statement {
             _ => Vec::new(),
         };
         calls.into_iter().flat_map(|call| {
-            let case = |expr| match expr {
-                &Expr::Case(ref pred, _) => Some(pred),
-                _ => None,
-            };
+            fn case(expr: &Expr) -> Option<&Pred> {
+                match expr {
+                    Expr::Case(pred, _) => Some(pred),
+                    _ => None,
+                }
+            }
             call.filter.iter().chain(case(&call.x)).chain(case(&call.v))
         })
     }
