@@ -539,6 +539,14 @@ mod tests {
         let many = written(|rows| rows.row(Some(0), None, Some(seen), &body));
         assert!(merged(&[many]).is_err());
         let endless = written(|rows| rows.reply(0, seen, Reply::Extracted(Vec::new())));
-        assert_eq!(merged(&[endless.clone(), endless]).unwrap().0.n, u64::MAX);
+        let error = merged(&[endless]).unwrap_err();
+        assert!(error.to_string().contains("at most 2^63 - 1"), "{error}");
+        let half = Seen {
+            n: 1 << 62,
+            check: 0,
+        };
+        let half = written(|rows| rows.reply(0, half, Reply::Extracted(Vec::new())));
+        let error = merged(&[half.clone(), half]).unwrap_err();
+        assert!(error.to_string().contains("at most 2^63 - 1"), "{error}");
     }
 }
