@@ -38,15 +38,15 @@ pub async fn collect(url: &str, query: DataFrame) -> Result<Vec<RecordBatch>> {
 async fn collect_once(url: &str, query: DataFrame) -> Result<Vec<RecordBatch>> {
     let task = Arc::new(query.task_ctx());
     let plan = query.create_physical_plan().await?;
-    let Some(watch) = Watch::start(url).await.map(Arc::new) else {
-        return execute_stream(plan, task)?.try_collect().await;
+    let Some(watch) = Watch::start(url, task.session_config()).await.map(Arc::new) else {
+        return execute_stream(plan, Arc::clone(&task))?.try_collect().await;
     };
-    let rows = watch.checked(execute_stream(Arc::clone(&plan), task)?);
+    let rows = watch.checked(execute_stream(Arc::clone(&plan), Arc::clone(&task))?);
     let lost = watch.run(&plan, STANDSTILL, |line| log::warn!("{line}"));
     match select(pin!(rows.try_collect()), pin!(lost)).await {
         Either::Left((rows, _)) => rows,
         Either::Right((lost, _)) => {
-            if let Err(error) = cancel(url, &plan).await {
+            if let Err(error) = cancel(url, &plan, task.session_config()).await {
                 log::warn!("{error}");
             }
             Err(lost)

@@ -8,6 +8,7 @@ use ballista_core::JobId;
 use ballista_core::execution_plans::DistributedQueryExec;
 use ballista_core::serde::protobuf::CancelJobParams;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
+use ballista_core::utils::{GrpcClientConfig, create_grpc_client_endpoint};
 use datafusion::common::{
     DataFusionError, Result, config_datafusion_err, config_err, exec_datafusion_err, exec_err,
 };
@@ -19,13 +20,19 @@ use url::Url;
 
 use super::scheduler::Scheduler;
 use super::watch::{LOST_EXECUTOR, LOST_TRACK};
-use super::{StoreLimits, runtime, session_config};
+use super::{Identity, StoreLimits, runtime, session_config};
 use crate::exec::staged::READ_DIFFERENTLY;
 use crate::functions::DELIVERED_TWICE;
 use crate::planner::register_all;
 
 /// A scheduler's port, unless its address names one.
 const PORT: u16 = 50050;
+
+/// What errors say of callers that show no certificate of the cluster, or another one.
+const STRANGERS: &str = "not authorised";
+
+/// What an error says of a scheduler that takes no certificates.
+const OPEN: &str = "asks nobody for a certificate or token";
 
 /// How long a scheduler may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,7 +50,7 @@ pub async fn connect(url: &str) -> Result<SessionContext> {
 /// # Errors
 /// As [`connect`].
 pub async fn connect_with_config(url: &str, config: SessionConfig) -> Result<SessionContext> {
-    check(url).await?;
+    check(url, Identity::of(&config).as_deref()).await?;
     let state = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)
@@ -55,41 +62,91 @@ pub async fn connect_with_config(url: &str, config: SessionConfig) -> Result<Ses
 }
 
 /// Asks the scheduler whether it is ready for queries.
-async fn check(url: &str) -> Result<()> {
+async fn check(url: &str, identity: Option<&Identity>) -> Result<()> {
     let parsed = Url::parse(url).ok().filter(|parsed| parsed.scheme() == "df");
     if parsed.is_none_or(|parsed| parsed.host_str().is_none()) {
         return config_err!("'{url}' is no address of a cluster: allowed is df://host or df://host:port");
     };
-    let ready = format!("{}/readyz", address(url));
-    let client = http_client().map_err(|error| config_datafusion_err!("no client for {url}: {error}"))?;
-    match client.get(&ready).send().await {
-        Ok(response) if response.status().is_success() => Ok(()),
+    match ask(url, "readyz", identity).await? {
+        response if response.status().is_success() => Ok(()),
         // It is not ready as long as one is missing of those that it was started for.
-        Ok(response) if response.status().as_u16() == 503 && has_executors(url).await => Ok(()),
-        Ok(response) if response.status().as_u16() == 503 => {
+        response if response.status().as_u16() == 503 && has_executors(url, identity).await => Ok(()),
+        response if response.status().as_u16() == 503 => {
             exec_err!("the scheduler at {url} has no executor yet: start one with 'dfq executor'")
         }
-        Ok(response) => exec_err!(
-            "what answers at {url} is no Ballista scheduler: {ready} gives {}",
+        response => exec_err!(
+            "what answers at {url} is no Ballista scheduler: {} gives {}",
+            response.url(),
             response.status()
-        ),
-        Err(error) => exec_err!(
-            "no scheduler answers at {url}: start one with 'dfq scheduler', or correct the address ({})",
-            innermost(&error)
         ),
     }
 }
 
-async fn has_executors(url: &str) -> bool {
-    match Scheduler::at(url) {
+/// What the scheduler at `url` answers to a caller with this identity.
+///
+/// # Errors
+/// Where nobody answers, and where the caller is a stranger: see [`is_of_a_stranger`].
+async fn ask(url: &str, path: &str, identity: Option<&Identity>) -> Result<reqwest::Response> {
+    let asked = format!("{}/{path}", address(url, identity));
+    match http_client(identity)?.get(asked).send().await {
+        Ok(response) if response.status().as_u16() == 401 => {
+            let told = response.text().await.unwrap_or_default();
+            exec_err!("the scheduler at {url}: {told}")
+        }
+        Ok(response) => Ok(response),
+        Err(error) => exec_err!("{}", unanswered(url, identity, &innermost(&error))),
+    }
+}
+
+/// Checks, before an executor starts, that the scheduler at `url` serves it: Ballista's executor would ask again and again.
+/// Where no scheduler answers yet, nothing is known.
+///
+/// # Errors
+/// An execution error where the scheduler and this process do not know each other's certificates or token.
+pub async fn check_membership(url: &str, identity: Option<&Identity>) -> Result<()> {
+    match ask(url, "healthz", identity).await {
+        Err(error) if is_of_a_stranger(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a process of a cluster did not serve a caller for want of a certificate or token that both know.
+fn is_of_a_stranger(error: &DataFusionError) -> bool {
+    [STRANGERS, OPEN]
+        .iter()
+        .any(|text| error.to_string().contains(text))
+}
+
+/// Why a scheduler did not answer.
+fn unanswered(url: &str, identity: Option<&Identity>, error: &str) -> String {
+    // A scheduler of another authority ends the connection when it sees the certificate, some after the caller has.
+    let is_stranger = error.contains("certificate") || error.contains("fatal alert");
+    match (identity.is_some(), is_stranger) {
+        (true, true) => format!(
+            "{STRANGERS}: the scheduler at {url} and this program do not know the same token, or do not trust each \
+             other's certificates ({error})"
+        ),
+        (true, false) if error.contains("corrupt message") => format!(
+            "the scheduler at {url} {OPEN}, and what is sent to it can be read: start it \
+             with the same ones ({error})"
+        ),
+        _ => format!(
+            "no scheduler answers at {url}: start one with 'dfq scheduler', or correct the address ({error})"
+        ),
+    }
+}
+
+async fn has_executors(url: &str, identity: Option<&Identity>) -> bool {
+    match Scheduler::at(url, identity) {
         Some(scheduler) => scheduler.executors().await.is_ok_and(|ids| !ids.is_empty()),
         None => false,
     }
 }
 
-/// Where a scheduler's services are, from its address.
-pub(super) fn address(url: &str) -> String {
-    let host = url.replacen("df://", "http://", 1);
+/// Where a scheduler's services are, from its address, for callers with this identity.
+pub(super) fn address(url: &str, identity: Option<&Identity>) -> String {
+    let scheme = identity.map_or("http://", |_| "https://");
+    let host = url.replacen("df://", scheme, 1);
     let host = host.trim_end_matches('/');
     match Url::parse(url).is_ok_and(|url| url.port().is_none()) {
         true => format!("{host}:{PORT}"),
@@ -97,9 +154,32 @@ pub(super) fn address(url: &str) -> String {
     }
 }
 
-/// A client that asks a scheduler what no query is.
-pub(super) fn http_client() -> reqwest::Result<reqwest::Client> {
-    reqwest::Client::builder().timeout(PATIENCE).no_proxy().build()
+/// A client of a cluster's HTTP services, which gives up after 10 seconds.
+///
+/// # Errors
+/// A configuration error, if there can be none.
+pub fn http_client(identity: Option<&Identity>) -> Result<reqwest::Client> {
+    let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy();
+    let client = match identity {
+        Some(identity) => client.use_preconfigured_tls(identity.client()),
+        None => client,
+    };
+    let client = client.build();
+    client.map_err(|error| config_datafusion_err!("no client for HTTP: {}", innermost(&error)))
+}
+
+/// The endpoint of the gRPC services at an address, `df://host:port`, not yet connected.
+///
+/// # Errors
+/// A configuration error for an address that is none.
+pub fn endpoint(url: &str, identity: Option<&Identity>) -> Result<tonic::transport::Endpoint> {
+    let config = GrpcClientConfig::default();
+    let wrong = |error: tonic::transport::Error| config_datafusion_err!("'{url}': {}", innermost(&error));
+    let plain = create_grpc_client_endpoint(address(url, None), Some(&config)).map_err(wrong)?;
+    match identity {
+        Some(identity) => identity.secured(&plain, &config).map_err(wrong),
+        None => Ok(plain),
+    }
 }
 
 /// The cause that says most: those around it name the request.
@@ -110,18 +190,19 @@ pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// Cancels what the cluster at `url` still does for an executed plan, if that is a cluster's.
+/// Cancels what the cluster at `url` still does for a plan that a session of this configuration executed, if that is a
+/// cluster's.
 ///
 /// # Errors
 /// Where the scheduler cannot be told.
-pub async fn cancel(url: &str, plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
+pub async fn cancel(url: &str, plan: &Arc<dyn ExecutionPlan>, config: &SessionConfig) -> Result<()> {
     let Some(job) = job_of(plan) else {
         return Ok(());
     };
+    let endpoint = endpoint(url, Identity::of(config).as_deref())?;
     let cancelled = async {
-        let mut scheduler = SchedulerGrpcClient::connect(address(url))
-            .await
-            .map_err(|error| innermost(&error))?;
+        let scheduler = endpoint.connect().await.map_err(|error| innermost(&error))?;
+        let mut scheduler = SchedulerGrpcClient::new(scheduler);
         let params = CancelJobParams {
             job_id: job.to_string(),
         };
@@ -183,6 +264,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_strangers_are_told_is_known() {
+        assert!(super::super::listener::NOT_AUTHORISED.starts_with(STRANGERS));
+    }
+
+    #[test]
     fn services_are_at_the_port_of_the_address_or_at_that_of_schedulers() {
         for (url, expected) in [
             ("df://localhost", "http://localhost:50050"),
@@ -191,7 +277,7 @@ mod tests {
             ("df://[::1]", "http://[::1]:50050"),
             ("df://[::1]:7", "http://[::1]:7"),
         ] {
-            assert_eq!(address(url), expected);
+            assert_eq!(address(url, None), expected);
         }
     }
 }

@@ -23,7 +23,11 @@
 mod again;
 mod client;
 mod codec;
+mod identity;
+mod listener;
+mod named;
 mod scheduler;
+mod serve;
 mod stores;
 mod watch;
 
@@ -45,8 +49,13 @@ use datafusion::prelude::SessionConfig;
 use datafusion_proto::protobuf::LogicalPlanNode;
 
 pub use again::{collect, writes};
-pub use client::{cancel, connect, connect_with_config, explained, is_worth_another_try};
+pub use client::{
+    cancel, check_membership, connect, connect_with_config, endpoint, explained, http_client,
+    is_worth_another_try,
+};
 pub use codec::QuantilesCodec;
+pub use identity::{Identity, with_identity};
+pub use serve::serve_scheduler;
 pub use stores::{EnvironmentStores, StoreLimits};
 pub use watch::Watch;
 
@@ -100,17 +109,30 @@ fn runtime(folder: Option<&str>, limits: StoreLimits) -> Result<Arc<RuntimeEnv>>
     .build_arc()
 }
 
-/// The same scheduler with this crate in it. Hooks of its own for sessions, configurations and physical codecs are replaced.
-pub fn scheduler_hooks(config: SchedulerConfig) -> SchedulerConfig {
-    scheduler_hooks_with(config, StoreLimits::default())
+/// Whom a scheduler or an executor serves, and what its plans may reach.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Stores that plans may reach.
+    pub stores: StoreLimits,
+    /// What the process shows to others and asks of them; without one it serves whoever reaches it.
+    pub identity: Option<Identity>,
 }
 
-/// [`scheduler_hooks`] for a scheduler whose plans reach stores within `limits` only.
-pub fn scheduler_hooks_with(mut config: SchedulerConfig, limits: StoreLimits) -> SchedulerConfig {
+/// The same scheduler with this crate in it. Hooks of its own for sessions, configurations and physical codecs are replaced.
+pub fn scheduler_hooks(config: SchedulerConfig) -> SchedulerConfig {
+    scheduler_hooks_with(config, Access::default())
+}
+
+/// [`scheduler_hooks`] for a scheduler that is started by [`serve_scheduler`] with the same identity, and whose plans reach
+/// these stores only.
+pub fn scheduler_hooks_with(mut config: SchedulerConfig, access: Access) -> SchedulerConfig {
     config.override_config_producer = Some(Arc::new(session_config));
-    let session = move |config| scheduler_session_within(config, limits.clone());
+    let session = move |config| scheduler_session_within(config, access.stores.clone());
     config.override_session_builder = Some(Arc::new(session));
     config.override_physical_codec = Some(Arc::new(QuantilesCodec::default()));
+    if let Some(identity) = access.identity {
+        config.override_create_grpc_client_endpoint = Some(identity.endpoints(&session_config()));
+    }
     config
 }
 
@@ -131,28 +153,42 @@ pub fn executor_hooks_on(
     config: ExecutorProcessConfig,
     device: DeviceChoice,
 ) -> Result<ExecutorProcessConfig> {
-    executor_hooks_with(config, RoundDevice::try_new(device)?, StoreLimits::default())
+    executor_hooks_with(config, RoundDevice::try_new(device)?, Access::default())
 }
 
-/// [`executor_hooks`] for an executor whose rounds run on an opened device, and whose tasks reach stores within `limits` only.
+/// [`executor_hooks`] for an executor whose rounds run on an opened device, and which shows, asks and reaches what `access`
+/// says.
 ///
 /// # Errors
-/// As [`executor_hooks`].
+/// As [`executor_hooks`]; a configuration error for an identity with push-staged scheduling.
 pub fn executor_hooks_with(
     mut config: ExecutorProcessConfig,
     device: RoundDevice,
-    limits: StoreLimits,
+    access: Access,
 ) -> Result<ExecutorProcessConfig> {
+    let Access { stores, identity } = access;
     let state = scheduler_session(session_config())?;
     config.override_function_registry = Some(Arc::new(BallistaFunctionRegistry::from(&state)));
+    if let Some(identity) = &identity {
+        serve::check_policy(config.task_scheduling_policy)?;
+        config.override_create_grpc_client_endpoint = Some(identity.endpoints(&session_config()));
+        config.override_arrow_flight_service = Some(serve::results(
+            identity.clone(),
+            config.grpc_max_decoding_message_size,
+            config.grpc_max_encoding_message_size,
+        ));
+    }
     config.override_config_producer = Some(Arc::new(move || {
         let mut config = session_config();
         device.clone().give(&mut config);
-        config
+        match &identity {
+            Some(identity) => with_identity(config, identity),
+            None => config,
+        }
     }));
     let folder = config.work_dir.clone();
     config.override_runtime_producer = Some(Arc::new(move |_: &SessionConfig| {
-        runtime(folder.as_deref(), limits.clone())
+        runtime(folder.as_deref(), stores.clone())
     }));
     config.override_physical_codec = Some(Arc::new(QuantilesCodec::default()));
     Ok(config)

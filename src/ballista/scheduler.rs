@@ -6,6 +6,7 @@ use ballista_core::JobId;
 use reqwest::Client;
 use serde_json::Value;
 
+use super::Identity;
 use super::client::{address, http_client, innermost};
 
 /// The REST side of a scheduler.
@@ -79,10 +80,10 @@ fn executors(told: &Value) -> Option<BTreeSet<String>> {
 
 impl Scheduler {
     /// That of the cluster at `url`; `None` if no HTTP client can be made.
-    pub(super) fn at(url: &str) -> Option<Self> {
+    pub(super) fn at(url: &str, identity: Option<&Identity>) -> Option<Self> {
         Some(Self {
-            client: http_client().ok()?,
-            address: address(url),
+            client: http_client(identity).ok()?,
+            address: address(url, identity),
         })
     }
 

@@ -10,8 +10,10 @@ use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err}
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::prelude::SessionConfig;
 use futures::{StreamExt, TryStreamExt};
 
+use super::Identity;
 use super::client::{is_of_a_cluster, job_of};
 use super::scheduler::{Refusal, Scheduler, Stages};
 
@@ -60,9 +62,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch, before a plan is executed on the cluster at `url`; `None` where the scheduler tells nothing.
-    pub async fn start(url: &str) -> Option<Self> {
-        let scheduler = Scheduler::at(url)?;
+    /// Begins to watch, before a plan of a session of this configuration is executed on the cluster at `url`; `None` where the
+    /// scheduler tells nothing.
+    pub async fn start(url: &str, config: &SessionConfig) -> Option<Self> {
+        let scheduler = Scheduler::at(url, Identity::of(config).as_deref())?;
         let executors = scheduler.executors().await.ok()?;
         Some(Self {
             scheduler,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{ArrayRef, Int64Array};
 use datafusion::physical_plan::collect;
-use datafusion_quantiles::ballista::Watch;
+use datafusion_quantiles::ballista::{Watch, session_config};
 
 use crate::answers::rows;
 use crate::machines::{Machines, Process, register, session, write_parquet};
@@ -295,7 +295,7 @@ async fn a_statement_that_stands_still_says_why() {
     let watched = {
         let (plan, told) = (Arc::clone(&plan), Arc::clone(&told));
         let tell = move |line| told.lock().unwrap().push(line);
-        let watch = Watch::start(&machines.url).await.unwrap();
+        let watch = Watch::start(&machines.url, &session_config()).await.unwrap();
         tokio::spawn(async move { watch.run(&plan, Duration::from_secs(3), tell).await })
     };
     let answer = collect(plan, ctx.task_ctx()).await.unwrap();

@@ -15,6 +15,7 @@ mod support;
 
 mod answers;
 mod commands;
+mod doors;
 mod faults;
 mod kills;
 mod machines;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
 use datafusion::physical_plan::collect;
-use datafusion_quantiles::ballista::Watch;
+use datafusion_quantiles::ballista::{Watch, session_config};
 
 use crate::faults::{End, answer, asked, end, expected, first_to_reach, table};
 use crate::machines::{Machines, free_port, register, session};
@@ -122,7 +122,7 @@ async fn a_statement_that_no_scheduler_accepts_says_so() {
     register(&ctx, "t", &table).await;
     let query = ctx.sql("SELECT exact_quantiles(x, 0.5) FROM t").await.unwrap();
     let plan = query.create_physical_plan().await.unwrap();
-    let watch = Watch::start(&machines.url).await.unwrap();
+    let watch = Watch::start(&machines.url, &session_config()).await.unwrap();
     machines.scheduler.signal("-STOP");
     let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
     let (watched, task) = (Arc::clone(&plan), ctx.task_ctx());

@@ -541,10 +541,7 @@ mod tests {
         let endless = written(|rows| rows.reply(0, seen, Reply::Extracted(Vec::new())));
         let error = merged(&[endless]).unwrap_err();
         assert!(error.to_string().contains("at most 2^63 - 1"), "{error}");
-        let half = Seen {
-            n: 1 << 62,
-            check: 0,
-        };
+        let half = Seen { n: 1 << 62, check: 0 };
         let half = written(|rows| rows.reply(0, half, Reply::Extracted(Vec::new())));
         let error = merged(&[half.clone(), half]).unwrap_err();
         assert!(error.to_string().contains("at most 2^63 - 1"), "{error}");

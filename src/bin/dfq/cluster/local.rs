@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use ballista_core::serde::protobuf::ExecutorStoppedParams;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
+use datafusion_quantiles::ballista::{Identity, endpoint, http_client};
 use tokio::process::{Child, Command};
 use url::Url;
 
-use super::security::parse_store;
+use super::security::{CredentialArgs, parse_store};
 use super::work::{remove_ended, root_of};
 use super::{LOOPBACK, until_ended};
 use crate::args::{parse_bytes, parse_count};
@@ -67,6 +68,9 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "URL", value_parser = parse_store)]
     allow_store: Vec<Url>,
 
+    #[command(flatten)]
+    credentials: CredentialArgs,
+
     /// What the processes log to standard error, such as info or ballista_scheduler=debug
     #[arg(long, value_name = "FILTER", default_value = "warn")]
     log: String,
@@ -78,23 +82,33 @@ pub(crate) struct ClusterArgs {
 
 /// Runs `dfq cluster` until it is ended, its scheduler ends, or an executor does not stay.
 pub(crate) async fn run_cluster(args: ClusterArgs) -> End {
+    let identity = match args.credentials.identity() {
+        Ok(identity) => identity,
+        Err(error) => return error.into(),
+    };
     let mut processes = Vec::new();
-    let end = until_ended(args.attached, serve(&args, &mut processes)).await;
+    let end = until_ended(args.attached, serve(&args, identity.as_ref(), &mut processes)).await;
     stop(processes).await;
     remove_ended(&root_of(args.work_dir.as_deref()));
     end
 }
 
-async fn serve(args: &ClusterArgs, processes: &mut Vec<Process>) -> End {
-    if let Err(end) = start(args, processes).await {
+async fn serve(args: &ClusterArgs, identity: Option<&Identity>, processes: &mut Vec<Process>) -> End {
+    if let Err(end) = start(args, identity, processes).await {
         return end;
     }
+    let credentials = args.credentials.to_args();
     say(format_args!(
-        "A cluster of {} executors is ready; Ctrl-C ends it. In another terminal: dfq sql --cluster df://{LOOPBACK}:{}",
-        args.executors, args.port
+        "A cluster of {} executors is ready; Ctrl-C ends it. In another terminal: dfq sql --cluster {}{}",
+        args.executors,
+        url(args),
+        credentials
+            .iter()
+            .map(|option| format!(" {option}"))
+            .collect::<String>()
     ));
     loop {
-        if let Err(end) = replace_ended(args, processes).await {
+        if let Err(end) = replace_ended(args, identity, processes).await {
             return end;
         }
         tokio::time::sleep(PAUSE).await;
@@ -134,7 +148,7 @@ impl Process {
             }
         };
         Ok(Self {
-            child: spawn(&name, &with_stores(options, args))?,
+            child: spawn(&name, &with_shared(options, args))?,
             name,
             id,
             executor,
@@ -156,7 +170,11 @@ impl Process {
 ///
 /// # Errors
 /// Where the scheduler has ended, or executors of one number end again and again.
-async fn replace_ended(args: &ClusterArgs, processes: &mut [Process]) -> Result<(), End> {
+async fn replace_ended(
+    args: &ClusterArgs,
+    identity: Option<&Identity>,
+    processes: &mut [Process],
+) -> Result<(), End> {
     for process in processes {
         let Some(status) = process.child.try_wait().ok().flatten() else {
             continue;
@@ -174,31 +192,46 @@ async fn replace_ended(args: &ClusterArgs, processes: &mut [Process]) -> Result<
             ..Process::start(args, process.executor)?
         };
         // If the scheduler is not told, it misses the heartbeats.
-        let _ = tokio::time::timeout(ANSWER, tell_lost(args.port, lost, status.to_string())).await;
+        let _ = tokio::time::timeout(ANSWER, tell_lost(&url(args), identity, lost, status.to_string())).await;
     }
     Ok(())
 }
 
-/// Tells the scheduler that an executor has ended.
-async fn tell_lost(port: u16, executor_id: String, reason: String) -> Option<()> {
-    let mut scheduler = SchedulerGrpcClient::connect(format!("http://{LOOPBACK}:{port}"))
-        .await
-        .ok()?;
-    let params = ExecutorStoppedParams { executor_id, reason };
-    scheduler.executor_stopped(params).await.ok().map(drop)
+/// The address of the scheduler.
+fn url(args: &ClusterArgs) -> String {
+    format!("df://{LOOPBACK}:{}", args.port)
 }
 
-async fn start(args: &ClusterArgs, processes: &mut Vec<Process>) -> Result<(), End> {
-    let (port, executors) = (args.port, args.executors.get());
+/// Tells the scheduler that an executor has ended.
+async fn tell_lost(
+    url: &str,
+    identity: Option<&Identity>,
+    executor_id: String,
+    reason: String,
+) -> Option<()> {
+    let scheduler = endpoint(url, identity).ok()?.connect().await.ok()?;
+    let params = ExecutorStoppedParams { executor_id, reason };
+    let told = SchedulerGrpcClient::new(scheduler).executor_stopped(params).await;
+    told.ok().map(drop)
+}
+
+async fn start(
+    args: &ClusterArgs,
+    identity: Option<&Identity>,
+    processes: &mut Vec<Process>,
+) -> Result<(), End> {
+    let (scheme, executors) = (identity.map_or("http", |_| "https"), args.executors.get());
+    let services = format!("{scheme}://{LOOPBACK}:{}", args.port);
+    let client = http_client(identity)?;
     let scheduler = Process::start(args, None)?;
     let id = scheduler.id.clone();
     processes.push(scheduler);
     // Another scheduler may own the port: executors are for the one that has the id of ours.
-    answers(processes, &format!("http://{LOOPBACK}:{port}/api/state"), &id).await?;
+    answers(&client, processes, &format!("{services}/api/state"), &id).await?;
     for number in 1..=executors {
         processes.push(Process::start(args, Some(number))?);
     }
-    answers(processes, &format!("http://{LOOPBACK}:{port}/readyz"), "").await
+    answers(&client, processes, &format!("{services}/readyz"), "").await
 }
 
 fn scheduler(args: &ClusterArgs, port: &str, id: &str) -> Vec<String> {
@@ -225,10 +258,11 @@ fn scheduler(args: &ClusterArgs, port: &str, id: &str) -> Vec<String> {
     options.map(str::to_string).to_vec()
 }
 
-/// The options of a process with the stores that its plans may reach.
-fn with_stores(mut options: Vec<String>, args: &ClusterArgs) -> Vec<String> {
+/// The options of a process with those of all: stores that plans may reach, and what processes know each other by.
+fn with_shared(mut options: Vec<String>, args: &ClusterArgs) -> Vec<String> {
     let stores = args.allow_store.iter();
     options.extend(stores.flat_map(|store| ["--allow-store".to_string(), store.to_string()]));
+    options.extend(args.credentials.to_args());
     options
 }
 
@@ -305,17 +339,19 @@ fn spawn(name: &str, options: &[String]) -> Result<Child, End> {
 }
 
 /// Waits for an address to say that all is well, with this text in what it says.
-async fn answers(processes: &mut [Process], url: &str, text: &str) -> Result<(), End> {
+async fn answers(
+    client: &reqwest::Client,
+    processes: &mut [Process],
+    url: &str,
+    text: &str,
+) -> Result<(), End> {
     let started = Instant::now();
-    let failed = |error: reqwest::Error| End::error(format!("no client for {url}: {error}"));
-    // What else owns the port may accept and never answer.
-    let client = reqwest::Client::builder().timeout(ANSWER).no_proxy();
-    let client = client.build().map_err(failed)?;
     loop {
         if let Some(end) = ended(processes) {
             return Err(end);
         }
-        if let Ok(response) = client.get(url).send().await
+        // What else owns the port may accept and never answer.
+        if let Ok(response) = client.get(url).timeout(ANSWER).send().await
             && response.status().is_success()
             && response.text().await.is_ok_and(|said| said.contains(text))
         {

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use ballista_core::error::BallistaError;
 use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
 use ballista_executor::health::spawn_health_server;
-use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::SchedulerConfig;
-use ballista_scheduler::scheduler_process::start_server;
 use clap::Command;
-use datafusion_quantiles::ballista::{executor_hooks_with, scheduler_hooks_with};
+use clap::builder::ArgPredicate;
+use datafusion_quantiles::ballista::{
+    check_membership, executor_hooks_with, scheduler_hooks_with, serve_scheduler,
+};
 use datafusion_quantiles::config::DeviceChoice;
 use datafusion_quantiles::exec::staged::RoundDevice;
 use tokio::io::AsyncReadExt;
@@ -23,7 +24,8 @@ use url::Url;
 
 pub(crate) use self::local::{ClusterArgs, run_cluster};
 use self::logs::Logs;
-use self::security::{check_bind_host, parse_store, store_limits};
+pub(crate) use self::security::CredentialArgs;
+use self::security::{access, parse_store};
 use self::work::WorkFolder;
 use crate::args::{parse_bytes, parse_device};
 use crate::console::End;
@@ -41,6 +43,9 @@ pub(crate) struct SchedulerArgs {
     /// addresses and metadata services are never reached [default: all that the environment gives access to]
     #[arg(long, value_name = "URL", value_parser = parse_store)]
     allow_store: Vec<Url>,
+
+    #[command(flatten)]
+    credentials: CredentialArgs,
 
     /// Listens on addresses that other machines reach, although nobody is asked who they are
     #[arg(long)]
@@ -72,6 +77,9 @@ pub(crate) struct ExecutorArgs {
     #[arg(long, value_name = "URL", value_parser = parse_store)]
     allow_store: Vec<Url>,
 
+    #[command(flatten)]
+    credentials: CredentialArgs,
+
     /// Listens on addresses that other machines reach, although nobody is asked who they are
     #[arg(long)]
     insecure: bool,
@@ -100,11 +108,26 @@ const DEFAULTS: [(&str, &str, &str); 5] = [
     ("executor", "executor_heartbeat_interval_seconds", "5"),
 ];
 
+/// How the scheduler's tasks come to executors, by command. Ballista 55 serves executors that are pushed tasks itself, to
+/// everybody, so that it is pull-staged where credentials are given.
+const POLICIES: [(&str, &str); 2] = [
+    ("scheduler", "scheduler_policy"),
+    ("executor", "task_scheduling_policy"),
+];
+
 /// The command line with this program's defaults for Ballista's options.
 pub(crate) fn with_own_defaults(cli: Command) -> Command {
-    DEFAULTS.into_iter().fold(cli, |cli, (command, option, default)| {
+    let cli = DEFAULTS.into_iter().fold(cli, |cli, (command, option, default)| {
         cli.mut_subcommand(command, |command| {
             command.mut_arg(option, |arg| arg.default_value(default))
+        })
+    });
+    POLICIES.into_iter().fold(cli, |cli, (command, option)| {
+        cli.mut_subcommand(command, |command| {
+            command.mut_arg(option, |arg| {
+                let given = |option| (option, ArgPredicate::IsPresent, Some("pull-staged"));
+                arg.default_value_ifs(["tls_cert", "token_file"].map(given))
+            })
         })
     })
 }
@@ -112,9 +135,15 @@ pub(crate) fn with_own_defaults(cli: Command) -> Command {
 /// Runs `dfq scheduler` until it is ended.
 pub(crate) async fn run_scheduler(args: SchedulerArgs) -> End {
     let options = args.ballista;
-    if let Err(end) = check_bind_host(&options.bind_host, args.insecure) {
-        return end;
-    }
+    let access = match access(
+        &options.bind_host,
+        args.insecure,
+        &args.credentials,
+        args.allow_store,
+    ) {
+        Ok(access) => access,
+        Err(end) => return end,
+    };
     Logs {
         filter: &options.log_level_setting,
         threads: options.print_thread_info,
@@ -131,10 +160,11 @@ pub(crate) async fn run_scheduler(args: SchedulerArgs) -> End {
         let address = address
             .parse()
             .map_err(|error| BallistaError::Configuration(format!("'{address}' is no address: {error}")))?;
-        let config = SchedulerConfig::try_from(options)?;
-        let config = scheduler_hooks_with(config, store_limits(args.allow_store));
-        let cluster = BallistaCluster::new_from_config(&config).await?;
-        start_server(cluster, address, Arc::new(config)).await
+        let (config, identity) = (SchedulerConfig::try_from(options)?, access.identity.clone());
+        let config = scheduler_hooks_with(config, access);
+        serve_scheduler(config, address, identity)
+            .await
+            .map_err(BallistaError::from)
     };
     until_ended(args.attached, end_of(service)).await
 }
@@ -144,9 +174,15 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
     // Points where tests stop a stage: without the tests' features nothing is compiled of them.
     let _points = fail::FailScenario::setup();
     let options = args.ballista;
-    if let Err(end) = check_bind_host(&options.bind_host, args.insecure) {
-        return end;
-    }
+    let access = match access(
+        &options.bind_host,
+        args.insecure,
+        &args.credentials,
+        args.allow_store,
+    ) {
+        Ok(access) => access,
+        Err(end) => return end,
+    };
     Logs {
         filter: &options.log_level_setting,
         threads: options.print_thread_info,
@@ -167,11 +203,12 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
         let mut config = ExecutorProcessConfig::try_from(options)?;
         config.work_dir = Some(folder.path().to_string_lossy().into_owned());
         let scheduler = format!("{}:{}", config.scheduler_host, config.scheduler_port);
+        check_membership(&format!("df://{scheduler}"), access.identity.as_ref()).await?;
         let limit = args.cuda_memory_limit.map(|bytes| bytes as u64);
         let config = executor_hooks_with(
             config,
             RoundDevice::try_new(args.device)?.with_memory_limit(limit),
-            store_limits(args.allow_store),
+            access,
         )?;
         let (_ended, ends) = tokio::sync::oneshot::channel();
         let _health = spawn_health_server(health, config.health.clone(), ends);
@@ -192,6 +229,7 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
 async fn end_of(service: impl Future<Output = Result<(), BallistaError>>) -> End {
     match service.await {
         Ok(()) => End::Success,
+        Err(BallistaError::DataFusionError(error)) => (*error).into(),
         Err(error) => End::error(error.to_string()),
     }
 }
@@ -222,6 +260,24 @@ async fn parent_gone(attached: bool) {
 
 #[cfg(test)]
 mod tests {
+    use ballista_core::config::TaskSchedulingPolicy;
+
+    #[test]
+    fn tasks_are_pulled_by_executors_that_ask_who_calls() {
+        for (command, option) in super::POLICIES {
+            let policy = |options: &[&str]| {
+                let args = [&["dfq", command], options].concat();
+                let matches = crate::command().get_matches_from(args);
+                let (_, matches) = matches.subcommand().unwrap();
+                format!("{:?}", matches.get_one::<TaskSchedulingPolicy>(option).unwrap())
+            };
+            let certificates = ["--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a"];
+            assert_eq!(policy(&[]), "PushStaged");
+            assert_eq!(policy(&["--token-file", "t"]), "PullStaged");
+            assert_eq!(policy(&certificates), "PullStaged");
+        }
+    }
+
     /// An executor may miss two heartbeats, and its loss is noticed within 23 seconds.
     #[test]
     fn a_silent_executor_is_soon_lost_by_default() {

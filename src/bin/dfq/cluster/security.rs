@@ -3,9 +3,10 @@
 use std::fs::DirBuilder;
 use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use datafusion_quantiles::ballista::StoreLimits;
+use datafusion::common::{Result, config_datafusion_err};
+use datafusion_quantiles::ballista::{Access, Identity, StoreLimits};
 use url::Url;
 
 use crate::console::End;
@@ -13,18 +14,111 @@ use crate::console::End;
 /// Read, write and enter for the owner, nothing for anybody else.
 pub(super) const OWNER_ONLY: u32 = 0o700;
 
+/// How the processes of a cluster know each other: the same options for all of its commands.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct CredentialArgs {
+    /// Certificate of this process in PEM, by the authority of --tls-ca, for use by servers and by clients; connections are TLS
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"], conflicts_with = "token_file")]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key of --tls-cert in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Certificate in PEM of the authority whose certificates all processes of the cluster and its clients show
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+
+    /// File with a secret that all processes of the cluster and its clients know, such as one by 'openssl rand -hex 32', in
+    /// the place of certificates: connections are TLS too
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl CredentialArgs {
+    /// Whether there are any.
+    pub(crate) fn are_given(&self) -> bool {
+        self.tls_cert.is_some() || self.token_file.is_some()
+    }
+
+    /// What the process shows to others and asks of them.
+    ///
+    /// # Errors
+    /// Files that cannot be read, or are not what their options say.
+    pub(crate) fn identity(&self) -> Result<Option<Identity>> {
+        let wrong = |option: &str, file: &Path, error: &dyn std::fmt::Display| {
+            config_datafusion_err!("{option} '{}': {error}", file.display())
+        };
+        let read =
+            |option: &str, file: &PathBuf| std::fs::read(file).map_err(|error| wrong(option, file, &error));
+        if let Some(file) = &self.token_file {
+            let token = String::from_utf8(read("--token-file", file)?)
+                .map_err(|error| wrong("--token-file", file, &error))?;
+            return Ok(Some(Identity::from_token(&token).map_err(|error| {
+                wrong("--token-file", file, &error.strip_backtrace())
+            })?));
+        }
+        match (&self.tls_cert, &self.tls_key, &self.tls_ca) {
+            (Some(certificate), Some(key), Some(authority)) => Ok(Some(Identity::from_pem(
+                &read("--tls-cert", certificate)?,
+                &read("--tls-key", key)?,
+                &read("--tls-ca", authority)?,
+            )?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The same options, for another process.
+    pub(super) fn to_args(&self) -> Vec<String> {
+        let options = [
+            ("--tls-cert", &self.tls_cert),
+            ("--tls-key", &self.tls_key),
+            ("--tls-ca", &self.tls_ca),
+            ("--token-file", &self.token_file),
+        ];
+        let given = options
+            .into_iter()
+            .filter_map(|(option, file)| Some((option, file.as_ref()?)));
+        given
+            .flat_map(|(option, file)| [option.to_owned(), file.to_string_lossy().into_owned()])
+            .collect()
+    }
+}
+
+/// Whom a process serves, and what its plans may reach: the stores that were allowed, all if none was named.
+///
+/// # Errors
+/// Those of [`CredentialArgs::identity`]; for an address that is not of the loopback interface without credentials, unless
+/// `insecure`.
+pub(super) fn access(
+    bind_host: &str,
+    insecure: bool,
+    credentials: &CredentialArgs,
+    allowed: Vec<Url>,
+) -> Result<Access, End> {
+    let identity = credentials.identity()?;
+    if identity.is_none() {
+        check_bind_host(bind_host, insecure)?;
+    }
+    let stores = match allowed.is_empty() {
+        true => StoreLimits::default(),
+        false => StoreLimits::only(allowed),
+    };
+    Ok(Access { stores, identity })
+}
+
 /// Refuses to listen where other machines can reach a service that does not ask who they are.
 ///
 /// # Errors
 /// For an address that is not of the loopback interface, unless `insecure`.
-pub(super) fn check_bind_host(host: &str, insecure: bool) -> Result<(), End> {
+fn check_bind_host(host: &str, insecure: bool) -> Result<(), End> {
     if insecure || is_loopback(host) {
         return Ok(());
     }
     Err(End::error(format!(
         "--bind-host {host} opens this process to other machines, and it asks nobody who they are: whoever reaches it \
-         reads and writes files with your rights. Bind it to 127.0.0.1, or give --insecure if the network lets only \
-         trusted users through"
+         reads and writes files with your rights. Give it a --token-file, or --tls-cert, --tls-key and --tls-ca; bind it \
+         to 127.0.0.1; or give --insecure if the network lets only trusted users through"
     )))
 }
 
@@ -46,14 +140,6 @@ pub(super) fn parse_store(text: &str) -> Result<Url, String> {
         ("file", None) | ("s3" | "s3a" | "http" | "https", Some(_)) if is_root => Ok(url),
         _ if !is_root => Err(format!("a path is no limit: {allowed}")),
         _ => Err(allowed.to_string()),
-    }
-}
-
-/// The stores that were allowed; all, if none was named.
-pub(super) fn store_limits(allowed: Vec<Url>) -> StoreLimits {
-    match allowed.is_empty() {
-        true => StoreLimits::default(),
-        false => StoreLimits::only(allowed),
     }
 }
 

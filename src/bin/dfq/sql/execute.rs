@@ -106,7 +106,8 @@ impl Runner {
         let plan = self.running.take();
         #[cfg(feature = "ballista")]
         if let (Some(url), Some(plan)) = (&self.remote, &plan)
-            && let Err(error) = datafusion_quantiles::ballista::cancel(url, plan).await
+            && let Err(error) =
+                datafusion_quantiles::ballista::cancel(url, plan, &self.ctx.copied_config()).await
         {
             say(format_args!("Warning: {}", crate::console::message(&error)));
         }
@@ -190,7 +191,7 @@ impl Runner {
         let task = self.ctx.task_ctx();
         let reservation = MemoryConsumer::new("dfq table output").register(task.memory_pool());
         self.running = Some(Arc::clone(&physical));
-        let watch = Remote::watch(self.remote.as_deref(), &physical).await;
+        let watch = Remote::watch(self.remote.as_deref(), &physical, &self.ctx).await;
         let stream = watch.checked(execute_stream(physical, Arc::clone(&task))?);
         let max_rows = self.output.max_rows;
         if whole {

@@ -69,6 +69,10 @@ pub(crate) struct SqlArgs {
     #[arg(long, value_name = "URL", conflicts_with_all = ["memory_limit", "spill_dir"])]
     cluster: Option<String>,
 
+    #[cfg(feature = "ballista")]
+    #[command(flatten)]
+    credentials: crate::cluster::CredentialArgs,
+
     #[command(flatten)]
     pub(crate) session: SessionArgs,
 }
@@ -77,7 +81,10 @@ impl SqlArgs {
     async fn connect(&self) -> Result<SessionContext> {
         #[cfg(feature = "ballista")]
         if let Some(url) = &self.cluster {
-            return self.session.connect(url).await;
+            return self
+                .session
+                .connect(url, self.credentials.identity()?.as_ref())
+                .await;
         }
         self.session.build()
     }
@@ -103,6 +110,13 @@ pub(crate) async fn run(args: SqlArgs, matches: &ArgMatches) -> End {
         crate::usage_error(
             "sql",
             "--maxrows shortens tables only; with another --format put a LIMIT into the query",
+        );
+    }
+    #[cfg(feature = "ballista")]
+    if args.cluster.is_none() && args.credentials.are_given() {
+        crate::usage_error(
+            "sql",
+            "certificates and tokens are shown to a cluster: name one by --cluster",
         );
     }
     let ctx = match args.connect().await {

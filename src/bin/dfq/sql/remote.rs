@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::SessionContext;
 
 #[cfg(feature = "ballista")]
 use crate::console::say;
@@ -22,11 +23,15 @@ pub(super) struct Remote {
 impl Remote {
     /// Begins to watch the cluster at `url`, if there is one.
     #[cfg(feature = "ballista")]
-    pub(super) async fn watch(url: Option<&str>, plan: &Arc<dyn ExecutionPlan>) -> Self {
+    pub(super) async fn watch(
+        url: Option<&str>,
+        plan: &Arc<dyn ExecutionPlan>,
+        ctx: &SessionContext,
+    ) -> Self {
         // SET and its like give no rows, and run here.
         let url = url.filter(|_| !plan.schema().fields().is_empty());
         let watch = match url {
-            Some(url) => datafusion_quantiles::ballista::Watch::start(url).await,
+            Some(url) => datafusion_quantiles::ballista::Watch::start(url, &ctx.copied_config()).await,
             None => None,
         };
         Self {
@@ -35,7 +40,11 @@ impl Remote {
     }
 
     #[cfg(not(feature = "ballista"))]
-    pub(super) async fn watch(_url: Option<&str>, _plan: &Arc<dyn ExecutionPlan>) -> Self {
+    pub(super) async fn watch(
+        _url: Option<&str>,
+        _plan: &Arc<dyn ExecutionPlan>,
+        _ctx: &SessionContext,
+    ) -> Self {
         Self {}
     }
 

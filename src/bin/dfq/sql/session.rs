@@ -58,18 +58,25 @@ impl SessionArgs {
         Ok(ctx)
     }
 
-    /// A session on the cluster of the scheduler at `url`.
+    /// A session on the cluster of the scheduler at `url`, for a caller with this identity.
     ///
     /// # Errors
-    /// An address where no scheduler is ready.
+    /// An address where no scheduler is ready, or one that does not know the identity.
     #[cfg(feature = "ballista")]
-    pub(crate) async fn connect(&self, url: &str) -> Result<SessionContext> {
+    pub(crate) async fn connect(
+        &self,
+        url: &str,
+        identity: Option<&datafusion_quantiles::ballista::Identity>,
+    ) -> Result<SessionContext> {
         let mut config = datafusion_quantiles::ballista::session_config();
         if std::env::var_os("DATAFUSION_FORMAT_NULL").is_none() {
             config.options_mut().format.null = "NULL".to_string();
         }
         if let Some(partitions) = self.partitions {
             config = config.with_target_partitions(partitions.get());
+        }
+        if let Some(identity) = identity {
+            config = datafusion_quantiles::ballista::with_identity(config, identity);
         }
         let ctx = datafusion_quantiles::ballista::connect_with_config(url, config).await?;
         open_files(&ctx);

@@ -1,0 +1,175 @@
+//! A port that members of the cluster alone are served at.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Request, connect_info::Connected};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::serve::IncomingStream;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
+
+use super::Identity;
+
+/// What a stranger is told. Clients know the first words.
+pub(super) const NOT_AUTHORISED: &str = "not authorised: this process serves members of its cluster alone, which show a \
+     certificate of its authority or know its token (dfq: --tls-cert, --tls-key and --tls-ca, or --token-file)";
+
+/// How long a caller may take to say what it speaks, and to show its certificate.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long to wait where the system cannot accept a connection, as with too many open files.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The first byte of whoever speaks TLS.
+const HANDSHAKE: u8 = 0x16;
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    address: SocketAddr,
+    /// Whether it has shown a certificate of the authority.
+    is_member: bool,
+}
+
+/// A connection: without TLS, those of strangers alone, who are told what is missing.
+pub(super) type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+
+/// A port at which each caller is asked for its certificate.
+pub(super) struct Listener {
+    callers: mpsc::Receiver<(Stream, Caller)>,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// The system's, as where another process does.
+    pub(super) async fn bind(address: SocketAddr, identity: &Identity) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let (admitted, callers) = mpsc::channel(1);
+        let address = listener.local_addr()?;
+        tokio::spawn(accept(listener, TlsAcceptor::from(identity.server()), admitted));
+        Ok(Self { callers, address })
+    }
+
+    /// Serves `routes` to members of the cluster until `ended`.
+    ///
+    /// # Errors
+    /// None that is known: broken connections end alone.
+    pub(super) async fn serve(
+        self,
+        routes: Router,
+        ended: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
+        let routes = routes.layer(from_fn(members_only));
+        let routes = routes.into_make_service_with_connect_info::<Caller>();
+        axum::serve(self, routes).with_graceful_shutdown(ended).await
+    }
+}
+
+/// Accepts connections until nobody takes them. One that is slow holds up no other.
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor, admitted: mpsc::Sender<(Stream, Caller)>) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = admitted.closed() => return,
+        };
+        let Ok((stream, address)) = accepted else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let (acceptor, admitted) = (acceptor.clone(), admitted.clone());
+        tokio::spawn(async move {
+            match tokio::time::timeout(PATIENCE, greet(stream, address, acceptor)).await {
+                // The server may have ended.
+                Ok(Ok(caller)) => drop(admitted.send(caller).await),
+                Ok(Err(error)) => log::warn!("A connection from {address} was refused: {error}"),
+                Err(_) => log::warn!("A connection from {address} was refused: silent for {PATIENCE:?}"),
+            }
+        });
+    }
+}
+
+/// Finds out who calls.
+async fn greet(
+    stream: TcpStream,
+    address: SocketAddr,
+    acceptor: TlsAcceptor,
+) -> io::Result<(Stream, Caller)> {
+    stream.set_nodelay(true)?;
+    let mut first = [0];
+    let read = stream.peek(&mut first).await?;
+    let is_member = false;
+    if read == 0 || first != [HANDSHAKE] {
+        return Ok((Either::Left(stream), Caller { address, is_member }));
+    }
+    let stream = acceptor.accept(stream).await?;
+    let is_member = stream.get_ref().1.peer_certificates().is_some();
+    Ok((Either::Right(Box::new(stream)), Caller { address, is_member }))
+}
+
+impl axum::serve::Listener for Listener {
+    type Io = Stream;
+    type Addr = Caller;
+
+    async fn accept(&mut self) -> (Stream, Caller) {
+        match self.callers.recv().await {
+            Some(caller) => caller,
+            // The task that accepts ends after this.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Caller> {
+        let (address, is_member) = (self.address, false);
+        Ok(Caller { address, is_member })
+    }
+}
+
+impl Connected<IncomingStream<'_, Listener>> for Caller {
+    fn connect_info(stream: IncomingStream<'_, Listener>) -> Self {
+        stream.remote_addr().clone()
+    }
+}
+
+/// Answers members; strangers learn that they are.
+async fn members_only(mut request: Request, next: Next) -> Response {
+    let caller = request
+        .extensions()
+        .get::<ConnectInfo<Caller>>()
+        .map(|info| info.0.clone());
+    match caller {
+        Some(Caller {
+            address,
+            is_member: true,
+        }) => {
+            // What Ballista looks for, for executors that do not name their host.
+            request.extensions_mut().insert(ConnectInfo(address));
+            next.run(request).await
+        }
+        _ => refusal(&request),
+    }
+}
+
+fn refusal(request: &Request) -> Response {
+    let asked = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .map_or(&b""[..], |kind| kind.as_bytes());
+    match asked.starts_with(b"application/grpc") {
+        true => tonic::Status::unauthenticated(NOT_AUTHORISED).into_http::<Body>(),
+        false => (StatusCode::UNAUTHORIZED, NOT_AUTHORISED).into_response(),
+    }
+}

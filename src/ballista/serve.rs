@@ -1,0 +1,143 @@
+//! Ballista's services, served to members of the cluster alone.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use arrow_flight::flight_service_server::FlightServiceServer;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use ballista_core::config::TaskSchedulingPolicy;
+use ballista_core::error::BallistaError;
+use ballista_core::extension::BallistaConfigGrpcEndpoint;
+use ballista_core::flight_proxy_service::BallistaFlightProxyService;
+use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpcServer;
+use ballista_executor::ArrowFlightServerProvider;
+use ballista_executor::flight_service::BallistaFlightService;
+use ballista_scheduler::api::get_routes;
+use ballista_scheduler::cluster::BallistaCluster;
+use ballista_scheduler::config::SchedulerConfig;
+use ballista_scheduler::scheduler_process::{create_scheduler, start_server};
+use ballista_scheduler::scheduler_server::SchedulerServer;
+use datafusion::common::{Result, config_err, exec_datafusion_err};
+use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
+use tonic::service::RoutesBuilder;
+
+use super::Identity;
+use super::listener::Listener;
+
+/// Ballista's scheduler, of plans as they are sent.
+type Scheduler = SchedulerServer<LogicalPlanNode, PhysicalPlanNode>;
+
+/// Refuses to have executors that the scheduler calls: Ballista 55 serves such calls itself, to everybody.
+///
+/// # Errors
+/// For `push-staged` scheduling.
+pub(super) fn check_policy(policy: TaskSchedulingPolicy) -> Result<()> {
+    match policy {
+        TaskSchedulingPolicy::PullStaged => Ok(()),
+        TaskSchedulingPolicy::PushStaged => config_err!(
+            "with push-staged scheduling executors of Ballista 55 take tasks from everybody who reaches their port, \
+             certificates and tokens or not: allowed with them is pull-staged"
+        ),
+    }
+}
+
+/// Runs a scheduler at an address until the process ends: of [`super::scheduler_hooks`], and for members of the cluster alone
+/// if it has an identity.
+///
+/// # Errors
+/// A configuration that contradicts itself, and an address that cannot be listened at.
+pub async fn serve_scheduler(
+    config: SchedulerConfig,
+    address: SocketAddr,
+    identity: Option<Identity>,
+) -> Result<()> {
+    let failed = |error: BallistaError| exec_datafusion_err!("the scheduler: {error}");
+    config.validate().map_err(failed)?;
+    let cluster = BallistaCluster::new_from_config(&config).await.map_err(failed)?;
+    let config = Arc::new(config);
+    let Some(identity) = identity else {
+        return start_server(cluster, address, config).await.map_err(failed);
+    };
+    check_policy(config.scheduling_policy)?;
+    let unbound = |error| exec_datafusion_err!("cannot listen at {address}: {error}");
+    let listener = Listener::bind(address, &identity).await.map_err(unbound)?;
+    let scheduler = create_scheduler(cluster, config).await.map_err(failed)?;
+    let served = listener.serve(routes(scheduler), std::future::pending()).await;
+    served.map_err(|error| exec_datafusion_err!("the scheduler: {error}"))
+}
+
+/// What Ballista's scheduler serves, as its own start function puts it together.
+fn routes(scheduler: Scheduler) -> Router {
+    let config = Arc::clone(&scheduler.state.config);
+    let (most_in, most_out) = (
+        config.grpc_server_max_decoding_message_size as usize,
+        config.grpc_server_max_encoding_message_size as usize,
+    );
+    let mut services = RoutesBuilder::default();
+    services.add_service(
+        SchedulerGrpcServer::new(scheduler.clone())
+            .max_decoding_message_size(most_in)
+            .max_encoding_message_size(most_out),
+    );
+    if config.enable_embedded_flight_proxy {
+        let endpoints = config.override_create_grpc_client_endpoint.clone();
+        let endpoints = endpoints.map(|endpoints| Arc::new(BallistaConfigGrpcEndpoint::new(endpoints)));
+        let proxy = BallistaFlightProxyService::new(most_in, most_out, config.use_tls, endpoints);
+        services.add_service(
+            FlightServiceServer::new(proxy)
+                .max_decoding_message_size(most_in)
+                .max_encoding_message_size(most_out),
+        );
+    }
+    let services = services
+        .routes()
+        .into_axum_router()
+        .fallback(|| async { StatusCode::NOT_FOUND });
+    let scheduler = Arc::new(scheduler);
+    let health = Router::new().route("/healthz", get(|| async { "ok" })).route(
+        "/readyz",
+        get({
+            let scheduler = Arc::clone(&scheduler);
+            move || async move { readiness(&scheduler) }
+        }),
+    );
+    match config.disable_rest_api {
+        true => services.merge(health),
+        false => get_routes(scheduler).merge(services).merge(health),
+    }
+}
+
+/// Whether as many executors are there as the scheduler was started for.
+fn readiness(scheduler: &Scheduler) -> Response {
+    match scheduler.is_ready() {
+        true => "ready\n".into_response(),
+        false => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not ready: executors are missing\n",
+        )
+            .into_response(),
+    }
+}
+
+/// What an executor serves the results of its tasks with, in messages up to so many bytes.
+pub(super) fn results(identity: Identity, most_in: u32, most_out: u32) -> Arc<ArrowFlightServerProvider> {
+    Arc::new(move |folder, address, mut ended, _| {
+        let identity = identity.clone();
+        let flight = FlightServiceServer::new(BallistaFlightService::new(folder))
+            .max_decoding_message_size(most_in as usize)
+            .max_encoding_message_size(most_out as usize);
+        let mut services = RoutesBuilder::default();
+        services.add_service(flight);
+        tokio::spawn(async move {
+            let listener = Listener::bind(address, &identity).await;
+            let listener = listener
+                .map_err(|error| BallistaError::General(format!("cannot listen at {address}: {error}")))?;
+            let routes = services.routes().into_axum_router();
+            let served = listener.serve(routes, async move { ended.recv().await }).await;
+            served.map_err(BallistaError::IoError)
+        })
+    })
+}
