@@ -113,16 +113,42 @@ fn not_reached(address: IpAddr) -> String {
     format!("{address} is a link-local address, or a metadata service")
 }
 
-/// Whether an address is link-local, where the metadata services of AWS, Azure, Google and Oracle are, or one that AWS, Google or
-/// Alibaba use beside.
+/// Services of clouds that give away credentials and are not link-local: those of Alibaba, Azure and Oracle.
+const METADATA_V4: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(168, 63, 129, 16),
+    Ipv4Addr::new(192, 0, 0, 192),
+];
+
+/// Those of AWS and Google.
+const METADATA_V6: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+];
+
+/// Whether an address is link-local, where most clouds have their metadata service, or another one of theirs.
 fn is_forbidden(address: IpAddr) -> bool {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.is_link_local() || address == Ipv4Addr::new(100, 100, 100, 200),
+    let is_forbidden_v4 = |address: Ipv4Addr| address.is_link_local() || METADATA_V4.contains(&address);
+    match address {
+        IpAddr::V4(address) => is_forbidden_v4(address),
         IpAddr::V6(address) => {
-            let aws = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
-            let google = Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254);
-            address.is_unicast_link_local() || address == aws || address == google
+            address.is_unicast_link_local()
+                || METADATA_V6.contains(&address)
+                || reached_by(address).is_some_and(is_forbidden_v4)
         }
+    }
+}
+
+/// The IPv4 address that packets to an IPv6 address may come to: mapped (`::ffff:0:0/96`), compatible (`::/96`), translated
+/// (`64:ff9b::/96`, and `64:ff9b:1::/48` with the shortest suffix; RFC 6052, RFC 8215), or by 6to4 (`2002::/16`, RFC 3056).
+fn reached_by(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x64, 0xff9b, 1, _, _, _, high, low]
+        | [0x2002, high, low, ..] => Some(v4(high, low)),
+        _ => None,
     }
 }
 
@@ -214,6 +240,12 @@ mod tests {
                 "http://2852039166/",
                 "https://[fe80::1]/x",
                 "http://[::ffff:169.254.169.254]/",
+                "http://[::169.254.169.254]/",
+                "http://[64:ff9b::169.254.169.254]/",
+                "http://[64:ff9b:1::169.254.169.254]/",
+                "http://[2002:a9fe:a9fe::1]/",
+                "http://168.63.129.16/",
+                "http://192.0.0.192/",
                 "http://[fd00:ec2::254]/",
                 "http://metadata.google.internal/",
                 "http://100.100.100.200/",
@@ -223,7 +255,13 @@ mod tests {
             }
         }
         let stores = EnvironmentStores::default();
-        for url in ["http://127.0.0.1:9/x", "https://example.com/x", "file:///tmp"] {
+        for url in [
+            "http://127.0.0.1:9/x",
+            "http://[::1]/x",
+            "http://[64:ff9b::8.8.8.8]/x",
+            "https://example.com/x",
+            "file:///tmp",
+        ] {
             assert_eq!(refused(&stores, url), None, "{url}");
         }
     }
