@@ -79,7 +79,7 @@ impl Scope<'_> {
         match self.draw.below(if depth > 0 { 12 } else { 8 }) {
             0..=2 => Pred::Compare(column, op, Some(small)),
             3 => Pred::Compare(column, op, (!self.draw.chance(15)).then_some(small)),
-            4 => Pred::Float(op, self.draw.pick(&[0.5, -2.0, 3.25])),
+            4 => Pred::Float(op, self.draw.pick(&[0.5, -2.0, 3.25, 0.0, -0.0])),
             5 => Pred::Text(
                 op,
                 self.draw
@@ -327,19 +327,13 @@ impl Scope<'_> {
         }
     }
 
-    /// Whether values of a column that are equal have the same bits.
-    fn has_plain(&self, column: usize) -> bool {
-        let data_type = Expr::Column(column).data_type(self.table);
-        !data_type.is_nested() && !data_type.is_floating()
-    }
-
     fn groups(&mut self) -> Vec<usize> {
         match self.draw.below(8) {
             0..=3 => vec![G],
             4 => vec![H],
             5 => vec![G, H],
             6 => vec![self.draw.pick(&[S, ID])],
-            _ if self.draw.chance(50) && self.has_plain(X) => vec![X],
+            _ if self.draw.chance(50) => vec![self.draw.pick(&[X, X, F])],
             _ => vec![self.draw.pick(&[G, K]), S],
         }
     }

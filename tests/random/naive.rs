@@ -78,7 +78,8 @@ pub(crate) fn truth(pred: &Pred, row: &[Cell]) -> Option<bool> {
     match pred {
         Pred::Compare(c, op, v) => Some(holds(op, int(&row[*c])?.cmp(&(*v)?))),
         Pred::Float(op, v) => match &row[F] {
-            Some(Value::Float(f)) => Some(holds(op, f.total_cmp(v))),
+            // DataFusion compares zeros of either sign as equal, and NaNs as IEEE 754 totalOrder does.
+            Some(Value::Float(f)) => Some(holds(op, one_zero(*f).total_cmp(&one_zero(*v)))),
             _ => None,
         },
         Pred::Text(op, v) => match &row[S] {
@@ -106,6 +107,11 @@ pub(crate) fn truth(pred: &Pred, row: &[Cell]) -> Option<bool> {
         },
         Pred::Not(a) => truth(a, row).map(|v| !v),
     }
+}
+
+/// The same number without a sign, if it is 0.
+fn one_zero(v: f64) -> f64 {
+    if v == 0.0 { 0.0 } else { v }
 }
 
 fn evaluate(expr: &Expr, row: &[Cell]) -> Cell {
@@ -188,14 +194,21 @@ pub(crate) fn answer<'a>(statement: &Statement, table: &'a Table) -> Answer<'a> 
             k,
         } => {
             let distinct_on = *spelling == Spelling::DistinctOn;
-            let mut partitions: Vec<_> = grouped(rows, partition).into_values().collect();
+            let partitions = match distinct_on {
+                true => grouped(rows, partition, table),
+                false => partitioned(rows, partition),
+            };
+            let mut partitions: Vec<_> = partitions.into_values().collect();
+            // Rows of a group are equal in what it is of, zeros of either sign included.
+            let apart = |key: &&Key| !(distinct_on && partition.contains(&key.column));
+            let keys: Vec<Key> = keys.iter().filter(apart).cloned().collect();
             for rows in &mut partitions {
-                rows.sort_by(|a, b| by_keys(a, b, keys));
+                rows.sort_by(|a, b| by_keys(a, b, &keys));
             }
             let (rank, k) = if distinct_on { (false, 1) } else { (*rank, *k) };
             Answer::Best {
                 partitions,
-                keys: keys.clone(),
+                keys,
                 rank,
                 k,
                 n: !distinct_on,
@@ -235,13 +248,52 @@ pub(crate) fn by_keys(a: &[Cell], b: &[Cell], keys: &[Key]) -> Ordering {
     Ordering::Equal
 }
 
-fn grouped<'a>(rows: Vec<Row<'a>>, by: &[usize]) -> BTreeMap<String, Vec<Row<'a>>> {
-    let mut groups: BTreeMap<String, Vec<Row>> = BTreeMap::new();
+/// What a group is called, and what else tells it apart: the signs of NaNs.
+type Group = (String, Vec<bool>);
+
+/// The rows of each group of `GROUP BY` and `DISTINCT ON`: zeros of either sign are one, unless they are inside of values or of
+/// a dictionary.
+fn grouped<'a>(rows: Vec<Row<'a>>, by: &[usize], table: &Table) -> BTreeMap<Group, Vec<Row<'a>>> {
+    let key = |column: usize, cell: &Cell| match cell {
+        Some(Value::Float(v)) if !is_dictionary(table, column) => Some(Value::Float(one_zero(*v))),
+        other => other.clone(),
+    };
+    apart(rows, by, key)
+}
+
+fn is_dictionary(table: &Table, column: usize) -> bool {
+    let column = table.columns.get(column);
+    column.is_some_and(|column| matches!(column.data_type, DataType::Dictionary(..)))
+}
+
+/// The rows of each partition of `PARTITION BY`, which tells zeros apart.
+fn partitioned<'a>(rows: Vec<Row<'a>>, by: &[usize]) -> BTreeMap<Group, Vec<Row<'a>>> {
+    apart(rows, by, |_, cell| cell.clone())
+}
+
+fn apart<'a>(
+    rows: Vec<Row<'a>>,
+    by: &[usize],
+    key: impl Fn(usize, &Cell) -> Cell,
+) -> BTreeMap<Group, Vec<Row<'a>>> {
+    let mut groups: BTreeMap<Group, Vec<Row>> = BTreeMap::new();
     for row in rows {
-        let key: Vec<Cell> = by.iter().map(|c| row[*c].clone()).collect();
-        groups.entry(texts(&key)).or_default().push(row);
+        let key: Vec<Cell> = by.iter().map(|c| key(*c, &row[*c])).collect();
+        let mut signs = Vec::new();
+        nan_signs(&key, &mut signs);
+        groups.entry((texts(&key), signs)).or_default().push(row);
     }
     groups
+}
+
+fn nan_signs(cells: &[Cell], signs: &mut Vec<bool>) {
+    for cell in cells.iter().flatten() {
+        match cell {
+            Value::Float(v) if v.is_nan() => signs.push(v.is_sign_negative()),
+            Value::Many(items) => nan_signs(items, signs),
+            _ => {}
+        }
+    }
 }
 
 fn aggregated(
@@ -254,11 +306,11 @@ fn aggregated(
 ) -> Vec<(String, Vec<Expect>)> {
     let mut answer = Vec::new();
     for width in if rollup { 0..=by.len() } else { by.len()..=by.len() } {
-        let mut groups = grouped(rows.to_vec(), &by[..width]);
+        let mut groups = grouped(rows.to_vec(), &by[..width], table);
         if width == 0 {
-            groups.entry(String::new()).or_default();
+            groups.entry(Group::default()).or_default();
         }
-        for (key, rows) in groups {
+        for ((key, _), rows) in groups {
             if having.is_some_and(|least| rows.len() as i64 <= least) {
                 continue;
             }
@@ -277,7 +329,7 @@ fn aggregated(
 fn windows(rows: &[Row], calls: &[(Call, Window)], table: &Table) -> Vec<(String, Vec<Expect>)> {
     let mut answers: BTreeMap<String, Vec<Expect>> = BTreeMap::new();
     for (call, window) in calls {
-        for (_, mut rows) in grouped(rows.to_vec(), window.partition.as_slice()) {
+        for (_, mut rows) in partitioned(rows.to_vec(), window.partition.as_slice()) {
             let keys = window.order.as_slice();
             rows.sort_by(|a, b| by_keys(a, b, keys));
             let peers = peers(&rows, keys);
@@ -375,7 +427,7 @@ fn called(call: &Call, rows: &[&Row], table: &Table) -> Expect {
         };
     }
     if matches!(call.func, Func::Builtin { .. }) {
-        return builtin(&values);
+        return builtin(&values, call.distinct);
     }
     if values.is_empty() {
         return Expect::Is(None);
@@ -405,10 +457,11 @@ fn called(call: &Call, rows: &[&Row], table: &Table) -> Expect {
     }
 }
 
-/// DataFusion's own `median` and `percentile_cont`, which order NaNs by their bits.
-fn builtin(values: &[Value]) -> Expect {
-    let signed = |v: &Value| matches!(v, Value::Float(v) if v.is_nan() && v.is_sign_negative());
-    if values.iter().any(signed) {
+/// DataFusion's own `median` and `percentile_cont`, which order NaNs by their bits, and over `DISTINCT` values by those of them
+/// that are met first.
+fn builtin(values: &[Value], distinct: bool) -> Expect {
+    let open = |v: &Value| matches!(v, Value::Float(v) if v.is_nan() && (distinct || v.is_sign_negative()));
+    if values.iter().any(open) {
         Expect::Open
     } else {
         Expect::Theirs

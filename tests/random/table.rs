@@ -100,6 +100,11 @@ pub(crate) fn all_types() -> Vec<DataType> {
         List(nullable(Int32)),
         List(nullable(Float64)),
         List(nullable(Utf8)),
+        LargeList(nullable(Int16)),
+        LargeList(nullable(Float32)),
+        FixedSizeList(nullable(Int64), 2),
+        FixedSizeList(nullable(Float64), 2),
+        Struct(vec![Field::new("a", Float64, true), Field::new("b", Boolean, true)].into()),
         Struct(vec![Field::new("a", Int32, true), Field::new("b", Utf8, true)].into()),
     ];
     types.extend(strings());
@@ -133,8 +138,11 @@ pub(crate) fn value(draw: &mut Draw, data_type: &DataType, distinct: usize) -> V
             Value::Text(string(draw, unsigned))
         }
         Dictionary(_, values) => value(draw, values, distinct.min(3000)),
-        List(item) => {
-            let length = draw.below(4);
+        List(item) | LargeList(item) | FixedSizeList(item, _) => {
+            let length = match data_type {
+                FixedSizeList(_, length) => *length as usize,
+                _ => draw.below(4),
+            };
             Value::Many(
                 (0..length)
                     .map(|_| nested(draw, item.data_type(), distinct))

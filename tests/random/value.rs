@@ -1,6 +1,7 @@
 //! The tester's own values, their orders, and how they are read from and written to Arrow.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use datafusion::arrow::array::*;
 use datafusion::arrow::compute::cast;
@@ -171,7 +172,9 @@ pub(crate) fn write(data_type: &DataType, cells: &[Cell]) -> ArrayRef {
             cast(&BinaryArray::from_iter(bytes), data_type).unwrap()
         }
         Dictionary(_, values) => cast(&write(values, cells), data_type).unwrap(),
-        List(item) => write_list(item, cells),
+        List(item) => Arc::new(write_list(item, cells)),
+        LargeList(item) => cast(&write_list(item, cells), &LargeList(item.clone())).unwrap(),
+        FixedSizeList(item, length) => write_fixed(item, *length, cells),
         Struct(fields) => write_struct(fields, cells),
         _ => write_integers(data_type, cells),
     }
@@ -184,14 +187,26 @@ fn inner(cell: &Cell) -> Option<&Vec<Cell>> {
     }
 }
 
-fn write_list(item: &FieldRef, cells: &[Cell]) -> ArrayRef {
+fn write_fixed(item: &FieldRef, length: i32, cells: &[Cell]) -> ArrayRef {
+    let none = vec![None; length as usize];
+    let items: Vec<Cell> = cells
+        .iter()
+        .flat_map(|cell| inner(cell).unwrap_or(&none))
+        .cloned()
+        .collect();
+    let nulls = datafusion::arrow::buffer::NullBuffer::from_iter(cells.iter().map(Option::is_some));
+    let values = write(item.data_type(), &items);
+    Arc::new(FixedSizeListArray::new(item.clone(), length, values, Some(nulls)))
+}
+
+fn write_list(item: &FieldRef, cells: &[Cell]) -> ListArray {
     use datafusion::arrow::buffer::{NullBuffer, OffsetBuffer};
     let items: Vec<Cell> = cells.iter().filter_map(inner).flatten().cloned().collect();
     let lengths = cells.iter().map(|cell| inner(cell).map_or(0, Vec::len));
     let nulls = NullBuffer::from_iter(cells.iter().map(Option::is_some));
     let values = write(item.data_type(), &items);
     let offsets = OffsetBuffer::from_lengths(lengths);
-    std::sync::Arc::new(ListArray::new(item.clone(), offsets, values, Some(nulls)))
+    ListArray::new(item.clone(), offsets, values, Some(nulls))
 }
 
 fn write_struct(fields: &Fields, cells: &[Cell]) -> ArrayRef {
@@ -204,7 +219,7 @@ fn write_struct(fields: &Fields, cells: &[Cell]) -> ArrayRef {
         write(field.data_type(), &column)
     });
     let columns = columns.collect();
-    std::sync::Arc::new(StructArray::new(fields.clone(), columns, Some(nulls)))
+    Arc::new(StructArray::new(fields.clone(), columns, Some(nulls)))
 }
 
 fn write_integers(data_type: &DataType, cells: &[Cell]) -> ArrayRef {
@@ -214,26 +229,26 @@ fn write_integers(data_type: &DataType, cells: &[Cell]) -> ArrayRef {
         _ => None,
     });
     match data_type {
-        Boolean => std::sync::Arc::new(BooleanArray::from_iter(ints.map(|v| v.map(|v| v != 0)))),
-        UInt64 => std::sync::Arc::new(UInt64Array::from_iter(ints.map(|v| v.map(|v| v as u64)))),
+        Boolean => Arc::new(BooleanArray::from_iter(ints.map(|v| v.map(|v| v != 0)))),
+        UInt64 => Arc::new(UInt64Array::from_iter(ints.map(|v| v.map(|v| v as u64)))),
         Decimal32(p, s) => {
             let array = Decimal32Array::from_iter(ints.map(|v| v.map(|v| v as i32)));
-            std::sync::Arc::new(array.with_precision_and_scale(*p, *s).unwrap())
+            Arc::new(array.with_precision_and_scale(*p, *s).unwrap())
         }
         Decimal64(p, s) => {
             let array = Decimal64Array::from_iter(ints.map(|v| v.map(|v| v as i64)));
-            std::sync::Arc::new(array.with_precision_and_scale(*p, *s).unwrap())
+            Arc::new(array.with_precision_and_scale(*p, *s).unwrap())
         }
-        Decimal128(p, s) => std::sync::Arc::new(
+        Decimal128(p, s) => Arc::new(
             Decimal128Array::from_iter(ints)
                 .with_precision_and_scale(*p, *s)
                 .unwrap(),
         ),
         Decimal256(p, s) => {
             let array = Decimal256Array::from_iter(ints.map(|v| v.map(i256::from_i128)));
-            std::sync::Arc::new(array.with_precision_and_scale(*p, *s).unwrap())
+            Arc::new(array.with_precision_and_scale(*p, *s).unwrap())
         }
-        Interval(IntervalUnit::YearMonth) => std::sync::Arc::new(IntervalYearMonthArray::from_iter(
+        Interval(IntervalUnit::YearMonth) => Arc::new(IntervalYearMonthArray::from_iter(
             ints.map(|v| v.map(|v| v as i32)),
         )),
         _ => {
@@ -270,7 +285,10 @@ pub(crate) fn sql(data_type: &DataType, cell: &Cell) -> String {
             format!("X'{}'", v.iter().map(|b| format!("{b:02x}")).collect::<String>()),
         ),
         (Some(Value::Text(v)), _) => typed(format!("'{}'", String::from_utf8_lossy(v).replace('\'', "''"))),
-        (Some(Value::Many(items)), DataType::List(item)) => {
+        (
+            Some(Value::Many(items)),
+            DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _),
+        ) => {
             let items: Vec<_> = items.iter().map(|cell| sql(item.data_type(), cell)).collect();
             typed(format!("make_array({})", items.join(", ")))
         }
