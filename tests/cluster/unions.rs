@@ -5,6 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::DataType;
 use datafusion::prelude::SessionContext;
 
 use crate::answers::rows;
@@ -215,5 +218,53 @@ async fn window_calls_that_would_lose_a_part_are_refused() {
         let allowed =
             "SELECT count(*) FROM (SELECT first_value(id) OVER (ORDER BY id), sum(s) OVER () FROM t)";
         assert_eq!(texts(&query(&ctx, allowed).await.unwrap()), ["100"]);
+    }
+}
+
+/// Columns of dictionaries, in Parquet: some plans of Ballista's adaptive planner expect the values and get dictionaries, which is an
+/// error there and never a wrong answer. It is off by default.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dictionaries_are_answered_by_default() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = rows(600, 3);
+    let column = |name: &str, data_type: DataType| {
+        let column = cast(plain.column_by_name(name).unwrap(), &data_type).unwrap();
+        (name.to_owned(), column)
+    };
+    let dictionary = |key, value| DataType::Dictionary(Box::new(key), Box::new(value));
+    let columns = [
+        column("name", dictionary(DataType::Int16, DataType::Utf8)),
+        column("id", dictionary(DataType::Int32, DataType::Int64)),
+    ];
+    write_parquet(
+        folder.path(),
+        "t",
+        &RecordBatch::try_from_iter(columns).unwrap(),
+        4,
+    );
+    let local = crate::support::session(3);
+    register(&local, "t", &folder.path().join("t")).await;
+    for sql in [
+        "SELECT name, exact_quantiles(id, 0.5), count(*) FROM t GROUP BY name ORDER BY name",
+        "SELECT name, max_by(id, id) FROM t GROUP BY name ORDER BY name",
+        "SELECT exact_quantiles(id, [0.1, 0.9]), exact_quantiles(name, 0.5, 'lower') FROM t",
+        "SELECT name, count(*) FROM t GROUP BY name ORDER BY name",
+    ] {
+        let expected = texts(&query(&local, sql).await.unwrap());
+        for adaptive in ADAPTIVE {
+            let ctx = session(&SHARED.url, 4, adaptive).await;
+            register(&ctx, "t", &folder.path().join("t")).await;
+            match tokio::time::timeout(PATIENCE, query(&ctx, sql)).await.unwrap() {
+                Ok(found) => assert_eq!(texts(&found), expected, "{sql} (adaptive {adaptive})"),
+                Err(error) => {
+                    let mismatch = [
+                        "RowConverter column schema mismatch",
+                        "column types must match schema types",
+                    ];
+                    let named = mismatch.iter().any(|text| error.to_string().contains(text));
+                    assert!(adaptive && named, "{sql} (adaptive {adaptive}): {error}");
+                }
+            }
+        }
     }
 }
