@@ -180,10 +180,13 @@ impl Config {
 
 #[cfg(feature = "ballista")]
 async fn remote(url: &str) -> Result<SessionContext> {
-    use datafusion_quantiles::ballista::{connect_with_config, session_config};
+    use datafusion_quantiles::ballista::{Identity, connect_with_config, session_config, with_identity};
 
     let adaptive = std::env::var("QUANTILES_RANDOM_ADAPTIVE").unwrap_or_else(|_| "false".to_string());
-    let config = session_config().set_str("ballista.planner.adaptive.enabled", &adaptive);
+    let mut config = session_config().set_str("ballista.planner.adaptive.enabled", &adaptive);
+    if let Ok(file) = std::env::var("QUANTILES_RANDOM_TOKEN_FILE") {
+        config = with_identity(config, &Identity::from_token(&std::fs::read_to_string(file)?)?);
+    }
     connect_with_config(url, config).await
 }
 

@@ -12,6 +12,7 @@
 //! | `QUANTILES_RANDOM_DEVICE` | value of `quantiles.device`, such as `cuda`; most tables are pinned there |
 //! | `QUANTILES_RANDOM_CLUSTER` | the scheduler of a cluster on this machine, such as `df://127.0.0.1:50050` |
 //! | `QUANTILES_RANDOM_ADAPTIVE` | `true` for adaptive planning there |
+//! | `QUANTILES_RANDOM_TOKEN_FILE` | the file that the cluster was started with as `--token-file` |
 //! | `QUANTILES_RANDOM_REPORT` | a file for the number of each clause that was drawn |
 
 mod config;
