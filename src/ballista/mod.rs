@@ -26,13 +26,16 @@ mod codec;
 mod identity;
 mod listener;
 mod named;
+mod pool;
 mod scheduler;
 mod serve;
 mod stores;
+mod tasks;
 mod watch;
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ballista_core::config::{BALLISTA_ADAPTIVE_PLANNER_ENABLED, BALLISTA_CLIENT_PULL};
 use ballista_core::extension::SessionConfigExt;
@@ -59,6 +62,7 @@ pub use serve::serve_scheduler;
 pub use stores::{EnvironmentStores, StoreLimits};
 pub use watch::Watch;
 
+use self::tasks::{Engine, Tasks};
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::staged::RoundDevice;
 use crate::planner::{BoundariesRule, QuantilesPlanner, SessionStateBuilderExt};
@@ -172,11 +176,15 @@ pub fn executor_hooks_with(
     if let Some(identity) = &identity {
         serve::check_policy(config.task_scheduling_policy)?;
         config.override_create_grpc_client_endpoint = Some(identity.endpoints(&session_config()));
-        config.override_arrow_flight_service = Some(serve::results(
-            identity.clone(),
+        let tasks = Tasks::default();
+        let engine = Engine::new(tasks.clone(), Duration::from_secs(config.client_ttl));
+        config.override_execution_engine = Some(Arc::new(engine));
+        let sizes = (
             config.grpc_max_decoding_message_size,
             config.grpc_max_encoding_message_size,
-        ));
+        );
+        config.override_arrow_flight_service = Some(serve::results(identity.clone(), tasks, sizes));
+        config.grpc_port = config.port;
     }
     config.override_config_producer = Some(Arc::new(move || {
         let mut config = session_config();

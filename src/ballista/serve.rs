@@ -12,6 +12,7 @@ use ballista_core::config::TaskSchedulingPolicy;
 use ballista_core::error::BallistaError;
 use ballista_core::extension::BallistaConfigGrpcEndpoint;
 use ballista_core::flight_proxy_service::BallistaFlightProxyService;
+use ballista_core::serde::protobuf::executor_grpc_server::ExecutorGrpcServer;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpcServer;
 use ballista_executor::ArrowFlightServerProvider;
 use ballista_executor::flight_service::BallistaFlightService;
@@ -26,6 +27,7 @@ use tonic::service::RoutesBuilder;
 
 use super::Identity;
 use super::listener::Listener;
+use super::tasks::{Calls, Tasks};
 
 /// Ballista's scheduler, of plans as they are sent.
 type Scheduler = SchedulerServer<LogicalPlanNode, PhysicalPlanNode>;
@@ -122,8 +124,13 @@ fn readiness(scheduler: &Scheduler) -> Response {
     }
 }
 
-/// What an executor serves the results of its tasks with, in messages up to so many bytes.
-pub(super) fn results(identity: Identity, most_in: u32, most_out: u32) -> Arc<ArrowFlightServerProvider> {
+/// What an executor of a cluster with an identity serves at its one port: the results of its tasks, in messages up to so many
+/// bytes, and the calls of the scheduler that cancel some.
+pub(super) fn results(
+    identity: Identity,
+    tasks: Tasks,
+    (most_in, most_out): (u32, u32),
+) -> Arc<ArrowFlightServerProvider> {
     Arc::new(move |folder, address, mut ended, _| {
         let identity = identity.clone();
         let flight = FlightServiceServer::new(BallistaFlightService::new(folder))
@@ -131,6 +138,7 @@ pub(super) fn results(identity: Identity, most_in: u32, most_out: u32) -> Arc<Ar
             .max_encoding_message_size(most_out as usize);
         let mut services = RoutesBuilder::default();
         services.add_service(flight);
+        services.add_service(ExecutorGrpcServer::new(Calls(tasks.clone())));
         tokio::spawn(async move {
             let listener = Listener::bind(address, &identity).await;
             let listener = listener

@@ -64,7 +64,7 @@ fn certificates(folder: &Path) -> Vec<String> {
 fn cluster(options: &[&str]) -> (Process, String) {
     let port = free_port().to_string();
     let args = [
-        &["cluster", "--attached", "--vcores", "2", "--port", &port],
+        &["cluster", "--attached", "--vcores", "1", "--port", &port],
         options,
     ]
     .concat();
@@ -264,4 +264,38 @@ fn credentials_that_are_none_are_named() {
     }
     let said = refused(&["sql", "--token-file", short, "-c", "SELECT 1"]);
     assert!(said.contains("--cluster"), "{said}");
+}
+
+/// Milliseconds of work for each of many rows: minutes in all.
+#[test]
+fn a_cancelled_statement_leaves_the_executors_that_fetch_their_tasks() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = token(folder.path(), "own", 'a');
+    let (_cluster, port) = cluster(&["--executors", "1", "--token-file", &own]);
+    let url = format!("df://127.0.0.1:{port}");
+    let table = write_parquet(folder.path(), "t", &rows(40_000, 3), 2);
+    let create = format!(
+        "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{}'",
+        table.display()
+    );
+    let long = "SELECT max(levenshtein(repeat(chr(65 + id % 26), 200), repeat('b', 200))) FROM t";
+    let common = [
+        "sql",
+        "--quiet",
+        "--format",
+        "csv",
+        "--cluster",
+        &url,
+        "--token-file",
+        &own,
+        "-c",
+        &create,
+    ];
+    // What is cancelled ends between two batches.
+    let small = "SET datafusion.execution.batch_size = 1";
+    let said = refused(&[&common[..], &["--timeout", "3", "-c", small, "-c", long]].concat());
+    assert!(said.contains("the statement was cancelled after 3s"), "{said}");
+    let next = dfq(&[&common[..], &["--timeout", "40", "-c", "SELECT sum(id) FROM t"]].concat());
+    assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));
+    assert!(String::from_utf8_lossy(&next.stdout).ends_with("799980000\n"));
 }
