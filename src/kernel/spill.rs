@@ -9,6 +9,7 @@
 mod mutated;
 mod sums;
 
+use std::cell::RefCell;
 use std::fmt::{self, Debug};
 use std::fs::File;
 use std::io::{self, Write};
@@ -88,6 +89,14 @@ impl Spiller {
     pub(crate) fn spilled_bytes(&self) -> u64 {
         self.counts.bytes.load(Ordering::Relaxed)
     }
+}
+
+/// Most bytes that are read through a buffer with what lies around them.
+const NEAR: usize = 16 << 10;
+
+thread_local! {
+    /// Blocks on their way from a file.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What keys and values need to spill.
@@ -175,7 +184,7 @@ impl SpillFile {
         })
     }
 
-    /// Whole blocks at once, and those of which a part is wanted through a buffer.
+    /// All blocks of a few bytes at once through a buffer; of many, so their ends, and what lies between in its place.
     fn read_checked(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > self.len) {
@@ -184,40 +193,42 @@ impl SpillFile {
                 "failed to fill whole buffer",
             ));
         }
-        let first = match offset % BLOCK as u64 {
-            0 => 0,
-            inside => (BLOCK - inside as usize).min(into.len()),
-        };
-        let (head, rest) = into.split_at_mut(first);
-        let (whole, tail) = rest.split_at_mut(rest.len() / BLOCK * BLOCK);
-        self.read_part(offset, head)?;
-        let offset = offset + first as u64;
-        if !whole.is_empty() {
-            self.reader.read_exact_at(offset, whole)?;
-            for (block, bytes) in (offset / BLOCK as u64..).zip(whole.chunks_exact(BLOCK)) {
-                self.check(block, bytes)?;
-            }
+        if into.len() <= NEAR {
+            return self.read_near(offset, into);
         }
-        self.read_part(offset + whole.len() as u64, tail)
+        let (head, rest) = into.split_at_mut((offset.next_multiple_of(BLOCK as u64) - offset) as usize);
+        let (whole, tail) = rest.split_at_mut(rest.len() / BLOCK * BLOCK);
+        self.read_near(offset, head)?;
+        let offset = offset + head.len() as u64;
+        self.reader.read_exact_at(offset, whole)?;
+        self.check(offset, whole)?;
+        self.read_near(offset + whole.len() as u64, tail)
     }
 
-    /// Bytes within one block.
-    fn read_part(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+    /// At most [`NEAR`] bytes, by all blocks that they lie in.
+    fn read_near(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         if into.is_empty() {
             return Ok(());
         }
-        let (block, inside) = (offset / BLOCK as u64, (offset % BLOCK as u64) as usize);
+        let inside = (offset % BLOCK as u64) as usize;
         let start = offset - inside as u64;
-        let mut buffer = [0; BLOCK];
-        let bytes = &mut buffer[..(self.len - start).min(BLOCK as u64) as usize];
-        self.reader.read_exact_at(start, bytes)?;
-        self.check(block, bytes)?;
-        into.copy_from_slice(&bytes[inside..inside + into.len()]);
-        Ok(())
+        let bytes = (inside + into.len()).next_multiple_of(BLOCK) as u64;
+        let bytes = bytes.min(self.len - start) as usize;
+        BUFFER.with_borrow_mut(|buffer| {
+            buffer.resize(NEAR + 2 * BLOCK, 0);
+            let blocks = &mut buffer[..bytes];
+            self.reader.read_exact_at(start, blocks)?;
+            self.check(start, blocks)?;
+            into.copy_from_slice(&blocks[inside..inside + into.len()]);
+            Ok(())
+        })
     }
 
-    fn check(&self, block: u64, bytes: &[u8]) -> io::Result<()> {
-        match self.sums.are(block as usize, bytes) {
+    /// Compares blocks, the first of which starts at `start`, with those that were written.
+    fn check(&self, start: u64, blocks: &[u8]) -> io::Result<()> {
+        let first = (start / BLOCK as u64) as usize;
+        let mut each = (first..).zip(blocks.chunks(BLOCK));
+        match each.all(|(block, bytes)| self.sums.are(block, bytes)) {
             true => Ok(()),
             false => Err(io::Error::new(
                 io::ErrorKind::InvalidData,

@@ -3,8 +3,8 @@
 
 use crate::key::finalised;
 
-/// Bytes of a block. Each keeps 4 bytes in memory.
-pub(super) const BLOCK: usize = 8 << 10;
+/// Bytes of a block. Each keeps 4 bytes in memory; what is read is read by whole blocks, and groups are often small.
+pub(super) const BLOCK: usize = 2 << 10;
 
 /// Checksums of the blocks of a file that grows.
 #[derive(Debug, Default)]
