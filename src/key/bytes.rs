@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | strings and binary, of fixed size too | their own |
 //! | Decimal256 | 32, big-endian, sign bit flipped |
-//! | lists and structs | Arrow's row format, NULLs inside them last |
+//! | lists of numbers, booleans and times | Arrow's row of each item (a mark, then its bytes), then 0 |
+//! | other lists, and structs | Arrow's row format, NULLs inside them last |
 //!
 //! Byte strings compare byte by byte; a prefix comes before what it is a prefix of. That is `ORDER BY`'s ascending
 //! order. Inside lists and structs it is so for floating point too (IEEE 754 `totalOrder`): there, NaNs stay apart.
@@ -21,12 +22,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{
     Array, ArrayAccessor, ArrayRef, AsArray, BinaryViewBuilder, Decimal128Array, Decimal256Array,
-    FixedSizeBinaryBuilder, GenericBinaryBuilder, GenericStringBuilder, OffsetSizeTrait, StringViewBuilder,
-    UInt64Array,
+    FixedSizeBinaryBuilder, GenericBinaryBuilder, GenericListArray, GenericStringBuilder, OffsetSizeTrait,
+    StringViewBuilder, UInt64Array,
 };
-use datafusion::arrow::buffer::BooleanBuffer;
+use datafusion::arrow::buffer::{BooleanBuffer, OffsetBuffer};
 use datafusion::arrow::compute::{SortOptions, filter};
-use datafusion::arrow::datatypes::{DataType, Decimal256Type, i256};
+use datafusion::arrow::datatypes::{DataType, Decimal256Type, FieldRef, i256};
 use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 
@@ -42,9 +43,15 @@ enum Form {
     Plain,
     /// Decimal256.
     Decimal,
+    /// The rows of their items, all of one length, and [`LIST_END`]. Arrow's own format of a list takes up to 19 bytes for
+    /// an item of 8.
+    Items,
     /// By Arrow's row format.
     Rows,
 }
+
+/// Ends a list: less than what the row of any item starts with.
+const LIST_END: u8 = 0;
 
 /// A type whose values are ordered as byte strings.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -62,6 +69,7 @@ impl ByteSpec {
                 Form::Plain
             }
             Decimal256(..) => Form::Decimal,
+            List(item) | LargeList(item) if item_bytes(item.data_type()).is_some() => Form::Items,
             List(_) | LargeList(_) | FixedSizeList(..) | Struct(_) if is_ordered(data_type) => Form::Rows,
             _ => return None,
         };
@@ -109,6 +117,8 @@ impl ByteSpec {
                     each(&decimal_bytes(decimals.value(row)))
                 })
             }
+            List(_) if self.form == Form::Items => each_list(values.as_list::<i32>(), kept, each),
+            LargeList(_) if self.form == Form::Items => each_list(values.as_list::<i64>(), kept, each),
             _ => self.each_row(values, kept, each),
         }
     }
@@ -119,7 +129,7 @@ impl ByteSpec {
         kept: Option<&BooleanBuffer>,
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let converter = self.converter()?;
+        let converter = converter(&self.data_type)?;
         for start in (0..values.len()).step_by(ROWS) {
             let length = ROWS.min(values.len() - start);
             let mut part = values.slice(start, length);
@@ -131,15 +141,6 @@ impl ByteSpec {
             }
         }
         Ok(())
-    }
-
-    fn converter(&self) -> Result<RowConverter> {
-        let options = SortOptions {
-            descending: false,
-            nulls_first: false,
-        };
-        let field = SortField::new_with_options(self.data_type.clone(), options);
-        Ok(RowConverter::new(vec![field])?)
     }
 
     /// An array of the values behind byte strings that [`Self::each`] gave.
@@ -176,20 +177,103 @@ impl ByteSpec {
                 let array = Decimal256Array::from_iter_values(decimals);
                 Arc::new(array.with_precision_and_scale(*precision, *scale)?)
             }
-            _ => self.rows_to_array(values)?,
+            List(item) if self.form == Form::Items => lists::<i32>(item, values)?,
+            LargeList(item) if self.form == Form::Items => lists::<i64>(item, values)?,
+            whole => from_rows(whole, values)?,
         })
     }
+}
 
-    fn rows_to_array(&self, values: &[&[u8]]) -> Result<ArrayRef> {
-        let converter = self.converter()?;
-        let parser = converter.parser();
-        let rows = values.iter().map(|value| parser.parse(value));
-        let mut columns = converter.convert_rows(rows)?;
-        match (columns.pop(), columns.is_empty()) {
-            (Some(column), true) => Ok(column),
-            _ => internal_err!("rows of {} are one column", self.data_type),
+/// Bytes of a row of such an item of a list; `None` if they are not always as many.
+fn item_bytes(data_type: &DataType) -> Option<usize> {
+    Encoding::of(data_type)?;
+    match data_type {
+        DataType::Boolean => Some(2),
+        number => number.primitive_width().map(|width| 1 + width),
+    }
+}
+
+fn converter(data_type: &DataType) -> Result<RowConverter> {
+    let options = SortOptions {
+        descending: false,
+        nulls_first: false,
+    };
+    let field = SortField::new_with_options(data_type.clone(), options);
+    Ok(RowConverter::new(vec![field])?)
+}
+
+fn from_rows(data_type: &DataType, values: &[&[u8]]) -> Result<ArrayRef> {
+    let converter = converter(data_type)?;
+    let parser = converter.parser();
+    let rows = values.iter().map(|value| parser.parse(value));
+    let mut columns = converter.convert_rows(rows)?;
+    match (columns.pop(), columns.is_empty()) {
+        (Some(column), true) => Ok(column),
+        _ => internal_err!("rows of {data_type} are one column"),
+    }
+}
+
+fn each_list<O: OffsetSizeTrait>(
+    lists: &GenericListArray<O>,
+    kept: Option<&BooleanBuffer>,
+    mut each: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let converter = converter(&lists.value_type())?;
+    let mut bytes = Vec::new();
+    for start in (0..lists.len()).step_by(ROWS) {
+        let length = ROWS.min(lists.len() - start);
+        let mut part: ArrayRef = Arc::new(lists.slice(start, length));
+        if let Some(kept) = kept {
+            part = filter(&part, &kept.slice(start, length).into())?;
+        }
+        let part = part.as_list::<O>();
+        let (first, last) = (
+            part.offsets()[0].as_usize(),
+            part.offsets()[part.len()].as_usize(),
+        );
+        let rows = converter.convert_columns(&[part.values().slice(first, last - first)])?;
+        let mut items = rows.iter();
+        for length in part.offsets().lengths() {
+            bytes.clear();
+            for item in items.by_ref().take(length) {
+                bytes.extend_from_slice(item.data());
+            }
+            bytes.push(LIST_END);
+            each(&bytes)?;
         }
     }
+    Ok(())
+}
+
+fn lists<O: OffsetSizeTrait>(item: &FieldRef, values: &[&[u8]]) -> Result<ArrayRef> {
+    let Some(width) = item_bytes(item.data_type()) else {
+        return internal_err!("items of {} are not of one length", item.data_type());
+    };
+    let (mut items, mut lengths) = (Vec::new(), Vec::with_capacity(values.len()));
+    for value in values {
+        match value.split_last() {
+            Some((&LIST_END, rows)) if rows.len().is_multiple_of(width) => {
+                lengths.push(rows.len() / width);
+                items.extend(rows.chunks_exact(width));
+            }
+            _ => return internal_err!("{} bytes are no list of {}", value.len(), item.data_type()),
+        }
+    }
+    if O::from_usize(items.len()).is_none() {
+        return exec_err!(
+            "{} items of quantile values do not fit into one array with {}-bit offsets: cast the argument to LargeList",
+            items.len(),
+            8 * size_of::<O>()
+        );
+    }
+    let items = from_rows(item.data_type(), &items)?;
+    let offsets = OffsetBuffer::from_lengths(lengths);
+    Ok(Arc::new(GenericListArray::<O>::try_new(
+        Arc::clone(item),
+        offsets,
+        items,
+        None,
+    )?))
 }
 
 /// Whether Arrow's row format orders values of this type as one would expect, dictionaries aside.
@@ -349,7 +433,7 @@ mod tests {
     use std::cmp::Ordering;
 
     use datafusion::arrow::array::*;
-    use datafusion::arrow::datatypes::Int32Type;
+    use datafusion::arrow::datatypes::{Float64Type, Int32Type, Int64Type};
 
     use super::*;
 
@@ -386,6 +470,16 @@ mod tests {
             Some(vec![Some(1), Some(0)]),
         ];
         let list = ListArray::from_iter_primitive::<Int32Type, _, _>(lists.clone());
+        let mut booleans = ListBuilder::new(BooleanBuilder::new());
+        for list in [&[Some(true), None][..], &[], &[Some(false)], &[Some(true)]] {
+            booleans.append_value(list.iter().copied());
+        }
+        let floats = [
+            Some(vec![Some(-0.0), Some(1.5)]),
+            Some(vec![Some(0.0)]),
+            Some(vec![Some(f64::NAN)]),
+            Some(vec![Some(f64::NEG_INFINITY), None]),
+        ];
         let fixed = [
             [Some(1), None],
             [Some(-1), Some(2)],
@@ -424,6 +518,8 @@ mod tests {
             ),
             Arc::new(list),
             Arc::new(LargeListArray::from_iter_primitive::<Int32Type, _, _>(lists)),
+            Arc::new(booleans.finish()),
+            Arc::new(ListArray::from_iter_primitive::<Float64Type, _, _>(floats)),
             Arc::new(FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>(
                 fixed.into_iter().map(Some),
                 2,
@@ -457,6 +553,23 @@ mod tests {
             assert_eq!(&spec.to_array(&slices).unwrap(), &array);
             let none = spec.to_array(&[]).unwrap();
             assert_eq!((none.len(), none.data_type()), (0, array.data_type()));
+        }
+    }
+
+    #[test]
+    fn lists_of_integers_take_nine_bytes_an_item() {
+        let items = |n: i64| Some((0..n).map(Some).collect::<Vec<_>>());
+        let lists = ListArray::from_iter_primitive::<Int64Type, _, _>([items(30), items(0), items(1)]);
+        let lengths: Vec<usize> = bytes_of(&lists).1.iter().map(Vec::len).collect();
+        assert_eq!(lengths, [9 * 30 + 1, 1, 9 + 1]);
+    }
+
+    #[test]
+    fn what_is_no_list_of_items_is_an_error() {
+        let spec = ByteSpec::of(&DataType::new_list(DataType::Int64, true)).unwrap();
+        for bytes in [&[][..], &[1], &[1, 0], &[1; 10]] {
+            let error = spec.to_array(&[bytes]).unwrap_err();
+            assert!(error.to_string().contains("are no list of Int64"), "{error}");
         }
     }
 
