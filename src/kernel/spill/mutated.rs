@@ -7,7 +7,7 @@ use rand::Rng;
 use super::*;
 use crate::mutated::{Decoder, SLACK, overwrite, uncounted};
 
-/// Where pieces end that are written, and read, one after the other.
+/// Where pieces end that are written, and read, one after the other: small ones, and one that is read in its place.
 const ENDS: [usize; 8] = [
     7,
     1000,
@@ -15,8 +15,8 @@ const ENDS: [usize; 8] = [
     BLOCK - 1,
     BLOCK,
     BLOCK + 40,
-    2 * BLOCK - 3000,
-    2 * BLOCK - 2990,
+    NEAR + 3 * BLOCK + 1000,
+    NEAR + 3 * BLOCK + 1010,
 ];
 
 fn pieces(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
