@@ -2,6 +2,8 @@
 #pragma once
 #include "common.cuh"
 
+static_assert(ENCODING != 4, "decode has no way back from encoding 4, which starts at -inf: words would be of other values than their keys");
+
 constexpr u32 ENTRIES = 2048;
 constexpr u32 MOST_HEAVY = 8;
 constexpr u32 NO_CELL = 0xffff;

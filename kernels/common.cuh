@@ -213,12 +213,11 @@ __device__ __forceinline__ bool has(const Vector& vector, int i) {
 [[maybe_unused]] constexpr u64 TILE = u64(THREADS) * BATCH * VECTOR;
 
 // Calls visit.some(keys, present, row) for groups of rows of this block's tiles (strided, so that sorted data is spread
-// over all blocks; bit i of `present` says whether keys[i] counts; it stands in row group_row(row, i)), and visit.batch() after at most BATCH * VECTOR rows a
-// thread, by all threads of a block alike. Groups, so that a visitor can have several shared-memory accesses in flight:
+// over all blocks; bit i of `present` says whether keys[i] counts; it stands in row
+// row + i / VECTOR * THREADS * VECTOR + i % VECTOR), and visit.batch() after at most BATCH * VECTOR rows a thread, by all
+// threads of a block alike. Groups, so that a visitor can have several shared-memory accesses in flight:
 // the compiler may not reorder loads with the stores of the row before. AHEAD: the vectors of the next tile are on their way
 // meanwhile; without, other warps hide the wait, and the visitor has their registers.
-__device__ __forceinline__ u64 group_row(u64 row, int i) { return row + u64(i / VECTOR) * THREADS * VECTOR + i % VECTOR; }
-
 template <bool AHEAD = true, class Visit>
 __device__ __forceinline__ void stream(const Column& column, Visit& visit) {
     constexpr int JOINED = VECTOR >= 4 ? 1 : 4 / VECTOR < BATCH ? 4 / VECTOR : BATCH, GROUP = JOINED * VECTOR;

@@ -86,7 +86,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
         control.list_start[list] = start;
         control.list_expected[list] = fits ? local : NO_ROOM;
         control.list_cell[list] = target.cell;
-        atomicMax(&control.longest, local);
         // The second read copies the cells that the first one did not.
         if (!flagged && expected) {
             control.flags[target.cell] = FLAG;
@@ -107,7 +106,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
     }
     if (threadIdx.x == 0) {
         control.lists = u32(numbers);
-        control.copied = copied;
     }
 }
 

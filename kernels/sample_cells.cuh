@@ -70,11 +70,11 @@ struct Piece {
     u32 base, shift, cells, cell;
 };
 
-// Zeroed before ss_plan; Python and Rust see only its size (ss_sizes) and the first fields.
+// Zeroed before ss_plan; the host sees only its size (ss_sizes) and the first three fields.
 struct Control {
-    u32 outcome, open, deep_rounds, mode;
-    u64 copied, second_copy, longest;  // keys in regions, of them by the second read, in the longest list
-    u32 cells, entries, shift, pre;
+    u32 outcome, open, cells, mode;
+    u64 second_copy;  // keys in regions by the second read
+    u32 entries, shift, pre;
     Key low, least, most, bracket_first, bracket_last;
     u32 bracket_cells[2];
     Key known[MOST_KNOWN];

@@ -143,7 +143,6 @@ __device__ void plan_pieces(const Query& query, Control& control, const DeepMemo
     if (r == 0) {
         control.pieces = u32(pieces);
         control.deep_copy = copy;
-        control.deep_rounds += pieces > 0;
         control.outcome |= DEEPENED;
     }
 }

@@ -8,6 +8,8 @@
 // blocks only.
 #include "warp_select.cuh"
 
+static_assert(ENCODING != 4, "Reach turns a key back into its word as encodings 0 to 3 have it: with 4, which starts at -inf, rows would be missed");
+
 constexpr u32 WARPS = 4;
 constexpr u32 RUN_THREADS = 512;
 // Vectors of each thread that are on their way while as many are looked at.

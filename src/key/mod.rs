@@ -322,6 +322,7 @@ fn checksum<K: Key>(encoding: Encoding, raw: &Buffer) -> (u64, u64) {
 pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Both halves of a product, as in Wang's wyhash (2019): a multiplication a word. It need not withstand an adversary.
+/// The key [`GOLDEN`] becomes 0, and so is told by the number of keys beside a sum alone.
 #[inline(always)]
 pub(crate) fn mixed(key: KeyBits) -> u64 {
     let fold = |word: u64| {

@@ -104,11 +104,6 @@ pub(crate) fn first_to_reach(machines: &Machines, point: &str) -> usize {
     }
 }
 
-/// [`lose_one_of`], with the query that reaches the point.
-fn lose_one(point: &str, signal: &str, adaptive: bool, table: &Path) -> (End, Duration) {
-    lose_one_of(point, signal, adaptive, table, sql_of(point))
-}
-
 fn sql_of(point: &str) -> &'static str {
     match point.starts_with("groups") {
         true => GROUPS_IN_STAGES,
@@ -118,7 +113,8 @@ fn sql_of(point: &str) -> &'static str {
 
 /// The executor of two that is the first to reach a point of a query ends there: killed, or by a signal. The other goes on after
 /// two seconds.
-fn lose_one_of(point: &str, signal: &str, adaptive: bool, table: &Path, sql: &str) -> (End, Duration) {
+fn lose_one(point: &str, signal: &str, adaptive: bool, table: &Path) -> (End, Duration) {
+    let sql = sql_of(point);
     let points = format!("quantiles::{point}=1*sleep(2000)");
     let mut machines = Machines::start(&[&points, &points]);
     let expected = expected_of(table, sql);
@@ -260,25 +256,6 @@ fn groups_of_a_lost_executor_are_not_counted_twice() {
     let again = machines.sql(&table, true, 60, GROUPED).output().unwrap();
     let found = end(&again, &expected);
     assert!(matches!(found, End::Exact | End::Again), "{found:?}");
-}
-
-/// First rows and best rows: the executor that brings those of both executors together is lost while it does, so that they are
-/// brought together once more.
-#[test]
-fn first_rows_of_a_lost_executor_are_not_counted_twice() {
-    let folder = tempfile::tempdir().unwrap();
-    let table = table(folder.path());
-    for sql in [
-        "SELECT count(*), sum(id), count(DISTINCT id) FROM (SELECT id FROM t ORDER BY id DESC LIMIT 700)",
-        "SELECT count(*), sum(id), sum(r) FROM (SELECT id, row_number() OVER (PARTITION BY id % 9 ORDER BY id) AS r FROM t) \
-         WHERE r <= 50",
-    ] {
-        let (end, took) = lose_one_of("numbered_rows", "-KILL", false, &table, sql);
-        println!("{sql}: {end:?} after {took:?}");
-        if let End::Error(error) = &end {
-            assert!(error.len() > 20, "{error}");
-        }
-    }
 }
 
 /// What a statement that stands still waits for is told, and it is not taken for lost while a task of it runs.

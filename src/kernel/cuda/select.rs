@@ -313,7 +313,7 @@ impl<'a> Prepared<'a> {
         let outcome = Outcome {
             flags: number(0),
             open: number(1),
-            cells: number(10),
+            cells: number(2),
         };
         match outcome.flags & MISMATCH {
             0 => Ok(outcome),

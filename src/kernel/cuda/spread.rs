@@ -1,4 +1,5 @@
-//! Exact ranks of a column that lies on several cards, each with some of its rows: the launches of `kernels/sample_cards.cuh`.
+//! Exact ranks of a column that lies on several cards, each with some of its rows: the launches that
+//! `kernels/sample_cards.cuh` describes; the last three kernels are those of `kernels/sample_lists.cuh`.
 //!
 //! Each card runs the kernels of one card over its own rows. Five times it needs what all cards know: a small sample, which gives
 //! cells, a large one, which gives brackets, the counts of the one read, which say where the ranks lie, and then, as lists stay
