@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::support::root;
 
 /// Commands that other tests run, or that cannot run in a test.
-const NOT_RUN: [&str; 5] = [
+const NOT_RUN: [&str; 9] = [
     "cargo install --path .",
     // This command.
     "cargo test --locked --all-features",
@@ -19,6 +19,10 @@ const NOT_RUN: [&str; 5] = [
     "cargo run --release --features ballista -- cluster --executors 2",
     "cargo run --release --features ballista -- sql --cluster df://127.0.0.1:50050",
     "dfq sql --cluster df://127.0.0.1:50050",
+    "openssl rand -hex 32 > secret",
+    "dfq scheduler --bind-host 0.0.0.0 --external-host one --token-file secret",
+    "dfq executor --bind-host 0.0.0.0 --external-host two --scheduler-host one --token-file secret",
+    "dfq sql --cluster df://one:50050 --token-file secret",
 ];
 
 /// What makes a command small enough for a test; the rest of it is run as it stands.
