@@ -39,7 +39,7 @@ async fn collect_once(url: &str, query: DataFrame) -> Result<Vec<RecordBatch>> {
     let task = Arc::new(query.task_ctx());
     let plan = query.create_physical_plan().await?;
     let Some(watch) = Watch::start(url, task.session_config()).await.map(Arc::new) else {
-        return execute_stream(plan, Arc::clone(&task))?.try_collect().await;
+        return execute_stream(plan, task)?.try_collect().await;
     };
     let rows = watch.checked(execute_stream(Arc::clone(&plan), Arc::clone(&task))?);
     let lost = watch.run(&plan, STANDSTILL, |line| log::warn!("{line}"));

@@ -29,7 +29,7 @@ const MEMBER: &str = "datafusion-quantiles-cluster";
 /// Fewest characters of a token: as many hexadecimal digits hold 128 random bits.
 const SHORTEST_TOKEN: usize = 32;
 
-/// What is hashed before a token, so that it gives another key nowhere else.
+/// Prefix of the token where it is hashed to the authority's key, which keeps that key apart from every other use of the token.
 const LABEL: &[u8] = b"datafusion-quantiles: authority of a cluster, version 1\n";
 
 /// The head of an Ed25519 key of 32 bytes in PKCS#8 (RFC 8410, section 7).
@@ -151,7 +151,7 @@ impl Identity {
         self.client.clone()
     }
 
-    /// The same endpoint of a gRPC service, over TLS.
+    /// Turns an endpoint of a gRPC service into one over TLS that shows this identity.
     pub(super) fn secured(
         &self,
         plain: &Endpoint,
@@ -188,7 +188,7 @@ impl Identity {
     }
 }
 
-/// The same configuration, whose connections show this identity.
+/// Gives a session's configuration an identity, which all connections of the session then show.
 pub fn with_identity(config: SessionConfig, identity: &Identity) -> SessionConfig {
     let endpoints = identity.endpoints(&config);
     config

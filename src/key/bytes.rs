@@ -18,19 +18,22 @@
 //! Missing bytes are 0. Keys order as their strings do, equal keys aside that go on: `"a"` and `"a\0"` differ in `m`.
 //! So whatever follows equal keys that go on starts 7 or 15 bytes later, and refining them always ends.
 
+mod lists;
+
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
     Array, ArrayAccessor, ArrayRef, AsArray, BinaryViewBuilder, Decimal128Array, Decimal256Array,
-    FixedSizeBinaryBuilder, GenericBinaryBuilder, GenericListArray, GenericStringBuilder, OffsetSizeTrait,
-    StringViewBuilder, UInt64Array,
+    FixedSizeBinaryBuilder, GenericBinaryBuilder, GenericStringBuilder, OffsetSizeTrait, StringViewBuilder,
+    UInt64Array,
 };
-use datafusion::arrow::buffer::{BooleanBuffer, OffsetBuffer};
+use datafusion::arrow::buffer::BooleanBuffer;
 use datafusion::arrow::compute::{SortOptions, filter};
-use datafusion::arrow::datatypes::{DataType, Decimal256Type, FieldRef, i256};
+use datafusion::arrow::datatypes::{DataType, Decimal256Type, i256};
 use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 
+use self::lists::{each_list, item_bytes, lists};
 use super::{Encoding, Key, KeyBits, KeySpec, Width};
 
 /// How many rows are turned into the row format at a time.
@@ -43,15 +46,12 @@ enum Form {
     Plain,
     /// Decimal256.
     Decimal,
-    /// The rows of their items, all of one length, and [`LIST_END`]. Arrow's own format of a list takes up to 19 bytes for
+    /// The rows of their items, all of one length, and an end ([`lists`]). Arrow's own format of a list takes up to 19 bytes for
     /// an item of 8.
     Items,
     /// By Arrow's row format.
     Rows,
 }
-
-/// Ends a list: less than what the row of any item starts with.
-const LIST_END: u8 = 0;
 
 /// A type whose values are ordered as byte strings.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -130,13 +130,8 @@ impl ByteSpec {
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let converter = converter(&self.data_type)?;
-        for start in (0..values.len()).step_by(ROWS) {
-            let length = ROWS.min(values.len() - start);
-            let mut part = values.slice(start, length);
-            if let Some(kept) = kept {
-                part = filter(&part, &kept.slice(start, length).into())?;
-            }
-            for row in &converter.convert_columns(&[part])? {
+        for part in parts(values, kept) {
+            for row in &converter.convert_columns(&[part?])? {
                 each(row.data())?;
             }
         }
@@ -184,13 +179,16 @@ impl ByteSpec {
     }
 }
 
-/// Bytes of a row of such an item of a list; `None` if they are not always as many.
-fn item_bytes(data_type: &DataType) -> Option<usize> {
-    Encoding::of(data_type)?;
-    match data_type {
-        DataType::Boolean => Some(2),
-        number => number.primitive_width().map(|width| 1 + width),
-    }
+/// The rows of an array that are kept, [`ROWS`] of all rows at a time.
+fn parts(values: &dyn Array, kept: Option<&BooleanBuffer>) -> impl Iterator<Item = Result<ArrayRef>> {
+    (0..values.len()).step_by(ROWS).map(move |start| {
+        let length = ROWS.min(values.len() - start);
+        let part = values.slice(start, length);
+        match kept {
+            Some(kept) => Ok(filter(&part, &kept.slice(start, length).into())?),
+            None => Ok(part),
+        }
+    })
 }
 
 fn converter(data_type: &DataType) -> Result<RowConverter> {
@@ -211,69 +209,6 @@ fn from_rows(data_type: &DataType, values: &[&[u8]]) -> Result<ArrayRef> {
         (Some(column), true) => Ok(column),
         _ => internal_err!("rows of {data_type} are one column"),
     }
-}
-
-fn each_list<O: OffsetSizeTrait>(
-    lists: &GenericListArray<O>,
-    kept: Option<&BooleanBuffer>,
-    mut each: impl FnMut(&[u8]) -> Result<()>,
-) -> Result<()> {
-    let converter = converter(&lists.value_type())?;
-    let mut bytes = Vec::new();
-    for start in (0..lists.len()).step_by(ROWS) {
-        let length = ROWS.min(lists.len() - start);
-        let mut part: ArrayRef = Arc::new(lists.slice(start, length));
-        if let Some(kept) = kept {
-            part = filter(&part, &kept.slice(start, length).into())?;
-        }
-        let part = part.as_list::<O>();
-        let (first, last) = (
-            part.offsets()[0].as_usize(),
-            part.offsets()[part.len()].as_usize(),
-        );
-        let rows = converter.convert_columns(&[part.values().slice(first, last - first)])?;
-        let mut items = rows.iter();
-        for length in part.offsets().lengths() {
-            bytes.clear();
-            for item in items.by_ref().take(length) {
-                bytes.extend_from_slice(item.data());
-            }
-            bytes.push(LIST_END);
-            each(&bytes)?;
-        }
-    }
-    Ok(())
-}
-
-fn lists<O: OffsetSizeTrait>(item: &FieldRef, values: &[&[u8]]) -> Result<ArrayRef> {
-    let Some(width) = item_bytes(item.data_type()) else {
-        return internal_err!("items of {} are not of one length", item.data_type());
-    };
-    let (mut items, mut lengths) = (Vec::new(), Vec::with_capacity(values.len()));
-    for value in values {
-        match value.split_last() {
-            Some((&LIST_END, rows)) if rows.len().is_multiple_of(width) => {
-                lengths.push(rows.len() / width);
-                items.extend(rows.chunks_exact(width));
-            }
-            _ => return internal_err!("{} bytes are no list of {}", value.len(), item.data_type()),
-        }
-    }
-    if O::from_usize(items.len()).is_none() {
-        return exec_err!(
-            "{} items of quantile values do not fit into one array with {}-bit offsets: cast the argument to LargeList",
-            items.len(),
-            8 * size_of::<O>()
-        );
-    }
-    let items = from_rows(item.data_type(), &items)?;
-    let offsets = OffsetBuffer::from_lengths(lengths);
-    Ok(Arc::new(GenericListArray::<O>::try_new(
-        Arc::clone(item),
-        offsets,
-        items,
-        None,
-    )?))
 }
 
 /// Whether Arrow's row format orders values of this type as one would expect, dictionaries aside.

@@ -5,18 +5,18 @@ use std::process::{Command, Output};
 use crate::answers::rows;
 use crate::machines::{Process, SHARED, free_port, write_parquet};
 
-fn dfq(args: &[&str]) -> Output {
+pub(crate) fn dfq(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_dfq"))
         .args(args)
         .output()
         .unwrap()
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn printed(output: &Output) -> String {
+pub(crate) fn printed(output: &Output) -> String {
     assert!(output.status.success(), "{}", said(output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -1,7 +1,6 @@
 //! Whom the processes of a cluster serve.
 
 use std::path::Path;
-use std::process::{Command, Output};
 
 use ballista_core::serde::protobuf::GetJobStatusParams;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
@@ -12,22 +11,16 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType}
 use tonic::Code;
 
 use crate::answers::rows;
-use crate::machines::{Process, free_port, query, register, write_parquet};
+use crate::commands::{dfq, printed, said};
+use crate::machines::{Process, free_port, options_of_an_executor, query, register, write_parquet};
 
 const QUESTION: &str = "SELECT exact_quantiles(x, [0.1, 0.9]), count(*) FROM t";
-
-fn dfq(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_dfq"))
-        .args(args)
-        .output()
-        .unwrap()
-}
 
 /// What a failed run of `dfq` said.
 fn refused(args: &[&str]) -> String {
     let output = dfq(args);
     assert_ne!(output.status.code(), Some(0), "{args:?}");
-    String::from_utf8(output.stderr).unwrap()
+    said(&output)
 }
 
 /// Writes a secret, and gives the path of its file.
@@ -82,15 +75,7 @@ fn both_answers(folder: &Path, url: &str, options: &[&str]) -> [String; 2] {
     );
     let common = ["sql", "--quiet", "--format", "csv", "-c", &create, "-c", QUESTION];
     let remote = [&common[..], &["--cluster", url], options].concat();
-    [&common[..], &remote].map(|args| {
-        let output = dfq(args);
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8(output.stdout).unwrap()
-    })
+    [&common[..], &remote].map(|args| printed(&dfq(args)))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,23 +93,10 @@ async fn who_does_not_know_the_token_is_served_nowhere() {
         let said = refused(&[&["sql", "--cluster", &url, "-c", "SELECT 1"], options].concat());
         assert!(said.contains("not authorised"), "{said}");
         let ports = [free_port(), free_port(), free_port()].map(|port| port.to_string());
-        let executor = [
-            "executor",
-            "--scheduler-host",
-            "127.0.0.1",
-            "--scheduler-port",
-            &port,
-        ];
-        let own_ports = [
-            "--bind-port",
-            &ports[0],
-            "--bind-grpc-port",
-            &ports[1],
-            "--bind-health-port",
-            &ports[2],
-        ];
-        let said = refused(&[&executor[..], &own_ports, options].concat());
-        assert!(said.contains("not authorised"), "{said}");
+        let executor = [&options_of_an_executor(&port, &ports), options].concat();
+        let mut executor = Process::start(&executor, &[]);
+        executor.wait_for("not authorised");
+        assert_ne!(executor.end(), Some(0));
     }
     // A program that embeds a session.
     let identity = Identity::from_token(&"a".repeat(32)).unwrap();
@@ -296,6 +268,5 @@ fn a_cancelled_statement_leaves_the_executors_that_fetch_their_tasks() {
     let said = refused(&[&common[..], &["--timeout", "3", "-c", small, "-c", long]].concat());
     assert!(said.contains("the statement was cancelled after 3s"), "{said}");
     let next = dfq(&[&common[..], &["--timeout", "40", "-c", "SELECT sum(id) FROM t"]].concat());
-    assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));
-    assert!(String::from_utf8_lossy(&next.stdout).ends_with("799980000\n"));
+    assert!(printed(&next).ends_with("799980000\n"));
 }

@@ -319,7 +319,7 @@ fn scheduler(port: &str) -> Process {
     scheduler
 }
 
-fn options_of_an_executor<'a>(scheduler: &'a str, ports: &'a [String; 3]) -> [&'a str; 18] {
+pub(crate) fn options_of_an_executor<'a>(scheduler: &'a str, ports: &'a [String; 3]) -> [&'a str; 18] {
     [
         "executor",
         "--attached",

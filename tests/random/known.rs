@@ -157,31 +157,28 @@ fn of_answers(why: &str, statement: &Statement, table: &Table) -> Option<&'stati
     }
 }
 
-fn compares_both_zeros(statement: &Statement) -> bool {
-    fn zeros(pred: &Pred, signs: &mut [bool; 2]) {
-        match pred {
-            Pred::Float(_, v) if *v == 0.0 => signs[usize::from(v.is_sign_negative())] = true,
-            Pred::And(a, b) | Pred::Or(a, b) => {
-                zeros(a, signs);
-                zeros(b, signs);
-            }
-            Pred::Not(a) => zeros(a, signs),
-            _ => {}
-        }
-    }
-    let mut signs = [false; 2];
+/// All conditions on one column in the statement, each with whether a `NOT` around it negates it.
+fn leaves(statement: &Statement) -> impl Iterator<Item = (&Pred, bool)> {
     let preds = statement.preds().chain(statement.filters());
-    preds.for_each(|pred| zeros(pred, &mut signs));
-    signs == [true; 2]
+    preds.flat_map(Pred::leaves)
+}
+
+fn compares_both_zeros(statement: &Statement) -> bool {
+    let compares = |negative: bool| {
+        leaves(statement).any(
+            |(leaf, _)| matches!(leaf, Pred::Float(_, v) if *v == 0.0 && v.is_sign_negative() == negative),
+        )
+    };
+    compares(false) && compares(true)
 }
 
 fn meets_null_in_lists(statement: &Statement, table: &Table) -> bool {
-    let mut lists = Vec::new();
-    let filters = statement.filters();
-    statement
-        .preds()
-        .chain(filters)
-        .for_each(|pred| in_lists(pred, false, &mut lists));
+    // The column of each list, whether NULL is in it, and whether it is `NOT IN`.
+    let list = |(leaf, negated): (&Pred, bool)| match leaf {
+        Pred::In(column, list, not) => Some((*column, list.contains(&None), *not != negated)),
+        _ => None,
+    };
+    let lists: Vec<_> = leaves(statement).filter_map(list).collect();
     let null = |(column, null, not): &(usize, bool, bool)| {
         let nulls = || {
             table
@@ -195,17 +192,4 @@ fn meets_null_in_lists(statement: &Statement, table: &Table) -> bool {
         let mut others = lists.iter().enumerate().filter(|(j, _)| *j != i);
         null(one) && others.any(|(_, other)| other.0 == one.0)
     })
-}
-
-/// Lists of constants: the column, whether NULL is among them, whether it is `NOT IN`.
-fn in_lists(pred: &Pred, negated: bool, lists: &mut Vec<(usize, bool, bool)>) {
-    match pred {
-        Pred::In(column, list, not) => lists.push((*column, list.contains(&None), *not != negated)),
-        Pred::And(a, b) | Pred::Or(a, b) => {
-            in_lists(a, negated, lists);
-            in_lists(b, negated, lists);
-        }
-        Pred::Not(a) => in_lists(a, !negated, lists),
-        _ => {}
-    }
 }

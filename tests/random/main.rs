@@ -18,6 +18,7 @@
 mod config;
 mod draw;
 mod drawn;
+mod groups;
 mod judge;
 mod known;
 mod naive;

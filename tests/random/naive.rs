@@ -7,9 +7,10 @@ use std::rc::Rc;
 
 use datafusion::arrow::datatypes::{DataType, i256};
 
+use crate::groups::{Group, grouped, one_zero, partitioned};
 use crate::statement::*;
 use crate::table::{F, H, ID, K, S, Table};
-use crate::value::{Cell, Order, Value, compare, compare_cells, text, texts};
+use crate::value::{Cell, Order, Value, compare, compare_cells, text};
 
 pub(crate) type Row<'a> = Cow<'a, Vec<Cell>>;
 
@@ -107,11 +108,6 @@ pub(crate) fn truth(pred: &Pred, row: &[Cell]) -> Option<bool> {
         },
         Pred::Not(a) => truth(a, row).map(|v| !v),
     }
-}
-
-/// The same number without a sign, if it is 0.
-fn one_zero(v: f64) -> f64 {
-    if v == 0.0 { 0.0 } else { v }
 }
 
 fn evaluate(expr: &Expr, row: &[Cell]) -> Cell {
@@ -246,54 +242,6 @@ pub(crate) fn by_keys(a: &[Cell], b: &[Cell], keys: &[Key]) -> Ordering {
         }
     }
     Ordering::Equal
-}
-
-/// What a group is called, and what else tells it apart: the signs of NaNs.
-type Group = (String, Vec<bool>);
-
-/// The rows of each group of `GROUP BY` and `DISTINCT ON`: zeros of either sign are one, unless they are inside of values or of
-/// a dictionary.
-fn grouped<'a>(rows: Vec<Row<'a>>, by: &[usize], table: &Table) -> BTreeMap<Group, Vec<Row<'a>>> {
-    let key = |column: usize, cell: &Cell| match cell {
-        Some(Value::Float(v)) if !is_dictionary(table, column) => Some(Value::Float(one_zero(*v))),
-        other => other.clone(),
-    };
-    apart(rows, by, key)
-}
-
-fn is_dictionary(table: &Table, column: usize) -> bool {
-    let column = table.columns.get(column);
-    column.is_some_and(|column| matches!(column.data_type, DataType::Dictionary(..)))
-}
-
-/// The rows of each partition of `PARTITION BY`, which tells zeros apart.
-fn partitioned<'a>(rows: Vec<Row<'a>>, by: &[usize]) -> BTreeMap<Group, Vec<Row<'a>>> {
-    apart(rows, by, |_, cell| cell.clone())
-}
-
-fn apart<'a>(
-    rows: Vec<Row<'a>>,
-    by: &[usize],
-    key: impl Fn(usize, &Cell) -> Cell,
-) -> BTreeMap<Group, Vec<Row<'a>>> {
-    let mut groups: BTreeMap<Group, Vec<Row>> = BTreeMap::new();
-    for row in rows {
-        let key: Vec<Cell> = by.iter().map(|c| key(*c, &row[*c])).collect();
-        let mut signs = Vec::new();
-        nan_signs(&key, &mut signs);
-        groups.entry((texts(&key), signs)).or_default().push(row);
-    }
-    groups
-}
-
-fn nan_signs(cells: &[Cell], signs: &mut Vec<bool>) {
-    for cell in cells.iter().flatten() {
-        match cell {
-            Value::Float(v) if v.is_nan() => signs.push(v.is_sign_negative()),
-            Value::Many(items) => nan_signs(items, signs),
-            _ => {}
-        }
-    }
 }
 
 fn aggregated(

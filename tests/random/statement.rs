@@ -228,14 +228,22 @@ impl Pred {
 impl Pred {
     /// Whether it looks at this column.
     pub(crate) fn names(&self, column: usize) -> bool {
-        match self {
+        self.leaves().into_iter().any(|(leaf, _)| match leaf {
+            Pred::Float(..) => column == F,
+            Pred::Text(..) => NAMES[column] == "s",
             Pred::Compare(c, ..) | Pred::IsNull(c, _) | Pred::In(c, ..) | Pred::Between(c, ..) => {
                 *c == column
             }
-            Pred::Float(..) => column == F,
-            Pred::Text(..) => NAMES[column] == "s",
-            Pred::And(a, b) | Pred::Or(a, b) => a.names(column) || b.names(column),
-            Pred::Not(a) => a.names(column),
+            Pred::And(..) | Pred::Or(..) | Pred::Not(_) => false,
+        })
+    }
+
+    /// The conditions on one column that it is made of, each with whether a `NOT` around it negates it.
+    pub(crate) fn leaves(&self) -> Vec<(&Pred, bool)> {
+        match self {
+            Pred::And(a, b) | Pred::Or(a, b) => [a.leaves(), b.leaves()].concat(),
+            Pred::Not(a) => a.leaves().into_iter().map(|(leaf, not)| (leaf, !not)).collect(),
+            _ => vec![(self, false)],
         }
     }
 }

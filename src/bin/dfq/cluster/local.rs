@@ -10,9 +10,8 @@ use ballista_core::serde::protobuf::ExecutorStoppedParams;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
 use datafusion_quantiles::ballista::{Identity, endpoint, http_client};
 use tokio::process::{Child, Command};
-use url::Url;
 
-use super::security::{CredentialArgs, parse_store};
+use super::security::AccessArgs;
 use super::work::{remove_ended, root_of};
 use super::{LOOPBACK, until_ended};
 use crate::args::{parse_bytes, parse_count};
@@ -64,12 +63,8 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     cuda_memory_limit: Option<usize>,
 
-    /// A store that plans may reach: see 'dfq executor --help'
-    #[arg(long, value_name = "URL", value_parser = parse_store)]
-    allow_store: Vec<Url>,
-
     #[command(flatten)]
-    credentials: CredentialArgs,
+    access: AccessArgs,
 
     /// What the processes log to standard error, such as info or ballista_scheduler=debug
     #[arg(long, value_name = "FILTER", default_value = "warn")]
@@ -82,7 +77,7 @@ pub(crate) struct ClusterArgs {
 
 /// Runs `dfq cluster` until it is ended, its scheduler ends, or an executor does not stay.
 pub(crate) async fn run_cluster(args: ClusterArgs) -> End {
-    let identity = match args.credentials.identity() {
+    let identity = match args.access.credentials.identity() {
         Ok(identity) => identity,
         Err(error) => return error.into(),
     };
@@ -97,7 +92,7 @@ async fn serve(args: &ClusterArgs, identity: Option<&Identity>, processes: &mut 
     if let Err(end) = start(args, identity, processes).await {
         return end;
     }
-    let credentials = args.credentials.to_args();
+    let credentials = args.access.credentials.to_args();
     say(format_args!(
         "A cluster of {} executors is ready; Ctrl-C ends it. In another terminal: dfq sql --cluster {}{}",
         args.executors,
@@ -148,7 +143,7 @@ impl Process {
             }
         };
         Ok(Self {
-            child: spawn(&name, &with_shared(options, args))?,
+            child: spawn(&name, &[options, args.access.to_args()].concat())?,
             name,
             id,
             executor,
@@ -220,18 +215,18 @@ async fn start(
     identity: Option<&Identity>,
     processes: &mut Vec<Process>,
 ) -> Result<(), End> {
-    let (scheme, executors) = (identity.map_or("http", |_| "https"), args.executors.get());
-    let services = format!("{scheme}://{LOOPBACK}:{}", args.port);
+    let executors = args.executors.get();
+    let services = endpoint(&url(args), identity)?.uri().to_string();
     let client = http_client(identity)?;
     let scheduler = Process::start(args, None)?;
     let id = scheduler.id.clone();
     processes.push(scheduler);
     // Another scheduler may own the port: executors are for the one that has the id of ours.
-    answers(&client, processes, &format!("{services}/api/state"), &id).await?;
+    answers(&client, processes, &format!("{services}api/state"), &id).await?;
     for number in 1..=executors {
         processes.push(Process::start(args, Some(number))?);
     }
-    answers(&client, processes, &format!("{services}/readyz"), "").await
+    answers(&client, processes, &format!("{services}readyz"), "").await
 }
 
 fn scheduler(args: &ClusterArgs, port: &str, id: &str) -> Vec<String> {
@@ -256,14 +251,6 @@ fn scheduler(args: &ClusterArgs, port: &str, id: &str) -> Vec<String> {
         &args.log,
     ];
     options.map(str::to_string).to_vec()
-}
-
-/// The options of a process with those of all: stores that plans may reach, and what processes know each other by.
-fn with_shared(mut options: Vec<String>, args: &ClusterArgs) -> Vec<String> {
-    let stores = args.allow_store.iter();
-    options.extend(stores.flat_map(|store| ["--allow-store".to_string(), store.to_string()]));
-    options.extend(args.credentials.to_args());
-    options
 }
 
 fn executor(args: &ClusterArgs, port: &str, id: &str) -> Result<Vec<String>, End> {

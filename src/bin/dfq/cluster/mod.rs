@@ -20,12 +20,11 @@ use datafusion_quantiles::config::DeviceChoice;
 use datafusion_quantiles::exec::staged::RoundDevice;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
-use url::Url;
 
 pub(crate) use self::local::{ClusterArgs, run_cluster};
 use self::logs::Logs;
+use self::security::AccessArgs;
 pub(crate) use self::security::CredentialArgs;
-use self::security::{access, parse_store};
 use self::work::WorkFolder;
 use crate::args::{parse_bytes, parse_device};
 use crate::console::End;
@@ -39,13 +38,8 @@ pub(crate) struct SchedulerArgs {
     #[command(flatten)]
     ballista: ballista_scheduler::config::Config,
 
-    /// A store that plans may reach, such as s3://bucket, https://host or file:/// (local files); several times if you like. Link-local
-    /// addresses and metadata services are never reached [default: all that the environment gives access to]
-    #[arg(long, value_name = "URL", value_parser = parse_store)]
-    allow_store: Vec<Url>,
-
     #[command(flatten)]
-    credentials: CredentialArgs,
+    access: AccessArgs,
 
     /// Listens on addresses that other machines reach, although nobody is asked who they are
     #[arg(long)]
@@ -72,13 +66,8 @@ pub(crate) struct ExecutorArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     cuda_memory_limit: Option<usize>,
 
-    /// A store that plans may reach, such as s3://bucket, https://host or file:/// (local files); several times if you like. Link-local
-    /// addresses and metadata services are never reached [default: all that the environment gives access to]
-    #[arg(long, value_name = "URL", value_parser = parse_store)]
-    allow_store: Vec<Url>,
-
     #[command(flatten)]
-    credentials: CredentialArgs,
+    access: AccessArgs,
 
     /// Listens on addresses that other machines reach, although nobody is asked who they are
     #[arg(long)]
@@ -135,12 +124,7 @@ pub(crate) fn with_own_defaults(cli: Command) -> Command {
 /// Runs `dfq scheduler` until it is ended.
 pub(crate) async fn run_scheduler(args: SchedulerArgs) -> End {
     let options = args.ballista;
-    let access = match access(
-        &options.bind_host,
-        args.insecure,
-        &args.credentials,
-        args.allow_store,
-    ) {
+    let access = match args.access.access(&options.bind_host, args.insecure) {
         Ok(access) => access,
         Err(end) => return end,
     };
@@ -174,12 +158,7 @@ pub(crate) async fn run_executor(args: ExecutorArgs) -> End {
     // Points where tests stop a stage: without the tests' features nothing is compiled of them.
     let _points = fail::FailScenario::setup();
     let options = args.ballista;
-    let access = match access(
-        &options.bind_host,
-        args.insecure,
-        &args.credentials,
-        args.allow_store,
-    ) {
+    let access = match args.access.access(&options.bind_host, args.insecure) {
         Ok(access) => access,
         Err(end) => return end,
     };

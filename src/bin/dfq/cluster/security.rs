@@ -68,7 +68,7 @@ impl CredentialArgs {
         }
     }
 
-    /// The same options, for another process.
+    /// The credentials as command-line options, for a process that is started with the same ones.
     pub(super) fn to_args(&self) -> Vec<String> {
         let options = [
             ("--tls-cert", &self.tls_cert),
@@ -85,26 +85,42 @@ impl CredentialArgs {
     }
 }
 
-/// Whom a process serves, and what its plans may reach: the stores that were allowed, all if none was named.
-///
-/// # Errors
-/// Those of [`CredentialArgs::identity`]; for an address that is not of the loopback interface without credentials, unless
-/// `insecure`.
-pub(super) fn access(
-    bind_host: &str,
-    insecure: bool,
-    credentials: &CredentialArgs,
-    allowed: Vec<Url>,
-) -> Result<Access, End> {
-    let identity = credentials.identity()?;
-    if identity.is_none() {
-        check_bind_host(bind_host, insecure)?;
+/// Whom the processes of a cluster serve, and what their plans may reach: the options of all commands that start some.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AccessArgs {
+    /// A store that plans may reach, such as s3://bucket, https://host or file:/// (local files); several times if you like. Link-local
+    /// addresses and metadata services are never reached [default: all that the environment gives access to]
+    #[arg(long, value_name = "URL", value_parser = parse_store)]
+    allow_store: Vec<Url>,
+
+    #[command(flatten)]
+    pub(super) credentials: CredentialArgs,
+}
+
+impl AccessArgs {
+    /// The access of a process that listens on `bind_host`: all stores if none was allowed.
+    ///
+    /// # Errors
+    /// Those of [`CredentialArgs::identity`]; for an address that is not of the loopback interface without credentials, unless
+    /// `insecure`.
+    pub(super) fn access(self, bind_host: &str, insecure: bool) -> Result<Access, End> {
+        let identity = self.credentials.identity()?;
+        if identity.is_none() {
+            check_bind_host(bind_host, insecure)?;
+        }
+        let stores = match self.allow_store.is_empty() {
+            true => StoreLimits::default(),
+            false => StoreLimits::only(self.allow_store),
+        };
+        Ok(Access { stores, identity })
     }
-    let stores = match allowed.is_empty() {
-        true => StoreLimits::default(),
-        false => StoreLimits::only(allowed),
-    };
-    Ok(Access { stores, identity })
+
+    /// The access as command-line options, for a process that is started with the same one.
+    pub(super) fn to_args(&self) -> Vec<String> {
+        let stores = self.allow_store.iter();
+        let stores = stores.flat_map(|store| ["--allow-store".to_string(), store.to_string()]);
+        stores.chain(self.credentials.to_args()).collect()
+    }
 }
 
 /// Refuses to listen where other machines can reach a service that does not ask who they are.
