@@ -4,7 +4,7 @@
 //! What nothing of this crate took part in needs no reason: see [`is_foreign`].
 
 use crate::statement::{Expr, Func, Key, Pred, Shape, Spelling, Statement};
-use crate::table::{Storage, Table};
+use crate::table::{F, Storage, Table};
 use crate::value::{Cell, Value};
 
 /// Names of this crate's operators in plans.
@@ -25,15 +25,21 @@ pub(crate) fn is_foreign(statement: &Statement, plan: &str) -> bool {
     !statement.calls_ours() && !OPERATORS.iter().any(|name| plan.contains(name))
 }
 
-/// Whether DataFusion's answer depends on how far other partitions are: its sort with a limit filters rows by comparisons, to
-/// which -0.0 is 0.0 and NULLs inside of values are least, and orders them otherwise.
+/// Whether DataFusion's answer depends on how far other partitions are: its sort with a limit, and its `first_value` of several
+/// partitions, compare rows in a way to which NULLs inside of values are least (and the sort -0.0 is 0.0), and order them otherwise.
 pub(crate) fn depends_on_time(statement: &Statement, table: &Table) -> bool {
-    let Shape::First { keys, .. } = &statement.shape else {
-        return false;
+    let (keys, floats) = match &statement.shape {
+        Shape::First { keys, .. } => (keys, true),
+        Shape::Best {
+            spelling: Spelling::DistinctOn,
+            keys,
+            ..
+        } => (keys, false),
+        _ => return false,
     };
     let misjudged = |key: &Key| {
         let data_type = Expr::Column(key.column).data_type(table);
-        data_type.is_nested() || data_type.is_floating()
+        data_type.is_nested() || floats && data_type.is_floating()
     };
     keys.iter().any(misjudged)
 }
@@ -136,6 +142,12 @@ fn of_answers(why: &str, statement: &Statement, table: &Table) -> Option<&'stati
         return Some("a comparison with 0.0 and one with -0.0 become one");
     }
     match &statement.shape {
+        // What `WHERE` compares with one value is taken for constant, and left out of the order, though -0.0 is before 0.0.
+        Shape::First { keys, .. } if keys.iter().any(|key| key.column == F) => leaves(statement)
+            .any(|(leaf, _)| matches!(leaf, Pred::Float("=", v) if *v == 0.0))
+            .then_some(
+                "ORDER BY of a column that WHERE compares with 0.0 takes zeros of either sign for one",
+            ),
         // The frame of a NULL is all NULLs, yet such a frame is taken to need no rows that come later.
         Shape::Window { calls } => calls
             .iter()

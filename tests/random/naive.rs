@@ -195,9 +195,12 @@ pub(crate) fn answer<'a>(statement: &Statement, table: &'a Table) -> Answer<'a> 
                 false => partitioned(rows, partition),
             };
             let mut partitions: Vec<_> = partitions.into_values().collect();
-            // Rows of a group are equal in what it is of, zeros of either sign included.
-            let apart = |key: &&Key| !(distinct_on && partition.contains(&key.column));
-            let keys: Vec<Key> = keys.iter().filter(apart).cloned().collect();
+            // `ORDER BY` of `DISTINCT ON` begins with what its groups are of, and tells zeros of either sign apart, which are one group.
+            let group = partition
+                .iter()
+                .filter(|_| distinct_on)
+                .map(|column| Key::ascending(*column));
+            let keys: Vec<Key> = group.chain(keys.iter().cloned()).collect();
             for rows in &mut partitions {
                 rows.sort_by(|a, b| by_keys(a, b, &keys));
             }

@@ -131,6 +131,14 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    pub(crate) fn ascending(column: usize) -> Self {
+        Self {
+            column,
+            desc: false,
+            nulls_first: None,
+        }
+    }
+
     pub(crate) fn nulls_first(&self) -> bool {
         self.nulls_first.unwrap_or(self.desc)
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::common::{
+    DataFusionError, Result, exec_err, internal_datafusion_err, internal_err, resources_err,
+};
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
@@ -109,7 +111,7 @@ fn answers(columns: &StagedColumns, state: &State, schema: &SchemaRef) -> Result
         let state = state.0.get(call.column);
         let state = state.ok_or_else(|| internal_datafusion_err!("a call over column {}", call.column))?;
         if state.order.is_some() {
-            return exec_err!(
+            return resources_err!(
                 "candidates of exact quantiles did not fit in memory: give executors more, or use fewer quantiles"
             );
         }
