@@ -26,15 +26,20 @@
 //! - [`planner`]: turns calls into [`exec::QuantilesExec`] and, with groups, [`exec::GroupedQuantilesExec`] and
 //!   [`exec::GroupedTopKExec`], and sorts with a limit into [`exec::TopKByExec`]; [`register_all`] puts all into a session
 //! - [`exec`]: reads every partition once, keeps the keys, drives the rounds
-//! - [`select`]: quantiles as exact ranks, and the strategies that find the values of ranks; [`select::baseline`]: their
-//!   rivals in the literature, to compare with
-//! - [`sketch`]: Greenwald-Khanna summaries: [`functions::gk`] makes percentiles of them, `gk_select` brackets
-//! - [`kernel`]: what one partition does in a round
-//! - [`key`]: types as unsigned integers, or byte strings, of the same order
+//! - `select`: quantiles as exact ranks, and the strategies that find the values of ranks
+//! - `sketch`: Greenwald-Khanna summaries: [`functions::gk`] makes percentiles of them, `gk_select` brackets
+//! - `kernel`: what one partition does in a round
+//! - `key`: types as unsigned integers, or byte strings, of the same order
 //! - `pinned` (feature `cuda`): tables in the memory of an NVIDIA card, and `PIN TABLE`
 //! - [`config`]: the options `quantiles.*`
 //! - `ballista` (feature `ballista`): a cluster's scheduler, executors and clients
 //! - [`dataframe`], [`compute`]: use without SQL, and without a session
+//!
+//! `select`, `sketch`, `kernel` and `key` are the crate's own: the feature `internals`, which promises nothing, shows them to its
+//! tests and benchmarks.
+
+// What only tests and benchmarks of this project call is public with the feature `internals`, and looks unused without it.
+#![cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub, unused_imports))]
 
 #[cfg(feature = "ballista")]
 pub mod ballista;
@@ -43,16 +48,36 @@ pub mod config;
 pub mod dataframe;
 pub mod exec;
 pub mod functions;
+#[cfg(not(feature = "internals"))]
+mod kernel;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
 pub mod kernel;
+#[cfg(not(feature = "internals"))]
+mod key;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
 pub mod key;
 #[cfg(test)]
 mod mutated;
 #[cfg(feature = "cuda")]
 pub mod pinned;
 pub mod planner;
+#[cfg(not(feature = "internals"))]
+mod select;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
 pub mod select;
+#[cfg(not(feature = "internals"))]
+mod sketch;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
 pub mod sketch;
+#[cfg(not(feature = "internals"))]
 mod wire;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod wire;
 
 pub use dataframe::DataFrameQuantilesExt;
 pub use functions::expr_fn;

@@ -11,13 +11,13 @@ use crate::key::{Key, KeyBits};
 
 /// The version of all that machines send each other: plans, and the rows between their stages. Bytes of another version are refused, so
 /// it is raised with every change of any of them.
-pub(crate) const VERSION: u8 = 5;
+pub const VERSION: u8 = 5;
 
 /// A row's bytes behind their version.
 ///
 /// # Errors
 /// An execution error for bytes of another version, that says what to do.
-pub(crate) fn versioned<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8]> {
+pub fn versioned<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8]> {
     let mut reader = Reader::new(what, bytes);
     reader.version()?;
     Ok(reader.rest)
@@ -28,7 +28,7 @@ pub(crate) fn versioned<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [
 ///
 /// # Errors
 /// Those of `read`; an execution error where it panics.
-pub(crate) fn foreign<T>(what: &str, read: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn foreign<T>(what: &str, read: impl FnOnce() -> Result<T>) -> Result<T> {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(read) => read,
@@ -41,7 +41,7 @@ pub(crate) fn foreign<T>(what: &str, read: impl FnOnce() -> Result<T>) -> Result
 }
 
 /// What travels as bytes.
-pub(crate) trait Message: Sized {
+pub trait Message: Sized {
     /// Appends the message.
     fn write(&self, out: &mut Vec<u8>);
 
@@ -54,14 +54,14 @@ pub(crate) trait Message: Sized {
 }
 
 /// Bytes that are still to be read.
-pub(crate) struct Reader<'a> {
+pub struct Reader<'a> {
     /// What they are, for errors.
     what: &'static str,
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(what: &'static str, bytes: &'a [u8]) -> Self {
+    pub fn new(what: &'static str, bytes: &'a [u8]) -> Self {
         Self { what, rest: bytes }
     }
 
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// If they are fewer, more or no such message.
-    pub(crate) fn message<M: Message>(bytes: &'a [u8]) -> Result<M> {
+    pub fn message<M: Message>(bytes: &'a [u8]) -> Result<M> {
         let mut reader = Reader::new("message", bytes);
         let message = M::read(&mut reader)?;
         reader.end()?;
@@ -78,25 +78,25 @@ impl<'a> Reader<'a> {
 
     /// # Errors
     /// That the bytes are damaged, always.
-    pub(crate) fn damaged<T>(&self, how: impl Display) -> Result<T> {
+    pub fn damaged<T>(&self, how: impl Display) -> Result<T> {
         exec_err!("a damaged {}: {how}", self.what)
     }
 
     /// Bytes that are left.
-    pub(crate) fn left(&self) -> usize {
+    pub fn left(&self) -> usize {
         self.rest.len()
     }
 
     /// # Errors
     /// If bytes are left.
-    pub(crate) fn end(&self) -> Result<()> {
+    pub fn end(&self) -> Result<()> {
         match self.left() {
             0 => Ok(()),
             left => self.damaged(format!("{left} bytes after its end")),
         }
     }
 
-    pub(crate) fn take(&mut self, length: usize, what: &str) -> Result<&'a [u8]> {
+    pub fn take(&mut self, length: usize, what: &str) -> Result<&'a [u8]> {
         let Some((taken, rest)) = self.rest.split_at_checked(length) else {
             return self.damaged(format!("{what} of {length} bytes, {} are left", self.left()));
         };
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
 
     /// The byte that comes next, if one is left.
     #[cfg(feature = "ballista")]
-    pub(crate) fn peek(&self) -> Option<u8> {
+    pub fn peek(&self) -> Option<u8> {
         self.rest.first().copied()
     }
 
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// If it is another than this program's.
-    pub(crate) fn version(&mut self) -> Result<()> {
+    pub fn version(&mut self) -> Result<()> {
         match self.byte("version")? {
             VERSION => Ok(()),
             other => exec_err!(
@@ -125,11 +125,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(crate) fn byte(&mut self, what: &str) -> Result<u8> {
+    pub fn byte(&mut self, what: &str) -> Result<u8> {
         Ok(self.take(1, what)?[0])
     }
 
-    pub(crate) fn flag(&mut self, what: &str) -> Result<bool> {
+    pub fn flag(&mut self, what: &str) -> Result<bool> {
         match self.byte(what)? {
             0 => Ok(false),
             1 => Ok(true),
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(crate) fn number<T: TryFrom<u128>>(&mut self, what: &str) -> Result<T> {
+    pub fn number<T: TryFrom<u128>>(&mut self, what: &str) -> Result<T> {
         let mut number = 0_u128;
         for index in 0.. {
             let Some((byte, rest)) = self.rest.split_first() else {
@@ -161,11 +161,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A list, each item of which takes at least a byte.
-    pub(crate) fn list<T>(
-        &mut self,
-        what: &str,
-        mut item: impl FnMut(&mut Self) -> Result<T>,
-    ) -> Result<Vec<T>> {
+    pub fn list<T>(&mut self, what: &str, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let length: usize = self.number(what)?;
         if length > self.left() {
             return self.damaged(format!("{length} of {what} in {} bytes", self.left()));
@@ -179,12 +175,12 @@ impl<'a> Reader<'a> {
         Ok(list)
     }
 
-    pub(crate) fn numbers(&mut self, what: &str) -> Result<Vec<u64>> {
+    pub fn numbers(&mut self, what: &str) -> Result<Vec<u64>> {
         self.list(what, |reader| reader.number(what))
     }
 
     /// Ascending and distinct numbers, as [`put_ascending`] writes them.
-    pub(crate) fn ascending<T: TryFrom<u128>>(&mut self, what: &str) -> Result<Vec<T>> {
+    pub fn ascending<T: TryFrom<u128>>(&mut self, what: &str) -> Result<Vec<T>> {
         let mut next = Some(0_u128);
         self.list(what, |reader| {
             let number = reader.number::<u128>(what)?;
@@ -197,12 +193,12 @@ impl<'a> Reader<'a> {
         })
     }
 
-    pub(crate) fn key<K: Key>(&mut self) -> Result<K> {
+    pub fn key<K: Key>(&mut self) -> Result<K> {
         Ok(K::from_bits(word(self.take(size_of::<K>(), "key")?)))
     }
 
     /// Keys, as [`put_keys`] writes them.
-    pub(crate) fn keys<K: Key>(&mut self) -> Result<Vec<K>> {
+    pub fn keys<K: Key>(&mut self) -> Result<Vec<K>> {
         let length: usize = self.number("number of keys")?;
         if length == 0 {
             return Ok(Vec::new());
@@ -260,7 +256,7 @@ fn word(bytes: &[u8]) -> u128 {
 }
 
 /// LEB128: seven bits a byte, the lowest first, the top bit set on all bytes but the last.
-pub(crate) fn put(out: &mut Vec<u8>, number: impl Into<u128>) {
+pub fn put(out: &mut Vec<u8>, number: impl Into<u128>) {
     let mut number = number.into();
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -270,13 +266,13 @@ pub(crate) fn put(out: &mut Vec<u8>, number: impl Into<u128>) {
 }
 
 /// A list of numbers.
-pub(crate) fn put_numbers(out: &mut Vec<u8>, numbers: &[u64]) {
+pub fn put_numbers(out: &mut Vec<u8>, numbers: &[u64]) {
     put(out, numbers.len() as u64);
     numbers.iter().for_each(|number| put(out, *number));
 }
 
 /// A list of ascending and distinct numbers, by the distances between them.
-pub(crate) fn put_ascending(out: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u128>) {
+pub fn put_ascending(out: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u128>) {
     put(out, numbers.len() as u64);
     let mut next = 0;
     for number in numbers {
@@ -286,12 +282,12 @@ pub(crate) fn put_ascending(out: &mut Vec<u8>, numbers: impl ExactSizeIterator<I
 }
 
 /// One key, in bytes of its width.
-pub(crate) fn put_key<K: Key>(out: &mut Vec<u8>, key: K) {
+pub fn put_key<K: Key>(out: &mut Vec<u8>, key: K) {
     out.extend_from_slice(&key.to_bits().to_le_bytes()[..size_of::<K>()]);
 }
 
 /// A list of keys, in any order: the least, and of each how far it is above that, in as many bytes as the farthest needs.
-pub(crate) fn put_keys<K: Key>(out: &mut Vec<u8>, keys: &[K]) {
+pub fn put_keys<K: Key>(out: &mut Vec<u8>, keys: &[K]) {
     put(out, keys.len() as u64);
     let (Some(least), Some(greatest)) = (keys.iter().min(), keys.iter().max()) else {
         return;

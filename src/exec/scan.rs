@@ -8,7 +8,7 @@ use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::compute::{filter_record_batch, prep_null_mask_filter};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::JoinSet;
-use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::common::{Result, exec_err, internal_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExpr;
@@ -36,11 +36,18 @@ pub(super) const YIELD: Duration = Duration::from_millis(10);
 pub(crate) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, Result<T>)>) -> Result<Vec<T>> {
     let mut done = Vec::with_capacity(tasks.len());
     while let Some(joined) = tasks.join_next().await {
-        match joined {
-            Ok((partition, result)) => done.push((partition, result?)),
+        let failed = match joined {
+            Ok((partition, Ok(result))) => {
+                done.push((partition, result));
+                continue;
+            }
+            Ok((_, Err(error))) => error,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(error) => return internal_err!("the task of a partition ended early: {error}"),
-        }
+            Err(error) => internal_datafusion_err!("the task of a partition ended early: {error}"),
+        };
+        // What the other tasks hold is given back before anybody learns of the failure.
+        tasks.shutdown().await;
+        return Err(failed);
     }
     done.sort_by_key(|(partition, _)| *partition);
     Ok(done.into_iter().map(|(_, result)| result).collect())

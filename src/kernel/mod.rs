@@ -1,9 +1,8 @@
 //! Partition-local work: a *lane* keeps the keys of one partition and answers the coordinator's requests.
 //!
 //! [`round`] holds what goes back and forth, [`buckets`] the cell functions that both sides must compute alike,
-//! [`cpu`] the lanes for the processor, `values` the byte strings whose prefixes are keys of lanes, [`naive`] the slow
-//! lane that everything else is tested against, and [`choose`] the one place where measured costs decide which rounds
-//! are asked. `spill` keeps what memory is refused for, `memory` what rounds work in, `wire` is the form in which [`round`]'s messages
+//! [`cpu`] the lanes for the processor, `values` the byte strings whose prefixes are keys of lanes, and [`choose`]
+//! the one place where measured costs decide which rounds are asked. `spill` keeps what memory is refused for, `memory` what rounds work in, `wire` is the form in which [`round`]'s messages
 //! travel.
 
 pub mod buckets;
@@ -13,11 +12,10 @@ pub mod cpu;
 pub mod cuda;
 pub(crate) mod intervals;
 pub(crate) mod memory;
-pub mod naive;
 pub mod round;
 pub(crate) mod spill;
 pub(crate) mod values;
-pub(crate) mod wire;
+pub mod wire;
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -149,7 +149,7 @@ impl Request {
 }
 
 /// Keys that a lane gives to a [`Request::Sample`] of `size` of `population` keys, of its `own`.
-pub(super) fn share(size: u64, population: u64, own: u64) -> u64 {
+pub fn share(size: u64, population: u64, own: u64) -> u64 {
     (u128::from(size) * u128::from(own)).div_ceil(u128::from(population.max(1))) as u64
 }
 
@@ -342,16 +342,6 @@ impl Reply {
             Reply::Extracted(kept) => keys(kept),
         }
     }
-
-    /// Whether a merged answer is about as long as each of the two.
-    pub(crate) fn is_summed(&self) -> bool {
-        match self {
-            Reply::Counts { kept, .. } => kept.is_empty(),
-            Reply::Sketch(_) => true,
-            Reply::Sample { .. } | Reply::Extracted(_) => false,
-        }
-    }
-
     /// Adds another lane's answer to the same request.
     ///
     /// # Errors

@@ -18,10 +18,10 @@ use crate::wire::{Message, Reader, put, put_ascending, put_keys, put_numbers};
 
 /// A request as it travels.
 #[derive(Debug, Clone)]
-pub(crate) struct Order {
+pub struct Order {
     /// Of the keys that it speaks of.
-    pub(crate) width: Width,
-    pub(crate) request: Arc<Request>,
+    pub width: Width,
+    pub request: Arc<Request>,
 }
 
 const SAMPLE: u8 = 0;
@@ -160,13 +160,13 @@ impl Message for Reply {
 }
 
 /// A summary with its length before it; none is of length 0.
-pub(crate) fn put_summary(out: &mut Vec<u8>, summary: Option<&AnySummary>) {
+pub fn put_summary(out: &mut Vec<u8>, summary: Option<&AnySummary>) {
     let bytes = summary.map(|summary| summary.write(&[])).unwrap_or_default();
     put(out, bytes.len() as u64);
     out.extend(bytes);
 }
 
-pub(crate) fn summary(input: &mut Reader<'_>) -> Result<Option<AnySummary>> {
+pub fn summary(input: &mut Reader<'_>) -> Result<Option<AnySummary>> {
     let length = input.number("length of a sketch")?;
     let bytes = input.take(length, "sketch")?;
     (!bytes.is_empty())
@@ -174,21 +174,21 @@ pub(crate) fn summary(input: &mut Reader<'_>) -> Result<Option<AnySummary>> {
         .transpose()
 }
 
-pub(crate) fn put_epsilon(out: &mut Vec<u8>, eps: Epsilon) {
+pub fn put_epsilon(out: &mut Vec<u8>, eps: Epsilon) {
     let (numerator, denominator) = eps.fraction();
     put(out, numerator);
     put(out, denominator);
 }
 
-pub(crate) fn epsilon(input: &mut Reader<'_>) -> Result<Epsilon> {
+pub fn epsilon(input: &mut Reader<'_>) -> Result<Epsilon> {
     Epsilon::from_fraction(input.number("error fraction")?, input.number("error fraction")?)
 }
 
-pub(crate) fn put_width(out: &mut Vec<u8>, width: Width) {
+pub fn put_width(out: &mut Vec<u8>, width: Width) {
     out.push(width.bytes() as u8);
 }
 
-pub(crate) fn width(input: &mut Reader<'_>) -> Result<Width> {
+pub fn width(input: &mut Reader<'_>) -> Result<Width> {
     match input.byte("width of keys")? {
         4 => Ok(Width::W32),
         8 => Ok(Width::W64),
@@ -197,7 +197,7 @@ pub(crate) fn width(input: &mut Reader<'_>) -> Result<Width> {
     }
 }
 
-pub(crate) fn put_key_vec(out: &mut Vec<u8>, keys: &KeyVec) {
+pub fn put_key_vec(out: &mut Vec<u8>, keys: &KeyVec) {
     match keys {
         KeyVec::W32(keys) => put_keys_of(out, Width::W32, keys),
         KeyVec::W64(keys) => put_keys_of(out, Width::W64, keys),
@@ -210,7 +210,7 @@ fn put_keys_of<K: Key>(out: &mut Vec<u8>, width: Width, keys: &[K]) {
     put_keys(out, keys);
 }
 
-pub(crate) fn key_vec(input: &mut Reader<'_>) -> Result<KeyVec> {
+pub fn key_vec(input: &mut Reader<'_>) -> Result<KeyVec> {
     Ok(match width(input)? {
         Width::W32 => KeyVec::W32(input.keys()?),
         Width::W64 => KeyVec::W64(input.keys()?),
@@ -232,7 +232,7 @@ fn put_brackets(out: &mut Vec<u8>, brackets: &Brackets) {
     }
 }
 
-pub(crate) fn put_bracket(out: &mut Vec<u8>, bracket: &Bracket, next: &mut KeyBits) {
+pub fn put_bracket(out: &mut Vec<u8>, bracket: &Bracket, next: &mut KeyBits) {
     put(out, bracket.first - *next);
     put(out, bracket.last - bracket.first);
     *next = bracket.last.wrapping_add(1);
@@ -244,7 +244,7 @@ fn brackets(input: &mut Reader<'_>, width: Width) -> Result<Brackets> {
 }
 
 /// `next` is the least key that may come; `None` after the greatest.
-pub(crate) fn bracket(input: &mut Reader<'_>, width: Width, next: &mut Option<KeyBits>) -> Result<Bracket> {
+pub fn bracket(input: &mut Reader<'_>, width: Width, next: &mut Option<KeyBits>) -> Result<Bracket> {
     let (gap, span): (KeyBits, KeyBits) = (input.number("bracket")?, input.number("bracket")?);
     let first = next.and_then(|next| next.checked_add(gap));
     let last = first.and_then(|first| first.checked_add(span));

@@ -185,7 +185,7 @@ fn fold_sign<K: Key>(word: K, sign: K, bits: u32) -> K {
 }
 
 /// The integer operators that encoding needs.
-pub(crate) trait Bits:
+pub trait Bits:
     std::ops::BitAnd<Output = Self>
     + std::ops::BitOr<Output = Self>
     + std::ops::BitXor<Output = Self>

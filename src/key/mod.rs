@@ -37,7 +37,7 @@ pub(crate) use sort::{OrderBy, RowOrder, SortColumn, SortKeys, with_one_nan};
 pub type KeyBits = u128;
 
 /// An unsigned integer that serves as key inside a lane.
-pub(crate) trait Key:
+pub trait Key:
     Bits + Copy + Ord + Default + Debug + Send + Sync + bytemuck::Pod + std::hash::Hash + 'static
 {
     /// Width in bits.
@@ -319,7 +319,7 @@ fn checksum<K: Key>(encoding: Encoding, raw: &Buffer) -> (u64, u64) {
 }
 
 /// Distance of states in Steele, Lea and Flood's SplitMix64 (2014).
-pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Both halves of a product, as in Wang's wyhash (2019): a multiplication a word. It need not withstand an adversary.
 /// The key [`GOLDEN`] becomes 0, and so is told by the number of keys beside a sum alone.
@@ -336,7 +336,7 @@ pub(crate) fn mixed(key: KeyBits) -> u64 {
 }
 
 /// SplitMix64's number for a state.
-pub(crate) fn finalised(mut bits: u64) -> u64 {
+pub fn finalised(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
@@ -375,7 +375,7 @@ pub(crate) fn kept(values: &dyn Array, mask: Option<&BooleanArray>) -> Result<Op
 ///
 /// # Errors
 /// Arrow's, if `mask` is not as long as `values`.
-pub(crate) fn dense(values: &dyn Array, mask: Option<&BooleanArray>) -> Result<Option<ArrayRef>> {
+pub fn dense(values: &dyn Array, mask: Option<&BooleanArray>) -> Result<Option<ArrayRef>> {
     Ok(match kept(values, mask)? {
         None => None,
         Some(keep) => Some(filter(values, &keep)?),

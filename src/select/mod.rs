@@ -14,19 +14,15 @@
 //! | [`Dibms`](bms::Dibms) | sample, count, count ... until resolved, then single keys | DIBMS, section II-B |
 //! | [`GkSelect`](gk_select::GkSelect) | sketch, count and extract in one read | GK Select, sections IV and V |
 
-pub mod baseline;
 pub mod bms;
 pub(crate) mod by_value;
-mod cluster;
 pub(crate) mod distinct;
 pub mod gk_select;
-pub mod ledger;
 pub mod local;
 pub(crate) mod ordered;
 pub mod progress;
 pub mod quantile;
 pub mod sample_select;
-pub mod simulated;
 pub mod splitters;
 pub(crate) mod workers;
 
@@ -43,11 +39,9 @@ use datafusion::common::{
 use crate::kernel::choose::Room;
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyBits, Width};
-pub use ledger::Ledger;
 pub use local::LocalShards;
 use progress::Progress;
 pub use quantile::{Ask, Method, Quantile, Quantiles};
-pub use simulated::SimulatedShards;
 
 /// Where the lanes are: threads, simulated machines, cards.
 #[async_trait]

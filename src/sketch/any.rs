@@ -97,7 +97,7 @@ impl AnySketch {
     ///
     /// # Errors
     /// As for [`Self::extend`]; an internal error for keys of another width.
-    pub(crate) fn extend_slice<K: Key>(&mut self, keys: &[K]) -> Result<()> {
+    pub fn extend_slice<K: Key>(&mut self, keys: &[K]) -> Result<()> {
         let same = on_width!(Filling, &mut self.0, sketch => {
             bytemuck::try_cast_slice(keys).map(|keys| sketch.extend(keys))
         });

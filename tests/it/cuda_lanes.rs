@@ -12,13 +12,13 @@ use datafusion::prelude::SessionContext;
 use datafusion_quantiles::exec::staged::RoundDevice;
 use datafusion_quantiles::kernel::buckets::{CellTable, Cells, Edges, Linear};
 use datafusion_quantiles::kernel::cuda::{Card, CudaBackend};
-use datafusion_quantiles::kernel::naive::NaiveBackend;
 use datafusion_quantiles::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
 use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane, Stop};
 use datafusion_quantiles::key::{KeyBits, KeySpec, Width};
 use datafusion_quantiles::pinned::{pin_table, unpin_table, use_cards};
 use datafusion_quantiles::select::{LocalShards, StrategyName};
 use datafusion_quantiles::sketch::{AnySummary, Epsilon};
+use quantiles_literature::NaiveBackend;
 
 use crate::cuda::{card, columns, passes_in_a_process, pinned, rows_joined, same_bits, set, with_nulls};
 use crate::cuda_cards::two_cards;

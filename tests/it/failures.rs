@@ -15,7 +15,7 @@ use datafusion::prelude::SessionContext;
 use fail::FailScenario;
 use tempfile::TempDir;
 
-use crate::memory::{files_below, runtime, session_on};
+use crate::memory::{runtime, session_on};
 use crate::support::*;
 
 /// A query that goes through some phases.

@@ -2,12 +2,6 @@
 
 mod approx;
 mod builtins;
-#[cfg(feature = "cli")]
-mod cli;
-#[cfg(feature = "cli")]
-mod cli_faults;
-#[cfg(feature = "cli")]
-mod cli_memory;
 mod constants;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -35,8 +29,6 @@ mod cuda_table;
 mod cuda_topk;
 #[cfg(feature = "cuda")]
 mod cuda_trouble;
-#[cfg(feature = "cli")]
-mod documents;
 mod edges;
 mod embedding;
 mod exec;
@@ -46,8 +38,6 @@ mod functions;
 mod grouped;
 mod grouped_values;
 mod memory;
-#[cfg(all(feature = "cli", target_os = "linux"))]
-mod memory_table;
 mod memory_values;
 mod names;
 mod patterns;

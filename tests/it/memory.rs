@@ -42,19 +42,6 @@ pub(crate) fn session_on(runtime: Arc<RuntimeEnv>, target_partitions: usize) -> 
     ctx
 }
 
-/// Files anywhere below a folder; what vanishes meanwhile may be missing.
-pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        match path.is_dir() {
-            true => found.extend(files_below(&path)),
-            false => found.push(path),
-        }
-    }
-    found
-}
-
 pub(crate) fn assert_nothing_left(ctx: &SessionContext, folder: &Path, what: &str) {
     let runtime = ctx.runtime_env();
     assert_eq!(runtime.memory_pool.reserved(), 0, "{what}");

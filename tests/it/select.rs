@@ -8,17 +8,18 @@ use datafusion::arrow::array::{
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 use datafusion_quantiles::kernel::buckets::{CellTable, Cells, Edges, Linear};
 use datafusion_quantiles::kernel::choose::{Choice, Form};
-use datafusion_quantiles::kernel::naive::NaiveBackend;
 use datafusion_quantiles::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
 use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane, Stop};
 use datafusion_quantiles::key::{KeyBits, KeySpec, Width};
 use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
 use datafusion_quantiles::select::gk_select::GkSelect;
 use datafusion_quantiles::select::sample_select::SampleSelect;
-use datafusion_quantiles::select::{LocalShards, SimulatedShards, Solution, Strategy, solve_ranks};
+use datafusion_quantiles::select::{LocalShards, Solution, Strategy, solve_ranks};
 use datafusion_quantiles::sketch::Epsilon;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
+use quantiles_literature::NaiveBackend;
+use quantiles_literature::SimulatedShards;
 
 use crate::memory::runtime;
 use crate::patterns::{self, Pattern};
@@ -220,7 +221,7 @@ fn gk_select_takes_two_rounds_and_copies_what_its_error_allows() {
                 let mut simulated = simulated(width, lanes(&CpuBackend::default(), &values, shards, 8192));
                 let solution = run(&mut simulated, &GkSelect::with(eps(accuracy)), &ranks);
                 let what = format!("{n} values, {shards} shards, {count} ranks, {pattern:?}");
-                assert_eq!(simulated.ledger().rounds(), ["sketch", "count"], "{what}");
+                assert_eq!(simulated.log().rounds(), ["sketch", "count"], "{what}");
                 let copied = solution.rounds[1].values as f64 - (4 * ranks.len() + 1) as f64;
                 let most = 4.0 * n as f64 / accuracy * ranks.len() as f64;
                 assert!(copied <= most, "{what}: {copied} values copied, {most} at most");
@@ -260,7 +261,7 @@ fn traces_are_those_of_the_named_methods() {
         let spec = KeySpec::try_new(values.data_type()).unwrap();
         let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 4, 8192));
         run(&mut shards, strategy, ranks);
-        shards.ledger().rounds()
+        shards.log().rounds()
     };
     let ranks = ranks_of(400_000, 99);
     let brackets = SampleSelect::new(Choice {
@@ -338,7 +339,7 @@ fn values_sent_are_within_a_tenth_of_the_expected_ones() {
         };
         let mut shards = simulated(spec.width(), even());
         run(&mut shards, &DistributedBms { buckets: b }, &ranks);
-        close(shards.ledger().values(), table_2(sizes, None), "distributed_bms");
+        close(shards.log().values(), table_2(sizes, None), "distributed_bms");
 
         let mut shards = simulated(spec.width(), even());
         run(
@@ -351,14 +352,14 @@ fn values_sent_are_within_a_tenth_of_the_expected_ones() {
             &ranks,
         );
         let iterations = shards
-            .ledger()
+            .log()
             .rounds()
             .iter()
             .filter(|name| **name == "count")
             .count()
             - 1;
         let expected = table_2(sizes, Some(iterations as f64));
-        let sent = shards.ledger().values();
+        let sent = shards.log().values();
         // The paper also sends lists of active buckets, 3m a node and iteration, which our pivots imply.
         if 20 * m < u64::from(b) {
             close(sent, expected, "dibms");

@@ -96,7 +96,7 @@ fn dibms_sends_as_much_for_more_data() {
         let n = n as u64;
         let ranks: Vec<u64> = (1..=ranks).map(|i| i * n / (ranks + 1)).collect();
         run(&mut shards, &Dibms::default(), &ranks);
-        shards.ledger().values() as f64
+        shards.log().values() as f64
     };
     for ranks in [11, 101] {
         let (few, many) = (sent(100_000, ranks), sent(1_000_000, ranks));
@@ -120,7 +120,7 @@ fn nearest_splitters_have_the_ranks_that_they_say() {
             let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 3, 8192));
             let ranks = ranks_of(60_000, 99);
             let solution = run(&mut shards, &strategy, &ranks);
-            assert_eq!(shards.ledger().rounds(), ["sample", "count"]);
+            assert_eq!(shards.log().rounds(), ["sample", "count"]);
             let mut worst = 0;
             for rank in ranks {
                 let key = solution.key_at(rank).unwrap();

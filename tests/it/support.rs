@@ -1,6 +1,6 @@
 //! What the tests share: sessions, tables, and ways to look at results.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,15 @@ use datafusion::common::Result;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-/// The folder of the package: the one that the tests run in, should another have compiled them.
+/// The folder of the workspace: the one that the tests run in, should another have compiled them.
 pub(crate) fn root() -> PathBuf {
-    std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+    let package: PathBuf = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    let root = package
+        .ancestors()
+        .find(|folder| folder.join("Cargo.lock").exists());
+    root.expect("Cargo.lock lies at the root of the workspace")
+        .to_owned()
 }
 
 /// A session with the extension and this many target partitions.
@@ -149,4 +155,17 @@ pub(crate) fn skipped(why: &str) {
     use std::io::Write;
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     writeln!(std::io::stderr(), "SKIPPED {test}: {why}").ok();
+}
+
+/// Files anywhere below a folder; what vanishes meanwhile may be missing.
+pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match path.is_dir() {
+            true => found.extend(files_below(&path)),
+            false => found.push(path),
+        }
+    }
+    found
 }

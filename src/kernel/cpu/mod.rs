@@ -132,7 +132,7 @@ const TABLE_BYTES: usize = 16 << 10;
 const FEW_EDGES: usize = 8;
 
 /// A key type that a lane can hold: ties [`KeyVec`] to it.
-pub(crate) trait LaneKey: Key {
+pub trait LaneKey: Key {
     const WIDTH: Width;
     fn vec(keys: Vec<Self>) -> KeyVec;
     /// `None` for keys of another width.

@@ -1,0 +1,113 @@
+//! What a run on simulated shards sent, and how long each worked.
+
+use std::time::Duration;
+
+/// A pattern of communication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Collective {
+    /// The host's message to every shard, down a tree. Nobody waits for all: no round (GK Select, section IV-1, step 3).
+    Broadcast,
+    /// A message of every shard, merged pair by pair up a tree. A round.
+    Reduce,
+    /// A message of every shard to the host. A round.
+    Collect,
+    /// A message of every shard to every other. A round.
+    Exchange,
+}
+
+/// One collective, as it went. What a shard sends to itself is not counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transfer {
+    /// What it is for.
+    pub name: &'static str,
+    /// Its pattern.
+    pub collective: Collective,
+    /// Messages, all shards together.
+    pub messages: u64,
+    /// Messages that wait for one another: the depth of the tree, or 1; 0 with one shard.
+    pub hops: u32,
+    /// Bytes of all messages.
+    pub bytes: u64,
+    /// Bytes on the critical path: a level of a tree costs its largest message, a collect all that the host receives,
+    /// an exchange the most that one shard sends or receives.
+    pub critical_bytes: u64,
+    /// Values (keys and counts) in all messages: the papers' unit.
+    pub values: u64,
+}
+
+impl Transfer {
+    /// Whether all shards wait for it: a superstep, a stage boundary of Spark.
+    pub fn is_round(&self) -> bool {
+        self.collective != Collective::Broadcast
+    }
+}
+
+/// Work of all shards between two collectives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Work {
+    /// What is done.
+    pub name: &'static str,
+    /// Whether shards do it on their own keys; else it is the host's, or a tree's, on messages.
+    pub on_keys: bool,
+    /// Time of the slowest shard.
+    pub slowest: Duration,
+    /// Time of all shards together.
+    pub total: Duration,
+}
+
+/// The account of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MessageLog {
+    /// Collectives, in order.
+    pub transfers: Vec<Transfer>,
+    /// Work, in order.
+    pub work: Vec<Work>,
+}
+
+impl MessageLog {
+    /// Names of the rounds: the collectives that all shards wait for.
+    pub fn rounds(&self) -> Vec<&'static str> {
+        let rounds = self.transfers.iter().filter(|transfer| transfer.is_round());
+        rounds.map(|transfer| transfer.name).collect()
+    }
+
+    /// Messages that wait for one another.
+    pub fn hops(&self) -> u64 {
+        self.sum(|transfer| transfer.hops.into())
+    }
+
+    /// Messages, all shards together.
+    pub fn messages(&self) -> u64 {
+        self.sum(|transfer| transfer.messages)
+    }
+
+    /// Bytes of all messages.
+    pub fn bytes(&self) -> u64 {
+        self.sum(|transfer| transfer.bytes)
+    }
+
+    /// Bytes on the critical path.
+    pub fn critical_bytes(&self) -> u64 {
+        self.sum(|transfer| transfer.critical_bytes)
+    }
+
+    /// Values in all messages.
+    pub fn values(&self) -> u64 {
+        self.sum(|transfer| transfer.values)
+    }
+
+    /// The work if every shard had a machine of its own: the sum of the slowest.
+    pub fn slowest(&self) -> Duration {
+        self.work.iter().map(|work| work.slowest).sum()
+    }
+
+    /// Seconds on the network: `barrier` (the paper's L) for each round, `gap` (g) for each byte on the critical path
+    /// (GK Select, Table V).
+    pub fn network_seconds(&self, barrier: f64, gap: f64) -> f64 {
+        barrier * self.rounds().len() as f64 + gap * self.critical_bytes() as f64
+    }
+
+    fn sum(&self, of: impl Fn(&Transfer) -> u64) -> u64 {
+        self.transfers.iter().map(of).sum()
+    }
+}

@@ -1,0 +1,101 @@
+//! `SELECT ... FROM 'trips.parquet'`: a file, a folder, a glob or a URL as a table.
+
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use async_trait::async_trait;
+use datafusion::catalog::{DynamicFileCatalog, TableProvider, UrlTableFactory};
+use datafusion::common::{internal_datafusion_err, plan_err};
+use datafusion::datasource::dynamic_file::DynamicListTableFactory;
+use datafusion::datasource::listing::ListingTableUrl;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::SessionState;
+use datafusion::prelude::SessionContext;
+use parking_lot::RwLock;
+
+use super::stores;
+
+/// File extensions whose format is known without `CREATE EXTERNAL TABLE`.
+#[cfg(not(feature = "cloud"))]
+const EXTENSIONS: [&str; 4] = ["parquet", "csv", "json", "arrow"];
+#[cfg(feature = "cloud")]
+const EXTENSIONS: [&str; 5] = ["parquet", "csv", "json", "arrow", "avro"];
+
+/// Makes quoted paths and URLs usable as table names.
+pub(crate) fn enable(ctx: &SessionContext) {
+    let factory = Arc::new(FileTables {
+        inner: DynamicListTableFactory::default(),
+        state: ctx.state_weak_ref(),
+    });
+    factory.inner.session_store().with_state(ctx.state_weak_ref());
+    let catalogs = Arc::clone(ctx.state().catalog_list());
+    ctx.register_catalog_list(Arc::new(DynamicFileCatalog::new(catalogs, factory)));
+}
+
+/// DataFusion's tables from paths, with errors that say what is wrong with the path.
+#[derive(Debug)]
+struct FileTables {
+    inner: DynamicListTableFactory,
+    state: Weak<RwLock<SessionState>>,
+}
+
+#[async_trait]
+impl UrlTableFactory for FileTables {
+    async fn try_new(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
+        let path = with_home(name);
+        let state = self.state.upgrade();
+        let state = state.ok_or_else(|| internal_datafusion_err!("the session of '{path}' is closed"))?;
+        let state = state.read().clone();
+        stores::reach(&state, &path).await?;
+        match self.inner.try_new(&path).await {
+            Ok(Some(table)) => Ok(Some(table)),
+            Ok(None) => {
+                explain(&path)?;
+                Ok(None)
+            }
+            Err(error) => Err(DataFusionError::Context(
+                format!("cannot read '{path}'"),
+                Box::new(error),
+            )),
+        }
+    }
+}
+
+/// A path with the user's folder in place of a leading `~`.
+fn with_home(path: &str) -> String {
+    match (path.strip_prefix('~'), dirs::home_dir()) {
+        (Some(rest), Some(home)) if rest.is_empty() || rest.starts_with('/') => {
+            format!("{}{rest}", home.display())
+        }
+        _ => path.to_owned(),
+    }
+}
+
+/// The error for a name that is meant as a local path but gives no table; nothing for other names.
+fn explain(name: &str) -> Result<()> {
+    let path = Path::new(name);
+    let extension = path
+        .extension()
+        .and_then(|e| e.to_str())
+        .map(str::to_ascii_lowercase);
+    let known = extension.as_deref().is_some_and(|e| EXTENSIONS.contains(&e));
+    let is_glob = name.contains(['*', '?', '[']);
+    if name.contains("://") {
+        return plan_err!("no table file found at '{name}'");
+    }
+    if path.exists() {
+        return plan_err!(
+            "cannot tell the format of '{name}' by its name; files ending in {} can be read directly, others \
+             with CREATE EXTERNAL TABLE t STORED AS <format> LOCATION '{name}'",
+            EXTENSIONS.join(", ")
+        );
+    }
+    match (is_glob, known || name.contains(std::path::MAIN_SEPARATOR)) {
+        (true, _) => plan_err!("no file matches '{name}'"),
+        (false, true) => match ListingTableUrl::parse(name) {
+            Ok(url) => plan_err!("file '{name}' not found (looked for {url})"),
+            Err(error) => plan_err!("file '{name}' not found: {error}"),
+        },
+        (false, false) => Ok(()),
+    }
+}

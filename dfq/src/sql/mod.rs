@@ -1,0 +1,181 @@
+//! `dfq sql`: runs statements from the command line, files, standard input, or a prompt.
+
+mod execute;
+mod files;
+mod output;
+mod prompt;
+mod remote;
+mod script;
+mod session;
+mod split;
+mod statement;
+mod stores;
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use clap::ArgMatches;
+use datafusion::error::Result;
+use datafusion::prelude::SessionContext;
+
+pub(crate) use self::execute::Runner;
+pub(crate) use self::output::{Format, Output};
+pub(crate) use self::session::SessionArgs;
+use crate::args::{parse_rows_shown, parse_seconds};
+use crate::console::{End, say};
+
+/// Rows of a table on a terminal, unless --maxrows says otherwise.
+const TERMINAL_ROWS: usize = 40;
+
+/// Runs SQL with DataFusion and exact quantiles.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Statements end with a semicolon (the last one may go without). Without -c and -f they are read \
+        from standard input, or from a prompt if that is a terminal. The first statement that fails ends the run \
+        with exit code 1. Answers go to standard output; times and errors to standard error.\n\n\
+        Examples:\n  \
+        dfq sql -c \"SELECT exact_quantiles(fare, [0.5, 0.99]) FROM 'trips.parquet'\"\n  \
+        dfq sql -f setup.sql -c \"SELECT * FROM report\" --format csv --quiet > report.csv\n  \
+        echo \"SELECT 1\" | dfq sql --format json"
+)]
+pub(crate) struct SqlArgs {
+    /// Statements to run; can be given several times, and runs in turn with -f
+    #[arg(short, long, value_name = "SQL")]
+    command: Vec<String>,
+
+    /// File of statements to run (- is standard input); can be given several times
+    #[arg(short, long, value_name = "FILE")]
+    file: Vec<String>,
+
+    /// Format of the answers
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// Most rows of a table to show, or 'inf' [default: 40 on a terminal, inf elsewhere; other formats give all]
+    #[arg(long, value_name = "N", value_parser = parse_rows_shown)]
+    maxrows: Option<usize>,
+
+    /// Do not print the time after each statement
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Seconds after which a statement is cancelled, such as 60 or 0.5 [default: no limit]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    timeout: Option<Duration>,
+
+    /// Run the statements on the cluster of this scheduler, such as df://localhost:50050
+    #[cfg(feature = "ballista")]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["memory_limit", "spill_dir"])]
+    cluster: Option<String>,
+
+    #[cfg(feature = "ballista")]
+    #[command(flatten)]
+    credentials: crate::cluster::CredentialArgs,
+
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
+}
+
+impl SqlArgs {
+    async fn connect(&self) -> Result<SessionContext> {
+        #[cfg(feature = "ballista")]
+        if let Some(url) = &self.cluster {
+            return self
+                .session
+                .connect(url, self.credentials.identity()?.as_ref())
+                .await;
+        }
+        self.session.build()
+    }
+
+    fn remote(&self) -> Option<String> {
+        #[cfg(feature = "ballista")]
+        return self.cluster.clone();
+        #[cfg(not(feature = "ballista"))]
+        None
+    }
+}
+
+/// Where statements come from.
+#[derive(Debug)]
+enum Source {
+    Command(String),
+    File(String),
+}
+
+/// Runs `dfq sql`. `matches` tells in which order -c and -f were given.
+pub(crate) async fn run(args: SqlArgs, matches: &ArgMatches) -> End {
+    if args.format != Format::Table && args.maxrows.is_some_and(|rows| rows < usize::MAX) {
+        crate::usage_error(
+            "sql",
+            "--maxrows shortens tables only; with another --format put a LIMIT into the query",
+        );
+    }
+    #[cfg(feature = "ballista")]
+    if args.cluster.is_none() && args.credentials.are_given() {
+        crate::usage_error(
+            "sql",
+            "certificates and tokens are shown to a cluster: name one by --cluster",
+        );
+    }
+    let ctx = match args.connect().await {
+        Ok(ctx) => ctx,
+        Err(error) => return error.into(),
+    };
+    let on_terminal = std::io::stdout().is_terminal();
+    let max_rows = args.maxrows.unwrap_or(match on_terminal {
+        true => TERMINAL_ROWS,
+        false => usize::MAX,
+    });
+    let output = Output {
+        format: args.format,
+        max_rows,
+        closed: false,
+        has_written: false,
+    };
+    let mut runner = Runner::new(ctx, output, args.quiet);
+    (runner.timeout, runner.remote) = (args.timeout, args.remote());
+    let sources = in_order(args.command, args.file, matches);
+    if sources.is_empty() && std::io::stdin().is_terminal() {
+        return prompt::run(&mut runner).await;
+    }
+    // One watcher for the whole run: a Ctrl-C between two statements counts too.
+    // Polled first, so that the signal is caught before the first row is out.
+    let end = tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => {
+            say("Interrupted");
+            End::Interrupted
+        }
+        end = run_sources(&mut runner, sources) => end,
+    };
+    runner.cancel().await;
+    end
+}
+
+async fn run_sources(runner: &mut Runner, sources: Vec<Source>) -> End {
+    if sources.is_empty() {
+        return script::run_stdin(runner).await;
+    }
+    for source in sources {
+        let end = match source {
+            Source::Command(text) => script::run_text(runner, &text, None).await,
+            Source::File(path) if path == "-" => script::run_stdin(runner).await,
+            Source::File(path) => script::run_file(runner, &path).await,
+        };
+        if !matches!(end, End::Success) || runner.output.closed {
+            return end;
+        }
+    }
+    End::Success
+}
+
+fn in_order(commands: Vec<String>, files: Vec<String>, matches: &ArgMatches) -> Vec<Source> {
+    let places = |id| matches.indices_of(id).into_iter().flatten();
+    let mut sources: Vec<_> = places("command")
+        .zip(commands.into_iter().map(Source::Command))
+        .chain(places("file").zip(files.into_iter().map(Source::File)))
+        .collect();
+    sources.sort_by_key(|(place, _)| *place);
+    sources.into_iter().map(|(_, source)| source).collect()
+}
