@@ -212,15 +212,18 @@ impl Bench<'_> {
 /// The batches of an answer, which have the types that the statement was planned with, before any planner of ours.
 async fn collect(ctx: &SessionContext, sql: &str) -> Result<Vec<datafusion::arrow::array::RecordBatch>> {
     let frame = ctx.sql(sql).await?;
-    let mut planned: Vec<DataType> = types(frame.schema().fields());
     let is_sent = std::env::var_os("QUANTILES_RANDOM_CLUSTER").is_some();
+    let types = |fields: &Fields| -> Vec<DataType> {
+        let types = fields.iter().map(|field| field.data_type());
+        match is_sent {
+            true => types.map(flown).collect(),
+            false => types.cloned().collect(),
+        }
+    };
+    let planned = types(frame.schema().fields());
     let batches = frame.collect().await?;
     for batch in &batches {
-        let mut types = types(batch.schema().fields());
-        if is_sent {
-            planned = planned.iter().map(flown).collect();
-            types = types.iter().map(flown).collect();
-        }
+        let types = types(batch.schema().fields());
         if types != planned {
             return Err(DataFusionError::Internal(format!(
                 "an answer of types {types:?}, where {planned:?} are planned"
@@ -240,10 +243,6 @@ fn flown(data_type: &DataType) -> DataType {
         DataType::Struct(fields) => DataType::Struct(fields.iter().map(|item| field(item)).collect()),
         other => other.clone(),
     }
-}
-
-fn types(fields: &Fields) -> Vec<DataType> {
-    fields.iter().map(|field| field.data_type().clone()).collect()
 }
 
 async fn pair(table: &Table, folder: &Path, config: &Config) -> Result<Sessions> {

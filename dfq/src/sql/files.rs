@@ -45,8 +45,11 @@ impl UrlTableFactory for FileTables {
         let path = with_home(name);
         let state = self.state.upgrade();
         let state = state.ok_or_else(|| internal_datafusion_err!("the session of '{path}' is closed"))?;
-        let state = state.read().clone();
-        stores::reach(&state, &path).await?;
+        let (runtime, options) = {
+            let state = state.read();
+            (Arc::clone(state.runtime_env()), state.default_table_options())
+        };
+        stores::reach(&runtime, options, &path).await?;
         match self.inner.try_new(&path).await {
             Ok(Some(table)) => Ok(Some(table)),
             Ok(None) => {

@@ -12,7 +12,7 @@ use datafusion::common::exec_err;
 use datafusion::config::{ConfigFileType, TableOptions};
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::error::{DataFusionError, Result};
-use datafusion::execution::SessionState;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::prelude::SessionContext;
 use object_store::http::HttpBuilder;
@@ -76,20 +76,15 @@ fn file_type(extension: &str) -> Option<ConfigFileType> {
 ///
 /// # Errors
 /// A scheme without a store, or credentials that cannot be loaded.
-pub(crate) async fn reach(state: &SessionState, location: &str) -> Result<()> {
+pub(crate) async fn reach(runtime: &RuntimeEnv, options: TableOptions, location: &str) -> Result<()> {
     let path = ListingTableUrl::parse(location)?;
-    if state.runtime_env().object_store(path.object_store()).is_ok() {
+    if runtime.object_store(path.object_store()).is_ok() {
         return Ok(());
     }
-    #[cfg_attr(
-        not(feature = "cloud"),
-        expect(unused_mut, reason = "only clouds have options")
-    )]
-    let mut options = state.default_table_options();
     #[cfg(feature = "cloud")]
-    cloud::add_options(&mut options, path.scheme());
+    let options = cloud::with_options(options, path.scheme());
     if let Some(store) = open(path.scheme(), path.as_ref(), &options, Region::Configured).await? {
-        state.runtime_env().register_object_store(path.as_ref(), store);
+        runtime.register_object_store(path.as_ref(), store);
         return Ok(());
     }
     no_store(path.scheme(), path.as_ref())

@@ -21,13 +21,14 @@ pub(super) fn register_options(ctx: &SessionContext, scheme: &str) {
     ctx.register_table_options_extension_from_scheme(scheme);
 }
 
-/// Adds the options of a scheme's store, as the environment sets them.
-pub(super) fn add_options(options: &mut TableOptions, scheme: &str) {
+/// These options and those of a scheme's store, as the environment sets them.
+pub(super) fn with_options(mut options: TableOptions, scheme: &str) -> TableOptions {
     match scheme {
         "s3" | "oss" | "cos" => options.extensions.insert(AwsOptions::default()),
         "gs" | "gcs" => options.extensions.insert(GcpOptions::default()),
         _ => {}
     }
+    options
 }
 
 /// Makes the store of a scheme; `None` if it is none of these clouds.
