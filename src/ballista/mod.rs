@@ -26,6 +26,7 @@ mod codec;
 mod identity;
 mod listener;
 mod named;
+mod planned;
 mod pool;
 mod scheduler;
 mod serve;
@@ -33,23 +34,19 @@ mod stores;
 mod tasks;
 mod watch;
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ballista_core::config::{BALLISTA_ADAPTIVE_PLANNER_ENABLED, BALLISTA_CLIENT_PULL};
 use ballista_core::extension::SessionConfigExt;
-use ballista_core::planner::BallistaQueryPlanner;
 use ballista_core::registry::BallistaFunctionRegistry;
 use ballista_core::utils::default_session_builder;
 use ballista_executor::executor_process::ExecutorProcessConfig;
 use ballista_scheduler::config::SchedulerConfig;
 use datafusion::common::Result;
-use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionConfig;
-use datafusion_proto::protobuf::LogicalPlanNode;
 
 pub use again::{collect, writes};
 pub use client::{
@@ -58,6 +55,7 @@ pub use client::{
 };
 pub use codec::QuantilesCodec;
 pub use identity::{Identity, with_identity};
+pub(crate) use planned::ClientPlanner;
 pub use serve::serve_scheduler;
 pub use stores::{EnvironmentStores, StoreLimits};
 pub use watch::Watch;
@@ -200,10 +198,4 @@ pub fn executor_hooks_with(
     }));
     config.override_physical_codec = Some(Arc::new(QuantilesCodec::default()));
     Ok(config)
-}
-
-/// Whether this planner ships plans to a Ballista scheduler, which is then the one to plan quantiles.
-pub(crate) fn is_client(planner: &(dyn QueryPlanner + Send + Sync)) -> bool {
-    let planner: &dyn Any = planner;
-    planner.is::<BallistaQueryPlanner<LogicalPlanNode>>()
 }

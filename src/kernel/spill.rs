@@ -227,8 +227,7 @@ impl SpillFile {
     /// Compares blocks, the first of which starts at `start`, with those that were written.
     fn check(&self, start: u64, blocks: &[u8]) -> io::Result<()> {
         let first = (start / BLOCK as u64) as usize;
-        let mut each = (first..).zip(blocks.chunks(BLOCK));
-        match each.all(|(block, bytes)| self.sums.are(block, bytes)) {
+        match self.sums.are(first, blocks) {
             true => Ok(()),
             false => Err(io::Error::new(
                 io::ErrorKind::InvalidData,

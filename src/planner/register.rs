@@ -13,6 +13,8 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::prelude::SessionContext;
 
 use super::{CheckQuantiles, FloatStatisticsRule, QuantilesPlanner, TopKByRule};
+#[cfg(feature = "ballista")]
+use crate::ballista::ClientPlanner;
 use crate::config::QuantilesOptions;
 use crate::functions::gk::{gk_aggregates, gk_scalars};
 use crate::functions::topk::topk_aggregates;
@@ -45,6 +47,11 @@ pub fn register_all(ctx: &SessionContext) -> Result<()> {
         }
         Origin::Ours | Origin::Wrapping => add_rules(&mut state, true),
         Origin::Staged => add_rules(&mut state, false),
+        #[cfg(feature = "ballista")]
+        Origin::Remote if !ClientPlanner::is(state.query_planner().as_ref()) => {
+            let planner = Arc::new(ClientPlanner::new(Arc::clone(state.query_planner())));
+            *state = rebuilt(&state, |builder| builder.with_query_planner(planner));
+        }
         Origin::Remote => {}
         Origin::Foreign => {
             warn_foreign();
@@ -155,7 +162,7 @@ fn origin(planner: &(dyn QueryPlanner + Send + Sync)) -> Origin {
         planner.type_id()
     });
     #[cfg(feature = "ballista")]
-    let is_remote = crate::ballista::is_client(planner);
+    let is_remote = ClientPlanner::sends(planner);
     #[cfg(not(feature = "ballista"))]
     let is_remote = false;
     let planner: &dyn Any = planner;

@@ -1,11 +1,10 @@
 //! Runs statements, and says what is wrong with their answers.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use datafusion::arrow::datatypes::{DataType, Field, Fields};
+use datafusion::arrow::datatypes::{DataType, Fields};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::prelude::SessionContext;
 
@@ -212,14 +211,8 @@ impl Bench<'_> {
 /// The batches of an answer, which have the types that the statement was planned with, before any planner of ours.
 async fn collect(ctx: &SessionContext, sql: &str) -> Result<Vec<datafusion::arrow::array::RecordBatch>> {
     let frame = ctx.sql(sql).await?;
-    let is_sent = std::env::var_os("QUANTILES_RANDOM_CLUSTER").is_some();
-    let types = |fields: &Fields| -> Vec<DataType> {
-        let types = fields.iter().map(|field| field.data_type());
-        match is_sent {
-            true => types.map(flown).collect(),
-            false => types.cloned().collect(),
-        }
-    };
+    let types =
+        |fields: &Fields| -> Vec<DataType> { fields.iter().map(|field| field.data_type().clone()).collect() };
     let planned = types(frame.schema().fields());
     let batches = frame.collect().await?;
     for batch in &batches {
@@ -231,18 +224,6 @@ async fn collect(ctx: &SessionContext, sql: &str) -> Result<Vec<datafusion::arro
         }
     }
     Ok(batches)
-}
-
-/// The type that values of a type have behind Arrow Flight, which sends dictionaries as their values and large lists as lists.
-fn flown(data_type: &DataType) -> DataType {
-    let field = |field: &Field| Arc::new(field.clone().with_data_type(flown(field.data_type())));
-    match data_type {
-        DataType::Dictionary(_, value) => flown(value),
-        DataType::List(item) | DataType::LargeList(item) => DataType::List(field(item)),
-        DataType::FixedSizeList(item, length) => DataType::FixedSizeList(field(item), *length),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(|item| field(item)).collect()),
-        other => other.clone(),
-    }
 }
 
 async fn pair(table: &Table, folder: &Path, config: &Config) -> Result<Sessions> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, StringArray};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::datatypes::{DataType, Fields};
 use datafusion::prelude::SessionContext;
 
 use crate::answers::rows;
@@ -245,6 +245,10 @@ async fn dictionaries_are_right_but_for_adaptive_planning_which_says_so() {
         ("SELECT count(*), count(g) FROM d", true),
         ("SELECT exact_quantiles(v, [0.1, 0.5]) FROM d", true),
         (
+            "SELECT g, arrow_cast([v], 'LargeList(Int64)') FROM d WHERE v < 20 ORDER BY v, g LIMIT 9",
+            false,
+        ),
+        (
             "SELECT g, exact_quantiles(v, 0.5) FROM d GROUP BY g ORDER BY g",
             false,
         ),
@@ -257,7 +261,17 @@ async fn dictionaries_are_right_but_for_adaptive_planning_which_says_so() {
             let expected = texts(&query(&local, sql).await.unwrap());
             let found = tokio::time::timeout(PATIENCE, query(&ctx, sql)).await.unwrap();
             match found {
-                Ok(found) => assert_eq!(texts(&found), expected, "{sql} (adaptive {adaptive})"),
+                Ok(found) => {
+                    assert_eq!(texts(&found), expected, "{sql} (adaptive {adaptive})");
+                    let planned = ctx.sql(sql).await.unwrap();
+                    for batch in &found {
+                        let types = |fields: &Fields| -> Vec<DataType> {
+                            fields.iter().map(|field| field.data_type().clone()).collect()
+                        };
+                        let found = types(batch.schema().fields());
+                        assert_eq!(found, types(planned.schema().fields()), "{sql}");
+                    }
+                }
                 Err(error) => {
                     let error = error.to_string();
                     let named = [

@@ -1,0 +1,165 @@
+//! The answer of a cluster in the types that its statement was planned with.
+
+use std::any::Any;
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ballista_core::planner::BallistaQueryPlanner;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::{CastOptions, cast_with_options};
+use datafusion::arrow::datatypes::{Fields, Schema, SchemaRef};
+use datafusion::catalog::Session;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::context::QueryPlanner;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions,
+};
+use datafusion_proto::protobuf::LogicalPlanNode;
+use futures::StreamExt;
+
+use super::client::is_of_a_cluster;
+
+/// A client's planner: Ballista's, whose answers have the types that were planned.
+#[derive(Debug)]
+pub(crate) struct ClientPlanner {
+    inner: Arc<dyn QueryPlanner + Send + Sync>,
+}
+
+impl ClientPlanner {
+    /// Around this planner.
+    pub(crate) fn new(inner: Arc<dyn QueryPlanner + Send + Sync>) -> Self {
+        Self { inner }
+    }
+
+    /// Whether this planner sends plans to a Ballista scheduler, wrapped already or not.
+    pub(crate) fn sends(planner: &(dyn QueryPlanner + Send + Sync)) -> bool {
+        Self::is(planner) || (planner as &dyn Any).is::<BallistaQueryPlanner<LogicalPlanNode>>()
+    }
+
+    /// Whether this planner is one of these.
+    pub(crate) fn is(planner: &(dyn QueryPlanner + Send + Sync)) -> bool {
+        (planner as &dyn Any).is::<Self>()
+    }
+}
+
+#[async_trait]
+impl QueryPlanner for ClientPlanner {
+    async fn create_physical_plan(
+        &self,
+        plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let sent = self.inner.create_physical_plan(plan, session).await?;
+        match is_of_a_cluster(&sent) && sent.children().is_empty() {
+            true => Ok(Arc::new(PlannedTypesExec { sent })),
+            false => Ok(sent),
+        }
+    }
+}
+
+/// Gives the batches of a cluster's answer the types of its schema.
+///
+/// Arrow Flight 59, by which they come, sends dictionaries as their values and large lists as lists.
+#[derive(Debug)]
+struct PlannedTypesExec {
+    sent: Arc<dyn ExecutionPlan>,
+}
+
+impl PlannedTypesExec {
+    fn over(children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        match <[_; 1]>::try_from(children) {
+            Ok([sent]) => Ok(Arc::new(Self { sent })),
+            Err(children) => internal_err!("PlannedTypesExec has one input, got {}", children.len()),
+        }
+    }
+}
+
+impl DisplayAs for PlannedTypesExec {
+    fn fmt_as(&self, _format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("PlannedTypesExec")
+    }
+}
+
+impl ExecutionPlan for PlannedTypesExec {
+    fn name(&self) -> &str {
+        "PlannedTypesExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.sent.properties()
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.sent]
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Self::over(children)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Self::over(children)
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let schema = self.schema();
+        let planned = Arc::clone(&schema);
+        let batches = self.sent.execute(partition, context)?;
+        let batches = batches.map(move |batch| in_types_of(batch?, &planned));
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches)))
+    }
+}
+
+/// The batch with the types of `planned`.
+///
+/// # Errors
+/// Arrow's, for a value that the planned type has not.
+fn in_types_of(batch: RecordBatch, planned: &SchemaRef) -> Result<RecordBatch> {
+    let sent = batch.schema();
+    let pairs = || sent.fields().iter().zip(planned.fields());
+    if pairs().all(|(sent, planned)| sent.data_type() == planned.data_type()) {
+        return Ok(batch);
+    }
+    let fields =
+        pairs().map(|(sent, planned)| sent.as_ref().clone().with_data_type(planned.data_type().clone()));
+    let schema = Schema::new_with_metadata(fields.collect::<Fields>(), sent.metadata().clone());
+    let never_null = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
+    let columns = batch.columns().iter().zip(schema.fields());
+    let columns = columns.map(|(column, field)| match column.data_type() == field.data_type() {
+        true => Ok(Arc::clone(column)),
+        false => cast_with_options(column, field.data_type(), &never_null),
+    });
+    let columns = columns.collect::<Result<_, _>>()?;
+    Ok(RecordBatch::try_new(Arc::new(schema), columns)?)
+}
