@@ -1,7 +1,7 @@
-//! The nearest rows of a column of points, on an NVIDIA card: `cargo run --release --example nearest`.
+//! The nearest rows of a column of points, on an NVIDIA device: `cargo run --release --example nearest`.
 //!
 //! Distances and the selection of the nearest are one kernel, which reads the points once. The answer is compared with
-//! that of the processor, bit by bit. Without a card this says so.
+//! that of the processor, bit by bit. Without a device this says so.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use datafusion::arrow::array::{ArrayRef, AsArray, FixedSizeListArray, Float32Arr
 use datafusion::arrow::datatypes::{DataType, Field, Float32Type};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
-use datafusion_quantiles::kernel::cuda::{Card, DeviceMatrix, Neighbour, Report, squared_distance};
+use datafusion_quantiles::kernel::cuda::{Device, DeviceMatrix, Neighbour, Report, squared_distance};
 
 /// Points, coordinates of each, and neighbours that are wanted.
 const ROWS: usize = 1_000_000;
@@ -46,8 +46,8 @@ fn by_sort(points: &FixedSizeListArray, point: &[f32]) -> Vec<Neighbour> {
 }
 
 fn main() -> Result<()> {
-    let card = match Card::get(0) {
-        Ok(card) => card,
+    let device = match Device::get(0) {
+        Ok(device) => device,
         Err(error) => {
             println!("nothing to show: {}", error.strip_backtrace());
             return Ok(());
@@ -60,7 +60,12 @@ fn main() -> Result<()> {
 
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
     let reservation = MemoryConsumer::new("points").register(&pool);
-    let matrix = DeviceMatrix::upload(&card, &[Arc::new(points.clone()) as ArrayRef], None, &reservation)?;
+    let matrix = DeviceMatrix::upload(
+        &device,
+        &[Arc::new(points.clone()) as ArrayRef],
+        None,
+        &reservation,
+    )?;
     // The first question compiles the kernels, or finds them on disk.
     matrix.nearest(&point, K, None, false, &mut Report::default())?;
     let mut report = Report::default();
@@ -76,8 +81,8 @@ fn main() -> Result<()> {
         );
     }
     println!(
-        "{ROWS} points of {WIDTH} coordinates on {card}: {elapsed:.2?}, of it kernels {:.2?}",
-        report.card_time
+        "{ROWS} points of {WIDTH} coordinates on {device}: {elapsed:.2?}, of it kernels {:.2?}",
+        report.device_time
     );
     println!(
         "the same by the processor: {}",

@@ -126,7 +126,7 @@ __device__ __forceinline__ u32 hash32(u32 x, u32 seed) {
 
 // ---------------------------------------------------------------- columns
 
-// One column on the card. Bitmaps are Arrow's (least significant bit first) from bit 0, null where all rows count;
+// One column on the device. Bitmaps are Arrow's (least significant bit first) from bit 0, null where all rows count;
 // `values` is aligned to 16 bytes, bitmaps are readable up to the next multiple of 16 bits.
 struct Column {
     const Word* values;

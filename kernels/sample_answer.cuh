@@ -1,7 +1,7 @@
 // What was counted and copied -> the exact cell of each rank, a list for each cell, the key in its list.
 #pragma once
 #include "sample_cells.cuh"
-#include "sample_cards.cuh"
+#include "sample_devices.cuh"
 
 // ---------------------------------------------------------------- exact cells
 
@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
     load_first_cells(control, first_cell);
     const u32 cells = control.cells;
     const u64 *counts = counts_of_all(query), *heavy_counts = heavy_counts_of_all(query);
-    if (query.cards == 1) {
+    if (query.devices == 1) {
         each_of(counts, cells, [&](u64 cell, u64 count) { before[cell] = count; });
     } else if (!add_counts(query, before)) {
         if (threadIdx.x == 0) control.open = query.rank_count;
@@ -68,15 +68,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
     // Keys to be copied: heavy ones are not in `counts`. A cell too full for one block is left to ss_deepen.
     const u64 expected = head ? counts[target.cell] : 0;
     const u64 most = max(query.kept / HOT_SHARE, u64(1 << 16));
-    const bool fine = head && expected <= (query.cards == 1 ? most : most * query.cards * SPREAD_SHARE);
+    const bool fine = head && expected <= (query.devices == 1 ? most : most * query.devices * SPREAD_SHARE);
     u64 second;
     const u64 second_before = block_scan(fine && !flagged ? expected : 0ull, partial, second);
     const u64 room = query.region * query.regions, free = room > copied ? room - copied : 0;
-    const bool candidate = fine && (flagged || query.cards > 1 || second_before + expected <= free / 4 * 3);
-    // Several cards decide alike, and have nothing that deepens: a list that one of them has no room for is left open later.
+    const bool candidate = fine && (flagged || query.devices > 1 || second_before + expected <= free / 4 * 3);
+    // Several devices decide alike, and have nothing that deepens: a list that one of them has no room for is left open later.
     const u64 local = candidate ? control.counts[target.cell] : 0;
     const u64 start = block_scan(local, partial, second);
-    const bool fits = start + local <= query.list_room, listed = candidate && (fits || query.cards > 1);
+    const bool fits = start + local <= query.list_room, listed = candidate && (fits || query.devices > 1);
     // Heads before this one, and lists before this one, in one scan.
     u64 numbers;
     const u64 number = block_scan(u64(head) << 32 | u64(listed), partial, numbers);

@@ -17,7 +17,7 @@ constexpr u32 HEAVY_ROUNDS = 6;
 // it. At the end of deepening, 1 in DEEP_SHARE in all intervals together is copied.
 constexpr u32 HOT_SHARE = 1024;
 [[maybe_unused]] constexpr u32 DEEP_SHARE = 256;
-// Of a cell, each of several cards may copy so much more, as none is deepened there.
+// Of a cell, each of several devices may copy so much more, as none is deepened there.
 [[maybe_unused]] constexpr u32 SPREAD_SHARE = 4;
 // Finest cell of an entry: 2^-15 of it, so that a cell number fits in 27 bits before the entry's offset is added.
 [[maybe_unused]] constexpr u32 MOST_SPLIT = 15;
@@ -55,11 +55,11 @@ struct Target {
     u32 where, list, cell, unused;
 };
 
-// Cards that select together, at most.
-constexpr u32 MOST_CARDS = 16;
+// Devices that select together, at most.
+constexpr u32 MOST_DEVICES = 16;
 // Keys of a rank that are put together, at most.
 [[maybe_unused]] constexpr u32 MOST_FEW = 4096;
-// A list that a card has no room for.
+// A list that a device has no room for.
 [[maybe_unused]] constexpr u64 NO_ROOM = ~0ull;
 
 // A disjoint interval of keys that ss_deepen still counts.
@@ -98,7 +98,7 @@ struct Control {
     Piece piece[MOST_RANKS];
     u64 sub_counts[MOST_SUBCELLS];
     Key sample[PLAN_SAMPLE];
-    // Of several cards together: what this one has drawn, what all have counted, and keys that are left of each rank.
+    // Of several devices together: what this one has drawn, what all have counted, and keys that are left of each rank.
     Key drawn[PLAN_SAMPLE];
     u32 drawn_keys, all_repeats, all_pairs;
     u64 all_counts[MOST_CELLS];
@@ -126,25 +126,25 @@ struct Query {
     u32 seed;
     float sigmas;
     u32 counts_all;      // 1: ONE_BRACKET is not to be used
-    u64 room;            // keys in regions of all cards
-    u64 tallies, few;    // of several cards: bytes from `control` to PARTS counts for each list, and to MOST_FEW keys for each rank
-    const Control* controls[MOST_CARDS];  // of all cards, in their order
-    const Key* lists[MOST_CARDS];         // `listed` of all cards
+    u64 room;            // keys in regions of all devices
+    u64 tallies, few;    // of several devices: bytes from `control` to PARTS counts for each list, and to MOST_FEW keys for each rank
+    const Control* controls[MOST_DEVICES];  // of all devices, in their order
+    const Key* lists[MOST_DEVICES];         // `listed` of all devices
     u32 stripes;         // of the small sample
-    u32 card, cards;     // 0 and 1 for a column on one card
+    u32 device, devices;     // 0 and 1 for a column on one device
     u32 unused;
 };
 
-// Keys of each cell, and of each heavy key, that are counted but in no cell; on all cards.
+// Keys of each cell, and of each heavy key, that are counted but in no cell; on all devices.
 [[maybe_unused]] __device__ __forceinline__ const u64* counts_of_all(const Query& query) {
-    return query.cards > 1 ? query.control->all_counts : query.control->counts;
+    return query.devices > 1 ? query.control->all_counts : query.control->counts;
 }
 [[maybe_unused]] __device__ __forceinline__ const u64* heavy_counts_of_all(const Query& query) {
-    return query.cards > 1 ? query.control->all_heavy_counts : query.control->heavy_counts;
+    return query.devices > 1 ? query.control->all_heavy_counts : query.control->heavy_counts;
 }
 
 // For the host: how much to allocate, and whether its structures agree.
-extern "C" __constant__ u32 ss_sizes[4] = {sizeof(Control), sizeof(Query), sizeof(Key), MOST_CARDS};
+extern "C" __constant__ u32 ss_sizes[4] = {sizeof(Control), sizeof(Query), sizeof(Key), MOST_DEVICES};
 
 // ---------------------------------------------------------------- cells
 

@@ -1,4 +1,4 @@
-// The lists of several cards stay where they are: their parts are counted, and what is left of a list is read from afar.
+// The lists of several devices stay where they are: their parts are counted, and what is left of a list is read from afar.
 #pragma once
 #include "sample_answer.cuh"
 
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_tally(const __grid_cons
     for (u32 part = threadIdx.x; part < PARTS; part += THREADS) tallies[part] = parts[part];
 }
 
-// Each rank moves to the part that holds it, and the card's keys of that part are put together if they are few.
+// Each rank moves to the part that holds it, and the device's keys of that part are put together if they are few.
 extern "C" __global__ void __launch_bounds__(THREADS) ss_narrow(const __grid_constant__ Query query) {
     __shared__ u64 sums[PARTS], partial[33], before_part;
     __shared__ u32 chosen, cursor;
@@ -80,14 +80,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_narrow(const __grid_con
     if (target.where != LISTED) return;
     const u32 list = target.list;
     bool misses = false;
-    if (threadIdx.x < query.cards) {
+    if (threadIdx.x < query.devices) {
         const Control& other = *query.controls[threadIdx.x];
         misses = other.list_cursor[list] != other.list_expected[list];
     }
     if (threadIdx.x == 0) cursor = 0;
     for (u32 part = threadIdx.x; part < PARTS; part += THREADS) sums[part] = 0;
-    for (u32 card = 0; card < query.cards; ++card)
-        each_of(tallies_of(query, *query.controls[card], list), PARTS, [&](u64 part, u32 count) { sums[part] += count; });
+    for (u32 device = 0; device < query.devices; ++device)
+        each_of(tallies_of(query, *query.controls[device], list), PARTS, [&](u64 part, u32 count) { sums[part] += count; });
     if (__syncthreads_or(misses)) {
         // Keys were dropped for want of room.
         if (threadIdx.x == 0) {
@@ -137,27 +137,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_narrow(const __grid_con
     });
 }
 
-// Keys of a rank, card by card.
+// Keys of a rank, device by device.
 struct EachOfAll {
     const Key* const* keys;
     const u64* counts;
-    u32 cards;
+    u32 devices;
     template <class Visit>
     __device__ __forceinline__ void operator()(Visit visit) const {
-        for (u32 card = 0; card < cards; ++card) EachOf{keys[card], counts[card]}(visit);
+        for (u32 device = 0; device < devices; ++device) EachOf{keys[device], counts[device]}(visit);
     }
 };
 
-// The keys that are left of each rank, dealt out to the cards; where a card has many of them, the list that has them among others.
+// The keys that are left of each rank, dealt out to the devices; where a device has many of them, the list that has them among others.
 extern "C" __global__ void __launch_bounds__(THREADS) ss_finish(const __grid_constant__ Query query) {
     __shared__ SelectScratch<Key> scratch;
-    __shared__ const Key* keys[MOST_CARDS];
-    __shared__ u64 counts[MOST_CARDS];
+    __shared__ const Key* keys[MOST_DEVICES];
+    __shared__ u64 counts[MOST_DEVICES];
     const Control& control = *query.control;
     const u32 r = blockIdx.x;
     const Target target = control.targets[r];
-    if (target.where != LISTED || r % query.cards != query.card) return;
-    if (threadIdx.x < query.cards) {
+    if (target.where != LISTED || r % query.devices != query.device) return;
+    if (threadIdx.x < query.devices) {
         const Control& other = *query.controls[threadIdx.x];
         const u32 few = other.few_keys[r];
         keys[threadIdx.x] = few <= MOST_FEW ? few_of(query, other, r) : query.lists[threadIdx.x] + other.list_start[target.list];
@@ -165,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_finish(const __grid_con
     }
     __syncthreads();
     u64 all = 0;
-    for (u32 card = 0; card < query.cards; ++card) all += counts[card];
-    const Key key = select_target(query, target, EachOfAll{keys, counts, query.cards}, all, scratch);
+    for (u32 device = 0; device < query.devices; ++device) all += counts[device];
+    const Key key = select_target(query, target, EachOfAll{keys, counts, query.devices}, all, scratch);
     if (threadIdx.x == 0) query.answers[r] = key;
 }

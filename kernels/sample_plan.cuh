@@ -1,7 +1,7 @@
 // Samples of a column, and what they make: cells, and brackets that hold each rank with near certainty.
 #pragma once
 #include "sample_cells.cuh"
-#include "sample_cards.cuh"
+#include "sample_devices.cuh"
 
 // ---------------------------------------------------------------- plan
 
@@ -9,7 +9,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS) ss_draw(const __grid_constant__ Query query) {
     after_kernels_before();
     Control& control = *query.control;
-    const bool alone = query.cards == 1;
+    const bool alone = query.devices == 1;
     draw_sample(query.column, query.stripes, query.seed, alone ? control.sample : control.drawn,
                 alone ? &control.samples : &control.drawn_keys);
 }
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_plan(const __grid_const
     Control& control = *query.control;
     constexpr u32 SHARE = PLAN_SAMPLE / THREADS;
     for (u32 i = threadIdx.x; i < ENTRIES; i += THREADS) mass[i] = 0;
-    if (query.cards > 1) take_samples(query);
+    if (query.devices > 1) take_samples(query);
     const u32 total = control.samples;
     Key keys[SHARE], least = MAX_KEY, most = 0;
 #pragma unroll
@@ -173,7 +173,7 @@ static_assert(sizeof(HeavyScratch) <= 16656, "HEAVY_SCRATCH of src/kernel/cuda/s
 
 // Heavy keys of the hot cells, among the sampled keys: any sampled key is the guess of its cell, its repeats are
 // counted, and it leaves; a key that makes up most of a cell is guessed soon. A guess that is missed costs time only. What comes
-// out depends on the sample alone, not on which thread is first: cards that select together have the same heavy keys.
+// out depends on the sample alone, not on which thread is first: devices that select together have the same heavy keys.
 __device__ void find_heavy(Control& control, const CellFunction& cell_of, const u16* mark, u32 hots, HeavyScratch& scratch) {
     constexpr u32 SHARE = PLAN_SAMPLE / THREADS;
     u32 hot[SHARE];
@@ -292,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
         before[cell] = count;
         mark[cell] = 0;
     });
-    if (query.cards > 1) add_samples(query, before);
+    if (query.devices > 1) add_samples(query, before);
     __syncthreads();
     const OwnPlaces places(cells);
     const u32 total = sums_before(before, places, partial);
@@ -327,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
         }
     }
     __syncthreads();
-    // Numbered in their order, the fullest ones first where they are too many: cards that select together take the same ones.
+    // Numbered in their order, the fullest ones first where they are too many: devices that select together take the same ones.
     u32 hots, full = 0;
     auto is_full = [&](u32 c) { return mark[c] == 2 && u64(before[c + 1] - before[c]) * crowded > total; };
     auto number = [&](bool others, u32& all) {
@@ -373,7 +373,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
     const bool fits = double(all_wanted) / total * query.kept < 0.8 * double(query.room);
     for (u32 c = threadIdx.x; c < cells; c += THREADS) control.flags[c] = fits && mark[c] ? FLAG : 0;
     if (threadIdx.x == 0) {
-        const bool alone = query.cards == 1;
+        const bool alone = query.devices == 1;
         const double pairs = alone ? control.pairs : control.all_pairs, repeats = alone ? control.repeats : control.all_repeats;
         // Repeats of neighbouring rows that chance does not explain.
         const double excess = 0.05 * pairs;

@@ -1,4 +1,4 @@
-// Exact selection of many ranks in one read (SampleSelect with a two-level cell table), control on the card:
+// Exact selection of many ranks in one read (SampleSelect with a two-level cell table), control on the device:
 //
 //   ss_draw      8192 thr.   a small sample
 //   ss_plan      one block   the sample -> cells: each range of keys gets a power of two of them by its mass

@@ -94,7 +94,7 @@ __device__ __forceinline__ u32 peers_of(u32 digit, u32 digit_bits) {
     return peers;
 }
 
-// A tile is 40 KB, what warps count is 16: all that a block of the least card has. With a third block, registers spill.
+// A tile is 40 KB, what warps count is 16: all that a block of the least device has. With a third block, registers spill.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2) so_scatter(const __grid_constant__ Sort sort) {
     extern __shared__ uint4 shared_memory[];
     __shared__ u64 target[DIGITS];   // where the next record of a digit goes, less its place in the tile

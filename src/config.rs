@@ -28,12 +28,12 @@ pub const OPTIONS: &[OptionInfo] = &[
     OptionInfo {
         name: "quantiles.cuda_memory_limit",
         default: "none",
-        doc: "Most memory of a card that pinned tables and queries over them hold, such as 64GB; none: what there is.",
+        doc: "Most memory of a device that pinned tables and queries over them hold, such as 64GB; none: what there is.",
     },
     OptionInfo {
         name: "quantiles.device",
         default: "auto",
-        doc: "Where quantiles are selected: auto (pinned columns on their card, others on the CPU), cpu, cuda (the first card), cuda:N, \
+        doc: "Where quantiles are selected: auto (pinned columns on their device, others on the CPU), cpu, cuda (the first device), cuda:N, \
               cuda:all (other columns are sent there as they are read). All give the same answer.",
     },
     OptionInfo {
@@ -72,9 +72,9 @@ pub const OPTIONS: &[OptionInfo] = &[
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantilesOptions {
-    /// `quantiles.cuda_memory_limit`: most bytes of a card's memory that this crate holds; `None`: what there is.
+    /// `quantiles.cuda_memory_limit`: most bytes of a device's memory that this crate holds; `None`: what there is.
     pub cuda_memory_limit: Option<u64>,
-    /// `quantiles.device`: where quantiles are selected, and best rows of pinned columns. `auto` asks a card for what is pinned
+    /// `quantiles.device`: where quantiles are selected, and best rows of pinned columns. `auto` asks a device for what is pinned
     /// there: all else comes at the speed of decoding, or of the host's memory, which the CPU keeps up with.
     pub device: DeviceChoice,
     /// `quantiles.replace_builtins`: whether DataFusion's `median` and `percentile_cont` run through this crate, with
@@ -103,17 +103,17 @@ impl Default for QuantilesOptions {
     }
 }
 
-/// Which processor selects quantiles and best rows of columns that are pinned in a card's memory. All else runs on the CPU.
+/// Which processor selects quantiles and best rows of columns that are pinned in a device's memory. All else runs on the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// The card, and the CPU where the card fails.
+    /// The device, and the CPU where the device fails.
     #[default]
     Auto,
     /// The CPU.
     Cpu,
-    /// The card with this number, or the first, or whichever columns are pinned on; a failure of the card is an error.
+    /// The device with this number, or the first, or whichever columns are pinned on; a failure of the device is an error.
     Cuda(Option<usize>),
-    /// All cards, over which tables are spread; a failure of one is an error.
+    /// All devices, over which tables are spread; a failure of one is an error.
     CudaAll,
 }
 
@@ -143,7 +143,7 @@ impl FromStr for DeviceChoice {
             (_, Some(ordinal)) => DeviceChoice::Cuda(Some(ordinal)),
             _ => {
                 return config_err!(
-                    "option 'quantiles.device' is auto, cpu, cuda, cuda:N (cards count from 0) or cuda:all, got '{value}'"
+                    "option 'quantiles.device' is auto, cpu, cuda, cuda:N (devices count from 0) or cuda:all, got '{value}'"
                 );
             }
         })

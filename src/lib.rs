@@ -30,7 +30,7 @@
 //! - `sketch`: Greenwald-Khanna summaries: [`functions::gk`] makes percentiles of them, `gk_select` brackets
 //! - `kernel`: what one partition does in a round
 //! - `key`: types as unsigned integers, or byte strings, of the same order
-//! - `pinned` (feature `cuda`): tables in the memory of an NVIDIA card, and `PIN TABLE`
+//! - `pinned` (feature `cuda`): tables in the memory of an NVIDIA device, and `PIN TABLE`
 //! - [`config`]: the options `quantiles.*`
 //! - `ballista` (feature `ballista`): a cluster's scheduler, executors and clients
 //! - [`dataframe`], [`compute`]: use without SQL, and without a session

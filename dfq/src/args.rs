@@ -98,7 +98,7 @@ pub(crate) fn parse_scale(text: &str) -> Result<f64, String> {
 #[cfg(feature = "ballista")]
 pub(crate) fn parse_device(text: &str) -> Result<datafusion_quantiles::config::DeviceChoice, String> {
     text.parse()
-        .map_err(|_| "expected cpu, cuda, cuda:N (cards count from 0), cuda:all or auto".to_string())
+        .map_err(|_| "expected cpu, cuda, cuda:N (devices count from 0), cuda:all or auto".to_string())
 }
 
 #[cfg(test)]

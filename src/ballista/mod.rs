@@ -150,7 +150,7 @@ pub fn executor_hooks(config: ExecutorProcessConfig) -> Result<ExecutorProcessCo
 /// The same executor, whose rounds run on `device`: see [`RoundDevice`].
 ///
 /// # Errors
-/// As [`executor_hooks`]; an execution error that says why there is no such card.
+/// As [`executor_hooks`]; an execution error that says why there is no such device.
 pub fn executor_hooks_on(
     config: ExecutorProcessConfig,
     device: DeviceChoice,

@@ -1,4 +1,4 @@
-//! Batches for a thread of their own: calls into a card's driver wait, and threads of the runtime must not.
+//! Batches for a thread of their own: calls into a device's driver wait, and threads of the runtime must not.
 
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;

@@ -15,7 +15,7 @@ mod aggregate;
 #[cfg(feature = "ballista")]
 mod boundary;
 #[cfg(feature = "cuda")]
-mod card_rounds;
+mod device_rounds;
 #[cfg(feature = "cuda")]
 mod feed;
 mod files;
@@ -23,7 +23,7 @@ mod grouped;
 mod mode;
 mod numbered;
 #[cfg(feature = "cuda")]
-mod on_card;
+mod on_device;
 #[cfg(feature = "cuda")]
 mod pinned;
 mod plain;
@@ -47,7 +47,7 @@ pub(crate) use files::{file_scan, with_file_scans};
 pub use grouped::GroupedQuantilesExec;
 pub(crate) use mode::{Mode, by_key};
 #[cfg(feature = "cuda")]
-pub(crate) use on_card::CardChoice;
+pub(crate) use on_device::UploadChoice;
 #[cfg(feature = "cuda")]
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]

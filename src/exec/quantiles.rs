@@ -19,7 +19,7 @@ use datafusion::physical_plan::{
 
 use super::aggregate::{Aggregates, ExecAggregate};
 #[cfg(feature = "cuda")]
-use super::on_card::{CardChoice, is_for_card};
+use super::on_device::{UploadChoice, is_for_device};
 use super::run::{Run, RunMetrics};
 use super::values::ValueSolver;
 use crate::select::StrategyName;
@@ -36,15 +36,15 @@ use crate::select::StrategyName;
 /// disk manager is disabled, or a few hundred KiB a partition are more than there is, the query ends with
 /// `ResourcesExhausted`. A value of variable width must fit in memory, and the answers do.
 ///
-/// With `quantiles.device = 'cuda'` columns of fixed-width types go to the memory of a card as they are read, and are selected
-/// there; `EXPLAIN` names them (`on_card`). They take no host memory but some page-locked MB for each partition, and twice their
-/// size on the card; there is no spilling: where that memory ends, the query does.
+/// With `quantiles.device = 'cuda'` columns of fixed-width types go to the memory of a device as they are read, and are selected
+/// there; `EXPLAIN` names them (`on_device`). They take no host memory but some page-locked MB for each partition, and twice their
+/// size on the device; there is no spilling: where that memory ends, the query does.
 ///
 /// Metrics: `input_rows`, `values_kept`, `bytes_held` (in memory after the scan), `spill_count` (files),
 /// `spilled_bytes`, `rounds`, `candidates_after_round_<i>`, `scan_time` (processor time), `select_time` (elapsed) and its
 /// parts `sample_time`, `count_time` and `extract_time`, and a counter `strategy_<name>` for each column that was
 /// selected so. For types of variable width also `levels` of prefixes and `refined_values`, those that had to be looked
-/// at again behind a prefix. For a card those of [`PinnedExec`](super::PinnedExec).
+/// at again behind a prefix. For a device those of [`PinnedExec`](super::PinnedExec).
 #[derive(Debug, Clone)]
 pub struct QuantilesExec {
     input: Arc<dyn ExecutionPlan>,
@@ -54,7 +54,7 @@ pub struct QuantilesExec {
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     #[cfg(feature = "cuda")]
-    card: Option<CardChoice>,
+    device: Option<UploadChoice>,
 }
 
 impl QuantilesExec {
@@ -103,35 +103,35 @@ impl QuantilesExec {
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
             #[cfg(feature = "cuda")]
-            card: None,
+            device: None,
         }
     }
 
-    /// The same, which sends columns that a card can select there as they are read.
+    /// The same, which sends columns that a device can select there as they are read.
     #[cfg(feature = "cuda")]
-    pub(crate) fn on_card(mut self, choice: CardChoice) -> Self {
-        if self.aggregates.columns.iter().any(is_for_card) {
-            self.card = Some(choice);
+    pub(crate) fn on_device(mut self, choice: UploadChoice) -> Self {
+        if self.aggregates.columns.iter().any(is_for_device) {
+            self.device = Some(choice);
         }
         self
     }
 
-    /// The card, and what is sent there.
+    /// The device, and what is sent there.
     #[cfg(feature = "cuda")]
-    fn fmt_card(&self, f: &mut fmt::Formatter) -> fmt::Result {
+    fn fmt_device(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let sent = self
             .aggregates
             .columns
             .iter()
-            .filter(|column| is_for_card(column));
-        match &self.card {
-            Some(card) => write!(f, ", device={card}, on_card=[{}]", comma_separated(sent)),
+            .filter(|column| is_for_device(column));
+        match &self.device {
+            Some(device) => write!(f, ", device={device}, on_device=[{}]", comma_separated(sent)),
             None => Ok(()),
         }
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn fmt_card(&self, _f: &mut fmt::Formatter) -> fmt::Result {
+    fn fmt_device(&self, _f: &mut fmt::Formatter) -> fmt::Result {
         Ok(())
     }
 
@@ -148,7 +148,7 @@ impl QuantilesExec {
         let exec = Self::over(input, aggregates, self.strategy, schema);
         #[cfg(feature = "cuda")]
         let exec = Self {
-            card: self.card.clone(),
+            device: self.device.clone(),
             ..exec
         };
         Ok(Arc::new(exec))
@@ -168,7 +168,7 @@ impl DisplayAs for QuantilesExec {
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 write!(f, "QuantilesExec: strategy={}", self.strategy)?;
-                self.fmt_card(f)?;
+                self.fmt_device(f)?;
                 write!(f, ", columns=[{columns}], calls=[{calls}]")?;
                 if !plain.is_empty() {
                     write!(f, ", plain=[{plain}]")?;
@@ -245,7 +245,7 @@ impl ExecutionPlan for QuantilesExec {
             solver: ValueSolver::new(self.strategy, memory, &context),
             metrics: RunMetrics::new(&self.metrics),
             #[cfg(feature = "cuda")]
-            card: self.card.clone(),
+            device: self.device.clone(),
         };
         let baseline = run.metrics.baseline.clone();
         let answer = async move { run.batch(streams).await.record_output(&baseline) };

@@ -14,7 +14,7 @@ use datafusion::physical_plan::metrics::{
 
 use super::aggregate::{Aggregates, KeyColumn, Output, QuantilesCall};
 #[cfg(feature = "cuda")]
-use super::on_card::{self, CardChoice, ToCard, is_for_card};
+use super::on_device::{self, ToDevice, UploadChoice, is_for_device};
 use super::plain::PlainAccumulators;
 use super::room::{Columns, Wanting, make_room};
 use super::scan::{Kept, PartitionScan, in_order};
@@ -117,9 +117,9 @@ pub(super) struct Run {
     pub(super) schema: SchemaRef,
     pub(super) solver: ValueSolver,
     pub(super) metrics: RunMetrics,
-    /// Where columns are selected that a card can.
+    /// Where columns are selected that a device can.
     #[cfg(feature = "cuda")]
-    pub(super) card: Option<CardChoice>,
+    pub(super) device: Option<UploadChoice>,
 }
 
 impl Run {
@@ -160,9 +160,9 @@ impl Run {
     /// All partitions at once, in a task each. Results in the order of partitions, so that merging is reproducible.
     async fn scan(&self, streams: Vec<SendableRecordBatchStream>) -> Result<Vec<PartitionScan>> {
         #[cfg(feature = "cuda")]
-        let to_card = match &self.card {
-            Some(choice) if self.aggregates.columns.iter().any(is_for_card) => {
-                Some(ToCard::open(choice).await?)
+        let to_device = match &self.device {
+            Some(choice) if self.aggregates.columns.iter().any(is_for_device) => {
+                Some(ToDevice::open(choice).await?)
             }
             _ => None,
         };
@@ -179,8 +179,8 @@ impl Run {
                 ],
             )?;
             #[cfg(feature = "cuda")]
-            let scan = match &to_card {
-                Some(to) => scan.onto_card(to, partition, &self.solver.memory)?,
+            let scan = match &to_device {
+                Some(to) => scan.onto_device(to, partition, &self.solver.memory)?,
                 None => scan,
             };
             tasks.spawn(async move { (partition, scan.read(stream).await) });
@@ -198,8 +198,8 @@ impl Run {
     /// Rounds over a column of keys, for all the calls that share it. What was kept of the others comes back.
     async fn solve_keys(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
         #[cfg(feature = "cuda")]
-        if columns[column].iter().any(|kept| matches!(kept, Kept::Card(_))) {
-            return self.solve_on_card(column, columns).await;
+        if columns[column].iter().any(|kept| matches!(kept, Kept::Device(_))) {
+            return self.solve_on_device(column, columns).await;
         }
         let KeyColumn {
             spec,
@@ -242,22 +242,22 @@ impl Run {
         Ok((columns, Solved::Keys(solution)))
     }
 
-    /// The same on the card that the column was sent to.
+    /// The same on the device that the column was sent to.
     #[cfg(feature = "cuda")]
-    async fn solve_on_card(&self, column: usize, mut columns: Columns) -> Result<(Columns, Solved)> {
+    async fn solve_on_device(&self, column: usize, mut columns: Columns) -> Result<(Columns, Solved)> {
         let uploads = std::mem::take(&mut columns[column]).into_iter();
         let uploads = uploads.filter_map(|kept| match kept {
-            Kept::Card(upload) => Some(*upload),
+            Kept::Device(upload) => Some(*upload),
             _ => None,
         });
         let spec = self.aggregates.columns[column].spec.clone();
         let asks = self.asks(column).into_iter().cloned().collect();
-        let limit = self.card.as_ref().and_then(|card| card.limit);
+        let limit = self.device.as_ref().and_then(|device| device.limit);
         let (strategy, memory) = (self.solver.strategy, self.solver.memory.new_empty());
-        let solved = on_card::solve(uploads.collect(), spec, asks, limit, strategy, memory);
+        let solved = on_device::solve(uploads.collect(), spec, asks, limit, strategy, memory);
         let (solution, report) = solved.await?;
         self.metrics.record(&solution);
-        on_card::record(&report, &self.metrics.set);
+        on_device::record(&report, &self.metrics.set);
         Ok((columns, Solved::Keys(solution)))
     }
 

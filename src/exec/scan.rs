@@ -20,7 +20,7 @@ use super::aggregate::{Aggregates, KeyColumn};
 #[cfg(feature = "cuda")]
 use super::feed::fed;
 #[cfg(feature = "cuda")]
-use super::on_card::{ToCard, is_for_card, send};
+use super::on_device::{ToDevice, is_for_device, send};
 use super::plain::PlainAccumulators;
 #[cfg(feature = "cuda")]
 use crate::kernel::cuda::ColumnUpload;
@@ -59,9 +59,9 @@ pub(super) enum Kept {
     Keys(Box<dyn Lane>),
     /// As bytes.
     Bytes(ByteSpec, Box<Values>),
-    /// On a card.
+    /// On a device.
     #[cfg(feature = "cuda")]
-    Card(Box<ColumnUpload>),
+    Device(Box<ColumnUpload>),
 }
 
 impl Kept {
@@ -80,7 +80,7 @@ impl Kept {
             Kept::Keys(lane) => lane.append(values, filter),
             Kept::Bytes(spec, kept) => kept.append(spec, values, filter).map(drop),
             #[cfg(feature = "cuda")]
-            Kept::Card(upload) => send(upload, values, filter),
+            Kept::Device(upload) => send(upload, values, filter),
         }
     }
 
@@ -89,7 +89,7 @@ impl Kept {
             Kept::Keys(lane) => lane.len(),
             Kept::Bytes(_, values) => values.len(),
             #[cfg(feature = "cuda")]
-            Kept::Card(upload) => upload.valid(),
+            Kept::Device(upload) => upload.valid(),
         }
     }
 
@@ -98,7 +98,7 @@ impl Kept {
             Kept::Keys(lane) => lane.held_bytes(),
             Kept::Bytes(_, values) => values.held_bytes(),
             #[cfg(feature = "cuda")]
-            Kept::Card(_) => 0,
+            Kept::Device(_) => 0,
         }
     }
 
@@ -108,7 +108,7 @@ impl Kept {
             Kept::Keys(_) => 0,
             Kept::Bytes(_, values) => values.reading_bytes(),
             #[cfg(feature = "cuda")]
-            Kept::Card(_) => 0,
+            Kept::Device(_) => 0,
         }
     }
 
@@ -118,7 +118,7 @@ impl Kept {
             Kept::Keys(_) => 0,
             Kept::Bytes(_, values) => values.seal(),
             #[cfg(feature = "cuda")]
-            Kept::Card(_) => 0,
+            Kept::Device(_) => 0,
         }
     }
 
@@ -128,7 +128,7 @@ impl Kept {
             Kept::Keys(lane) => lane.spill(bytes, stop),
             Kept::Bytes(_, values) => values.spill(bytes, stop),
             #[cfg(feature = "cuda")]
-            Kept::Card(_) => Ok(0),
+            Kept::Device(_) => Ok(0),
         }
     }
 }
@@ -166,19 +166,19 @@ impl PartitionScan {
         })
     }
 
-    /// The same, sending what a card can select to the card of this partition.
+    /// The same, sending what a device can select to the device of this partition.
     #[cfg(feature = "cuda")]
-    pub(super) fn onto_card(
+    pub(super) fn onto_device(
         mut self,
-        to: &ToCard,
+        to: &ToDevice,
         partition: usize,
         memory: &MemoryReservation,
     ) -> Result<Self> {
         let staging = to.staging(partition, memory.new_empty());
         for (column, kept) in self.columns.iter().zip(&mut self.kept) {
-            if is_for_card(column) {
+            if is_for_device(column) {
                 let memory = memory.new_empty();
-                *kept = Kept::Card(Box::new(to.column(column, partition, memory, &staging)?));
+                *kept = Kept::Device(Box::new(to.column(column, partition, memory, &staging)?));
             }
         }
         Ok(self)
@@ -190,7 +190,7 @@ impl PartitionScan {
     /// The stream's, an expression's, or `ResourcesExhausted` when the pool refuses to grow.
     pub(super) async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
         #[cfg(feature = "cuda")]
-        if self.kept.iter().any(|kept| matches!(kept, Kept::Card(_))) {
+        if self.kept.iter().any(|kept| matches!(kept, Kept::Device(_))) {
             let read = fed(vec![stream], move |batches| {
                 for batch in batches {
                     self.push(&batch)?;

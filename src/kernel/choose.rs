@@ -103,7 +103,7 @@ pub enum Form {
     #[default]
     Cells,
     /// Count all cells of a sampled cell function, then parts of those that hold a rank, until little is left to extract: for
-    /// cards, to which a read is cheap, and a key that leaves them dear.
+    /// devices, to which a read is cheap, and a key that leaves them dear.
     Counts,
 }
 

@@ -43,7 +43,7 @@ pub(super) type Divided = ((KeyBits, KeyBits), Vec<Interval>);
 
 /// The largest dyadic intervals that hold at most `most` keys, or one key only, and the least and the greatest key.
 /// `None` if the keys have more scales than a table, or there is no memory. `finely`: keys of many scales are counted between
-/// arbitrary splitters, and where they crowd again, which a card does fast.
+/// arbitrary splitters, and where they crowd again, which a device does fast.
 ///
 /// # Errors
 /// Those of the lane.

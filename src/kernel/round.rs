@@ -1,6 +1,6 @@
 //! Rounds are data: a [`Request`] goes to every lane, the [`Reply`]s are merged.
 //!
-//! The same messages drive threads, simulated shards and, later, cards and cluster stages, so one strategy serves
+//! The same messages drive threads, simulated shards and, later, devices and cluster stages, so one strategy serves
 //! all. [`Request::values`] and [`Reply::values`] count what would cross a network, in the unit of the papers: one
 //! value (a key, a count, a bucket number).
 

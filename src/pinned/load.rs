@@ -1,4 +1,4 @@
-//! A table's columns on their way to the card.
+//! A table's columns on their way to the device.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use datafusion::prelude::{Expr, SessionContext};
 
 use super::{PinnedColumn, PinnedSource, PinnedTable};
 use crate::exec::{Batches, fed, in_order};
-use crate::kernel::cuda::{Card, Cards, ColumnUpload, DeviceColumn, Staging};
+use crate::kernel::cuda::{ColumnUpload, Device, DeviceColumn, Devices, Staging};
 
-/// Reads `columns` of `table` to cards, partition by partition.
+/// Reads `columns` of `table` to devices, partition by partition.
 ///
 /// # Errors
 /// See [`pin_table`](super::pin_table).
@@ -22,7 +22,7 @@ pub(super) async fn load(
     ctx: &SessionContext,
     table: TableReference,
     columns: &[&str],
-    cards: Cards,
+    devices: Devices,
     limit: Option<u64>,
 ) -> Result<PinnedTable> {
     let frame = ctx.table(table.clone()).await?;
@@ -56,22 +56,22 @@ pub(super) async fn load(
     if shares.is_empty() {
         shares.push(Vec::new());
     }
-    let opened = SpawnedTask::spawn_blocking(move || cards.open()).join().await;
-    let cards = opened.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
+    let opened = SpawnedTask::spawn_blocking(move || devices.open()).join().await;
+    let devices = opened.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
     let types: Arc<[DataType]> = types.into();
     let mut tasks = JoinSet::new();
     for (number, share) in shares.into_iter().enumerate() {
         let target = Target {
             types: Arc::clone(&types),
-            card: Arc::clone(&cards[number % cards.len()]),
+            device: Arc::clone(&devices[number % devices.len()]),
             limit,
         };
         let memory = memory.new_empty();
         tasks.spawn(async move { (number, target.read(share, memory).await) });
     }
     let mut parts = in_order(tasks).await?.into_iter();
-    let mut shares: Vec<Vec<_>> = cards.iter().map(|_| Vec::new()).collect();
-    for share in (0..cards.len()).cycle() {
+    let mut shares: Vec<Vec<_>> = devices.iter().map(|_| Vec::new()).collect();
+    for share in (0..devices.len()).cycle() {
         match parts.next() {
             Some(part) => shares[share].push(part),
             None => break,
@@ -91,22 +91,22 @@ pub(super) async fn load(
         });
         PinnedTable {
             source: Arc::clone(&source),
-            card: copied.card,
+            device: copied.device,
             columns: columns.collect(),
             rows: copied.rows,
             further: Vec::new(),
         }
     });
     let Some(mut first) = pinned.next() else {
-        return internal_err!("a table on no card");
+        return internal_err!("a table on no device");
     };
     first.further = pinned.collect();
     Ok(first)
 }
 
-/// Columns on a card.
+/// Columns on a device.
 struct Copied<C> {
-    card: Arc<Card>,
+    device: Arc<Device>,
     rows: u64,
     columns: Vec<C>,
 }
@@ -115,7 +115,7 @@ struct Copied<C> {
 #[derive(Clone)]
 struct Target {
     types: Arc<[DataType]>,
-    card: Arc<Card>,
+    device: Arc<Device>,
     limit: Option<u64>,
 }
 
@@ -132,10 +132,10 @@ impl Target {
 
     /// Copies batches as they come, until there are no more; if what they come from failed, the copy is worth nothing.
     fn copy(&self, batches: Batches, memory: &MemoryReservation) -> Result<Copied<ColumnUpload>> {
-        let card = Arc::clone(&self.card);
-        let staging = Staging::new(&card, memory.new_empty());
+        let device = Arc::clone(&self.device);
+        let staging = Staging::new(&device, memory.new_empty());
         let upload =
-            |data_type| ColumnUpload::try_new(&card, data_type, self.limit, memory.new_empty(), &staging);
+            |data_type| ColumnUpload::try_new(&device, data_type, self.limit, memory.new_empty(), &staging);
         let mut columns = self.types.iter().map(upload).collect::<Result<Vec<_>>>()?;
         let mut rows = 0;
         for batch in batches {
@@ -144,13 +144,17 @@ impl Target {
                 upload.append(array)?;
             }
         }
-        Ok(Copied { card, rows, columns })
+        Ok(Copied {
+            device,
+            rows,
+            columns,
+        })
     }
 }
 
 /// The rows of all parts as one, in the order of the parts, in every column.
 fn join(parts: Vec<Copied<ColumnUpload>>) -> Result<Copied<DeviceColumn>> {
-    let Some(card) = parts.first().map(|part| Arc::clone(&part.card)) else {
+    let Some(device) = parts.first().map(|part| Arc::clone(&part.device)) else {
         return internal_err!("a table of no parts");
     };
     let rows = parts.iter().map(|part| part.rows).sum();
@@ -159,13 +163,17 @@ fn join(parts: Vec<Copied<ColumnUpload>>) -> Result<Copied<DeviceColumn>> {
     loop {
         let uploads: Vec<_> = parts.iter_mut().filter_map(Iterator::next).collect();
         if uploads.is_empty() {
-            return Ok(Copied { card, rows, columns });
+            return Ok(Copied {
+                device,
+                rows,
+                columns,
+            });
         }
         columns.push(ColumnUpload::joined(uploads)?);
     }
 }
 
-/// The columns exist, once each, and can be on a card.
+/// The columns exist, once each, and can be on a device.
 fn check(table: &TableReference, schema: &Schema, columns: &[&str]) -> Result<()> {
     if columns.is_empty() {
         return plan_err!("no columns to pin of table {table}: name at least one");

@@ -1,15 +1,15 @@
-//! Tables pinned in the memory of a card: columns that are read once, so that queries over them read nothing else.
+//! Tables pinned in the memory of a device: columns that are read once, so that queries over them read nothing else.
 //!
 //! ```sql
 //! PIN TABLE trips (fare, tip);
-//! SELECT exact_quantiles(fare, [0.5, 0.99]), exact_quantiles(tip, 0.9) FROM trips;   -- on the card
+//! SELECT exact_quantiles(fare, [0.5, 0.99]), exact_quantiles(tip, 0.9) FROM trips;   -- on the device
 //! SHOW PINNED;
 //! UNPIN TABLE trips;
 //! ```
 //! [`sql`] runs these statements and all others; [`pin_table`], [`unpin_table`] and [`pinned_tables`] are the same without
 //! SQL.
 //!
-//! On the card run exact quantiles, `topk_by`, `max_by` and `min_by`, by groups too, and `ORDER BY` a column with a `LIMIT`, where
+//! On the device run exact quantiles, `topk_by`, `max_by` and `min_by`, by groups too, and `ORDER BY` a column with a `LIMIT`, where
 //! all columns that they name are pinned; `EXPLAIN` shows it.
 //!
 //! **What is pinned is a snapshot.** Such queries over pinned columns of that table answer as of the moment of pinning,
@@ -21,12 +21,12 @@
 //! | another table is registered under the name | those of that table; the snapshot keeps its memory, and the log warns once |
 //! | a file that is its own table (`FROM 'trips.parquet'`) is replaced by one of another schema | those of that file, with the same warning |
 //! | the table is dropped | an error: the name means nothing. The snapshot keeps its memory until it is unpinned |
-//! | `SET quantiles.device = 'cpu'`, or a query that is not answered on a card | those of the table as it is |
-//! | the card fails, with `quantiles.device = 'auto'` | those of the table as it is; the log warns |
+//! | `SET quantiles.device = 'cpu'`, or a query that is not answered on a device | those of the table as it is |
+//! | the device fails, with `quantiles.device = 'auto'` | those of the table as it is; the log warns |
 //!
 //! A session sees its own pinned tables only, and its clones and their states are the same session; one that is made from its
 //! configuration or its state has none. A view cannot be pinned; queries of it use the tables that it reads. The memory of pinned tables is that of the process: `quantiles.cuda_memory_limit` counts what
-//! all its sessions hold on the card.
+//! all its sessions hold on the device.
 
 mod load;
 mod source;
@@ -43,7 +43,7 @@ use datafusion::logical_expr::TableScan;
 use datafusion::prelude::SessionContext;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
-use crate::kernel::cuda::{Card, Cards, DeviceColumn};
+use crate::kernel::cuda::{Device, DeviceColumn, Devices};
 use crate::planner::check_runs_here;
 pub(crate) use source::PinnedSource;
 pub use statement::{PinStatement, sql};
@@ -55,26 +55,26 @@ pub(crate) struct PinnedColumn {
     pub(crate) column: Arc<DeviceColumn>,
 }
 
-/// Columns of one table in the memory of one card, or of several, each of which holds some of the rows.
+/// Columns of one table in the memory of one device, or of several, each of which holds some of the rows.
 #[derive(Debug)]
 pub(crate) struct PinnedTable {
     /// The table whose columns these are.
     pub(crate) source: Arc<PinnedSource>,
-    pub(crate) card: Arc<Card>,
+    pub(crate) device: Arc<Device>,
     pub(crate) columns: Vec<PinnedColumn>,
-    /// Of this card.
+    /// Of this device.
     pub(crate) rows: u64,
-    /// The same columns of other rows, on further cards.
+    /// The same columns of other rows, on further devices.
     pub(crate) further: Vec<PinnedTable>,
 }
 
 impl PinnedTable {
-    /// What each card has.
+    /// What each device has.
     pub(crate) fn shares(&self) -> impl Iterator<Item = &PinnedTable> {
         std::iter::once(self).chain(&self.further)
     }
 
-    /// Whether it lies on several cards.
+    /// Whether it lies on several devices.
     pub(crate) fn is_spread(&self) -> bool {
         !self.further.is_empty()
     }
@@ -157,18 +157,18 @@ impl PinnedTables {
         tables.insert(table.source.name().clone(), Arc::new(table))
     }
 
-    /// Gives back what queries over a table worked in, on cards that no other table is on.
+    /// Gives back what queries over a table worked in, on devices that no other table is on.
     fn release(&self, table: Arc<PinnedTable>) {
-        let cards: Vec<_> = table.shares().map(|share| Arc::clone(&share.card)).collect();
+        let devices: Vec<_> = table.shares().map(|share| Arc::clone(&share.device)).collect();
         drop(table);
-        for card in cards {
+        for device in devices {
             let is_used = self.read(|tables| {
                 let mut shares = tables.values().flat_map(|table| table.shares());
-                shares.any(|share| Arc::ptr_eq(&share.card, &card))
+                shares.any(|share| Arc::ptr_eq(&share.device, &device))
             });
             if !is_used {
                 // What a query works in now goes later, by itself.
-                card.release_idle();
+                device.release_idle();
             }
         }
     }
@@ -188,28 +188,28 @@ pub(crate) fn full_name(table: &TableReference, config: &SessionConfig) -> Table
     TableReference::full(resolved.catalog, resolved.schema, resolved.table)
 }
 
-/// Has a session use these cards, in place of all those of the machine: `cuda:N` counts them.
-pub fn use_cards(ctx: &SessionContext, cards: Vec<Arc<Card>>) {
+/// Has a session use these devices, in place of all those of the machine: `cuda:N` counts them.
+pub fn use_devices(ctx: &SessionContext, devices: Vec<Arc<Device>>) {
     let state = ctx.state_ref();
     let mut state = state.write();
-    Cards::give(state.config_mut(), cards);
+    Devices::give(state.config_mut(), devices);
 }
 
-/// Reads `columns` of a table, which are then in the memory of a card: that of `quantiles.device`, card 0 for `auto` and
-/// `cuda`. With `cuda:all` the table's partitions are spread over all cards of the machine; then only exact quantiles without
-/// groups run on them, each card reading its share once, and all else over the table itself. That is for tables which one card has
+/// Reads `columns` of a table, which are then in the memory of a device: that of `quantiles.device`, device 0 for `auto` and
+/// `cuda`. With `cuda:all` the table's partitions are spread over all devices of the machine; then only exact quantiles without
+/// groups run on them, each device reading its share once, and all else over the table itself. That is for tables which one device has
 /// no room for, or that are asked for many ranks. A table that is pinned already is replaced when all is read; until then it
 /// answers queries, and both take memory: unpin it first where that is too much.
 ///
-/// Cost: one read of the columns, partitions in parallel, and their copies to the card through page-locked memory, 4 MiB for each
-/// of `target_partitions` partitions that are read at a time, reserved in the memory pool. On the card the columns take up to a
+/// Cost: one read of the columns, partitions in parallel, and their copies to the device through page-locked memory, 4 MiB for each
+/// of `target_partitions` partitions that are read at a time, reserved in the memory pool. On the device the columns take up to a
 /// quarter more than their size, and each its own size once more while it is put together, one after the other.
 ///
 /// # Errors
 /// A planning error for a session whose planner uses no pinned tables, as one that sends its queries to a cluster, for a
 /// view, for a table or column that does not exist, a column that is named twice or whose values have no
 /// fixed-width key (all types of numbers up to 128 bits, Booleans, dates and times have), an endless table, or
-/// `quantiles.device = 'cpu'`; an execution error that says why there is no card; `ResourcesExhausted` where its memory, or
+/// `quantiles.device = 'cpu'`; an execution error that says why there is no device; `ResourcesExhausted` where its memory, or
 /// `quantiles.cuda_memory_limit`, is too small. What was pinned before stays.
 pub async fn pin_table(
     ctx: &SessionContext,
@@ -223,11 +223,11 @@ pub async fn pin_table(
     let table = full_name(&table.into(), &config);
     if options.device == DeviceChoice::Cpu {
         return plan_err!(
-            "quantiles.device is 'cpu': PIN TABLE needs a card, allowed are auto, cuda, cuda:N, cuda:all"
+            "quantiles.device is 'cpu': PIN TABLE needs a device, allowed are auto, cuda, cuda:N, cuda:all"
         );
     }
-    let cards = Cards::of(options.device, &config);
-    let pinned = load::load(ctx, table, columns, cards, options.cuda_memory_limit).await?;
+    let devices = Devices::of(options.device, &config);
+    let pinned = load::load(ctx, table, columns, devices, options.cuda_memory_limit).await?;
     if let Some(before) = tables.insert(pinned) {
         tables.release(before);
     }
@@ -253,7 +253,7 @@ pub fn unpin_table(ctx: &SessionContext, table: impl Into<TableReference>) -> Re
 }
 
 /// The pinned tables of a session, a row each: `table_name`, `columns` (their names, separated by commas), `rows`, `bytes`
-/// (of device memory), `device` (such as `cuda:0`, or `cuda:0+cuda:1`) and `card` (its name).
+/// (of device memory), `device` (such as `cuda:0`, or `cuda:0+cuda:1`) and `device_name`.
 ///
 /// # Errors
 /// None that can occur.
@@ -274,8 +274,8 @@ pub fn pinned_tables(ctx: &SessionContext) -> Result<RecordBatch> {
         names.join(", ")
     };
     let devices = |table: &PinnedTable| {
-        let cards = table.shares().map(|share| Arc::clone(&share.card));
-        Cards::Given(cards.collect()).to_string()
+        let devices = table.shares().map(|share| Arc::clone(&share.device));
+        Devices::Given(devices.collect()).to_string()
     };
     Ok(RecordBatch::try_from_iter([
         ("table_name", text(&|table| table.source.name().to_string())),
@@ -286,7 +286,7 @@ pub fn pinned_tables(ctx: &SessionContext) -> Result<RecordBatch> {
         ),
         ("bytes", number(&|table| table.bytes())),
         ("device", text(&devices)),
-        ("card", text(&|table| table.card.name().to_owned())),
+        ("device_name", text(&|table| table.device.name().to_owned())),
     ])?)
 }
 

@@ -39,7 +39,7 @@ pub(super) async fn plan_with_inner(
     inner.create_physical_plan(&plan, session).await
 }
 
-/// The operator for `node`, on a card where it can be.
+/// The operator for `node`, on a device where it can be.
 async fn planned(
     node: &QuantilesNode,
     rest: &Arc<Rest>,
@@ -51,7 +51,7 @@ async fn planned(
         let plan = LogicalPlan::Extension(Extension {
             node: Arc::new(node.clone()),
         });
-        if let Some(exec) = super::pinned_node::on_card(&plan, rest, session).await? {
+        if let Some(exec) = super::pinned_node::on_device(&plan, rest, session).await? {
             return Ok(Arc::new(exec));
         }
     }

@@ -114,8 +114,8 @@ pub(super) fn quantiles_exec(
     if group.is_empty() {
         let exec = QuantilesExec::try_new(input, aggregates, strategy, schema)?;
         #[cfg(feature = "cuda")]
-        let exec = match super::pinned::card_asked_for(session) {
-            Some(choice) => exec.on_card(choice),
+        let exec = match super::pinned::device_asked_for(session) {
+            Some(choice) => exec.on_device(choice),
             None => exec,
         };
         return Ok(Arc::new(exec));

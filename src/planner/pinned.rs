@@ -1,4 +1,4 @@
-//! Quantiles of pinned columns, on their card.
+//! Quantiles of pinned columns, on their device.
 //!
 //! ```text
 //! Quantiles: aggr=[[exact_quantiles(fare, ..)]]  ->  PinnedQuantilesExec: device=cuda:0 .., columns=[fare]
@@ -6,7 +6,7 @@
 //! ```
 //! Taken where all aggregates are exact quantiles of columns of one pinned table, without `DISTINCT`, with `GROUP BY` also `count`,
 //! and `min` and `max` but of floating point, `GROUP BY` names such columns too, but not floating point, and `WHERE` and `FILTER` compare only pinned columns with constants. The choice costs
-//! nothing: what is resident is read 50 times as fast as from the memory of the host, so the card is picked for any size.
+//! nothing: what is resident is read 50 times as fast as from the memory of the host, so the device is picked for any size.
 
 use std::sync::Arc;
 
@@ -23,36 +23,36 @@ use super::predicate::predicate;
 use super::rewrite::aggregate_call;
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::{
-    CardChoice, ExecAggregate, PinnedCount, PinnedExec, PinnedGroups, PinnedQuantiles, PinnedSource,
-    PinnedWork, QuantilesCall,
+    ExecAggregate, PinnedCount, PinnedExec, PinnedGroups, PinnedQuantiles, PinnedSource, PinnedWork,
+    QuantilesCall, UploadChoice,
 };
-use crate::kernel::cuda::{Cards, Predicate};
+use crate::kernel::cuda::{Devices, Predicate};
 use crate::pinned::{PinnedTable, PinnedTables};
 
 /// A pinned table below a query, and the filters between them.
 pub(super) struct Resident {
     pub(super) table: Arc<PinnedTable>,
-    /// As they are written, and for the card.
+    /// As they are written, and for the device.
     filters: Vec<(String, Predicate)>,
     options: QuantilesOptions,
 }
 
 impl Resident {
-    /// The pinned table whose rows `input` gives, but for filters that the card can decide; `None`: there is none, or its
-    /// card was not asked for, or it lies on several cards.
+    /// The pinned table whose rows `input` gives, but for filters that the device can decide; `None`: there is none, or its
+    /// device was not asked for, or it lies on several devices.
     ///
     /// # Errors
     /// Those of the catalog.
     pub(super) async fn below(input: &LogicalPlan, session: &dyn Session) -> Result<Option<Self>> {
-        let resident = Self::on_cards(input, session).await?;
+        let resident = Self::on_devices(input, session).await?;
         Ok(resident.filter(|resident| !resident.table.is_spread()))
     }
 
-    /// The same, on as many cards as it may be.
+    /// The same, on as many devices as it may be.
     ///
     /// # Errors
     /// Those of the catalog.
-    async fn on_cards(input: &LogicalPlan, session: &dyn Session) -> Result<Option<Self>> {
+    async fn on_devices(input: &LogicalPlan, session: &dyn Session) -> Result<Option<Self>> {
         let options = QuantilesOptions::of(session.config_options());
         if options.device == DeviceChoice::Cpu {
             return Ok(None);
@@ -65,9 +65,9 @@ impl Resident {
             return Ok(None);
         };
         if let DeviceChoice::Cuda(Some(ordinal)) = options.device {
-            // By the session's own numbers, where it has cards of its own.
-            let asked = Cards::of(options.device, session.config());
-            if table.is_spread() || !asked.has(&table.card, ordinal) {
+            // By the session's own numbers, where it has devices of its own.
+            let asked = Devices::of(options.device, session.config());
+            if table.is_spread() || !asked.has(&table.device, ordinal) {
                 return Ok(None);
             }
         }
@@ -95,7 +95,7 @@ impl Resident {
         (!data_type.is_floating()).then_some(column)
     }
 
-    /// The columns that rows are grouped by, and which rows make groups; `None`: the card cannot decide that.
+    /// The columns that rows are grouped by, and which rows make groups; `None`: the device cannot decide that.
     pub(super) fn grouped(
         &self,
         groups: &[Expr],
@@ -106,7 +106,7 @@ impl Resident {
         Some((groups, self.filter(None, input).map(conjunction)?))
     }
 
-    /// What is asked of rows: all filters, and `own` over `input`; `None`: the card cannot decide that.
+    /// What is asked of rows: all filters, and `own` over `input`; `None`: the device cannot decide that.
     pub(super) fn filter(&self, own: Option<&Expr>, input: &LogicalPlan) -> Option<Vec<Predicate>> {
         let mut all: Vec<_> = self.filters.iter().map(|(_, filter)| filter.clone()).collect();
         if let Some(own) = own {
@@ -131,16 +131,16 @@ pub(super) fn conjunction(mut all: Vec<Predicate>) -> Option<Predicate> {
     }
 }
 
-/// The operator on the card for `node`; `None`: it runs as ever.
+/// The operator on the device for `node`; `None`: it runs as ever.
 ///
 /// # Errors
 /// Those of the catalog; a planning error if a quantile is not a constant number in [0, 1].
-pub(super) async fn quantiles_on_card(
+pub(super) async fn quantiles_on_device(
     node: &QuantilesNode,
     session: &dyn Session,
 ) -> Result<Option<PinnedExec>> {
     let is_grouped = !node.group_expr().is_empty();
-    let Some(resident) = Resident::on_cards(node.input(), session).await? else {
+    let Some(resident) = Resident::on_devices(node.input(), session).await? else {
         return Ok(None);
     };
     let schema = Arc::clone(node.schema().inner());
@@ -148,7 +148,7 @@ pub(super) async fn quantiles_on_card(
         return Ok(None);
     }
     if is_grouped {
-        return grouped_on_card(node, session, resident, schema);
+        return grouped_on_device(node, session, resident, schema);
     }
     let Some(calls) = quantiles_alone(node, session)? else {
         return Ok(None);
@@ -163,7 +163,7 @@ pub(super) async fn quantiles_on_card(
 }
 
 /// The same by groups.
-fn grouped_on_card(
+fn grouped_on_device(
     node: &QuantilesNode,
     session: &dyn Session,
     resident: Resident,
@@ -210,12 +210,12 @@ fn counted(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
     })
 }
 
-/// The cards that values are to be sent to as they are read: only such as were asked for by name.
-pub(super) fn card_asked_for(session: &dyn Session) -> Option<CardChoice> {
+/// The devices that values are to be sent to as they are read: only such as were asked for by name.
+pub(super) fn device_asked_for(session: &dyn Session) -> Option<UploadChoice> {
     let options = QuantilesOptions::of(session.config_options());
     match options.device {
-        DeviceChoice::Cuda(_) | DeviceChoice::CudaAll => Some(CardChoice {
-            cards: Cards::of(options.device, session.config()),
+        DeviceChoice::Cuda(_) | DeviceChoice::CudaAll => Some(UploadChoice {
+            devices: Devices::of(options.device, session.config()),
             limit: options.cuda_memory_limit,
         }),
         DeviceChoice::Auto | DeviceChoice::Cpu => None,
@@ -250,7 +250,7 @@ fn scan_below(plan: &LogicalPlan) -> Option<&TableScan> {
     }
 }
 
-/// The filters above the scan and in it, as they are written and for the card; `None`: the card cannot decide them.
+/// The filters above the scan and in it, as they are written and for the device; `None`: the device cannot decide them.
 fn filters_of(plan: &LogicalPlan, table: &PinnedTable) -> Option<Vec<(String, Predicate)>> {
     match plan {
         LogicalPlan::SubqueryAlias(alias) => filters_of(&alias.input, table),
@@ -276,7 +276,7 @@ fn filters_of(plan: &LogicalPlan, table: &PinnedTable) -> Option<Vec<(String, Pr
     }
 }
 
-/// A filter over `input`, as it is written and for the card; `None`: the card cannot decide it. What several filters share is
+/// A filter over `input`, as it is written and for the device; `None`: the device cannot decide it. What several filters share is
 /// computed in a projection below by now: what that column is made of is asked instead.
 fn decided(filter: &Expr, input: &LogicalPlan, table: &PinnedTable) -> Option<(String, Predicate)> {
     let filter = over_table(filter.clone(), input)?;
@@ -336,7 +336,7 @@ pub(super) fn unaliased(expr: &Expr) -> &Expr {
     }
 }
 
-/// Every operator on a card in `plan`, with the time of each kernel among its metrics.
+/// Every operator on a device in `plan`, with the time of each kernel among its metrics.
 pub(super) fn with_kernel_times(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let timed = plan.transform_down(|part| {
         Ok(match part.downcast_ref::<PinnedExec>() {

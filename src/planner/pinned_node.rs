@@ -1,4 +1,4 @@
-//! What runs on a card, as a leaf of the logical plan.
+//! What runs on a device, as a leaf of the logical plan.
 //!
 //! ```text
 //! Quantiles: aggr=[[exact_quantiles(fare, ..)]]  ->  Pinned: PinnedQuantilesExec: ..  ->  PinnedQuantilesExec: device=cuda:0 ..
@@ -6,7 +6,7 @@
 //! ```
 //! The node has no input: to plan the scan of a table that nobody is going to read can take longer than the query, as that
 //! of a table in memory copies its list of batches. With `quantiles.device = 'auto'` the operator keeps the logical plan,
-//! which is planned for the CPU when the card has failed.
+//! which is planned for the CPU when the device has failed.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -21,15 +21,15 @@ use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalN
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 
 use super::QuantilesNode;
-use super::pinned::quantiles_on_card;
-use super::pinned_topk::{calls_on_card, is_limited, is_topk, rows_on_card};
+use super::pinned::quantiles_on_device;
+use super::pinned_topk::{calls_on_device, is_limited, is_topk, rows_on_device};
 use super::query_planner::Rest;
 use super::topk::rewrite_topk;
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::{PinnedExec, PlanFallback};
 use crate::pinned::PinnedTables;
 
-/// An aggregation, or a sort with a limit, that runs on a card.
+/// An aggregation, or a sort with a limit, that runs on a device.
 #[derive(Debug, Clone)]
 pub(super) struct PinnedNode {
     plan: LogicalPlan,
@@ -94,7 +94,7 @@ impl UserDefinedLogicalNodeCore for PinnedNode {
     }
 }
 
-/// Replaces all that a card of the session's pinned tables can do.
+/// Replaces all that a device of the session's pinned tables can do.
 ///
 /// # Errors
 /// Those of the catalog; a planning error for a bad argument of a call.
@@ -116,7 +116,7 @@ pub(super) async fn mark_pinned(
     })?;
     let mut nodes = Vec::new();
     for plan in candidates {
-        if let Some(exec) = on_card(&plan, rest, session).await? {
+        if let Some(exec) = on_device(&plan, rest, session).await? {
             let exec = Arc::new(exec);
             nodes.push(PinnedNode { plan, exec });
         }
@@ -152,27 +152,29 @@ fn quantiles_node(plan: &LogicalPlan) -> Option<&QuantilesNode> {
     }
 }
 
-/// The operator on the card for `plan`; `None`: it runs as ever.
+/// The operator on the device for `plan`; `None`: it runs as ever.
 ///
 /// # Errors
 /// As [`mark_pinned`].
-pub(super) async fn on_card(
+pub(super) async fn on_device(
     plan: &LogicalPlan,
     rest: &Arc<Rest>,
     session: &dyn Session,
 ) -> Result<Option<PinnedExec>> {
     let exec = match plan {
-        LogicalPlan::Aggregate(aggregate) if is_topk(aggregate) => calls_on_card(aggregate, session).await?,
-        LogicalPlan::Sort(sort) if is_limited(sort) => rows_on_card(sort, session).await?,
+        LogicalPlan::Aggregate(aggregate) if is_topk(aggregate) => {
+            calls_on_device(aggregate, session).await?
+        }
+        LogicalPlan::Sort(sort) if is_limited(sort) => rows_on_device(sort, session).await?,
         other => match quantiles_node(other) {
-            Some(node) => quantiles_on_card(node, session).await?,
+            Some(node) => quantiles_on_device(node, session).await?,
             None => None,
         },
     };
     let exec = match exec {
         Some(exec) if !exec.fits(&session.runtime_env().memory_pool).await => {
             log::debug!(
-                "{} is planned for the CPU: its groups are too wide for the card",
+                "{} is planned for the CPU: its groups are too wide for the device",
                 exec.name()
             );
             None

@@ -1,4 +1,4 @@
-//! The best rows of pinned columns, on their card.
+//! The best rows of pinned columns, on their device.
 //!
 //! ```text
 //! Aggregate: aggr=[[topk_by(id, fare)]]     ->  PinnedTopKExec: device=cuda:0 ..
@@ -40,11 +40,11 @@ pub(super) fn is_limited(sort: &Sort) -> bool {
     (1..=TopSelection::MOST).contains(&fetch) && sort.expr.len() == 1
 }
 
-/// The operator on the card for calls of `topk_by`; `None`: they run as ever.
+/// The operator on the device for calls of `topk_by`; `None`: they run as ever.
 ///
 /// # Errors
 /// Those of the catalog.
-pub(super) async fn calls_on_card(
+pub(super) async fn calls_on_device(
     aggregate: &Aggregate,
     session: &dyn Session,
 ) -> Result<Option<PinnedExec>> {
@@ -114,11 +114,11 @@ fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
     })
 }
 
-/// The operator on the card for the first rows of an order; `None`: it runs as ever.
+/// The operator on the device for the first rows of an order; `None`: it runs as ever.
 ///
 /// # Errors
 /// Those of the catalog.
-pub(super) async fn rows_on_card(sort: &Sort, session: &dyn Session) -> Result<Option<PinnedExec>> {
+pub(super) async fn rows_on_device(sort: &Sort, session: &dyn Session) -> Result<Option<PinnedExec>> {
     let (Some(k), [by]) = (sort.fetch, sort.expr.as_slice()) else {
         return Ok(None);
     };

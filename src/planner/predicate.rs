@@ -1,4 +1,4 @@
-//! Filters that a card can decide: comparisons of pinned columns with constants, `IN`, `BETWEEN`, `IS [NOT] NULL`, columns
+//! Filters that a device can decide: comparisons of pinned columns with constants, `IN`, `BETWEEN`, `IS [NOT] NULL`, columns
 //! of type Boolean, and what `AND`, `OR` and `NOT` make of them.
 
 use datafusion::common::{Column, ScalarValue};
@@ -9,7 +9,7 @@ use crate::kernel::cuda::Predicate;
 use crate::key::{KeyBits, KeySpec};
 use crate::pinned::PinnedTable;
 
-/// `expr` over columns of `table`, each found by `index_of`; `None`: the card cannot decide it.
+/// `expr` over columns of `table`, each found by `index_of`; `None`: the device cannot decide it.
 pub(super) fn predicate(
     expr: &Expr,
     table: &PinnedTable,

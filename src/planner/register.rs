@@ -181,7 +181,7 @@ fn origin(planner: &(dyn QueryPlanner + Send + Sync)) -> Origin {
     }
 }
 
-/// That the session's planner uses tables in the memory of cards of this process.
+/// That the session's planner uses tables in the memory of devices of this process.
 ///
 /// # Errors
 /// A planning error that says why it does not, and what to do instead.
@@ -194,7 +194,7 @@ pub(crate) fn check_runs_here(state: &SessionState) -> Result<()> {
              runs its queries itself"
         ),
         Origin::DataFusion => {
-            plan_err!("the session uses no cards: call datafusion_quantiles::register_all first")
+            plan_err!("the session uses no devices: call datafusion_quantiles::register_all first")
         }
         Origin::Wrapping | Origin::Foreign => plan_err!(
             "the session has a query planner of its own, which uses no pinned tables: build it with \

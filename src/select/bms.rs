@@ -19,7 +19,7 @@ use crate::kernel::buckets::{Cells, Linear, MAX_CELLS};
 use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
 use crate::key::KeyBits;
 
-/// Buckets in all: the paper's B for a card with 32 KiB of counters.
+/// Buckets in all: the paper's B for a device with 32 KiB of counters.
 pub const BUCKETS: u32 = 8192;
 /// Buckets of [`Dibms`]: with twice as many it needs a count less, which costs more than the larger ones.
 const DIBMS_BUCKETS: u32 = 2 * BUCKETS;

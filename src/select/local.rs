@@ -177,7 +177,7 @@ impl LocalShards {
 
     fn on_threads(&mut self, request: &Request) -> Result<Reply> {
         let stop = &self.stop;
-        // The first on this one: starting a thread costs as much as a read on a card.
+        // The first on this one: starting a thread costs as much as a read on a device.
         let Some((first, others)) = self.groups.split_first_mut() else {
             return merge([]);
         };

@@ -43,7 +43,7 @@ pub use local::LocalShards;
 use progress::Progress;
 pub use quantile::{Ask, Method, Quantile, Quantiles};
 
-/// Where the lanes are: threads, simulated machines, cards.
+/// Where the lanes are: threads, simulated machines, devices.
 #[async_trait]
 pub trait Shards: Send {
     /// Width of the keys.

@@ -34,10 +34,10 @@ const TABLE_EXTRA: usize = 4 << 10;
 const SPLITTERS: usize = 2047;
 /// Keys sampled inside the brackets when the first cells were too coarse.
 const DEEPER_SAMPLE: u64 = 1 << 14;
-/// Keys sampled for counts on cards: the host sorts them.
+/// Keys sampled for counts on devices: the host sorts them.
 #[cfg(feature = "cuda")]
 const COUNTS_SAMPLE: u64 = 1 << 13;
-/// Candidates that are brought from cards: those of two counts of all values, mostly.
+/// Candidates that are brought from devices: those of two counts of all values, mostly.
 const COUNTS_COLLECTED: u64 = 1 << 16;
 /// Candidates up to this share of the data, or this number, are extracted; more are divided again.
 const EXTRACT_SHARE: u64 = 16;
@@ -58,7 +58,7 @@ impl SampleSelect {
         Self { choice }
     }
 
-    /// For `n` values on cards.
+    /// For `n` values on devices.
     #[cfg(feature = "cuda")]
     pub(crate) fn counting(n: u64) -> Self {
         Self::new(match n {

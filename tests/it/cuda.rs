@@ -1,6 +1,6 @@
-//! Pinned tables: on a card against the CPU, bit by bit.
+//! Pinned tables: on a device against the CPU, bit by bit.
 //!
-//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
+//! Without a device these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use datafusion::arrow::datatypes::{
     UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use datafusion::prelude::SessionContext;
-use datafusion_quantiles::kernel::cuda::{Card, DeviceColumn, Report, Selection};
+use datafusion_quantiles::kernel::cuda::{Device, DeviceColumn, Report, Selection};
 use datafusion_quantiles::key::KeySpec;
 use datafusion_quantiles::pinned::{self, pin_table, unpin_table};
 use half::f16;
@@ -22,12 +22,12 @@ use half::f16;
 use crate::patterns::{self, Pattern};
 use crate::support::*;
 
-/// Card 0; `None`: there is none, and the test said so.
-pub(crate) fn card() -> Option<Arc<Card>> {
-    match Card::get(0) {
-        Ok(card) => Some(card),
+/// Device 0; `None`: there is none, and the test said so.
+pub(crate) fn device() -> Option<Arc<Device>> {
+    match Device::get(0) {
+        Ok(device) => Some(device),
         Err(error) if std::env::var("QUANTILES_REQUIRE_CUDA").is_ok_and(|value| value == "1") => {
-            panic!("QUANTILES_REQUIRE_CUDA=1, and there is no card: {error}")
+            panic!("QUANTILES_REQUIRE_CUDA=1, and there is no device: {error}")
         }
         Err(error) => {
             skipped(&error.strip_backtrace());
@@ -42,7 +42,7 @@ fn primitive<T: ArrowPrimitiveType>(words: &[i64], of: impl Fn(i64) -> T::Native
     ))
 }
 
-/// One column for each kind of words on a card, and some more types, from the same words.
+/// One column for each kind of words on a device, and some more types, from the same words.
 pub(crate) fn columns(pattern: Pattern, len: usize, seed: u64) -> Vec<(&'static str, ArrayRef)> {
     let words = pattern.words(len, seed);
     let floats = pattern.floats(len, seed);
@@ -116,7 +116,7 @@ async fn same_on_both(ctx: &SessionContext, sql: &str, what: &str) {
     same_by(ctx, sql, what, "PinnedQuantilesExec").await;
 }
 
-/// The answer of the `operator` on the card and the one on the CPU, which must be one: every bit.
+/// The answer of the `operator` on the device and the one on the CPU, which must be one: every bit.
 pub(crate) async fn same_by(ctx: &SessionContext, sql: &str, what: &str, operator: &str) {
     set(ctx, "device", "cuda").await;
     let plan = physical_plan(ctx, sql).await;
@@ -124,7 +124,7 @@ pub(crate) async fn same_by(ctx: &SessionContext, sql: &str, what: &str, operato
         plan.contains(&format!("{operator}: device=cuda:0")),
         "{what}: {plan}"
     );
-    let on_card = query(ctx, sql)
+    let on_device = query(ctx, sql)
         .await
         .unwrap_or_else(|error| panic!("{what}: {error}"));
     set(ctx, "device", "cpu").await;
@@ -133,20 +133,20 @@ pub(crate) async fn same_by(ctx: &SessionContext, sql: &str, what: &str, operato
     let on_cpu = query(ctx, sql).await.unwrap();
     set(ctx, "device", "auto").await;
     let count = |rows: &[RecordBatch]| rows.iter().map(RecordBatch::num_rows).sum::<usize>();
-    assert_eq!(count(&on_card), count(&on_cpu), "{what}");
-    if count(&on_card) == 0 {
+    assert_eq!(count(&on_device), count(&on_cpu), "{what}");
+    if count(&on_device) == 0 {
         return;
     }
-    let (on_card, on_cpu) = (one(&on_card), one(&on_cpu));
-    same_bits(&on_card, &on_cpu, what);
+    let (on_device, on_cpu) = (one(&on_device), one(&on_cpu));
+    same_bits(&on_device, &on_cpu, what);
 }
 
 /// Data compare by their bytes: NaN is NaN, and 0.0 is not -0.0.
-pub(crate) fn same_bits(on_card: &RecordBatch, on_cpu: &RecordBatch, what: &str) {
-    for (number, (card, cpu)) in on_card.columns().iter().zip(on_cpu.columns()).enumerate() {
+pub(crate) fn same_bits(on_device: &RecordBatch, on_cpu: &RecordBatch, what: &str) {
+    for (number, (device, cpu)) in on_device.columns().iter().zip(on_cpu.columns()).enumerate() {
         assert!(
-            card.to_data() == cpu.to_data(),
-            "{what}, call {number}: {card:?} on the card, {cpu:?} on the CPU"
+            device.to_data() == cpu.to_data(),
+            "{what}, call {number}: {device:?} on the device, {cpu:?} on the CPU"
         );
     }
 }
@@ -196,7 +196,7 @@ fn methods(rows: &RecordBatch) -> String {
 }
 
 async fn every_type(patterns: &[Pattern]) {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for pattern in patterns {
@@ -239,7 +239,7 @@ async fn every_type_last_patterns() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn data_that_mislead_samples() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for pattern in patterns::ALL {
@@ -258,7 +258,7 @@ async fn data_that_mislead_samples() {
 /// One rank a sequence of kernels, which is found by two comparisons.
 #[tokio::test(flavor = "multi_thread")]
 async fn single_ranks_of_data_that_mislead_samples() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for pattern in patterns::ALL {
@@ -281,10 +281,10 @@ async fn single_ranks_of_data_that_mislead_samples() {
     }
 }
 
-/// `WHERE` and `FILTER`, decided on the card.
+/// `WHERE` and `FILTER`, decided on the device.
 #[tokio::test(flavor = "multi_thread")]
 async fn filters() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let conditions = [
@@ -338,7 +338,7 @@ async fn filters() {
             }
         }
     }
-    // What the card cannot decide runs over the table.
+    // What the device cannot decide runs over the table.
     let ctx = session(2);
     pinned(&ctx, &batch(columns(Pattern::Random, 1000, 1)), 2).await;
     for condition in [
@@ -366,7 +366,7 @@ async fn filters() {
 /// More than one launch has room for, and the order of `ORDER BY`, in which NaNs differ.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_ranks_and_built_in_functions() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let ctx = session(2);
@@ -386,14 +386,14 @@ async fn many_ranks_and_built_in_functions() {
     }
 }
 
-/// Cards with less shared memory, and workspaces that are far too small.
+/// Devices with less shared memory, and workspaces that are far too small.
 #[test]
-fn small_cards() {
-    if card().is_none() {
+fn small_devices() {
+    if device().is_none() {
         return;
     }
     for shared in [64 << 10, 99 << 10, 163 << 10, usize::MAX] {
-        let card = Arc::new(Card::open(0, Some(shared)).unwrap());
+        let device = Arc::new(Device::open(0, Some(shared)).unwrap());
         for pattern in [
             Pattern::Random,
             Pattern::Clusters,
@@ -408,18 +408,18 @@ fn small_cards() {
                 let what = format!("{shared} bytes, {pattern:?}, {name}");
                 let spec = KeySpec::try_new(array.data_type()).unwrap();
                 let column =
-                    DeviceColumn::upload(&card, array.data_type(), std::slice::from_ref(&array)).unwrap();
+                    DeviceColumn::upload(&device, array.data_type(), std::slice::from_ref(&array)).unwrap();
                 let mut keys = spec.keys(&array).unwrap();
                 keys.sort_unstable();
                 let ranks: Vec<u64> = (0..150).map(|i| 1 + i * (keys.len() as u64 - 1) / 149).collect();
                 let expected: Vec<_> = ranks.iter().map(|rank| keys[*rank as usize - 1]).collect();
                 for room in [None, Some(3 << 20)] {
-                    card.release_workspace();
+                    device.release_workspace();
                     let selection = Selection {
                         column: &column,
                         words: column.words(&spec),
                         mask: None,
-                        limit: room.map(|room| card.held_bytes() + room),
+                        limit: room.map(|room| device.held_bytes() + room),
                         timed: false,
                     };
                     let mut report = Report::default();
@@ -428,9 +428,9 @@ fn small_cards() {
                         .unwrap_or_else(|error| panic!("{what}: {error}"));
                     assert!(found == expected, "{what}, room {room:?}: {report:?}");
                 }
-                card.release_workspace();
+                device.release_workspace();
                 drop(column);
-                assert_eq!(card.held_bytes(), 0, "{what}");
+                assert_eq!(device.held_bytes(), 0, "{what}");
             }
         }
     }
@@ -470,18 +470,21 @@ async fn make(ctx: &SessionContext, table: &str, columns: &str, range: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pinned_tables_are_snapshots() {
-    let Some(card) = card() else { return };
+    let Some(device) = device() else { return };
     let ctx = session(2);
     let ask = "SELECT exact_quantiles(x, [0, 1]) FROM s";
     make(&ctx, "s", "value AS x, -value AS y", "1, 1000").await;
     run(&ctx, "PIN TABLE s (x)").await;
     let shown = run(&ctx, "SHOW PINNED").await;
-    let expected = format!("datafusion.public.s | x | 1000 | 8000 | cuda:0 | {}", card.name());
+    let expected = format!(
+        "datafusion.public.s | x | 1000 | 8000 | cuda:0 | {}",
+        device.name()
+    );
     assert_eq!(texts(&shown), [expected]);
     assert_eq!(row(&ctx, ask).await, "[1, 1000]");
     run(&ctx, "INSERT INTO s VALUES (0, 0), (5000, 0)").await;
     assert_eq!(row(&ctx, ask).await, "[1, 1000]");
-    // Not on the card: other columns, groups, other aggregates, parts of the rows.
+    // Not on the device: other columns, groups, other aggregates, parts of the rows.
     assert_eq!(
         row(&ctx, "SELECT exact_quantiles(y, [0, 1]) FROM s").await,
         "[-1000, 0]"
@@ -523,9 +526,9 @@ async fn pinned_tables_are_snapshots() {
     );
     set(&ctx, "device", "cpu").await;
     assert_eq!(row(&ctx, ask).await, "[0, 5000]");
-    // A card that is not there, and that the table itself would be sent to.
+    // A device that is not there, and that the table itself would be sent to.
     set(&ctx, "device", "cuda:7").await;
-    assert!(error(&ctx, ask).await.contains("there is no card cuda:7"));
+    assert!(error(&ctx, ask).await.contains("there is no device cuda:7"));
     set(&ctx, "device", "auto").await;
     // No table of the name; another one of the same schema; of another schema.
     run(&ctx, "DROP TABLE s").await;
@@ -578,7 +581,7 @@ async fn pinned_tables_are_snapshots() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_says_what_ran() {
-    let Some(card) = card() else { return };
+    let Some(device) = device() else { return };
     let ctx = session(2);
     let rows = batch(columns(Pattern::Random, 100_003, 1));
     pinned(&ctx, &rows, 2).await;
@@ -587,7 +590,7 @@ async fn explain_says_what_ran() {
         "PinnedQuantilesExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[f32, i64], \
          calls=[exact_quantiles(f32@0, [0.5, 0.9], disc), exact_quantiles(f32@0, 0.1, disc), \
          exact_quantiles(i64@1, 0.5, disc)]",
-        card.name()
+        device.name()
     );
     let plan = physical_plan(&ctx, sql).await;
     assert_eq!(plan, format!("{first}, fallback=cpu"));
@@ -601,8 +604,8 @@ async fn explain_says_what_ran() {
     for expected in [
         "kernels=20",
         "bytes_read=1.20 M",
-        "bytes_to_card=32",
-        "card_time=",
+        "bytes_to_device=32",
+        "device_time=",
         "ss_count_time=",
         "ss_deepen_time=",
         "deepened=0",

@@ -1,6 +1,6 @@
-//! The best rows of groups of pinned rows: on a card against the CPU, bit by bit.
+//! The best rows of groups of pinned rows: on a device against the CPU, bit by bit.
 //!
-//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
+//! Without a device these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::datatypes::{DataType, Decimal128Type};
 use datafusion_quantiles::kernel::cuda::{
-    Card, DeviceColumn, GroupTop, GroupTopSelection, Groups, Report, Selection, TopMethod,
+    Device, DeviceColumn, GroupTop, GroupTopSelection, Groups, Report, Selection, TopMethod,
 };
 use datafusion_quantiles::key::KeySpec;
 use datafusion_quantiles::pinned::unpin_table;
 
-use crate::cuda::{card, columns, pinned, rows_joined, same_by, set, with_nulls};
+use crate::cuda::{columns, device, pinned, rows_joined, same_by, set, with_nulls};
 use crate::cuda_groups::{LENS, by_every_type, same_over, these};
 use crate::patterns::{self, Pattern};
 use crate::support::*;
@@ -76,7 +76,7 @@ async fn groups_of_every_type_last_patterns() {
 /// Few groups that are long, whose rows warps select, one with most of the rows, and as many groups as rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_columns() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for pattern in patterns::ALL {
@@ -136,7 +136,7 @@ async fn several_columns_and_filters() {
 /// Numbers, keys and values beyond 128 bits, or more than ten group columns: planned for the CPU.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let ctx = session(2);
@@ -170,13 +170,13 @@ async fn what_does_not_fit() {
 /// No memory to work in: an error that says so, or the CPU.
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_to_work_in() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let ctx = session(2);
     pinned(&ctx, &batch(table(Pattern::Random, 5000, 2, true)), 2).await;
     let sql = "SELECT i8, topk_by(f32, f64, 3) FROM t GROUP BY i8 ORDER BY i8";
-    Card::get(0).unwrap().release_workspace();
+    Device::get(0).unwrap().release_workspace();
     set(&ctx, "cuda_memory_limit", "1k").await;
     set(&ctx, "device", "cuda").await;
     let refused = error(&ctx, sql).await;
@@ -191,14 +191,14 @@ async fn memory_to_work_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_says_what_ran() {
-    let Some(card) = card() else { return };
+    let Some(device) = device() else { return };
     let ctx = session(2);
     pinned(&ctx, &batch(table(Pattern::Random, 3_000_003, 1, false)), 2).await;
     let sql = "SELECT b, min_by(id, f32, 3), topk_by(i8, f64, 5) FILTER (WHERE i8 > 0) FROM t WHERE i16 > 3 GROUP BY b";
     let expected = format!(
         "PinnedGroupedTopKExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[b, id, f32, i8, f64], gby=[b], \
          calls=[min_by(id, f32, 3), topk_by(i8, f64, 5) FILTER (t.i8 > Int8(0))], where=[t.i16 > Int16(3)], fallback=cpu",
-        card.name()
+        device.name()
     );
     assert_eq!(physical_plan(&ctx, sql).await, expected);
     let plan = physical_plan(&ctx, "SELECT u16, topk_by(id, f32, 2000000) FROM t GROUP BY u16").await;
@@ -254,7 +254,7 @@ async fn explain_says_what_ran() {
 /// Either way to find them, whatever would be chosen.
 #[test]
 fn warps_and_sorting_find_the_same_rows() {
-    let Some(card) = card() else { return };
+    let Some(device) = device() else { return };
     for pattern in [
         Pattern::Random,
         Pattern::AllEqual,
@@ -267,12 +267,12 @@ fn warps_and_sorting_find_the_same_rows() {
                 let all = table(pattern, len, 3, nulls);
                 let column = |name: &str| {
                     let array = &all.iter().find(|(other, _)| *other == name).unwrap().1;
-                    DeviceColumn::upload(&card, array.data_type(), std::slice::from_ref(array)).unwrap()
+                    DeviceColumn::upload(&device, array.data_type(), std::slice::from_ref(array)).unwrap()
                 };
                 let groups =
                     Int32Array::from_iter_values(pseudo_random(len, 7).map(|word| (word % 11) as i32));
                 let groups: ArrayRef = Arc::new(groups);
-                let few = DeviceColumn::upload(&card, &DataType::Int32, &[groups]).unwrap();
+                let few = DeviceColumn::upload(&device, &DataType::Int32, &[groups]).unwrap();
                 // Records of 64 bits, of 128, and with places.
                 for (group, key, value) in [
                     (&few, "i16", "u16"),
@@ -374,7 +374,7 @@ const ASKED: [(u64, bool); 9] = [
 
 /// Rows of groups that lie together, found run by run, are those that a sort finds: by blocks and by warps, with NULLs and ties.
 /// The kernels that ran.
-fn rows_of_runs(card: &Arc<Card>, patterns: &[Pattern], keys: &[(&str, &str)]) -> BTreeSet<&'static str> {
+fn rows_of_runs(device: &Arc<Device>, patterns: &[Pattern], keys: &[(&str, &str)]) -> BTreeSet<&'static str> {
     let mut kernels = BTreeSet::new();
     for (pattern, (len, least)) in patterns.iter().copied().flat_map(|pattern| {
         [(70_001, 900), (600_011, 20_000), (600_011, 300_000)].map(|size| (pattern, size))
@@ -383,9 +383,9 @@ fn rows_of_runs(card: &Arc<Card>, patterns: &[Pattern], keys: &[(&str, &str)]) -
             let all = table(pattern, len, 9, nulls);
             let column = |name: &str| {
                 let array = &all.iter().find(|(other, _)| *other == name).unwrap().1;
-                DeviceColumn::upload(card, array.data_type(), std::slice::from_ref(array)).unwrap()
+                DeviceColumn::upload(device, array.data_type(), std::slice::from_ref(array)).unwrap()
             };
-            let groups = DeviceColumn::upload(card, &DataType::Int32, &[runs_of(len, least)]).unwrap();
+            let groups = DeviceColumn::upload(device, &DataType::Int32, &[runs_of(len, least)]).unwrap();
             for (name, value) in keys {
                 let (key, value) = (column(name), column(value));
                 for (k, least) in ASKED {
@@ -423,34 +423,34 @@ const OF_RUNS: [&str; 5] = [
 
 #[test]
 fn rows_of_runs_by_keys_of_32_bits() {
-    let Some(card) = card() else { return };
-    let kernels = rows_of_runs(&card, &patterns::ALL, &[("f32", "id"), ("i32", "u16")]);
+    let Some(device) = device() else { return };
+    let kernels = rows_of_runs(&device, &patterns::ALL, &[("f32", "id"), ("i32", "u16")]);
     assert!(kernels.iter().eq(&OF_RUNS), "{kernels:?}");
 }
 
 #[test]
 fn rows_of_runs_by_keys_of_64_bits() {
-    let Some(card) = card() else { return };
-    let kernels = rows_of_runs(&card, &patterns::ALL, &[("f64", "f32"), ("u64", "b")]);
+    let Some(device) = device() else { return };
+    let kernels = rows_of_runs(&device, &patterns::ALL, &[("f64", "f32"), ("u64", "b")]);
     assert!(kernels.iter().eq(&OF_RUNS), "{kernels:?}");
 }
 
 #[test]
 fn rows_of_runs_by_wide_and_narrow_keys() {
-    let Some(card) = card() else { return };
-    let kernels = rows_of_runs(&card, &patterns::ALL, &[("cents", "id"), ("i16", "id")]);
+    let Some(device) = device() else { return };
+    let kernels = rows_of_runs(&device, &patterns::ALL, &[("cents", "id"), ("i16", "id")]);
     assert!(kernels.iter().eq(&OF_RUNS[..1]), "{kernels:?}");
 }
 
 #[test]
 fn rows_of_runs_in_little_shared_memory() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for shared in [64 << 10, 99 << 10] {
-        let card = Arc::new(Card::open(0, Some(shared)).unwrap());
+        let device = Arc::new(Device::open(0, Some(shared)).unwrap());
         let kernels = rows_of_runs(
-            &card,
+            &device,
             &[Pattern::Random, Pattern::Zipf],
             &[("f32", "id"), ("f64", "id")],
         );
@@ -461,7 +461,7 @@ fn rows_of_runs_in_little_shared_memory() {
 /// From SQL: a table in the order of a day and of a sensor, filters, NULLs, several group columns.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_in_the_order_of_groups() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let len = 800_019;

@@ -1,13 +1,13 @@
-//! Quantiles of groups of pinned rows: on a card against the CPU, bit by bit.
+//! Quantiles of groups of pinned rows: on a device against the CPU, bit by bit.
 //!
-//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
+//! Without a device these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
 
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch};
 use datafusion_quantiles::pinned::unpin_table;
 
-use crate::cuda::{card, columns, pinned, rows_joined, same_by, set, with_nulls};
+use crate::cuda::{columns, device, pinned, rows_joined, same_by, set, with_nulls};
 use crate::patterns::{self, Pattern};
 use crate::support::*;
 
@@ -16,7 +16,7 @@ const OPERATOR: &str = "PinnedGroupedQuantilesExec";
 /// Types that rows are grouped by.
 const GROUPS: [&str; 7] = ["b", "i8", "u16", "i32", "date", "i64", "u64"];
 
-/// Card and CPU over tables of these patterns and lengths, with and without NULLs, one after the other.
+/// Device and CPU over tables of these patterns and lengths, with and without NULLs, one after the other.
 pub(crate) async fn same_over(
     patterns: &[Pattern],
     lens: &[usize],
@@ -24,7 +24,7 @@ pub(crate) async fn same_over(
     table: impl Fn(Pattern, usize, bool) -> RecordBatch,
     statements: impl Fn(Pattern, bool) -> Vec<String>,
 ) {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for pattern in patterns {
@@ -94,7 +94,7 @@ async fn groups_of_every_type_last_patterns() {
 /// Values of every type, by every method.
 #[tokio::test(flavor = "multi_thread")]
 async fn values_of_every_type() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let percentiles: Vec<_> = (0..=100)
@@ -145,7 +145,7 @@ async fn several_columns_and_filters() {
     same_over(&patterns, &[33, 50_021], OPERATOR, table, statements).await;
 }
 
-/// A filter of several calls, or what their filters share, is computed in a projection below by the time that the card is
+/// A filter of several calls, or what their filters share, is computed in a projection below by the time that the device is
 /// chosen, which decides it all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn filters_that_calls_share() {
@@ -180,7 +180,7 @@ async fn filters_that_calls_share() {
     ] {
         same_over(&patterns, &[33, 50_021], operator, table, these(&statements)).await;
     }
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let ctx = session(2);
@@ -198,7 +198,7 @@ async fn filters_that_calls_share() {
 /// More rows than one turn of all blocks has, few groups and many, of any share of the rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_columns() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for pattern in patterns::ALL {
@@ -248,7 +248,7 @@ async fn counts_and_ends() {
 /// More groups than one thread takes, by every method.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_groups() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let len = 500_009;
@@ -274,7 +274,7 @@ async fn many_groups() {
 /// Numbers of groups beyond 64 bits, records beyond 128: planned for the CPU.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let ctx = session(2);
@@ -305,7 +305,7 @@ fn sorted(mut rows: Vec<String>) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_says_what_ran() {
-    let Some(card) = card() else { return };
+    let Some(device) = device() else { return };
     let ctx = session(2);
     pinned(&ctx, &batch(columns(Pattern::Random, 100_003, 1)), 2).await;
     let sql = "SELECT i8, b, exact_quantiles(f32, [0.5, 0.9]), exact_quantiles(f32, 0.1) FROM t WHERE i16 > 3 GROUP BY b, i8";
@@ -313,7 +313,7 @@ async fn explain_says_what_ran() {
     let first = format!(
         "PinnedGroupedQuantilesExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[b, i8, f32], gby=[b, i8], \
          calls=[exact_quantiles(f32@",
-        card.name()
+        device.name()
     );
     let last = "[0.5, 0.9], disc), exact_quantiles(f32@";
     let filter = ", 0.1, disc)], where=[t.i16 > Int16(3)], fallback=cpu";
@@ -323,7 +323,7 @@ async fn explain_says_what_ran() {
     let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
     for expected in [
         "kernels=",
-        "card_time=",
+        "device_time=",
         "gr_codes_time=",
         "gr_records_64_time=",
         "so_scatter_time=",

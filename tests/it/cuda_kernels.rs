@@ -1,4 +1,4 @@
-//! Kernels compile for the architectures that are named; no card is needed, only NVRTC.
+//! Kernels compile for the architectures that are named; no device is needed, only NVRTC.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn nvrtc() -> Option<&'static Nvrtc> {
     }
 }
 
-/// What runs over values of `words` on a card with so much shared memory.
+/// What runs over values of `words` on a device with so much shared memory.
 fn selections(words: Words, shared: usize) -> [Program; 4] {
     let shape = Shape::try_new(words, shared).unwrap();
     let (first, second) = (KernelFile::SampleSelect, KernelFile::SampleFinish);
@@ -186,7 +186,7 @@ fn nearest() -> Program {
 }
 
 #[test]
-fn selections_compile_for_other_cards() {
+fn selections_compile_for_other_devices() {
     let Some(nvrtc) = nvrtc() else { return };
     let all: Vec<_> = OTHERS
         .iter()

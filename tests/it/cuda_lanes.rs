@@ -1,6 +1,6 @@
-//! Lanes on cards: every request against the CPU's lanes, every strategy against a sort and the CPU, one card and two.
+//! Lanes on devices: every request against the CPU's lanes, every strategy against a sort and the CPU, one device and two.
 //!
-//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
+//! Without a device these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, Memor
 use datafusion::prelude::SessionContext;
 use datafusion_quantiles::exec::staged::RoundDevice;
 use datafusion_quantiles::kernel::buckets::{CellTable, Cells, Edges, Linear};
-use datafusion_quantiles::kernel::cuda::{Card, CudaBackend};
+use datafusion_quantiles::kernel::cuda::{CudaBackend, Device};
 use datafusion_quantiles::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
 use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane, Stop};
 use datafusion_quantiles::key::{KeyBits, KeySpec, Width};
-use datafusion_quantiles::pinned::{pin_table, unpin_table, use_cards};
+use datafusion_quantiles::pinned::{pin_table, unpin_table, use_devices};
 use datafusion_quantiles::select::{LocalShards, StrategyName};
 use datafusion_quantiles::sketch::{AnySummary, Epsilon};
 use quantiles_literature::NaiveBackend;
 
-use crate::cuda::{card, columns, passes_in_a_process, pinned, rows_joined, same_bits, set, with_nulls};
-use crate::cuda_cards::two_cards;
+use crate::cuda::{columns, device, passes_in_a_process, pinned, rows_joined, same_bits, set, with_nulls};
+use crate::cuda_devices::two_devices;
 use crate::patterns::{self, Pattern};
 use crate::select::{ends_when_stopped, lane, ranks_of, run, skips_nulls_and_filtered_rows, strategies};
 use crate::staged::staged_session;
@@ -177,12 +177,12 @@ fn same_replies(values: &[ArrayRef], backend: &CudaBackend, what: &str) {
     let whole =
         datafusion::arrow::compute::concat(&values.iter().map(AsRef::as_ref).collect::<Vec<_>>()).unwrap();
     let (spec, sorted) = sorted_keys(&whole);
-    let [mut on_card, mut fast, mut naive] = [
+    let [mut on_device, mut fast, mut naive] = [
         lane(backend, &spec, values),
         lane(&CpuBackend::default(), &spec, values),
         lane(&NaiveBackend, &spec, values),
     ];
-    assert_eq!(on_card.len(), sorted.len() as u64, "{what}");
+    assert_eq!(on_device.len(), sorted.len() as u64, "{what}");
     let width = spec.width();
     let answer = |lane: &mut Box<dyn Lane>, request: &Request| {
         let reply = lane.answer(request, &Stop::default());
@@ -194,13 +194,13 @@ fn same_replies(values: &[ArrayRef], backend: &CudaBackend, what: &str) {
             brackets: all.clone(),
         };
         assert_eq!(
-            answer(&mut on_card, &request),
+            answer(&mut on_device, &request),
             answer(&mut naive, &request),
             "{what}"
         );
         for request in ordered_requests(&[0], width) {
             assert_eq!(
-                answer(&mut on_card, &request),
+                answer(&mut on_device, &request),
                 answer(&mut fast, &request),
                 "{what} {request:?}"
             );
@@ -208,7 +208,7 @@ fn same_replies(values: &[ArrayRef], backend: &CudaBackend, what: &str) {
         return;
     }
     for (number, request) in requests(&sorted, width).iter().enumerate() {
-        let found = answer(&mut on_card, request);
+        let found = answer(&mut on_device, request);
         assert!(
             found == answer(&mut naive, request),
             "{what}, request {number}: {}",
@@ -216,7 +216,7 @@ fn same_replies(values: &[ArrayRef], backend: &CudaBackend, what: &str) {
         );
     }
     for (number, request) in ordered_requests(&sorted, width).iter().enumerate() {
-        let (found, expected) = (answer(&mut on_card, request), answer(&mut fast, request));
+        let (found, expected) = (answer(&mut on_device, request), answer(&mut fast, request));
         let is_valid = match &found {
             // Where values are sketched one by one, in blocks of their own.
             Reply::Sketch(Some(summary)) => found == expected || proves_ranks(summary, &sorted),
@@ -251,8 +251,8 @@ fn batches(values: &ArrayRef, rows: usize) -> Vec<ArrayRef> {
 }
 
 fn every_request(patterns: &[Pattern]) {
-    let Some(card) = card() else { return };
-    let backend = CudaBackend::new(card, None);
+    let Some(device) = device() else { return };
+    let backend = CudaBackend::new(device, None);
     for pattern in patterns {
         for (len, nulls) in [(0, false), (1, false), (40, true), (9001, false), (70_003, true)] {
             let all = columns(*pattern, len, 3);
@@ -282,8 +282,8 @@ fn every_request_last_patterns() {
 /// Values that take several tiles and chunks, in several appends between requests.
 #[test]
 fn long_lanes() {
-    let Some(card) = card() else { return };
-    let backend = CudaBackend::new(card, None);
+    let Some(device) = device() else { return };
+    let backend = CudaBackend::new(device, None);
     for pattern in [Pattern::Random, Pattern::Clusters, Pattern::Sorted] {
         for (name, values) in columns(pattern, 1_500_007, 9) {
             if ["f32", "i64", "u16", "dec"].contains(&name) {
@@ -319,8 +319,8 @@ fn long_lanes() {
 
 #[test]
 fn filtered_rows_are_skipped_and_stopped_lanes_end() {
-    let Some(card) = card() else { return };
-    let backend = CudaBackend::new(card, None);
+    let Some(device) = device() else { return };
+    let backend = CudaBackend::new(device, None);
     skips_nulls_and_filtered_rows(&backend);
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(10_000, 11)));
     let spec = KeySpec::try_new(values.data_type()).unwrap();
@@ -335,14 +335,14 @@ fn filtered_rows_are_skipped_and_stopped_lanes_end() {
     );
 }
 
-/// Shared memory as other cards have it.
+/// Shared memory as other devices have it.
 #[test]
 fn less_shared_memory() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for bytes in [64 << 10, 99 << 10, 163 << 10] {
-        let backend = CudaBackend::new(Arc::new(Card::open(0, Some(bytes)).unwrap()), None);
+        let backend = CudaBackend::new(Arc::new(Device::open(0, Some(bytes)).unwrap()), None);
         for pattern in [Pattern::Random, Pattern::Zipf] {
             for (name, values) in columns(pattern, 50_021, 4) {
                 if ["f32", "i64", "u8", "dec"].contains(&name) {
@@ -354,10 +354,10 @@ fn less_shared_memory() {
     }
 }
 
-/// Every strategy over lanes on two cards, one of which has most values, and over one.
+/// Every strategy over lanes on two devices, one of which has most values, and over one.
 #[test]
 fn every_strategy_over_lanes() {
-    let Some(cards) = two_cards() else { return };
+    let Some(devices) = two_devices() else { return };
     for pattern in patterns::ALL {
         for (name, values) in columns(pattern, 60_013, 6) {
             if !["f64", "i32", "dec"].contains(&name) {
@@ -369,10 +369,10 @@ fn every_strategy_over_lanes() {
             for strategy in strategies() {
                 for shares in [vec![60_013], vec![50_000, 10_013], vec![1, 60_012]] {
                     let mut from = 0;
-                    let lanes = shares.iter().zip(&cards).map(|(share, card)| {
+                    let lanes = shares.iter().zip(&devices).map(|(share, device)| {
                         let own = values.slice(from, *share);
                         from += share;
-                        lane(&CudaBackend::new(Arc::clone(card), None), &spec, &[own])
+                        lane(&CudaBackend::new(Arc::clone(device), None), &spec, &[own])
                     });
                     let lanes: Vec<_> = lanes.collect();
                     let mut shards = LocalShards::blocking(spec.width(), lanes, 2, Stop::default());
@@ -391,22 +391,22 @@ fn every_strategy_over_lanes() {
     }
 }
 
-/// The answers of the card and of the CPU, which must be one: every bit; and how the card came to them.
+/// The answers of the device and of the CPU, which must be one: every bit; and how the device came to them.
 async fn same(ctx: &SessionContext, sql: &str, shown: &str, what: &str) {
     same_on(ctx, "cuda", sql, shown, what).await;
 }
 
-pub(crate) async fn same_on(ctx: &SessionContext, cards: &str, sql: &str, shown: &str, what: &str) {
+pub(crate) async fn same_on(ctx: &SessionContext, devices: &str, sql: &str, shown: &str, what: &str) {
     let ask = async |device| {
         set(ctx, "device", device).await;
         let plan = physical_plan(ctx, sql).await;
-        assert_eq!(plan.contains(shown), device == cards, "{what}: {plan}");
+        assert_eq!(plan.contains(shown), device == devices, "{what}: {plan}");
         let answer = query(ctx, sql).await;
         let answer = answer.unwrap_or_else(|error| panic!("{what}: {error}"));
         concat_batches(&answer[0].schema(), &answer).unwrap()
     };
-    let (on_card, on_cpu): (RecordBatch, RecordBatch) = (ask(cards).await, ask("cpu").await);
-    same_bits(&on_card, &on_cpu, what);
+    let (on_device, on_cpu): (RecordBatch, RecordBatch) = (ask(devices).await, ask("cpu").await);
+    same_bits(&on_device, &on_cpu, what);
 }
 
 pub(crate) fn calls(rows: &RecordBatch) -> String {
@@ -422,7 +422,7 @@ pub(crate) fn calls(rows: &RecordBatch) -> String {
 }
 
 async fn every_strategy_from_sql(patterns: &[Pattern]) {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for pattern in patterns {
@@ -434,7 +434,7 @@ async fn every_strategy_from_sql(patterns: &[Pattern]) {
                 set(&ctx, "strategy", &strategy.to_string()).await;
                 let what = format!("{strategy}, {pattern:?}, {len} rows");
                 register(&ctx, "t", &rows, 4, 5000);
-                let shown = format!("QuantilesExec: strategy={strategy}, device=cuda:0, on_card=[");
+                let shown = format!("QuantilesExec: strategy={strategy}, device=cuda:0, on_device=[");
                 same(&ctx, &calls(&rows), &shown, &what).await;
                 if [StrategyName::Dibms, StrategyName::GkSelect].contains(&strategy) {
                     ctx.deregister_table("t").unwrap();
@@ -473,7 +473,7 @@ async fn every_strategy_from_sql_last_patterns() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_ran_is_shown() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let ctx = session(3);
@@ -501,11 +501,11 @@ async fn what_ran_is_shown() {
     ] {
         set(&ctx, "strategy", strategy).await;
         let analyzed = rows_joined(&ctx, sql).await;
-        let shown = format!("QuantilesExec: strategy={strategy}, device=cuda:0, on_card=[f64@");
+        let shown = format!("QuantilesExec: strategy={strategy}, device=cuda:0, on_device=[f64@");
         for expected in
             metrics
                 .into_iter()
-                .chain([shown.as_str(), "kernels=", "bytes_to_card=1.6", "card_time="])
+                .chain([shown.as_str(), "kernels=", "bytes_to_device=1.6", "device_time="])
         {
             assert!(analyzed.contains(expected), "{expected} in {analyzed}");
         }
@@ -529,23 +529,23 @@ fn small_pool(bytes: usize) -> Arc<dyn MemoryPool> {
 /// Device memory that ends: said, or gone without where that is possible.
 #[test]
 fn limits_of_device_memory() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(1_000_000, 3)));
     let (spec, sorted) = sorted_keys(&values);
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
     let open = |limit| {
-        let card = Arc::new(Card::open(0, None).unwrap());
-        let backend = CudaBackend::new(Arc::clone(&card), Some(limit));
+        let device = Arc::new(Device::open(0, None).unwrap());
+        let backend = CudaBackend::new(Arc::clone(&device), Some(limit));
         let lane = backend.open(&spec, MemoryConsumer::new("test").register(&pool));
-        (card, lane.unwrap())
+        (device, lane.unwrap())
     };
     let answer = |lane: &mut Box<dyn Lane>, request: &Request| lane.answer(request, &Stop::default());
     let all = Request::Extract {
         brackets: Brackets::all(Width::W64),
     };
-    let (_card, mut lane) = open(1 << 20);
+    let (_device, mut lane) = open(1 << 20);
     lane.append(&values, None).unwrap();
     let error = answer(&mut lane, &all).unwrap_err();
     assert!(
@@ -565,13 +565,13 @@ fn limits_of_device_memory() {
     let ranks = ranks_of(1_000_000, 9);
     for strategy in &strategies[6..9] {
         // Enough for the copy, and then something takes most of it.
-        let (card, mut lane) = open(24 << 20);
+        let (device, mut lane) = open(24 << 20);
         lane.append(&values, None).unwrap();
         let Reply::Counts { counts, kept } = answer(&mut lane, &count).unwrap() else {
             panic!()
         };
         assert_eq!((counts.iter().sum::<u64>(), kept.len()), (1_000_000, 1));
-        let held = card.allocate(15 << 20, None).unwrap();
+        let held = device.allocate(15 << 20, None).unwrap();
         assert_eq!(answer(&mut lane, &all).unwrap(), Reply::Extracted(Vec::new()));
         let mut shards = LocalShards::blocking(Width::W64, vec![lane], 1, Stop::default());
         let solution = run(&mut shards, strategy.as_ref(), &ranks);
@@ -580,13 +580,13 @@ fn limits_of_device_memory() {
             assert_eq!(solution.key_at(*rank).unwrap(), expected, "{}", strategy.label());
         }
         drop((held, shards));
-        card.release_workspace();
-        assert_eq!(card.held_bytes(), 0);
+        device.release_workspace();
+        assert_eq!(device.held_bytes(), 0);
     }
     // No memory of the host for the keys: counts, but no lists.
     let pool = small_pool(100_000);
-    let card = Arc::new(Card::open(0, None).unwrap());
-    let mut lane = CudaBackend::new(card, None)
+    let device = Arc::new(Device::open(0, None).unwrap());
+    let mut lane = CudaBackend::new(device, None)
         .open(&spec, MemoryConsumer::new("test").register(&pool))
         .unwrap();
     lane.append(&values, None).unwrap();
@@ -595,10 +595,10 @@ fn limits_of_device_memory() {
     assert_eq!(pool.reserved(), 0);
 }
 
-/// The rounds of executors: their cards', and the CPU's where cards fail.
+/// The rounds of executors: their devices', and the CPU's where devices fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn staged_rounds() {
-    let Some(cards) = two_cards() else { return };
+    let Some(devices) = two_devices() else { return };
     let rows = batch(with_nulls(columns(Pattern::Clusters, 90_001, 4)));
     let plain = session(4);
     register(&plain, "t", &rows, 4, 3000);
@@ -606,7 +606,7 @@ async fn staged_rounds() {
     let expected = row(&plain, &sql).await;
     for falls_back in [false, true] {
         let ctx = staged_session(4);
-        RoundDevice::on(cards.clone(), falls_back).give(ctx.state_ref().write().config_mut());
+        RoundDevice::on(devices.clone(), falls_back).give(ctx.state_ref().write().config_mut());
         register(&ctx, "t", &rows, 4, 3000);
         for strategy in StrategyName::ALL {
             set(&ctx, "strategy", &strategy.to_string()).await;
@@ -614,17 +614,17 @@ async fn staged_rounds() {
             set(&ctx, "device", "cpu").await;
             assert_eq!(row(&ctx, &sql).await, expected, "{strategy}");
             let analyzed = rows_joined(&ctx, "EXPLAIN ANALYZE SELECT exact_quantiles(f64, 0.5) FROM t").await;
-            for shown in ["kernels=", "card_time=", "cuda_fallback=0"] {
+            for shown in ["kernels=", "device_time=", "cuda_fallback=0"] {
                 assert!(analyzed.contains(shown), "{shown} in {analyzed}");
             }
         }
         if !falls_back {
             // The executor's own limit, whatever a client allows.
-            let limited = RoundDevice::on(cards.clone(), false).with_memory_limit(Some(100 << 10));
+            let limited = RoundDevice::on(devices.clone(), false).with_memory_limit(Some(100 << 10));
             limited.give(ctx.state_ref().write().config_mut());
             let refused = error(&ctx, &sql).await;
             assert!(refused.contains("--cuda-memory-limit"), "{refused}");
-            RoundDevice::on(cards.clone(), false).give(ctx.state_ref().write().config_mut());
+            RoundDevice::on(devices.clone(), false).give(ctx.state_ref().write().config_mut());
         }
         // Too little for one partition's values.
         set(&ctx, "cuda_memory_limit", "100k").await;
@@ -645,7 +645,7 @@ async fn staged_rounds() {
 
 #[test]
 fn faults() {
-    if card().is_some() {
+    if device().is_some() {
         passes_in_a_process("cuda_lanes::faults_in_a_process");
     }
 }
@@ -653,17 +653,17 @@ fn faults() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run by the test `faults`"]
 async fn faults_in_a_process() {
-    let Some(cards) = two_cards() else {
-        panic!("no card")
+    let Some(devices) = two_devices() else {
+        panic!("no device")
     };
     let sql = "SELECT exact_quantiles(i64, 0.5), exact_quantiles(f32, [0.1, 0.9]) FROM t";
     let rows = batch(columns(Pattern::Random, 50_000, 4));
     let plain = session(4);
     register(&plain, "t", &rows, 4, 3000);
     let expected = row(&plain, sql).await;
-    // Pinned on two cards: the table itself, by the CPU, where the session leaves it to us.
+    // Pinned on two devices: the table itself, by the CPU, where the session leaves it to us.
     let ctx = session(4);
-    use_cards(&ctx, cards.clone());
+    use_devices(&ctx, devices.clone());
     register(&ctx, "t", &rows, 4, 3000);
     set(&ctx, "device", "cuda:all").await;
     pin_table(&ctx, "t", &["i64", "f32"]).await.unwrap();
@@ -684,7 +684,7 @@ async fn faults_in_a_process() {
         fail::remove(format!("quantiles::{phase}"));
     }
     assert_eq!(row(&ctx, sql).await, expected);
-    // Rounds of an executor, before a card holds anything and when it does, over files, whose scans share a queue.
+    // Rounds of an executor, before a device holds anything and when it does, over files, whose scans share a queue.
     let folder = tempfile::tempdir().unwrap();
     let files = folder.path().join("t");
     let copied = plain.table("t").await.unwrap();
@@ -695,9 +695,9 @@ async fn faults_in_a_process() {
         .unwrap();
     for falls_back in [false, true] {
         for phase in ["cuda_compile", "cuda_append", "cuda_round"] {
-            let cards = vec![Arc::new(Card::open(0, None).unwrap())];
+            let devices = vec![Arc::new(Device::open(0, None).unwrap())];
             let staged = staged_session(4);
-            RoundDevice::on(cards, falls_back).give(staged.state_ref().write().config_mut());
+            RoundDevice::on(devices, falls_back).give(staged.state_ref().write().config_mut());
             let parquet = datafusion::prelude::ParquetReadOptions::default();
             staged
                 .register_parquet("t", files.to_str().unwrap(), parquet)
@@ -715,10 +715,10 @@ async fn faults_in_a_process() {
             fail::remove(format!("quantiles::{phase}"));
         }
     }
-    // Values that never came to the lane: no card has failed, and nothing may answer without them.
+    // Values that never came to the lane: no device has failed, and nothing may answer without them.
     for falls_back in [false, true] {
         let staged = staged_session(4);
-        RoundDevice::on(cards.clone(), falls_back).give(staged.state_ref().write().config_mut());
+        RoundDevice::on(devices.clone(), falls_back).give(staged.state_ref().write().config_mut());
         register(&staged, "t", &rows, 4, 3000);
         fail::cfg("quantiles::cuda_hold", "1*off->1*return(broken)->off").unwrap();
         let failed = error(&staged, sql).await;
@@ -738,10 +738,10 @@ fn devices_of_executors() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("there is no card cuda:1000") || error.contains("no NVIDIA driver"),
+        error.contains("there is no device cuda:1000") || error.contains("no NVIDIA driver"),
         "{error}"
     );
-    if card().is_some() {
+    if device().is_some() {
         RoundDevice::try_new(DeviceChoice::Cuda(None)).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The papers' tables on one card, and columns on two: `cargo test --test it --no-default-features --features cuda
+//! The papers' tables on one device, and columns on two: `cargo test --test it --no-default-features --features cuda
 //! cuda_papers -- --ignored --nocapture`. Every answer is compared with another way to it, bit by bit.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 use datafusion::prelude::SessionContext;
 use datafusion_quantiles::kernel::buckets::{CellTable, Cells, Edges, Linear};
-use datafusion_quantiles::kernel::cuda::{Card, CudaBackend, DeviceColumn, Report};
+use datafusion_quantiles::kernel::cuda::{CudaBackend, Device, DeviceColumn, Report};
 use datafusion_quantiles::kernel::round::{Bracket, Brackets, Reply, Request};
 use datafusion_quantiles::kernel::{Backend, Lane, Stop};
 use datafusion_quantiles::key::KeySpec;
@@ -20,7 +20,7 @@ use datafusion_quantiles::select::splitters::NearestSplitter;
 use datafusion_quantiles::select::{LocalShards, Strategy};
 
 use crate::cuda::{percentiles, set};
-use crate::cuda_cards::selection;
+use crate::cuda_devices::selection;
 use crate::select::run;
 use crate::support::*;
 
@@ -101,7 +101,7 @@ pub(crate) fn print_kernels(report: &Report) {
     }
 }
 
-/// Lanes on the first card, each with as many of the arrays.
+/// Lanes on the first device, each with as many of the arrays.
 fn lanes(backend: &CudaBackend, values: &[ArrayRef], shards: usize) -> Vec<Box<dyn Lane>> {
     let spec = KeySpec::try_new(values[0].data_type()).unwrap();
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
@@ -120,12 +120,12 @@ fn answer(lane: &mut Box<dyn Lane>, request: &Request) -> Reply {
     lane.answer(request, &Stop::default()).unwrap()
 }
 
-/// Values of 2^28 counted in buckets: bytes read over the time on the card.
+/// Values of 2^28 counted in buckets: bytes read over the time on the device.
 #[test]
 #[ignore = "a measurement"]
 fn counting_buckets() {
-    let card = Card::get(0).unwrap();
-    println!("{card}; 2^28 Float32, medians of {RUNS}; with about 5 microseconds of measuring");
+    let device = Device::get(0).unwrap();
+    println!("{device}; 2^28 Float32, medians of {RUNS}; with about 5 microseconds of measuring");
     println!("| data | buckets | of them | TB/s | with the host, ms |");
     println!("| --- | --- | --- | --- | --- |");
     let n = 1_u64 << 28;
@@ -133,7 +133,7 @@ fn counting_buckets() {
         let values = floats(n, false, value);
         let spec = KeySpec::try_new(values[0].data_type()).unwrap();
         let width = spec.width();
-        let backend = CudaBackend::new(Arc::clone(&card), None);
+        let backend = CudaBackend::new(Arc::clone(&device), None);
         // One column, as a pinned one is.
         let mut lane = lanes(&backend, &values, 1).remove(0);
         let all = Brackets::all(width);
@@ -188,14 +188,14 @@ fn counting_buckets() {
             };
             let (mut rates, mut times) = (Vec::new(), Vec::new());
             for run in 0..RUNS + 2 {
-                let (start, before) = (Instant::now(), backend.report().card_time);
+                let (start, before) = (Instant::now(), backend.report().device_time);
                 let Reply::Counts { counts, .. } = answer(&mut lane, &count) else {
                     panic!()
                 };
                 assert_eq!(counts.iter().sum::<u64>(), n, "{name}");
                 if run >= 2 {
                     times.push(start.elapsed().as_secs_f64() * 1e3);
-                    let seconds = (backend.report().card_time - before).as_secs_f64();
+                    let seconds = (backend.report().device_time - before).as_secs_f64();
                     rates.push(4.0 * n as f64 / seconds / 1e12);
                 }
             }
@@ -209,7 +209,7 @@ fn counting_buckets() {
     }
 }
 
-/// DIBMS's Table 4: four shards, here on one card. From row `QUANTILES_ROW` on, 0 the first: all of them take minutes.
+/// DIBMS's Table 4: four shards, here on one device. From row `QUANTILES_ROW` on, 0 the first: all of them take minutes.
 #[test]
 #[ignore = "a measurement"]
 fn dibms_table_4() {
@@ -240,8 +240,8 @@ fn dibms_table_4() {
         (28, 101, true, true, 128.90, 0.0608),
         (28, 501, true, true, 190.13, 0.0171),
     ];
-    let card = Card::get(0).unwrap();
-    println!("{card}; medians of {RUNS}, of distributed_bms of {FEW_RUNS}; milliseconds");
+    let device = Device::get(0).unwrap();
+    println!("{device}; medians of {RUNS}, of distributed_bms of {FEW_RUNS}; milliseconds");
     println!(
         "| n | type | data | m | dibms | of it kernels | counts | distributed_bms | ratio | the paper: DIBMS | ratio |"
     );
@@ -256,7 +256,7 @@ fn dibms_table_4() {
             held = Some((key, floats(n, double, if is_normal { normal } else { uniform })));
         }
         let (_, values) = held.as_ref().unwrap();
-        let backend = CudaBackend::new(Arc::clone(&card), None);
+        let backend = CudaBackend::new(Arc::clone(&device), None);
         let width = KeySpec::try_new(values[0].data_type()).unwrap().width();
         let mut shards = LocalShards::blocking(width, lanes(&backend, values, 4), 4, Stop::default());
         let ranks: Vec<u64> = (0..m).map(|i| (i * n / (m - 1)).max(1)).collect();
@@ -267,11 +267,11 @@ fn dibms_table_4() {
                 if !times.is_empty() && began.elapsed() > LONG {
                     break;
                 }
-                let (start, before) = (Instant::now(), backend.report().card_time);
+                let (start, before) = (Instant::now(), backend.report().device_time);
                 let solution = run(&mut shards, strategy, &ranks);
                 if turn >= 2 {
                     times.push(start.elapsed().as_secs_f64() * 1e3);
-                    kernels.push((backend.report().card_time - before).as_secs_f64() * 1e3);
+                    kernels.push((backend.report().device_time - before).as_secs_f64() * 1e3);
                 }
                 last = Some(solution);
             }
@@ -300,8 +300,8 @@ fn dibms_table_4() {
 #[test]
 #[ignore = "a measurement"]
 fn sample_select_sweep() {
-    let card = Card::get(0).unwrap();
-    println!("{card}; one random rank of UInt32, medians of {RUNS} ranks; values a second");
+    let device = Device::get(0).unwrap();
+    println!("{device}; one random rank of UInt32, medians of {RUNS} ranks; values a second");
     println!("| n | distinct | kernels, us | with the host, us | values/s | of the read rate |");
     println!("| --- | --- | --- | --- | --- | --- |");
     for log in (16..=28).step_by(2) {
@@ -314,7 +314,7 @@ fn sample_select_sweep() {
                 };
                 Arc::new(UInt32Array::from_iter_values(rows.map(value)))
             });
-            let column = DeviceColumn::upload(&card, &DataType::UInt32, &values).unwrap();
+            let column = DeviceColumn::upload(&device, &DataType::UInt32, &values).unwrap();
             let selection = selection(&column, None);
             let (mut kernels, mut whole) = (Vec::new(), Vec::new());
             for turn in 0..RUNS as u64 + 2 {
@@ -323,7 +323,7 @@ fn sample_select_sweep() {
                 let found = selection.keys(&[rank], &mut report).unwrap();
                 if turn >= 2 {
                     whole.push(start.elapsed().as_secs_f64() * 1e6);
-                    kernels.push(report.card_time.as_secs_f64() * 1e6);
+                    kernels.push(report.device_time.as_secs_f64() * 1e6);
                 }
                 if turn == 0 && log <= 22 {
                     let mut all: Vec<u32> = values
@@ -354,10 +354,10 @@ fn sample_select_sweep() {
     println!("| --- | --- | --- | --- | --- | --- |");
     let n = 1_u64 << 28;
     let values = floats(n, false, uniform);
-    let backend = CudaBackend::new(Arc::clone(&card), None);
+    let backend = CudaBackend::new(Arc::clone(&device), None);
     let width = KeySpec::try_new(values[0].data_type()).unwrap().width();
     let mut shards = LocalShards::blocking(width, lanes(&backend, &values, 1), 1, Stop::default());
-    let column = DeviceColumn::upload(&card, &DataType::Float32, &values).unwrap();
+    let column = DeviceColumn::upload(&device, &DataType::Float32, &values).unwrap();
     let selection = selection(&column, None);
     for buckets in [64, 128, 256, 512, 1024, 4096, 8192] {
         let (mut sum, mut most) = (0.0, 0.0_f64);
@@ -434,9 +434,9 @@ fn counted(n: u64, distinct: u64, value: impl Fn(u64) -> u64 + Sync) -> Vec<u64>
 #[test]
 #[ignore = "a measurement"]
 fn few_distinct_values() {
-    let card = Card::get(0).unwrap();
+    let device = Device::get(0).unwrap();
     let n = 1_u64 << 28;
-    println!("{card}; kernels over 2^28 values of UInt32, medians of {RUNS}; milliseconds");
+    println!("{device}; kernels over 2^28 values of UInt32, medians of {RUNS}; milliseconds");
     println!("| distinct | values | one rank | 101 ranks | 1000 ranks |");
     println!("| --- | --- | --- | --- | --- |");
     for distinct in [1, 2, 16, 128, 1000, 1024, 3000, 10_000, 100_000] {
@@ -453,7 +453,7 @@ fn few_distinct_values() {
             let values = arrays(n, |rows| {
                 Arc::new(UInt32Array::from_iter_values(rows.map(|row| value(number(row)))))
             });
-            let column = DeviceColumn::upload(&card, &DataType::UInt32, &values).unwrap();
+            let column = DeviceColumn::upload(&device, &DataType::UInt32, &values).unwrap();
             let mut selection = selection(&column, None);
             let mut sorted: Vec<_> = (0..).map(value).zip(counts.iter().copied()).collect();
             sorted.sort_unstable();
@@ -482,7 +482,7 @@ fn few_distinct_values() {
                             assert_eq!(found, expected, "{distinct} {spread}");
                         }
                         2 => {}
-                        _ => kernels.push(report.card_time.as_secs_f64() * 1e3),
+                        _ => kernels.push(report.device_time.as_secs_f64() * 1e3),
                     }
                     if turn == 0 {
                         print_kernels(&report);
@@ -508,7 +508,7 @@ async fn timed(ctx: &SessionContext, sql: &str) -> (f64, f64, RecordBatch) {
         if turn >= 2 {
             times.push(start.elapsed().as_secs_f64() * 1e3);
             let metrics = plan.metrics().unwrap();
-            let time = metrics.sum_by_name("card_time").unwrap();
+            let time = metrics.sum_by_name("device_time").unwrap();
             kernels.push(time.as_usize() as f64 / 1e6);
         }
         answer = rows.into_iter().next();
@@ -516,15 +516,15 @@ async fn timed(ctx: &SessionContext, sql: &str) -> (f64, f64, RecordBatch) {
     (median(times), median(kernels), answer.unwrap())
 }
 
-/// 2^`QUANTILES_LOG` values on one card and, where there are several, on all of them.
+/// 2^`QUANTILES_LOG` values on one device and, where there are several, on all of them.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement"]
-async fn strategies_and_cards() {
+async fn strategies_and_devices() {
     let log: u32 = std::env::var("QUANTILES_LOG").map_or(28, |log| log.parse().unwrap());
-    let cards = Card::count().unwrap();
+    let devices = Device::count().unwrap();
     println!(
-        "{cards} cards, {}; 2^{log} values, medians of {RUNS}; milliseconds",
-        Card::get(0).unwrap()
+        "{devices} devices, {}; 2^{log} values, medians of {RUNS}; milliseconds",
+        Device::get(0).unwrap()
     );
     println!("| type | ranks | device | strategy | execution | kernels |");
     println!("| --- | --- | --- | --- | --- | --- |");
@@ -542,7 +542,7 @@ async fn strategies_and_cards() {
             );
             for (number, ranks) in ["0.5".to_owned(), percentiles()].iter().enumerate() {
                 for strategy in ["auto", "dibms", "distributed_bms", "gk_select"] {
-                    if strategy != "auto" && (cards > 1 || device != "cuda:0") {
+                    if strategy != "auto" && (devices > 1 || device != "cuda:0") {
                         continue;
                     }
                     set(&ctx, "strategy", strategy).await;
@@ -562,7 +562,7 @@ async fn strategies_and_cards() {
                 set(&ctx, "strategy", "auto").await;
             }
             unpin_table(&ctx, "t").unwrap();
-            if cards == 1 {
+            if devices == 1 {
                 break;
             }
         }

@@ -1,6 +1,6 @@
 //! Columns whose values repeat: few distinct ones, some of them frequent, neighbours of each other, or beside many that are not.
 //!
-//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
+//! Without a device these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use datafusion::arrow::array::{
 use datafusion_quantiles::kernel::cuda::{DeviceColumn, Report};
 use datafusion_quantiles::key::KeyBits;
 
-use crate::cuda::{card, with_nulls};
-use crate::cuda_cards::selection;
+use crate::cuda::{device, with_nulls};
+use crate::cuda_devices::selection;
 use crate::cuda_lanes::sorted_keys;
 use crate::cuda_papers::mixed;
 use crate::select::ranks_of;
@@ -90,9 +90,9 @@ fn columns(len: usize, value: impl Fn(u64) -> u64) -> Vec<(&'static str, ArrayRe
 
 /// Each of some ranks by itself, and 3, 101 and 1000 of them together.
 fn check(values: &ArrayRef, what: &str) {
-    let Some(card) = card() else { return };
+    let Some(device) = device() else { return };
     let (_, sorted) = sorted_keys(values);
-    let column = DeviceColumn::upload(&card, values.data_type(), std::slice::from_ref(values)).unwrap();
+    let column = DeviceColumn::upload(&device, values.data_type(), std::slice::from_ref(values)).unwrap();
     let selection = selection(&column, None);
     let n = sorted.len() as u64;
     let singles = (0..12).map(|turn| vec![1 + mixed(turn + n) % n]);
@@ -106,7 +106,7 @@ fn check(values: &ArrayRef, what: &str) {
 
 #[test]
 fn few_distinct_values() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for repeats in Repeats::ALL {
@@ -125,7 +125,7 @@ fn few_distinct_values() {
 /// So many rows that a rank's cell holds more keys than one block selects among.
 #[test]
 fn long_columns_of_few_distinct_values() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for repeats in Repeats::ALL {

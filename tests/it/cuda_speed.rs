@@ -1,7 +1,7 @@
 //! Times of pinned tables: `cargo test --test it --no-default-features --features cuda cuda_speed -- --ignored --nocapture`.
 //!
-//! For each kind of data: the copy to the card, 101 quantiles and the median there and on the CPU over the same rows in
-//! memory, from SQL to rows, and what the card itself says. Every answer is compared with the CPU's, bit by bit.
+//! For each kind of data: the copy to the device, 101 quantiles and the median there and on the CPU over the same rows in
+//! memory, from SQL to rows, and what the device itself says. Every answer is compared with the CPU's, bit by bit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
-use datafusion_quantiles::kernel::cuda::{Card, DeviceColumn, DeviceMatrix, Report, TopMethod};
+use datafusion_quantiles::kernel::cuda::{Device, DeviceColumn, DeviceMatrix, Report, TopMethod};
 use datafusion_quantiles::pinned::{pin_table, unpin_table};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -110,7 +110,7 @@ fn table_of(ctx: &SessionContext, columns: &[(&str, DataType, Data)], rows: usiz
         .unwrap();
 }
 
-/// Milliseconds, medians: planning, execution, and on the card; and the answer.
+/// Milliseconds, medians: planning, execution, and on the device; and the answer.
 async fn timed(ctx: &SessionContext, sql: &str, runs: usize) -> ([f64; 3], RecordBatch) {
     let mut times: [Vec<f64>; 3] = Default::default();
     let mut answer = None;
@@ -125,7 +125,7 @@ async fn timed(ctx: &SessionContext, sql: &str, runs: usize) -> ([f64; 3], Recor
         if run >= 2 {
             times[0].push(milliseconds(planned));
             times[1].push(milliseconds(whole - planned));
-            times[2].push(card_time(plan.as_ref()));
+            times[2].push(device_time(plan.as_ref()));
         }
     }
     let median = |mut times: Vec<f64>| {
@@ -135,20 +135,20 @@ async fn timed(ctx: &SessionContext, sql: &str, runs: usize) -> ([f64; 3], Recor
     (times.map(median), answer.unwrap())
 }
 
-fn card_time(plan: &dyn ExecutionPlan) -> f64 {
+fn device_time(plan: &dyn ExecutionPlan) -> f64 {
     let time = plan
         .metrics()
-        .and_then(|metrics| metrics.sum_by_name("card_time"));
+        .and_then(|metrics| metrics.sum_by_name("device_time"));
     time.map_or(0.0, |time| time.as_usize() as f64 / 1e6)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement"]
 async fn quantiles_of_pinned_columns() {
-    let card = Card::get(0).unwrap();
+    let device = Device::get(0).unwrap();
     println!(
-        "{card}, {}; medians of {RUNS} on the card, of 3 on the CPU; milliseconds",
-        card.architecture()
+        "{device}, {}; medians of {RUNS} on the device, of 3 on the CPU; milliseconds",
+        device.architecture()
     );
     println!(
         "| rows | type | data | ranks | planning | execution | of it kernels | CPU: execution | ratio |"
@@ -181,7 +181,7 @@ async fn quantiles_of_pinned_columns() {
             let pinned = start.elapsed().as_secs_f64();
             for (name, sql) in [("101", &percentiles), ("1", &median), ("3, x > 0", &filtered)] {
                 query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
-                let (on_card, answer) = timed(&ctx, sql, RUNS).await;
+                let (on_device, answer) = timed(&ctx, sql, RUNS).await;
                 query(&ctx, "SET quantiles.device = 'cpu'").await.unwrap();
                 let (on_cpu, expected) = timed(&ctx, sql, 3).await;
                 assert!(
@@ -190,11 +190,11 @@ async fn quantiles_of_pinned_columns() {
                 );
                 println!(
                     "| 2^{log} | {data_type} | {data:?} | {name} | {:.2} | {:.3} | {:.3} | {:.1} | {:.0} |",
-                    on_card[0],
-                    on_card[1],
-                    on_card[2],
+                    on_device[0],
+                    on_device[1],
+                    on_device[2],
                     on_cpu[1],
-                    on_cpu[1] / on_card[1]
+                    on_cpu[1] / on_device[1]
                 );
             }
             let bytes = f64::from(1 << log) * data_type.primitive_width().unwrap() as f64;
@@ -240,7 +240,7 @@ async fn streamed_columns() {
             ),
         ] {
             query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
-            let (on_card, answer) = timed(&ctx, sql, 5).await;
+            let (on_device, answer) = timed(&ctx, sql, 5).await;
             query(&ctx, "SET quantiles.device = 'cpu'").await.unwrap();
             let (on_cpu, expected) = timed(&ctx, sql, 3).await;
             assert!(
@@ -249,12 +249,12 @@ async fn streamed_columns() {
             );
             println!(
                 "| 2^{log} | {data_type} | {name} | {:.2} | {:.1} | {:.1} | {:.2} | {:.1} | {:.1} |",
-                on_card[0],
-                on_card[1],
-                bytes / on_card[1] / 1e6,
-                on_card[2],
+                on_device[0],
+                on_device[1],
+                bytes / on_device[1] / 1e6,
+                on_device[2],
                 on_cpu[1],
-                on_cpu[1] / on_card[1]
+                on_cpu[1] / on_device[1]
             );
         }
         for _ in 0..2 {
@@ -306,18 +306,18 @@ async fn groups_of_pinned_columns() {
                 }
                 let sql = format!("SELECT {group}, exact_quantiles(x, [{ranks}]) FROM t GROUP BY {group}");
                 query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
-                let (on_card, _) = timed(&ctx, &sql, 5).await;
+                let (on_device, _) = timed(&ctx, &sql, 5).await;
                 query(&ctx, "SET quantiles.device = 'cpu'").await.unwrap();
                 let start = Instant::now();
                 query(&ctx, &sql).await.unwrap();
                 let on_cpu = start.elapsed().as_secs_f64() * 1e3;
                 println!(
                     "| 2^{log} | {data_type}, {data:?} | {groups} | {name} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} |",
-                    on_card[0],
-                    on_card[1],
-                    on_card[2],
+                    on_device[0],
+                    on_device[1],
+                    on_device[2],
                     on_cpu,
-                    on_cpu / (on_card[0] + on_card[1])
+                    on_cpu / (on_device[0] + on_device[1])
                 );
                 // The answers, with a sum of which groups have which.
                 let check = format!(
@@ -365,7 +365,7 @@ async fn rows_of_pinned_columns() {
                 continue;
             }
             query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
-            let (on_card, answer) = timed(&ctx, sql, RUNS).await;
+            let (on_device, answer) = timed(&ctx, sql, RUNS).await;
             query(&ctx, "SET quantiles.device = 'cpu'").await.unwrap();
             let (on_cpu, expected) = timed(&ctx, sql, 1).await;
             assert!(
@@ -375,11 +375,11 @@ async fn rows_of_pinned_columns() {
             println!(
                 "| 2^{log} | {data_type}, {data:?} | `{}` | {:.2} | {:.3} | {:.3} | {:.1} | {:.0} |",
                 sql.trim_start_matches("SELECT ").replace(" FROM t", ""),
-                on_card[0],
-                on_card[1],
-                on_card[2],
+                on_device[0],
+                on_device[1],
+                on_device[2],
                 on_cpu[1],
-                on_cpu[1] / on_card[1]
+                on_cpu[1] / on_device[1]
             );
         }
         query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
@@ -394,7 +394,7 @@ async fn rows_of_pinned_columns() {
 fn nearest_rows() {
     const ROWS: usize = 1 << 22;
     const WIDTH: usize = 128;
-    let card = Card::get(0).unwrap();
+    let device = Device::get(0).unwrap();
     let parts: Vec<ArrayRef> = std::thread::scope(|scope| {
         let parts = (0..PARTITIONS).map(|part| {
             scope.spawn(move || {
@@ -409,7 +409,7 @@ fn nearest_rows() {
     });
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
     let reservation = MemoryConsumer::new("points").register(&pool);
-    let matrix = DeviceMatrix::upload(&card, &parts, None, &reservation).unwrap();
+    let matrix = DeviceMatrix::upload(&device, &parts, None, &reservation).unwrap();
     println!("{ROWS} points of {WIDTH} coordinates, 2 GiB; milliseconds, medians of {RUNS}");
     println!("| k | with the host | kernels | nr_rows | nr_finish |");
     println!("| --- | --- | --- | --- | --- |");
@@ -422,7 +422,7 @@ fn nearest_rows() {
             matrix.nearest(&point, k, None, true, &mut report).unwrap();
             let whole = start.elapsed();
             let kernels = report.kernel_times.iter().map(|(_, time)| *time);
-            let all = [whole, report.card_time].into_iter().chain(kernels);
+            let all = [whole, report.device_time].into_iter().chain(kernels);
             for (times, time) in times.iter_mut().zip(all) {
                 if run >= 2 {
                     times.push(time.as_secs_f64() * 1e3);
@@ -442,7 +442,7 @@ fn nearest_rows() {
 #[ignore = "a measurement"]
 fn ways_to_best_rows_of_groups() {
     const LOG: u32 = 27;
-    let card = Card::get(0).unwrap();
+    let device = Device::get(0).unwrap();
     let column = |data_type: DataType, data: Data| {
         let parts: Vec<ArrayRef> = std::thread::scope(|scope| {
             let part = |part| {
@@ -452,7 +452,7 @@ fn ways_to_best_rows_of_groups() {
             let parts: Vec<_> = (0..PARTITIONS).map(part).collect();
             parts.into_iter().map(|part| part.join().unwrap()).collect()
         });
-        DeviceColumn::upload(&card, &data_type, &parts).unwrap()
+        DeviceColumn::upload(&device, &data_type, &parts).unwrap()
     };
     println!("2^{LOG} rows; kernels, milliseconds, medians of 3");
     println!("| bits of a record | groups | k | all in order | warps | of it ordering | selecting |");
@@ -482,7 +482,7 @@ fn ways_to_best_rows_of_groups() {
                             .filter(|(name, _)| name.starts_with(prefix));
                         own.map(|(_, time)| *time).sum::<Duration>()
                     };
-                    let all = [sort.card_time, warps.card_time, of("so_"), of("gt_select")];
+                    let all = [sort.device_time, warps.device_time, of("so_"), of("gt_select")];
                     for (times, time) in times.iter_mut().zip(all) {
                         times.push(time.as_secs_f64() * 1e3);
                     }
@@ -539,7 +539,7 @@ async fn best_rows_of_groups() {
             let call = format!("topk_by(id, x, {k})");
             let sql = format!("SELECT {group}, {call} FROM t GROUP BY {group}");
             query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
-            let (on_card, _) = timed(&ctx, &sql, 5).await;
+            let (on_device, _) = timed(&ctx, &sql, 5).await;
             // The answers, with sums that tell which groups have which.
             let check = format!(
                 "SELECT count(*), sum(first), sum(last), sum(g % 1000 * (last % 1000)) FROM (SELECT {group} AS g, {call}[1] AS first, \
@@ -553,11 +553,11 @@ async fn best_rows_of_groups() {
             assert_eq!(answer, expected, "{sql}");
             println!(
                 "| 2^{log} | {data_type}, {data:?} | {group} | `{call}` | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} |",
-                on_card[0],
-                on_card[1],
-                on_card[2],
+                on_device[0],
+                on_device[1],
+                on_device[2],
                 on_cpu,
-                on_cpu / (on_card[0] + on_card[1])
+                on_cpu / (on_device[0] + on_device[1])
             );
         }
         query(&ctx, "SET quantiles.device = 'cuda'").await.unwrap();
@@ -580,7 +580,7 @@ async fn best_rows_of_groups() {
 #[ignore = "a measurement"]
 fn rows_of_matrices() {
     const ROWS: usize = 10_000;
-    let card = Card::get(0).unwrap();
+    let device = Device::get(0).unwrap();
     for data in [Data::Uniform, Data::Normal] {
         let each = 128_000 * ROWS / PARTITIONS;
         let part = |part| move || array(&DataType::Float32, data, part, each);
@@ -605,7 +605,7 @@ fn rows_of_matrices() {
                     left -= own;
                     (own > 0).then(|| part.slice(0, own))
                 });
-                DeviceColumn::upload(&card, &data_type, &cut.collect::<Vec<_>>()).unwrap()
+                DeviceColumn::upload(&device, &data_type, &cut.collect::<Vec<_>>()).unwrap()
             };
             let key = upload(DataType::Float32, &|from, rows| Arc::clone(&keys[from / rows]));
             let value = upload(DataType::UInt32, &|from, rows| {
@@ -629,9 +629,9 @@ fn rows_of_matrices() {
                     };
                     let all = [
                         of(&by_blocks, "ws_block_runs"),
-                        by_blocks.card_time,
+                        by_blocks.device_time,
                         of(&by_warps, "ws_"),
-                        by_warps.card_time,
+                        by_warps.device_time,
                     ];
                     for (times, time) in times.iter_mut().zip(all) {
                         times.push(time.as_secs_f64() * 1e3);
@@ -639,7 +639,7 @@ fn rows_of_matrices() {
                     if run == 0 {
                         let (sorted, report) = ask(TopMethod::Sort);
                         assert!(blocks.values.to_data() == sorted.values.to_data());
-                        times[4].push(report.card_time.as_secs_f64() * 1e3);
+                        times[4].push(report.device_time.as_secs_f64() * 1e3);
                     }
                 }
                 let medians = times.map(|mut times| {

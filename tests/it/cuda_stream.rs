@@ -1,12 +1,12 @@
-//! Columns that go to a card as they are read: against the CPU, bit by bit.
+//! Columns that go to a device as they are read: against the CPU, bit by bit.
 //!
-//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
+//! Without a device these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
 
 use datafusion::arrow::compute::{cast, concat_batches};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::prelude::SessionContext;
 
-use crate::cuda::{card, columns, rows_joined, same_bits, set, with_nulls};
+use crate::cuda::{columns, device, rows_joined, same_bits, set, with_nulls};
 use crate::patterns::{self, Pattern};
 use crate::support::*;
 
@@ -15,19 +15,23 @@ async fn same(ctx: &SessionContext, sql: &str, what: &str) {
     let ask = async |device, shown: bool| {
         set(ctx, "device", device).await;
         let plan = physical_plan(ctx, sql).await;
-        assert_eq!(plan.contains("device=cuda:0, on_card=["), shown, "{what}: {plan}");
+        assert_eq!(
+            plan.contains("device=cuda:0, on_device=["),
+            shown,
+            "{what}: {plan}"
+        );
         let answer = query(ctx, sql)
             .await
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         concat_batches(&answer[0].schema(), &answer).unwrap()
     };
-    let (on_card, on_cpu) = (ask("cuda", true).await, ask("auto", false).await);
-    same_bits(&on_card, &on_cpu, what);
+    let (on_device, on_cpu) = (ask("cuda", true).await, ask("auto", false).await);
+    same_bits(&on_device, &on_cpu, what);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_type() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for pattern in [Pattern::Random, Pattern::Extremes, Pattern::HalfEqual] {
@@ -58,7 +62,7 @@ async fn every_type() {
 /// Pieces of memory that are filled more than once, and ranks that a sample misses.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_columns() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for pattern in patterns::ALL {
@@ -80,7 +84,7 @@ async fn long_columns() {
 /// What is computed, beside other aggregates, and beside columns that stay on the CPU.
 #[tokio::test(flavor = "multi_thread")]
 async fn expressions_and_what_stays() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let ctx = session(3);
@@ -104,15 +108,15 @@ async fn expressions_and_what_stays() {
     )
     .await;
     for expected in [
-        "strategy=auto, device=cuda:0, on_card=[f64@",
-        "bytes_to_card=240.0 K",
+        "strategy=auto, device=cuda:0, on_device=[f64@",
+        "bytes_to_device=240.0 K",
         "kernels=10",
-        "card_time=",
+        "device_time=",
         "input_rows=30.00 K",
     ] {
         assert!(analyzed.contains(expected), "{expected} in {analyzed}");
     }
-    // Nothing that a card can select.
+    // Nothing that a device can select.
     for sql in [
         "SELECT exact_quantiles(CAST(i16 AS VARCHAR), 0.5) FROM t",
         "SELECT exact_quantiles(DISTINCT i8, 0.5) FROM t",
@@ -121,28 +125,28 @@ async fn expressions_and_what_stays() {
     }
 }
 
-/// Memory of the card that ends while values come.
+/// Memory of the device that ends while values come.
 #[tokio::test(flavor = "multi_thread")]
 async fn too_little_memory() {
-    let Some(card) = card() else { return };
+    let Some(device) = device() else { return };
     let ctx = session(3);
     register(&ctx, "t", &batch(columns(Pattern::Random, 500_000, 4)), 4, 8192);
     set(&ctx, "device", "cuda").await;
     set(&ctx, "cuda_memory_limit", "1k").await;
     let refused = error(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;
     assert!(refused.contains("quantiles.cuda_memory_limit"), "{refused}");
-    card.check().unwrap();
+    device.check().unwrap();
 }
 
-/// There is no such card: said when the query runs, not before.
+/// There is no such device: said when the query runs, not before.
 #[tokio::test]
-async fn no_such_card() {
+async fn no_such_device() {
     let ctx = session(2);
     register(&ctx, "t", &batch(columns(Pattern::Random, 100, 4)), 2, 50);
     set(&ctx, "device", "cuda:1000").await;
     let refused = error(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;
     assert!(
-        refused.contains("there is no card cuda:1000") || refused.contains("no NVIDIA driver"),
+        refused.contains("there is no device cuda:1000") || refused.contains("no NVIDIA driver"),
         "{refused}"
     );
 }

@@ -1,16 +1,16 @@
-//! Columns in a card's memory, by the card's own sequences of kernels: `cargo test --test it --no-default-features --features cuda
+//! Columns in a device's memory, by the device's own sequences of kernels: `cargo test --test it --no-default-features --features cuda
 //! cuda_table -- --ignored --nocapture`. Every answer is checked by counting on the host. `benches/cuda_anchors.py` times what
-//! others have for the same questions on the same card.
+//! others have for the same questions on the same device.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array};
 use datafusion::arrow::datatypes::DataType;
-use datafusion_quantiles::kernel::cuda::{Card, DeviceColumn, Report, TopSelection};
+use datafusion_quantiles::kernel::cuda::{Device, DeviceColumn, Report, TopSelection};
 use datafusion_quantiles::key::{KeyBits, KeySpec};
 
-use crate::cuda_cards::selection;
+use crate::cuda_devices::selection;
 use crate::cuda_papers::{
     RUNS, arrays, even_ranks, floats, median, mixed, normal, parts, print_kernels, uniform,
 };
@@ -95,8 +95,8 @@ fn column(data_type: &DataType, n: u64, value: Value) -> Vec<ArrayRef> {
 #[test]
 #[ignore = "a measurement"]
 fn quantiles() {
-    let card = Card::get(0).unwrap();
-    println!("{card}; 1 GiB of values, medians of {RUNS}; milliseconds");
+    let device = Device::get(0).unwrap();
+    println!("{device}; 1 GiB of values, medians of {RUNS}; milliseconds");
     println!(
         "| type | data | median: kernels | with the host | 101 ranks: kernels | with the host | second reads, deepened |"
     );
@@ -116,7 +116,7 @@ fn quantiles() {
                 continue;
             }
             let values = column(&data_type, n, value);
-            let column = DeviceColumn::upload(&card, &data_type, &values).unwrap();
+            let column = DeviceColumn::upload(&device, &data_type, &values).unwrap();
             let mut cells = Vec::new();
             let mut trouble = Vec::new();
             for count in [1, 101] {
@@ -132,7 +132,7 @@ fn quantiles() {
                     let start = Instant::now();
                     let found = selection.keys(&ranks, &mut report).unwrap();
                     all.push(start.elapsed().as_secs_f64() * 1e3);
-                    kernels.push(report.card_time.as_secs_f64() * 1e3);
+                    kernels.push(report.device_time.as_secs_f64() * 1e3);
                     match turn {
                         0 => {
                             print_kernels(&report);
@@ -151,7 +151,7 @@ fn quantiles() {
                         trouble.push(format!("{}, {}", report.second_reads, report.deepened));
                     }
                 }
-                // The first ones are not those of a warm card.
+                // The first ones are not those of a warm device.
                 for times in [kernels, all] {
                     cells.push(format!("{:.3}", median(times[2..].to_vec())));
                 }
@@ -168,8 +168,8 @@ fn quantiles() {
 #[test]
 #[ignore = "a measurement"]
 fn greatest() {
-    let card = Card::get(0).unwrap();
-    println!("{card}; keys and rows of the k greatest of 2^28 Float32, medians of {RUNS}; milliseconds");
+    let device = Device::get(0).unwrap();
+    println!("{device}; keys and rows of the k greatest of 2^28 Float32, medians of {RUNS}; milliseconds");
     println!("| data | k | kernels | with the host | second reads |");
     println!("| --- | --- | --- | --- | --- |");
     let n = 1_u64 << 28;
@@ -178,7 +178,7 @@ fn greatest() {
             continue;
         }
         let values = column(&DataType::Float32, n, value);
-        let column = DeviceColumn::upload(&card, &DataType::Float32, &values).unwrap();
+        let column = DeviceColumn::upload(&device, &DataType::Float32, &values).unwrap();
         let spec = KeySpec::try_new(&DataType::Float32).unwrap();
         let share = values[0].len() as u64;
         for k in [10, 100, 1000, 10_000, 100_000] {
@@ -193,7 +193,7 @@ fn greatest() {
                 let start = Instant::now();
                 let found = top.rows(k, &mut report).unwrap();
                 all.push(start.elapsed().as_secs_f64() * 1e3);
-                kernels.push(report.card_time.as_secs_f64() * 1e3);
+                kernels.push(report.device_time.as_secs_f64() * 1e3);
                 again = report.second_reads;
                 if turn > 0 {
                     continue;

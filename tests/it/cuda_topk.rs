@@ -1,6 +1,6 @@
-//! The best rows of pinned columns, and the nearest rows of a matrix: on a card against the CPU, bit by bit.
+//! The best rows of pinned columns, and the nearest rows of a matrix: on a device against the CPU, bit by bit.
 //!
-//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
+//! Without a device these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use datafusion::prelude::SessionContext;
 use datafusion_quantiles::kernel::cuda::{DeviceMatrix, Neighbour, Report, squared_distance};
 use datafusion_quantiles::pinned::unpin_table;
 
-use crate::cuda::{card, columns, pinned, rows_joined, same_by, set, with_nulls};
+use crate::cuda::{columns, device, pinned, rows_joined, same_by, set, with_nulls};
 use crate::patterns::{self, Pattern};
 use crate::support::*;
 
@@ -55,7 +55,7 @@ fn calls(names: &[&str]) -> String {
 }
 
 async fn every_type(patterns: &[Pattern]) {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for pattern in patterns {
@@ -84,7 +84,7 @@ async fn best_rows_last_patterns() {
 /// Thresholds from samples that mislead, more rows than a block holds, values that tie in their turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn best_rows_of_data_that_mislead_samples() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let names = ["i16", "f32", "f64", "i64"];
@@ -103,10 +103,10 @@ async fn best_rows_of_data_that_mislead_samples() {
     }
 }
 
-/// `WHERE` and `FILTER`, decided on the card; keys and values of the rows that are left.
+/// `WHERE` and `FILTER`, decided on the device; keys and values of the rows that are left.
 #[tokio::test(flavor = "multi_thread")]
 async fn best_of_filtered_rows() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for pattern in [Pattern::Random, Pattern::FewDistinct, Pattern::Extremes] {
@@ -142,7 +142,7 @@ async fn best_of_filtered_rows() {
 /// `ORDER BY` with a `LIMIT`: the key tells rows apart, or nothing else is selected.
 #[tokio::test(flavor = "multi_thread")]
 async fn first_rows_of_a_sort() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     for pattern in [Pattern::Random, Pattern::Extremes, Pattern::AllEqual] {
@@ -160,7 +160,7 @@ async fn first_rows_of_a_sort() {
             ] {
                 same_by(&ctx, sql, &format!("{sql}, {pattern:?}, {len} rows"), OPERATOR).await;
             }
-            // Not on the card: two keys, a key that is computed, no limit, other columns.
+            // Not on the device: two keys, a key that is computed, no limit, other columns.
             for sql in [
                 "SELECT id FROM t ORDER BY i8, id LIMIT 5",
                 "SELECT id FROM t ORDER BY id + 1 LIMIT 5",
@@ -185,7 +185,7 @@ async fn first_rows_of_a_sort() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_says_what_ran() {
-    let Some(card) = card() else { return };
+    let Some(device) = device() else { return };
     let ctx = session(2);
     pinned(
         &ctx,
@@ -199,7 +199,7 @@ async fn explain_says_what_ran() {
         "PinnedTopKExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[id, f32, i8], \
          calls=[min_by(id, f32, 3), max_by(f32, id), topk_by(i8, f32, 5) FILTER (t.i8 > Int8(0))], \
          where=[t.f32 < Float32(7)]",
-        card.name()
+        device.name()
     );
     let plan = physical_plan(&ctx, sql).await;
     assert_eq!(plan, format!("{first}, fallback=cpu"));
@@ -211,7 +211,7 @@ async fn explain_says_what_ran() {
     for expected in [
         "kernels=",
         "bytes_read=",
-        "card_time=",
+        "device_time=",
         "tk_filter_time=",
         "tk_emit_time=",
         "ga_values_time=",
@@ -227,7 +227,7 @@ async fn explain_says_what_ran() {
         format!(
             "PinnedTopKExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[id, i8], fetch=4, order_by=[id DESC], \
              fallback=cpu",
-            card.name()
+            device.name()
         )
     );
     // Beside other aggregates, over what is computed, over distinct pairs: the table itself.
@@ -241,7 +241,7 @@ async fn explain_says_what_ran() {
         assert!(!plan.contains("Pinned"), "{sql}: {plan}");
     }
     // No memory to work in.
-    card.release_workspace();
+    device.release_workspace();
     set(&ctx, "cuda_memory_limit", "1k").await;
     let sql = "SELECT max_by(id, f32) FROM t";
     let expected = row(&ctx, sql).await;
@@ -249,7 +249,7 @@ async fn explain_says_what_ran() {
     assert_eq!(row(&ctx, sql).await, expected);
 }
 
-/// Without a pinned table nothing changes, with and without a card.
+/// Without a pinned table nothing changes, with and without a device.
 #[tokio::test]
 async fn without_pinned_tables() {
     let ctx = session(2);
@@ -321,7 +321,7 @@ fn by_sort(
 
 #[test]
 fn nearest_rows() {
-    let Some(card) = card() else { return };
+    let Some(device) = device() else { return };
     for width in [1, 3, 4, 31, 128, 200] {
         for rows in [1, 31, 100, 10_007] {
             // Whole numbers, so that distances tie; fractions, so that the order of additions shows; a NaN.
@@ -341,7 +341,7 @@ fn nearest_rows() {
                     let array = points(values.clone(), width, nulls.clone());
                     let parts = [array.slice(0, rows / 3), array.slice(rows / 3, rows - rows / 3)];
                     let parts = parts.map(|part| Arc::new(part) as ArrayRef);
-                    let matrix = DeviceMatrix::upload(&card, &parts, None, &reservation()).unwrap();
+                    let matrix = DeviceMatrix::upload(&device, &parts, None, &reservation()).unwrap();
                     for k in [1, 32, 33, 200, 1024] {
                         let found = matrix.nearest(&point, k, None, false, &mut Report::default());
                         let found: Vec<_> = found
@@ -370,9 +370,9 @@ fn nearest_rows() {
 
 #[test]
 fn nearest_rows_of_what_is_wrong() {
-    let Some(card) = card() else { return };
+    let Some(device) = device() else { return };
     let array: ArrayRef = Arc::new(points(vec![0.0; 12], 3, None));
-    let upload = |arrays: &[ArrayRef]| DeviceMatrix::upload(&card, arrays, None, &reservation());
+    let upload = |arrays: &[ArrayRef]| DeviceMatrix::upload(&device, arrays, None, &reservation());
     let matrix = upload(std::slice::from_ref(&array)).unwrap();
     let ask = |point: &[f32], k| {
         let found = matrix.nearest(point, k, None, false, &mut Report::default());
@@ -396,7 +396,7 @@ fn nearest_rows_of_what_is_wrong() {
     let error = upload(&[Arc::new(holed)]).unwrap_err().to_string();
     assert!(error.contains("point 1 has a coordinate that is NULL"), "{error}");
     let limited = DeviceMatrix::upload(
-        &card,
+        &device,
         &[Arc::new(points(vec![0.0; 4096], 4, None)) as ArrayRef],
         Some(1),
         &reservation(),

@@ -1,4 +1,4 @@
-//! Pinned tables under load, limits of memory, mistakes in statements, and faults of the card.
+//! Pinned tables under load, limits of memory, mistakes in statements, and faults of the device.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use datafusion::common::DataFusionError;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_quantiles::kernel::cuda::Card;
-use datafusion_quantiles::pinned::{self, pin_table, use_cards};
+use datafusion_quantiles::kernel::cuda::Device;
+use datafusion_quantiles::pinned::{self, pin_table, use_devices};
 use datafusion_quantiles::planner::{QuantilesPlanner, SessionStateBuilderExt};
 
-use crate::cuda::{card, columns, passes_in_a_process, pinned, rows_joined, set};
+use crate::cuda::{columns, device, passes_in_a_process, pinned, rows_joined, set};
 use crate::patterns::Pattern;
 use crate::support::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_at_the_same_time() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let ctx = session(2);
@@ -38,7 +38,7 @@ async fn queries_at_the_same_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_of_memory() {
-    let Some(card) = card() else { return };
+    let Some(device) = device() else { return };
     let ctx = session(2);
     let rows = batch(vec![(
         "x",
@@ -55,14 +55,14 @@ async fn limits_of_memory() {
         error.to_string().contains("quantiles.cuda_memory_limit"),
         "{error}"
     );
-    // More than any card has.
+    // More than any device has.
     set(&ctx, "cuda_memory_limit", "none").await;
-    let error = card.allocate(1 << 45, None).unwrap_err();
+    let error = device.allocate(1 << 45, None).unwrap_err();
     assert!(matches!(error, DataFusionError::ResourcesExhausted(_)), "{error}");
-    card.check().unwrap();
+    device.check().unwrap();
     // The column fits, and nothing to work in.
     pin_table(&ctx, "t", &["x"]).await.unwrap();
-    card.release_workspace();
+    device.release_workspace();
     set(&ctx, "cuda_memory_limit", "1k").await;
     set(&ctx, "device", "cuda").await;
     let sql = "SELECT exact_quantiles(x, 0.5) FROM t";
@@ -79,7 +79,7 @@ async fn limits_of_memory() {
 /// Page-locked memory is that of the lanes, however many columns they read.
 #[tokio::test(flavor = "multi_thread")]
 async fn page_locked_memory_is_reserved() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let names: Vec<_> = (0..20).map(|number| format!("c{number}")).collect();
@@ -111,12 +111,12 @@ async fn page_locked_memory_is_reserved() {
 /// A column just longer than pieces that double would make a good sum.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_column_on_its_way_takes_little_more_than_its_size() {
-    if card().is_none() {
+    if device().is_none() {
         return;
     }
     let ctx = session(1);
     // Of its own: nothing else is held there.
-    use_cards(&ctx, vec![Arc::new(Card::open(0, None).unwrap())]);
+    use_devices(&ctx, vec![Arc::new(Device::open(0, None).unwrap())]);
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..(65 << 17)));
     register(&ctx, "t", &batch(vec![("x", numbers)]), 1, 8192);
     // 65 MiB, a quarter of it, and once more where they are joined.
@@ -124,7 +124,7 @@ async fn a_column_on_its_way_takes_little_more_than_its_size() {
     pin_table(&ctx, "t", &["x"]).await.unwrap();
 }
 
-/// Queries of such a session never look at a card of this process.
+/// Queries of such a session never look at a device of this process.
 #[tokio::test]
 async fn a_session_that_plans_for_a_cluster_pins_nothing() {
     let state = SessionStateBuilder::new()
@@ -192,7 +192,7 @@ async fn mistakes() {
         .unwrap_err()
         .to_string();
     assert!(
-        refused.contains("there is no card cuda:1000") || refused.contains("no NVIDIA driver"),
+        refused.contains("there is no device cuda:1000") || refused.contains("no NVIDIA driver"),
         "{refused}"
     );
     assert!(
@@ -205,7 +205,7 @@ async fn mistakes() {
             .num_rows()
             == 0
     );
-    // All that is not about pinned tables is as ever, with and without a card.
+    // All that is not about pinned tables is as ever, with and without a device.
     for device in ["auto", "cpu", "cuda", "cuda:1000"] {
         set(&ctx, "device", device).await;
         let answer = pinned::sql(&ctx, "SELECT exact_quantiles(s, 0.5) FROM t")
@@ -219,7 +219,7 @@ async fn mistakes() {
 
 #[test]
 fn faults() {
-    if card().is_some() {
+    if device().is_some() {
         passes_in_a_process("cuda_trouble::faults_in_a_process");
     }
 }
@@ -234,12 +234,12 @@ async fn faults_in_a_process() {
     )
     .await
     .unwrap();
-    fail::cfg("quantiles::cuda_open", "return(the card is away)").unwrap();
+    fail::cfg("quantiles::cuda_open", "return(the device is away)").unwrap();
     let error = pinned::sql(&ctx, "PIN TABLE t (x)")
         .await
         .unwrap_err()
         .to_string();
-    assert!(error.contains("the card is away"), "{error}");
+    assert!(error.contains("the device is away"), "{error}");
     fail::remove("quantiles::cuda_open");
     pinned::sql(&ctx, "PIN TABLE t (x)").await.unwrap();
     query(&ctx, "INSERT INTO t VALUES (5000)").await.unwrap();

@@ -407,7 +407,7 @@ fn every_place_that_may_fail_does_so_here() {
     }
     let mut found = Vec::new();
     places(&root().join("src"), &mut found);
-    // A card's fail in `cuda`.
+    // A device's fail in `cuda`.
     found.retain(|place| !place.starts_with("cuda_"));
     let mut tested: Vec<&str> = SHAPES.iter().flat_map(|shape| shape.phases).copied().collect();
     found.sort_unstable();

@@ -6,7 +6,7 @@ mod constants;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "cuda")]
-mod cuda_cards;
+mod cuda_devices;
 #[cfg(feature = "cuda")]
 mod cuda_group_topk;
 #[cfg(feature = "cuda")]

@@ -59,7 +59,7 @@ pub(crate) struct ClusterArgs {
     #[arg(long, default_value = "cpu", value_parser = crate::args::parse_device)]
     device: datafusion_quantiles::config::DeviceChoice,
 
-    /// Most memory of each card that one executor may hold, such as 20g, whatever clients allow [default: theirs alone]
+    /// Most memory of each device that one executor may hold, such as 20g, whatever clients allow [default: theirs alone]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     cuda_memory_limit: Option<usize>,
 

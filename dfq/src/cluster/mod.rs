@@ -56,12 +56,12 @@ pub(crate) struct ExecutorArgs {
     #[command(flatten)]
     ballista: ballista_executor::config::Config,
 
-    /// Where rounds over the values of a task run: cpu, cuda (all cards of this machine), cuda:N, or auto (cards, and the CPU
+    /// Where rounds over the values of a task run: cpu, cuda (all devices of this machine), cuda:N, or auto (devices, and the CPU
     /// where they fail or there are none)
     #[arg(long, default_value = "cpu", value_parser = parse_device)]
     device: DeviceChoice,
 
-    /// Most memory of each card that this executor may hold, such as 20g, whatever clients allow [default: theirs alone,
+    /// Most memory of each device that this executor may hold, such as 20g, whatever clients allow [default: theirs alone,
     /// quantiles.cuda_memory_limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     cuda_memory_limit: Option<usize>,

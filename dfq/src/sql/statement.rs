@@ -19,7 +19,7 @@ use super::split::{Piece, tokenize};
 pub(crate) enum Statement {
     /// One of DataFusion's own.
     DataFusion(Box<DataFusionStatement>),
-    /// About tables in the memory of a card.
+    /// About tables in the memory of a device.
     #[cfg(feature = "cuda")]
     Pinned(PinStatement),
 }

@@ -86,14 +86,14 @@ fn dfq(folder: &Path, args: &[&str]) -> Output {
 }
 
 /// Whether there is a GPU to pin tables in, which a run that asks for one must have.
-fn has_card() -> bool {
-    let card = datafusion_quantiles::kernel::cuda::Card::get(0);
+fn has_device() -> bool {
+    let device = datafusion_quantiles::kernel::cuda::Device::get(0);
     let is_required = std::env::var("QUANTILES_REQUIRE_CUDA").is_ok_and(|value| value == "1");
     assert!(
-        card.is_ok() || !is_required,
-        "QUANTILES_REQUIRE_CUDA=1, and there is no card"
+        device.is_ok() || !is_required,
+        "QUANTILES_REQUIRE_CUDA=1, and there is no device"
     );
-    card.is_ok()
+    device.is_ok()
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn sql_of_the_pages_runs() {
     let mut run = 0;
     for (path, text) in pages() {
         for sql in blocks(&text, "sql") {
-            if sql.contains("PIN TABLE") && !has_card() {
+            if sql.contains("PIN TABLE") && !has_device() {
                 continue;
             }
             std::fs::write(folder.path().join("block.sql"), &sql).unwrap();

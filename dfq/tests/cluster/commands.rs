@@ -47,7 +47,7 @@ fn executors_and_clusters_take_a_limit_of_device_memory() {
             "{error}"
         );
     }
-    // They pass it on: without cards there is nothing to limit.
+    // They pass it on: without devices there is nothing to limit.
     let port = free_port().to_string();
     let cluster = Process::start(
         &[

@@ -9,7 +9,7 @@ use datafusion::common::{Result, resources_err};
 
 use super::groups::{GROUP_BYTES, all_codes, of_each};
 use super::topk::value_bytes;
-use super::{OnCard, PinnedTopKCall, PinnedWork, distinct};
+use super::{OnDevice, PinnedTopKCall, PinnedWork, distinct};
 use crate::exec::quantiles::comma_separated;
 use crate::functions::topk::{firsts, lists};
 use crate::kernel::cuda::{GroupTop, GroupTopSelection, Groups, Predicate, RowMask};
@@ -32,7 +32,7 @@ impl PinnedTopKCall {
         &self,
         groups: &'b Groups<'b>,
         mask: Option<&'b (Arc<RowMask>, u64)>,
-        on: &OnCard<'b>,
+        on: &OnDevice<'b>,
     ) -> Result<GroupTopSelection<'b>> {
         let column = on.column(self.key.column);
         let words = column.words(&KeySpec::try_new(column.data_type())?);
@@ -46,7 +46,7 @@ impl PinnedTopKCall {
         })
     }
 
-    fn group_rows(&self, groups: &Groups<'_>, on: &mut OnCard<'_>) -> Result<GroupTop> {
+    fn group_rows(&self, groups: &Groups<'_>, on: &mut OnDevice<'_>) -> Result<GroupTop> {
         let mask = on.kept(self.key.filter.as_ref(), on.column(self.key.column))?;
         let selection = self.selection(groups, mask.as_ref(), on)?;
         let (memory, each) = (&on.memory, value_bytes(selection.values.data_type()));
@@ -76,7 +76,7 @@ impl PinnedWork for PinnedGroupTopK {
         "PinnedGroupedTopKExec"
     }
 
-    fn batch(&self, on: &mut OnCard<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
         let groups = Groups::try_new(&columns, on.limit, on.timed, &mut on.report)?;
         let tops = self.calls.iter().map(|call| call.group_rows(&groups, on));
@@ -94,7 +94,7 @@ impl PinnedWork for PinnedGroupTopK {
         Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
     }
 
-    fn fits(&self, on: &mut OnCard<'_>) -> Result<bool> {
+    fn fits(&self, on: &mut OnDevice<'_>) -> Result<bool> {
         let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
         let Some(groups) = Groups::fitting(&columns, on.limit, false, &mut on.report)? else {
             return Ok(false);

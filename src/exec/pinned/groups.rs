@@ -10,7 +10,7 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_datafusion_err};
 
 use super::quantiles::sourced_columns;
-use super::{OnCard, PinnedSource, PinnedWork, distinct};
+use super::{OnDevice, PinnedSource, PinnedWork, distinct};
 use crate::exec::aggregate::{Aggregates, ExecAggregate};
 use crate::exec::grouped::{Answers, answered_groups};
 use crate::exec::quantiles::comma_separated;
@@ -79,7 +79,7 @@ impl PinnedGroups {
         }
     }
 
-    fn select(&self, column: usize, groups: &Groups<'_>, on: &mut OnCard<'_>) -> Result<Selected> {
+    fn select(&self, column: usize, groups: &Groups<'_>, on: &mut OnDevice<'_>) -> Result<Selected> {
         let source = &self.sources[column];
         let values = on.column(source.column);
         let mask = on.kept(source.filter.as_ref(), values)?;
@@ -118,7 +118,7 @@ impl PinnedGroups {
     }
 
     /// The numbers of all groups, ascending.
-    fn codes(&self, selected: &[Selected], groups: &Groups<'_>, on: &mut OnCard<'_>) -> Result<Vec<u64>> {
+    fn codes(&self, selected: &[Selected], groups: &Groups<'_>, on: &mut OnDevice<'_>) -> Result<Vec<u64>> {
         let known = self.sources.iter().zip(selected);
         let known = known.map(|(source, selected)| (source, selected.segments.codes.as_slice()));
         all_codes(groups, self.groups[0], self.filter.as_ref(), known, on)
@@ -130,7 +130,7 @@ impl PinnedGroups {
         count: &PinnedCount,
         selected: &[Selected],
         (groups, codes): (&Groups<'_>, &[u64]),
-        on: &mut OnCard<'_>,
+        on: &mut OnDevice<'_>,
     ) -> Result<ArrayRef> {
         let has_nulls = |column: usize| on.table.columns[column].column.has_nulls();
         let column = count.column.filter(|column| has_nulls(*column));
@@ -160,7 +160,7 @@ fn present(
     groups: &Groups<'_>,
     group_column: usize,
     filter: Option<&Predicate>,
-    on: &mut OnCard<'_>,
+    on: &mut OnDevice<'_>,
 ) -> Result<Segments> {
     let mask = on.kept(filter, on.column(group_column))?;
     let segments = groups.present(mask.as_ref().map(|(mask, _)| mask.bits()), &mut on.report)?;
@@ -174,7 +174,7 @@ pub(super) fn all_codes<'a>(
     group_column: usize,
     filter: Option<&Predicate>,
     mut known: impl Iterator<Item = (&'a PinnedSource, &'a [u64])>,
-    on: &mut OnCard<'_>,
+    on: &mut OnDevice<'_>,
 ) -> Result<Vec<u64>> {
     // A column that has a value in every row that makes a group knows them all.
     let all = known.find(|(source, _)| {
@@ -277,7 +277,7 @@ impl PinnedWork for PinnedGroups {
         "PinnedGroupedQuantilesExec"
     }
 
-    fn batch(&self, on: &mut OnCard<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
         let groups = Groups::try_new(&columns, on.limit, on.timed, &mut on.report)?;
         let selected = (0..self.sources.len()).map(|column| self.select(column, &groups, on));
@@ -308,7 +308,7 @@ impl PinnedWork for PinnedGroups {
         )
     }
 
-    fn fits(&self, on: &mut OnCard<'_>) -> Result<bool> {
+    fn fits(&self, on: &mut OnDevice<'_>) -> Result<bool> {
         let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
         let Some(groups) = Groups::fitting(&columns, on.limit, false, &mut on.report)? else {
             return Ok(false);

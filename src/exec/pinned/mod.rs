@@ -31,7 +31,7 @@ use datafusion::physical_plan::{
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
-use super::on_card::record;
+use super::on_device::record;
 use super::quantiles::comma_separated;
 use super::run::strategy_metric;
 use crate::kernel::cuda::source::Words;
@@ -56,8 +56,8 @@ pub(crate) trait PinnedWork: Debug + Send + Sync {
     /// Name of the operator.
     fn name(&self) -> &'static str;
 
-    /// All rows, by the card.
-    fn batch(&self, on: &mut OnCard<'_>, schema: &SchemaRef) -> Result<RecordBatch>;
+    /// All rows, by the device.
+    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch>;
 
     /// Pinned columns that are read, each once.
     fn columns(&self) -> Vec<usize>;
@@ -65,11 +65,11 @@ pub(crate) trait PinnedWork: Debug + Send + Sync {
     /// What is asked, for `EXPLAIN`.
     fn shown(&self, table: &PinnedTable) -> String;
 
-    /// Whether the card's records have room for the values of these columns, whatever rows a filter leaves.
+    /// Whether the device's records have room for the values of these columns, whatever rows a filter leaves.
     ///
     /// # Errors
-    /// Those of the card.
-    fn fits(&self, _on: &mut OnCard<'_>) -> Result<bool> {
+    /// Those of the device.
+    fn fits(&self, _on: &mut OnDevice<'_>) -> Result<bool> {
         Ok(true)
     }
 
@@ -79,8 +79,8 @@ pub(crate) trait PinnedWork: Debug + Send + Sync {
     }
 }
 
-/// One execution on a card.
-pub(crate) struct OnCard<'a> {
+/// One execution on a device.
+pub(crate) struct OnDevice<'a> {
     table: &'a PinnedTable,
     /// Most bytes of device memory that this crate may hold.
     limit: Option<u64>,
@@ -95,7 +95,7 @@ pub(crate) struct OnCard<'a> {
     rounds: Vec<(&'static str, usize)>,
 }
 
-impl<'a> OnCard<'a> {
+impl<'a> OnDevice<'a> {
     fn column(&self, index: usize) -> &'a DeviceColumn {
         &self.table.columns[index].column
     }
@@ -142,10 +142,10 @@ impl<'a> OnCard<'a> {
     }
 }
 
-/// Plans what takes over when the card fails.
+/// Plans what takes over when the device fails.
 #[async_trait]
 pub(crate) trait PlanFallback: Debug + Send + Sync {
-    /// The same rows, and their order, without the card.
+    /// The same rows, and their order, without the device.
     async fn plan(&self) -> Result<Arc<dyn ExecutionPlan>>;
 }
 
@@ -178,26 +178,26 @@ impl Fallback {
     }
 }
 
-/// A query over columns that are pinned in a card's memory: exact quantiles and calls of `topk_by`, which are one row, or a
+/// A query over columns that are pinned in a device's memory: exact quantiles and calls of `topk_by`, which are one row, or a
 /// row for each group, or the first rows in the order of a column. One partition.
 ///
-/// Reads nothing but that memory. A filter becomes a bitmap on the card first, whose rows are counted. Cost on an H200 for
+/// Reads nothing but that memory. A filter becomes a bitmap on the device first, whose rows are counted. Cost on an H200 for
 /// each GiB of a column: quantiles 0.5 ms, rows 0.3 ms.
 ///
 /// With `quantiles.device = 'auto'` (`fallback=cpu` in `EXPLAIN`) the same is planned for the CPU, over the table itself, when
-/// the card fails, with a warning in the log and the metric `cuda_fallback`; what ran then is the operator's input in `EXPLAIN
+/// the device fails, with a warning in the log and the metric `cuda_fallback`; what ran then is the operator's input in `EXPLAIN
 /// ANALYZE`. Otherwise the failure is the query's error.
 ///
-/// Device memory: up to 0.4 of the largest column to work in (0.6 of a card's share, on several), kept for the next query, within
+/// Device memory: up to 0.4 of the largest column to work in (0.6 of a device's share, on several), kept for the next query, within
 /// `quantiles.cuda_memory_limit`; with less there, slower. Groups need 16 bytes a row, or 32 where groups and values, of best rows
 /// groups, keys and values, together span more than 64 bits. Host memory: about 100 bytes for each row, group and rank that is
 /// asked for, reserved in the memory pool.
 ///
-/// Metrics: `kernels` launched, `bytes_read` by them of columns and bitmaps, `bytes_to_card`, `bytes_from_card`, `card_time`
+/// Metrics: `kernels` launched, `bytes_read` by them of columns and bitmaps, `bytes_to_device`, `bytes_from_device`, `device_time`
 /// from the first kernel to the last, `second_reads` and `deepened`, which say how often a sample misled, and under
-/// `EXPLAIN ANALYZE` the time of each kernel, such as `ss_count_time`. On a table on several cards times are those of the slowest,
-/// with what it waited for the others, and a counter `strategy_sample_select_on_the_cards` says that they selected together.
-/// What they leave open, and all with another strategy than the card's own, is selected in rounds: then `rounds`, and a counter
+/// `EXPLAIN ANALYZE` the time of each kernel, such as `ss_count_time`. On a table on several devices times are those of the slowest,
+/// with what it waited for the others, and a counter `strategy_sample_select_on_the_devices` says that they selected together.
+/// What they leave open, and all with another strategy than the device's own, is selected in rounds: then `rounds`, and a counter
 /// `strategy_<name>` of that.
 #[derive(Debug, Clone)]
 pub struct PinnedExec {
@@ -243,7 +243,7 @@ impl PinnedExec {
         self
     }
 
-    /// The same, with a plan to go on with when the card fails.
+    /// The same, with a plan to go on with when the device fails.
     pub(crate) fn with_fallback(mut self, planner: Arc<dyn PlanFallback>) -> Self {
         self.fallback = Some(Fallback::new(planner));
         self
@@ -276,8 +276,8 @@ impl PinnedExec {
         }
     }
 
-    fn on(&self, memory: MemoryReservation) -> OnCard<'_> {
-        OnCard {
+    fn on(&self, memory: MemoryReservation) -> OnDevice<'_> {
+        OnDevice {
             table: &self.table,
             limit: self.limit,
             timed: self.timed,
@@ -288,7 +288,7 @@ impl PinnedExec {
         }
     }
 
-    /// Whether the values of its columns fit into what the card sorts. The first time that a column is asked for, the card reads
+    /// Whether the values of its columns fit into what the device sorts. The first time that a column is asked for, the device reads
     /// it, as the first execution would have.
     pub(crate) async fn fits(&self, pool: &Arc<dyn MemoryPool>) -> bool {
         let (exec, memory) = (self.clone(), MemoryConsumer::new(self.name()).register(pool));
@@ -300,8 +300,8 @@ impl PinnedExec {
         }
     }
 
-    /// All rows, by the card.
-    fn on_card(&self, memory: MemoryReservation) -> Result<RecordBatch> {
+    /// All rows, by the device.
+    fn on_device(&self, memory: MemoryReservation) -> Result<RecordBatch> {
         let mut on = self.on(memory);
         let batch = self.work.batch(&mut on, &self.schema)?;
         record(&on.report, &self.metrics);
@@ -313,7 +313,7 @@ impl PinnedExec {
         Ok(batch)
     }
 
-    /// The rows of the card, or of the CPU where the card fails and that is allowed.
+    /// The rows of the device, or of the CPU where the device fails and that is allowed.
     async fn rows(self, context: Arc<TaskContext>) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let baseline = BaselineMetrics::new(&self.metrics, 0);
         let exec = self.clone();
@@ -322,7 +322,7 @@ impl PinnedExec {
         memory.try_grow(self.work.host_bytes(&self.table))?;
         let solved = SpawnedTask::spawn_blocking(move || {
             let _timer = timer.timer();
-            exec.on_card(memory)
+            exec.on_device(memory)
         });
         let solved = solved.join().await;
         let solved = solved.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?;
@@ -385,13 +385,17 @@ impl DisplayAs for PinnedExec {
         let columns = columns.iter().map(|column| &self.table.columns[*column].name);
         let columns = comma_separated(columns);
         let (name, shown) = (self.name(), self.work.shown(&self.table));
-        let cards: Vec<_> = self.table.shares().map(|share| share.card.to_string()).collect();
-        let (card, table) = (cards.join("+"), &self.table.source.name());
+        let devices: Vec<_> = self
+            .table
+            .shares()
+            .map(|share| share.device.to_string())
+            .collect();
+        let (device, table) = (devices.join("+"), &self.table.source.name());
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 write!(
                     f,
-                    "{name}: device={card}, table={table}, columns=[{columns}], {shown}"
+                    "{name}: device={device}, table={table}, columns=[{columns}], {shown}"
                 )?;
                 if let Some(filter) = &self.shown_filter {
                     write!(f, ", where=[{filter}]")?;
@@ -402,7 +406,7 @@ impl DisplayAs for PinnedExec {
                 }
             }
             DisplayFormatType::TreeRender => {
-                writeln!(f, "device={card}")?;
+                writeln!(f, "device={device}")?;
                 writeln!(f, "table={table}")?;
                 writeln!(f, "{shown}")?;
                 match &self.shown_filter {
@@ -424,7 +428,7 @@ impl ExecutionPlan for PinnedExec {
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        // Only once the card has failed: for those who look at what ran.
+        // Only once the device has failed: for those who look at what ran.
         let ran = self.fallback.as_ref().and_then(|fallback| fallback.ran.get());
         ran.into_iter().collect()
     }
@@ -448,7 +452,7 @@ impl ExecutionPlan for PinnedExec {
         &self,
         _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        // Its columns are those of the card.
+        // Its columns are those of the device.
         Ok(TreeNodeRecursion::Continue)
     }
 

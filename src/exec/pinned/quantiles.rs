@@ -1,4 +1,4 @@
-//! Exact quantiles of pinned columns: for each column one sequence of kernels, on one card or on several, which finds the ranks
+//! Exact quantiles of pinned columns: for each column one sequence of kernels, on one device or on several, which finds the ranks
 //! of all calls over it.
 
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 
-use super::{OnCard, PinnedSource, PinnedWork};
+use super::{OnDevice, PinnedSource, PinnedWork};
 use crate::exec::aggregate::{Aggregates, ExecAggregate, Output, QuantilesCall};
-use crate::exec::card_rounds::{Limits, Share, is_cards_own, solve_on_cards};
-use crate::exec::on_card::STRATEGY;
+use crate::exec::device_rounds::{Limits, Share, is_devices_own, solve_on_devices};
+use crate::exec::on_device::STRATEGY;
 use crate::exec::quantiles::comma_separated;
 use crate::exec::run::{Solved, answer};
 use crate::kernel::cuda::RowMask;
@@ -51,8 +51,8 @@ impl PinnedQuantiles {
         }
     }
 
-    /// On the cards of a table that is spread, or in rounds.
-    fn solve_on_cards(&self, column: usize, asks: &[&Ask], on: &mut OnCard<'_>) -> Result<Solved> {
+    /// On the devices of a table that is spread, or in rounds.
+    fn solve_on_devices(&self, column: usize, asks: &[&Ask], on: &mut OnDevice<'_>) -> Result<Solved> {
         let source = &self.sources[column];
         let shares = on.table.shares().map(|table| {
             let columns = table.columns.iter().map(|pinned| pinned.column.as_ref());
@@ -73,19 +73,19 @@ impl PinnedQuantiles {
             memory: &on.memory,
             timed: on.timed,
         };
-        let solution = solve_on_cards(&shares, spec, self.strategy, asks, limits, &mut on.report)?;
+        let solution = solve_on_devices(&shares, spec, self.strategy, asks, limits, &mut on.report)?;
         on.rounds.push((solution.strategy, solution.rounds.len()));
         Ok(Solved::Keys(solution))
     }
 
-    fn solve(&self, column: usize, on: &mut OnCard<'_>) -> Result<Solved> {
+    fn solve(&self, column: usize, on: &mut OnDevice<'_>) -> Result<Solved> {
         let asks: Vec<&Ask> = self
             .aggregates
             .calls_of(column)
             .map(|call| call.selected().ask())
             .collect();
-        if !is_cards_own(self.strategy) || on.table.is_spread() {
-            return self.solve_on_cards(column, &asks, on);
+        if !is_devices_own(self.strategy) || on.table.is_spread() {
+            return self.solve_on_devices(column, &asks, on);
         }
         let source = &self.sources[column];
         let values = on.column(source.column);
@@ -104,7 +104,7 @@ impl PinnedWork for PinnedQuantiles {
         "PinnedQuantilesExec"
     }
 
-    fn batch(&self, on: &mut OnCard<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let solutions = (0..self.sources.len()).map(|column| self.solve(column, on));
         let solutions = solutions.collect::<Result<Vec<_>>>()?;
         let columns = self.aggregates.outputs.iter().map(|output| match *output {
@@ -112,7 +112,7 @@ impl PinnedWork for PinnedQuantiles {
                 let (column, call) = &self.aggregates.calls[index];
                 answer(call, &solutions[*column])?.to_array()
             }
-            Output::Plain(_) => internal_err!("a card computes quantiles only"),
+            Output::Plain(_) => internal_err!("a device computes quantiles only"),
         });
         let columns = columns.collect::<Result<Vec<_>>>()?;
         Ok(RecordBatch::try_new(schema.clone(), columns)?)
@@ -124,7 +124,7 @@ impl PinnedWork for PinnedQuantiles {
 
     fn shown(&self, _table: &PinnedTable) -> String {
         let calls = comma_separated(self.aggregates.calls.iter().map(|(_, call)| call));
-        match is_cards_own(self.strategy) {
+        match is_devices_own(self.strategy) {
             true => format!("calls=[{calls}]"),
             false => format!("strategy={}, calls=[{calls}]", self.strategy),
         }

@@ -11,7 +11,7 @@ use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::Result;
 
-use super::{OnCard, PinnedSource, PinnedWork, distinct};
+use super::{OnDevice, PinnedSource, PinnedWork, distinct};
 use crate::exec::quantiles::comma_separated;
 use crate::functions::topk::{Call, firsts, lists};
 use crate::kernel::cuda::{Gather, RowMask, Top, TopSelection};
@@ -45,10 +45,10 @@ struct Best {
 }
 
 impl PinnedTopKCall {
-    fn answer(&self, on: &mut OnCard<'_>) -> Result<ArrayRef> {
+    fn answer(&self, on: &mut OnDevice<'_>) -> Result<ArrayRef> {
         let value = on.column(self.value);
         let best = self.best(on)?;
-        let gather = Gather::try_new(value.card(), &best.rows, on.limit, on.timed, &mut on.report)?;
+        let gather = Gather::try_new(value.device(), &best.rows, on.limit, on.timed, &mut on.report)?;
         let mut values = gather.values(value, &mut on.report)?;
         if best.without > 0 {
             let nulls = new_null_array(value.data_type(), best.without);
@@ -62,7 +62,7 @@ impl PinnedTopKCall {
     }
 
     /// The rows of the answer, in any order.
-    fn best(&self, on: &mut OnCard<'_>) -> Result<Best> {
+    fn best(&self, on: &mut OnDevice<'_>) -> Result<Best> {
         let column = on.column(self.key.column);
         let words = column.words(&KeySpec::try_new(column.data_type())?);
         let mask = on.kept(self.key.filter.as_ref(), column)?;
@@ -105,7 +105,7 @@ impl PinnedTopKCall {
     }
 
     /// The rows of `ties` with the smallest values, at most `room` of them.
-    fn smallest(&self, ties: RowMask, room: u64, on: &mut OnCard<'_>) -> Result<Vec<u64>> {
+    fn smallest(&self, ties: RowMask, room: u64, on: &mut OnDevice<'_>) -> Result<Vec<u64>> {
         let value = on.column(self.value);
         let words = value.words(&KeySpec::try_new(value.data_type())?).turned();
         let kept = ties.count(value, on.limit, &mut on.report)?;
@@ -144,7 +144,7 @@ impl PinnedWork for PinnedTopK {
         "PinnedTopKExec"
     }
 
-    fn batch(&self, on: &mut OnCard<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let columns = self.0.iter().map(|call| call.answer(on));
         let columns = columns.collect::<Result<Vec<_>>>()?;
         Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
@@ -192,7 +192,7 @@ impl PinnedWork for PinnedRows {
         "PinnedTopKExec"
     }
 
-    fn batch(&self, on: &mut OnCard<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
+    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let column = on.column(self.key.column);
         let mask = on.kept(self.key.filter.as_ref(), column)?;
         let words = column.words(&KeySpec::for_order_by(column.data_type())?);
@@ -211,7 +211,7 @@ impl PinnedWork for PinnedRows {
             false => a.0.cmp(&b.0),
         });
         let rows: Vec<u64> = ordered.into_iter().map(|(_, row)| row).collect();
-        let gather = Gather::try_new(column.card(), &rows, on.limit, on.timed, &mut on.report)?;
+        let gather = Gather::try_new(column.device(), &rows, on.limit, on.timed, &mut on.report)?;
         let columns = self.columns.iter().map(|index| {
             let column = on.column(*index);
             gather.values(column, &mut on.report)

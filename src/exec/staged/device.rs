@@ -15,25 +15,25 @@ use crate::config::DeviceChoice;
 #[cfg(feature = "cuda")]
 use crate::config::QuantilesOptions;
 #[cfg(feature = "cuda")]
-use crate::kernel::cuda::{Card, CudaBackend, DeviceColumn, OverflowBackend};
+use crate::kernel::cuda::{CudaBackend, Device, DeviceColumn, OverflowBackend};
 use crate::kernel::{Backend, CpuBackend, Lane};
 use crate::key::KeySpec;
 
 /// The device of a process that runs the rounds of staged plans, such as an executor of a cluster.
 ///
-/// With cards, the keys of a partition lie on one of them while its task runs; partitions take turns. A round's reply is that of
-/// the CPU. `auto` goes on with the CPU where a card has no memory left or stops working before anything is on it, with a
-/// warning in the log and the metric `cuda_fallback`; `cuda` makes that the task's error. A partition is given the card that works
-/// on the fewest partitions of the process, whatever their tasks. Memory of a card is limited by the client's
+/// With devices, the keys of a partition lie on one of them while its task runs; partitions take turns. A round's reply is that of
+/// the CPU. `auto` goes on with the CPU where a device has no memory left or stops working before anything is on it, with a
+/// warning in the log and the metric `cuda_fallback`; `cuda` makes that the task's error. A partition is given the device that works
+/// on the fewest partitions of the process, whatever their tasks. Memory of a device is limited by the client's
 /// `quantiles.cuda_memory_limit`, and by [`Self::with_memory_limit`].
 #[derive(Debug, Clone)]
 pub struct RoundDevice {
     #[cfg(feature = "cuda")]
-    cards: Vec<Arc<Card>>,
-    /// Partitions that each card works on.
+    devices: Vec<Arc<Device>>,
+    /// Partitions that each device works on.
     #[cfg(feature = "cuda")]
     places: Arc<Places>,
-    /// Most bytes of a card's memory, whatever clients allow.
+    /// Most bytes of a device's memory, whatever clients allow.
     #[cfg(feature = "cuda")]
     limit: Option<u64>,
     /// Whether the CPU takes over.
@@ -42,16 +42,16 @@ pub struct RoundDevice {
 }
 
 impl RoundDevice {
-    /// The device that `choice` names: `cuda` and `cuda:all` are all cards of this machine, `cuda:N` is one of them, `auto` all, or
+    /// The device that `choice` names: `cuda` and `cuda:all` are all devices of this machine, `cuda:N` is one of them, `auto` all, or
     /// the CPU where there are none.
     ///
     /// # Errors
-    /// For `cuda` and `cuda:N` an execution error that says why there is no such card; a configuration error where this program
+    /// For `cuda` and `cuda:N` an execution error that says why there is no such device; a configuration error where this program
     /// was built without the feature `cuda`.
     pub fn try_new(choice: DeviceChoice) -> Result<Self> {
         match choice {
             DeviceChoice::Cpu => Ok(Self::cpu()),
-            choice => Self::with_cards(choice),
+            choice => Self::with_devices(choice),
         }
     }
 
@@ -66,7 +66,7 @@ impl RoundDevice {
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn with_cards(choice: DeviceChoice) -> Result<Self> {
+    fn with_devices(choice: DeviceChoice) -> Result<Self> {
         match choice {
             DeviceChoice::Auto => Ok(Self::cpu()),
             choice => config_err!("device {choice}: this program was built without the feature 'cuda'"),
@@ -74,12 +74,12 @@ impl RoundDevice {
     }
 
     #[cfg(feature = "cuda")]
-    fn with_cards(choice: DeviceChoice) -> Result<Self> {
+    fn with_devices(choice: DeviceChoice) -> Result<Self> {
         let open = || match choice {
-            DeviceChoice::Cuda(Some(number)) => Ok(vec![Card::get(number)?]),
-            _ => match Card::count()? {
-                0 => config_err!("device {choice}: this machine has no card"),
-                count => (0..count).map(Card::get).collect(),
+            DeviceChoice::Cuda(Some(number)) => Ok(vec![Device::get(number)?]),
+            _ => match Device::count()? {
+                0 => config_err!("device {choice}: this machine has no device"),
+                count => (0..count).map(Device::get).collect(),
             },
         };
         let falls_back = choice == DeviceChoice::Auto;
@@ -89,28 +89,28 @@ impl RoundDevice {
                 Ok(Self::cpu())
             }
             Err(error) => Err(error),
-            Ok(cards) => Ok(Self::on(cards, falls_back)),
+            Ok(devices) => Ok(Self::on(devices, falls_back)),
         }
     }
 
-    /// On these cards.
+    /// On these devices.
     #[cfg(feature = "cuda")]
-    pub fn on(cards: Vec<Arc<Card>>, falls_back: bool) -> Self {
+    pub fn on(devices: Vec<Arc<Device>>, falls_back: bool) -> Self {
         Self {
-            places: Arc::new(Places::new(cards.len())),
-            cards,
+            places: Arc::new(Places::new(devices.len())),
+            devices,
             limit: None,
             falls_back,
         }
     }
 
-    /// This device with a limit: the process holds `limit` bytes of each card's memory at most, also where a client allows more.
+    /// This device with a limit: the process holds `limit` bytes of each device's memory at most, also where a client allows more.
     pub fn with_memory_limit(self, limit: Option<u64>) -> Self {
         #[cfg(feature = "cuda")]
         return Self { limit, ..self };
         #[cfg(not(feature = "cuda"))]
         {
-            // There are no cards.
+            // There are no devices.
             let _ = limit;
             self
         }
@@ -122,15 +122,15 @@ impl RoundDevice {
     }
 }
 
-/// How many partitions each card works on.
+/// How many partitions each device works on.
 #[cfg(feature = "cuda")]
 #[derive(Debug)]
 struct Places(Mutex<Vec<usize>>);
 
 #[cfg(feature = "cuda")]
 impl Places {
-    fn new(cards: usize) -> Self {
-        Self(Mutex::new(vec![0; cards]))
+    fn new(devices: usize) -> Self {
+        Self(Mutex::new(vec![0; devices]))
     }
 
     fn running(&self) -> MutexGuard<'_, Vec<usize>> {
@@ -138,29 +138,29 @@ impl Places {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place on the card with the fewest partitions, of these the one with the least burden; `None`: there are no cards.
+    /// A place on the device with the fewest partitions, of these the one with the least burden; `None`: there are no devices.
     fn take<B: Ord>(self: &Arc<Self>, burden: impl Fn(usize) -> B) -> Option<Place> {
         let mut running = self.running();
-        let cards = 0..running.len();
-        let card = cards.min_by_key(|card| (running[*card], burden(*card)))?;
-        running[card] += 1;
+        let devices = 0..running.len();
+        let device = devices.min_by_key(|device| (running[*device], burden(*device)))?;
+        running[device] += 1;
         let places = Arc::clone(self);
-        Some(Place { places, card })
+        Some(Place { places, device })
     }
 }
 
-/// A partition's place on a card, until it is dropped.
+/// A partition's place on a device, until it is dropped.
 #[cfg(feature = "cuda")]
 #[derive(Debug)]
 struct Place {
     places: Arc<Places>,
-    card: usize,
+    device: usize,
 }
 
 #[cfg(feature = "cuda")]
 impl Drop for Place {
     fn drop(&mut self) {
-        self.places.running()[self.card] -= 1;
+        self.places.running()[self.device] -= 1;
     }
 }
 
@@ -175,14 +175,14 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 pub(super) struct RoundBackend {
     cpu: CpuBackend,
     #[cfg(feature = "cuda")]
-    card: Option<OnCard>,
+    device: Option<OnDevice>,
     #[cfg(feature = "cuda")]
     _place: Option<Place>,
 }
 
 #[cfg(feature = "cuda")]
 #[derive(Debug)]
-enum OnCard {
+enum OnDevice {
     Only(CudaBackend),
     First(OverflowBackend<CpuBackend>),
 }
@@ -192,29 +192,28 @@ impl RoundBackend {
     #[cfg(feature = "cuda")]
     pub(super) fn of(context: &TaskContext, cpu: CpuBackend) -> Self {
         let placed = context.session_config().get_extension::<RoundDevice>();
-        let placed = placed.and_then(|device| {
-            // Numbers of partitions begin anew in each task: they say nothing of which card is free.
-            let held = |card: usize| {
-                (
-                    device.cards[card].check().is_err(),
-                    device.cards[card].held_bytes(),
-                )
+        let placed = placed.and_then(|executor| {
+            // Numbers of partitions begin anew in each task: they say nothing of which device is free.
+            let held = |device: usize| {
+                let device = &executor.devices[device];
+                (device.check().is_err(), device.held_bytes())
             };
-            let place = device.places.take(held)?;
-            Some((device, place))
+            let place = executor.places.take(held)?;
+            Some((executor, place))
         });
-        let Some((device, place)) = placed else {
+        let Some((executor, place)) = placed else {
             return Self::cpu(cpu);
         };
         let client = QuantilesOptions::of(context.session_config().options()).cuda_memory_limit;
-        let card = CudaBackend::new(Arc::clone(&device.cards[place.card]), least(client, device.limit));
-        let card = match device.falls_back {
-            true => OnCard::First(OverflowBackend::new(card, cpu.clone())),
-            false => OnCard::Only(card),
+        let limit = least(client, executor.limit);
+        let device = CudaBackend::new(Arc::clone(&executor.devices[place.device]), limit);
+        let device = match executor.falls_back {
+            true => OnDevice::First(OverflowBackend::new(device, cpu.clone())),
+            false => OnDevice::Only(device),
         };
         Self {
             cpu,
-            card: Some(card),
+            device: Some(device),
             _place: Some(place),
         }
     }
@@ -223,7 +222,7 @@ impl RoundBackend {
     #[cfg(feature = "cuda")]
     pub(super) fn may_read_again(context: &TaskContext) -> bool {
         let device = context.session_config().get_extension::<RoundDevice>();
-        device.is_some_and(|device| device.falls_back && !device.cards.is_empty())
+        device.is_some_and(|device| device.falls_back && !device.devices.is_empty())
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -231,12 +230,12 @@ impl RoundBackend {
         false
     }
 
-    /// Without a card.
+    /// Without a device.
     pub(super) fn cpu(cpu: CpuBackend) -> Self {
         Self {
             cpu,
             #[cfg(feature = "cuda")]
-            card: None,
+            device: None,
             #[cfg(feature = "cuda")]
             _place: None,
         }
@@ -247,16 +246,16 @@ impl RoundBackend {
         Self { cpu }
     }
 
-    /// Whether values go to a card, which means calls that wait.
+    /// Whether values go to a device, which means calls that wait.
     #[cfg(feature = "cuda")]
-    pub(super) fn has_card(&self) -> bool {
-        self.card.is_some()
+    pub(super) fn has_device(&self) -> bool {
+        self.device.is_some()
     }
 
-    /// Whether a card failed whose work the CPU takes over: the input is to be read again.
+    /// Whether a device failed whose work the CPU takes over: the input is to be read again.
     #[cfg(feature = "cuda")]
     pub(super) fn has_failed(&self) -> bool {
-        matches!(&self.card, Some(OnCard::First(card)) if card.has_failed())
+        matches!(&self.device, Some(OnDevice::First(device)) if device.has_failed())
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -271,24 +270,24 @@ impl RoundBackend {
     pub(super) fn open(&self, spec: &KeySpec, memory: MemoryReservation) -> Result<Box<dyn Lane>> {
         #[cfg(feature = "cuda")]
         if DeviceColumn::supports(spec.data_type()) {
-            match &self.card {
-                Some(OnCard::Only(card)) => return card.open(spec, memory),
-                Some(OnCard::First(card)) => return card.open(spec, memory),
+            match &self.device {
+                Some(OnDevice::Only(device)) => return device.open(spec, memory),
+                Some(OnDevice::First(device)) => return device.open(spec, memory),
                 None => {}
             }
         }
         self.cpu.open(spec, memory)
     }
 
-    /// What a card did, as metrics.
+    /// What a device did, as metrics.
     #[cfg(feature = "cuda")]
     pub(super) fn record(&self, metrics: &ExecutionPlanMetricsSet) {
-        let (report, fallbacks) = match &self.card {
+        let (report, fallbacks) = match &self.device {
             None => return,
-            Some(OnCard::Only(card)) => (card.report(), 0),
-            Some(OnCard::First(card)) => (card.report(), usize::from(card.has_overflowed())),
+            Some(OnDevice::Only(device)) => (device.report(), 0),
+            Some(OnDevice::First(device)) => (device.report(), usize::from(device.has_overflowed())),
         };
-        super::super::on_card::record(&report, metrics);
+        super::super::on_device::record(&report, metrics);
         MetricBuilder::new(metrics)
             .counter("cuda_fallback", 0)
             .add(fallbacks);
@@ -303,20 +302,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partitions_of_all_tasks_are_spread_over_the_cards() {
+    fn partitions_of_all_tasks_are_spread_over_the_devices() {
         let places = Arc::new(Places::new(3));
         let take = || places.take(|_| 0).unwrap();
         // Tasks of one partition each.
         let mut taken: Vec<_> = (0..6).map(|_| take()).collect();
-        let cards: Vec<_> = taken.iter().map(|place| place.card).collect();
-        assert_eq!(cards, [0, 1, 2, 0, 1, 2]);
+        let devices: Vec<_> = taken.iter().map(|place| place.device).collect();
+        assert_eq!(devices, [0, 1, 2, 0, 1, 2]);
         // What ends makes room, wherever it was.
         drop(taken.remove(4));
-        assert_eq!(take().card, 1);
+        assert_eq!(take().device, 1);
         drop(taken);
         assert_eq!(*places.running(), [0, 0, 0]);
-        // Of cards with nothing to do, that which holds least.
-        assert_eq!(places.take(|card| [7, 5, 6][card]).unwrap().card, 1);
+        // Of devices with nothing to do, that which holds least.
+        assert_eq!(places.take(|device| [7, 5, 6][device]).unwrap().device, 1);
         assert!(Arc::new(Places::new(0)).take(|_| 0).is_none());
     }
 

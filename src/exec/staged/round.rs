@@ -117,7 +117,7 @@ struct Round {
 }
 
 impl Round {
-    /// What `asked` gets for an answer: from a card first, and where that fails, and the CPU may take over, from there.
+    /// What `asked` gets for an answer: from a device first, and where that fails, and the CPU may take over, from there.
     async fn run(&self, input: SendableRecordBatchStream, asked: &Arc<Asked>) -> Result<Vec<RecordBatch>> {
         let memory = MemoryConsumer::new("RoundExec").register(self.context.memory_pool());
         let cpu = || {
@@ -211,7 +211,7 @@ struct Work {
 impl Work {
     async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
         #[cfg(feature = "cuda")]
-        if self.backend.has_card() {
+        if self.backend.has_device() {
             let read = crate::exec::fed(vec![stream], move |batches| {
                 for batch in batches {
                     self.push(&batch)?;

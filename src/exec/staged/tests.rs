@@ -383,7 +383,7 @@ async fn a_second_read_is_compared_where_nothing_is_asked_any_more() {
     }
 }
 
-/// What a card that failed had is read again for the CPU: the same files, whoever reads others meanwhile.
+/// What a device that failed had is read again for the CPU: the same files, whoever reads others meanwhile.
 #[tokio::test]
 async fn a_partition_of_files_can_be_read_again() {
     let folder = tempfile::tempdir().unwrap();

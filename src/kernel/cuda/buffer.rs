@@ -8,17 +8,17 @@ use cudarc::driver::sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE};
 use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DevicePtr, PinnedHostSlice};
 use datafusion::common::{Result, internal_err};
 
-use super::device::Card;
+use super::device::Device;
 
 /// Bytes that a buffer has beyond those asked for: kernels read bitmaps in words of 8 bytes.
 const SLACK: usize = 16;
 
-/// Memory of a card, accounted to it. 256-byte aligned.
+/// Memory of a device, accounted to it. 256-byte aligned.
 #[derive(Debug)]
 pub struct DeviceBuffer {
     slice: Option<CudaSlice<u8>>,
     bytes: usize,
-    card: Arc<Card>,
+    device: Arc<Device>,
 }
 
 /// Bytes of memory that a buffer for `bytes` takes.
@@ -27,23 +27,23 @@ pub(super) fn taken(bytes: usize) -> usize {
 }
 
 impl DeviceBuffer {
-    /// Use [`Card::allocate`], which accounts for it. `slice` is memory of the card's stream, of [`taken`] bytes or more.
-    pub(super) fn over(card: &Arc<Card>, slice: CudaSlice<u8>, bytes: usize) -> Self {
+    /// Use [`Device::allocate`], which accounts for it. `slice` is memory of the device's stream, of [`taken`] bytes or more.
+    pub(super) fn over(device: &Arc<Device>, slice: CudaSlice<u8>, bytes: usize) -> Self {
         Self {
             slice: Some(slice),
             bytes,
-            card: Arc::clone(card),
+            device: Arc::clone(device),
         }
     }
 
-    /// Use [`Card::allocate`], which accounts for it.
+    /// Use [`Device::allocate`], which accounts for it.
     #[allow(unsafe_code, reason = "memory that nothing was written to")]
-    pub(super) fn try_new(card: &Arc<Card>, bytes: usize) -> Result<Self> {
+    pub(super) fn try_new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
         // SAFETY: bytes have no invalid value; what reads them writes them first, or is a kernel that drops what it reads
         // beyond the end.
-        let slice = unsafe { card.stream.alloc::<u8>(taken(bytes)) };
-        let slice = slice.map_err(|error| card.failed("allocating device memory", error))?;
-        Ok(Self::over(card, slice, bytes))
+        let slice = unsafe { device.stream.alloc::<u8>(taken(bytes)) };
+        let slice = slice.map_err(|error| device.failed("allocating device memory", error))?;
+        Ok(Self::over(device, slice, bytes))
     }
 
     /// Bytes asked for.
@@ -56,17 +56,17 @@ impl DeviceBuffer {
         self.bytes == 0
     }
 
-    /// The card that it is on.
-    pub fn card(&self) -> &Arc<Card> {
-        &self.card
+    /// The device that it is on.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
-    /// Address on the card.
+    /// Address on the device.
     pub(super) fn address(&self) -> u64 {
         // One stream and no events: there is nothing to wait for.
         self.slice
             .as_ref()
-            .map_or(0, |slice| slice.device_ptr(&self.card.stream).0)
+            .map_or(0, |slice| slice.device_ptr(&self.device.stream).0)
     }
 
     pub(super) fn view(&self, from: usize, to: usize) -> Option<CudaView<'_, u8>> {
@@ -81,92 +81,96 @@ impl DeviceBuffer {
 
     /// Zeroes a range of bytes, when the stream comes to it.
     pub(super) fn zero(&mut self, range: Range<usize>) -> Result<()> {
-        let card = Arc::clone(&self.card);
+        let device = Arc::clone(&self.device);
         let Some(mut part) = self.view_mut(range.start, range.end) else {
             return internal_err!("{range:?} of a buffer of {} bytes", self.bytes);
         };
-        let zeroed = card.stream.memset_zeros(&mut part);
-        zeroed.map_err(|error| card.failed("zeroing device memory", error))
+        let zeroed = device.stream.memset_zeros(&mut part);
+        zeroed.map_err(|error| device.failed("zeroing device memory", error))
     }
 
-    /// Copies the first `bytes` bytes of another buffer of the same card here, from the byte `at` on, when the stream comes to it;
+    /// Copies the first `bytes` bytes of another buffer of the same device here, from the byte `at` on, when the stream comes to it;
     /// how many.
     pub(super) fn copy_from(&mut self, at: usize, other: &DeviceBuffer, bytes: usize) -> Result<usize> {
-        let card = Arc::clone(&self.card);
+        let device = Arc::clone(&self.device);
         let views = other.view(0, bytes).zip(self.view_mut(at, at + bytes));
         let Some((from, mut to)) = views else {
             return internal_err!("{bytes} bytes at {at} of a buffer of {}", self.bytes);
         };
-        let copied = card.stream.memcpy_dtod(&from, &mut to);
-        copied.map_err(|error| card.failed("copying on the card", error))?;
+        let copied = device.stream.memcpy_dtod(&from, &mut to);
+        copied.map_err(|error| device.failed("copying on the device", error))?;
         Ok(bytes)
     }
 
-    /// A range of bytes, once all is done that was asked of the card.
+    /// A range of bytes, once all is done that was asked of the device.
     pub(super) fn to_host(&self, range: Range<usize>) -> Result<Vec<u8>> {
-        let card = &self.card;
-        let failed = |error| card.failed("copying from the card", error);
+        let device = &self.device;
+        let failed = |error| device.failed("copying from the device", error);
         let Some(view) = self.view(range.start, range.end) else {
             return internal_err!("{range:?} of a buffer of {} bytes", self.bytes);
         };
-        let bytes = card.stream.clone_dtoh(&view).map_err(failed)?;
-        card.synchronize("copying from the card")?;
+        let bytes = device.stream.clone_dtoh(&view).map_err(failed)?;
+        device.synchronize("copying from the device")?;
         Ok(bytes)
     }
 
     /// Copies `host` to the buffer's front; when this returns, `host` is free again.
     pub(super) fn fill(&mut self, host: &[u8]) -> Result<()> {
-        let card = Arc::clone(&self.card);
+        let device = Arc::clone(&self.device);
         let Some(mut to) = self.view_mut(0, host.len()) else {
             return internal_err!("{} bytes for a buffer of {}", host.len(), self.bytes);
         };
-        let copied = card.stream.memcpy_htod(host, &mut to);
-        copied.map_err(|error| card.failed("copying to the card", error))?;
-        card.synchronize("copying to the card")
+        let copied = device.stream.memcpy_htod(host, &mut to);
+        copied.map_err(|error| device.failed("copying to the device", error))?;
+        device.synchronize("copying to the device")
     }
 }
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         if let Some(slice) = self.slice.take() {
-            self.card.keep_memory(slice);
+            self.device.keep_memory(slice);
         }
-        self.card.give_back(self.bytes as u64);
+        self.device.give_back(self.bytes as u64);
     }
 }
 
-/// Host memory that the card reads and writes itself.
+/// Host memory that the device reads and writes itself.
 #[derive(Debug)]
 pub(super) struct PageLocked {
     memory: PinnedHostSlice<u8>,
-    card: Arc<Card>,
+    device: Arc<Device>,
 }
 
 impl PageLocked {
-    /// To be read by the processor too, and by kernels of all cards.
-    pub(super) fn try_new(card: &Arc<Card>, bytes: usize) -> Result<Self> {
-        Self::with_flags(card, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)
+    /// To be read by the processor too, and by kernels of all devices.
+    pub(super) fn try_new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
+        Self::with_flags(
+            device,
+            bytes,
+            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP,
+        )
     }
 
     #[allow(unsafe_code, reason = "memory that nothing was written to")]
-    pub(super) fn with_flags(card: &Arc<Card>, bytes: usize, flags: u32) -> Result<Self> {
+    pub(super) fn with_flags(device: &Arc<Device>, bytes: usize, flags: u32) -> Result<Self> {
         // SAFETY: bytes have no invalid value: what is read without having been written is any bytes.
-        let memory = unsafe { card.context.alloc_pinned_with_flags(bytes, flags) };
+        let memory = unsafe { device.context.alloc_pinned_with_flags(bytes, flags) };
         Ok(Self {
-            memory: memory.map_err(|error| card.failed("allocating page-locked memory", error))?,
-            card: Arc::clone(card),
+            memory: memory.map_err(|error| device.failed("allocating page-locked memory", error))?,
+            device: Arc::clone(device),
         })
     }
 
     /// At least `bytes` bytes, whatever is in them.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<()> {
         if self.memory.len() < bytes {
-            *self = Self::try_new(&self.card, bytes)?;
+            *self = Self::try_new(&self.device, bytes)?;
         }
         Ok(())
     }
 
-    /// Where kernels of all cards find it: where it is, as the oldest driver has one space of addresses.
+    /// Where kernels of all devices find it: where it is, as the oldest driver has one space of addresses.
     pub(super) fn address(&self) -> Result<u64> {
         Ok(self.bytes()?.as_ptr() as u64)
     }
@@ -174,44 +178,45 @@ impl PageLocked {
     /// What is there. The caller has waited for the stream.
     pub(super) fn bytes(&self) -> Result<&[u8]> {
         let bytes = self.memory.as_slice();
-        bytes.map_err(|error| self.card.failed("reading page-locked memory", error))
+        bytes.map_err(|error| self.device.failed("reading page-locked memory", error))
     }
 
     /// The same, to write to.
     pub(super) fn bytes_mut(&mut self) -> Result<&mut [u8]> {
-        let card = Arc::clone(&self.card);
+        let device = Arc::clone(&self.device);
         let bytes = self.memory.as_mut_slice();
-        bytes.map_err(|error| card.failed("writing page-locked memory", error))
+        bytes.map_err(|error| device.failed("writing page-locked memory", error))
     }
 
     /// Has a range copied to the buffer, from its byte `at` on. Until the stream was waited for, the range stays as it is.
     #[allow(unsafe_code, reason = "a copy that ends later")]
     pub(super) fn send(&self, range: Range<usize>, to: &DeviceBuffer, at: usize) -> Result<()> {
-        let card = &self.card;
-        let failed = |error| card.failed("copying to the card", error);
+        let device = &self.device;
+        let failed = |error| device.failed("copying to the device", error);
         let Some(host) = self
             .bytes()?
             .get(range)
             .filter(|host| at + host.len() <= to.bytes)
         else {
-            return internal_err!("a copy beyond a buffer of {} bytes on the card", to.bytes);
+            return internal_err!("a copy beyond a buffer of {} bytes on the device", to.bytes);
         };
-        card.context.bind_to_thread().map_err(failed)?;
+        device.context.bind_to_thread().map_err(failed)?;
         // SAFETY: the target lies within the buffer, which is freed on the same stream; the caller neither writes nor frees
         // the page-locked memory before it has waited for the stream.
-        unsafe { memcpy_htod_async(to.address() + at as u64, host, card.stream.cu_stream()) }.map_err(failed)
+        unsafe { memcpy_htod_async(to.address() + at as u64, host, device.stream.cu_stream()) }
+            .map_err(failed)
     }
 
     /// Has a range of the buffer copied to the front. Not to be looked at until the stream was waited for.
     #[allow(unsafe_code, reason = "a copy that ends later")]
     pub(super) fn fetch(&mut self, from: &DeviceBuffer, range: Range<usize>) -> Result<()> {
-        let card = Arc::clone(&self.card);
-        let failed = |error| card.failed("copying from the card", error);
-        let stream = card.stream.cu_stream();
+        let device = Arc::clone(&self.device);
+        let failed = |error| device.failed("copying from the device", error);
+        let stream = device.stream.cu_stream();
         if range.end > from.bytes || range.len() > self.memory.len() {
-            return internal_err!("{range:?} of {} bytes on the card", from.bytes);
+            return internal_err!("{range:?} of {} bytes on the device", from.bytes);
         }
-        card.context.bind_to_thread().map_err(failed)?;
+        device.context.bind_to_thread().map_err(failed)?;
         let host = &mut self.bytes_mut()?[..range.len()];
         // SAFETY: the source lies within the buffer, which is freed on the same stream; the caller waits for the stream
         // before it reads or frees the page-locked memory.

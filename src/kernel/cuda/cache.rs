@@ -4,7 +4,7 @@
 //! <folder>/<SHA-256 of source, options, architecture and NVRTC's version>.cubin
 //!   "DFQCUB1\n" | SHA-256 of the name and the code | code
 //! ```
-//! The folder belongs to the user alone (mode 0700): what lies there runs on the card. An entry whose checksum is wrong is
+//! The folder belongs to the user alone (mode 0700): what lies there runs on the device. An entry whose checksum is wrong is
 //! compiled anew. A cache that cannot be used is none: nothing fails for it.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! A column in the memory of a card: its values as Arrow has them, and which of them are NULL.
+//! A column in the memory of a device: its values as Arrow has them, and which of them are NULL.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -10,7 +10,7 @@ use datafusion::execution::memory_pool::{
 };
 
 use super::buffer::DeviceBuffer;
-use super::device::{Card, locked};
+use super::device::{Device, locked};
 use super::select::Shape;
 use super::source::{Words, storage_bytes};
 use super::upload::{SharedStaging, Staging, Upload, joined};
@@ -22,7 +22,7 @@ pub(super) type KeyRange = Option<(KeyBits, KeyBits)>;
 /// Values of one type in device memory, with a bitmap where some are NULL.
 #[derive(Debug)]
 pub struct DeviceColumn {
-    card: Arc<Card>,
+    device: Arc<Device>,
     data_type: DataType,
     /// Bytes of a value, which may be more than in Arrow.
     value_bytes: usize,
@@ -46,21 +46,21 @@ impl DeviceColumn {
     ///
     /// # Errors
     /// A planning error for a type without keys of fixed width; an internal error if the arrays are not all of that type;
-    /// `ResourcesExhausted` where the card's memory ends; an execution error if the card fails.
-    pub fn upload(card: &Arc<Card>, data_type: &DataType, arrays: &[ArrayRef]) -> Result<Self> {
+    /// `ResourcesExhausted` where the device's memory ends; an execution error if the device fails.
+    pub fn upload(device: &Arc<Device>, data_type: &DataType, arrays: &[ArrayRef]) -> Result<Self> {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-        let reservation = MemoryConsumer::new("column for a card").register(&pool);
-        let staging = Staging::new(card, reservation.new_empty());
-        let mut upload = ColumnUpload::try_new(card, data_type, None, reservation, &staging)?;
+        let reservation = MemoryConsumer::new("column for a device").register(&pool);
+        let staging = Staging::new(device, reservation.new_empty());
+        let mut upload = ColumnUpload::try_new(device, data_type, None, reservation, &staging)?;
         for array in arrays {
             upload.append(array)?;
         }
         upload.finish()
     }
 
-    /// The card that it is on.
-    pub fn card(&self) -> &Arc<Card> {
-        &self.card
+    /// The device that it is on.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// Type of the values.
@@ -118,7 +118,7 @@ impl DeviceColumn {
         self.values.as_ref().map_or(0, DeviceBuffer::address)
     }
 
-    /// Copies its values to a buffer of the same card, from the byte `at` on; how many bytes.
+    /// Copies its values to a buffer of the same device, from the byte `at` on; how many bytes.
     pub(super) fn copy_values(&self, to: &mut DeviceBuffer, at: usize) -> Result<usize> {
         match &self.values {
             Some(values) => to.copy_from(at, values, self.rows as usize * self.value_bytes),
@@ -131,9 +131,9 @@ impl DeviceColumn {
     }
 }
 
-/// A column on its way to the card.
+/// A column on its way to the device.
 pub(crate) struct ColumnUpload {
-    card: Arc<Card>,
+    device: Arc<Device>,
     data_type: DataType,
     spec: KeySpec,
     value_bytes: usize,
@@ -148,13 +148,13 @@ pub(crate) struct ColumnUpload {
 }
 
 impl ColumnUpload {
-    /// For values of `data_type`, which go through `staging`, of the same card; this crate may then hold `limit` bytes of device
+    /// For values of `data_type`, which go through `staging`, of the same device; this crate may then hold `limit` bytes of device
     /// memory.
     ///
     /// # Errors
-    /// A planning error for a type without keys of fixed width; those of the card.
+    /// A planning error for a type without keys of fixed width; those of the device.
     pub(crate) fn try_new(
-        card: &Arc<Card>,
+        device: &Arc<Device>,
         data_type: &DataType,
         limit: Option<u64>,
         reservation: MemoryReservation,
@@ -168,17 +168,17 @@ impl ColumnUpload {
         let spec = KeySpec::try_new(data_type)?;
         // Where a block has too little shared memory for so many values at once.
         let narrow = Words::stored(value_bytes, spec.encoding());
-        if value_bytes == 1 && Shape::try_new(narrow, card.shared_memory()).is_err() {
+        if value_bytes == 1 && Shape::try_new(narrow, device.shared_memory()).is_err() {
             value_bytes = spec.width().bytes();
         }
         Ok(Self {
-            card: Arc::clone(card),
+            device: Arc::clone(device),
             data_type: data_type.clone(),
             spec,
             value_bytes,
             rows: 0,
             nulls: 0,
-            values: Upload::new(card, limit, staging),
+            values: Upload::new(device, limit, staging),
             validity: None,
             reservation,
             limit,
@@ -188,7 +188,7 @@ impl ColumnUpload {
     /// Adds the rows of `array`.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where memory of the card or of the pool ends; an execution error if the card fails.
+    /// `ResourcesExhausted` where memory of the device or of the pool ends; an execution error if the device fails.
     pub(crate) fn append(&mut self, array: &dyn Array) -> Result<()> {
         if array.data_type() != &self.data_type {
             return internal_err!(
@@ -233,9 +233,9 @@ impl ColumnUpload {
         Ok(())
     }
 
-    /// The card that it goes to.
-    pub(crate) fn card(&self) -> &Arc<Card> {
-        &self.card
+    /// The device that it goes to.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// Type of the values.
@@ -248,7 +248,7 @@ impl ColumnUpload {
         self.rows - self.nulls
     }
 
-    /// The column, all of it on the card.
+    /// The column, all of it on the device.
     ///
     /// # Errors
     /// As [`Self::append`].
@@ -256,7 +256,7 @@ impl ColumnUpload {
         Self::joined(vec![self])
     }
 
-    /// The rows of all `parts`, of one type and card, as one column.
+    /// The rows of all `parts`, of one type and device, as one column.
     ///
     /// # Errors
     /// As [`Self::append`]; an internal error for no parts.
@@ -264,7 +264,7 @@ impl ColumnUpload {
         let Some(first) = parts.first() else {
             return internal_err!("a column of no parts");
         };
-        let (card, data_type) = (Arc::clone(&first.card), first.data_type.clone());
+        let (device, data_type) = (Arc::clone(&first.device), first.data_type.clone());
         let (value_bytes, limit) = (first.value_bytes, first.limit);
         let rows: u64 = parts.iter().map(|part| part.rows).sum();
         let nulls: u64 = parts.iter().map(|part| part.nulls).sum();
@@ -284,18 +284,18 @@ impl ColumnUpload {
             }
             pieces.extend(part.values.finish()?);
         }
-        let values = joined(&card, limit, pieces)?;
+        let values = joined(&device, limit, pieces)?;
         let validity = match validity {
             None => None,
             Some(mut bits) => {
                 let bits = bits.finish();
-                let mut buffer = card.allocate(bits.inner().len(), limit)?;
+                let mut buffer = device.allocate(bits.inner().len(), limit)?;
                 buffer.fill(bits.inner().as_slice())?;
                 Some(buffer)
             }
         };
         Ok(DeviceColumn {
-            card,
+            device,
             data_type,
             value_bytes,
             rows,

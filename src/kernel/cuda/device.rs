@@ -1,7 +1,7 @@
-//! A card: its context and stream, the modules loaded on it, and the memory that this crate holds there.
+//! A device: its context and stream, the modules loaded on it, and the memory that this crate holds there.
 //!
-//! All work of a card goes through one stream, in the order of the calls, so that nothing but the end of a query is ever
-//! waited for. No function of CUDA is called before [`Card::get`].
+//! All work of a device goes through one stream, in the order of the calls, so that nothing but the end of a query is ever
+//! waited for. No function of CUDA is called before [`Device::get`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -30,7 +30,7 @@ use crate::kernel::may_fail;
 /// Oldest driver whose functions are all there: that of CUDA 12.8.
 const OLDEST_DRIVER: i32 = 12080;
 
-/// Freed memory that waits to be wanted again is at most this part of the card's.
+/// Freed memory that waits to be wanted again is at most this part of the device's.
 const MOST_IDLE: u64 = 8;
 
 /// Bytes of device memory that stay with the driver when they are freed, at most.
@@ -42,11 +42,11 @@ const MOST_STAGES: usize = 32;
 /// How long memory that nothing uses waits for the next query.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An NVIDIA card of this machine.
+/// An NVIDIA device of this machine.
 ///
 /// Memory that queries worked in, and page-locked memory of uploads, waits for the next query, and goes back to the system when
 /// there was none for 10 seconds.
-pub struct Card {
+pub struct Device {
     ordinal: usize,
     name: String,
     architecture: String,
@@ -65,15 +65,15 @@ pub struct Card {
     idle: Mutex<IdleMemory>,
     most_idle: u64,
     watch: IdleWatch,
-    /// Whether cards of these numbers can read this one's memory.
+    /// Whether devices of these numbers can read this one's memory.
     readers: Mutex<HashMap<usize, bool>>,
-    /// Why nothing runs on the card any more.
+    /// Why nothing runs on the device any more.
     lost: OnceLock<String>,
 }
 
-impl Debug for Card {
+impl Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Card")
+        f.debug_struct("Device")
             .field("ordinal", &self.ordinal)
             .field("name", &self.name)
             .field("architecture", &self.architecture)
@@ -81,13 +81,13 @@ impl Debug for Card {
     }
 }
 
-impl Display for Card {
+impl Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cuda:{} ({})", self.ordinal, self.name)
     }
 }
 
-/// Kernels of one compilation, loaded on a card.
+/// Kernels of one compilation, loaded on a device.
 #[derive(Debug)]
 pub(super) struct Module {
     module: Arc<CudaModule>,
@@ -106,8 +106,13 @@ struct Function {
 
 impl Module {
     /// A kernel by its name, allowed to have `shared` bytes of dynamic shared memory.
-    pub(super) fn function(&self, card: &Card, name: &'static str, shared: usize) -> Result<CudaFunction> {
-        let failed = |error| card.failed(name, error);
+    pub(super) fn function(
+        &self,
+        device: &Device,
+        name: &'static str,
+        shared: usize,
+    ) -> Result<CudaFunction> {
+        let failed = |error| device.failed(name, error);
         let mut functions = locked(&self.functions);
         let held = match functions.entry(name) {
             Entry::Occupied(held) => held.into_mut(),
@@ -125,14 +130,14 @@ impl Module {
     }
 
     /// The four numbers of the constant `name`: sizes of the kernels' structures.
-    pub(super) fn sizes(&self, card: &Card, name: &str) -> Result<[u32; 4]> {
+    pub(super) fn sizes(&self, device: &Device, name: &str) -> Result<[u32; 4]> {
         if let Some(sizes) = self.sizes.get() {
             return Ok(*sizes);
         }
-        let failed = |error| card.failed("reading a constant of the kernels", error);
-        let global = self.module.get_global(name, &card.stream).map_err(failed)?;
-        let bytes = card.stream.clone_dtoh(&global).map_err(failed)?;
-        card.synchronize("reading a constant of the kernels")?;
+        let failed = |error| device.failed("reading a constant of the kernels", error);
+        let global = self.module.get_global(name, &device.stream).map_err(failed)?;
+        let bytes = device.stream.clone_dtoh(&global).map_err(failed)?;
+        device.synchronize("reading a constant of the kernels")?;
         let mut sizes = [0; 4];
         for (size, bytes) in sizes.iter_mut().zip(bytes.as_chunks().0) {
             *size = u32::from_le_bytes(*bytes);
@@ -170,7 +175,7 @@ fn give_up_freed_memory(context: &CudaContext) -> std::result::Result<(), Driver
 
 /// Has kernels of one context read the memory that the other's device allocates in the order of a stream, all that is there and
 /// all that will be; whether they can.
-#[allow(unsafe_code, reason = "the safe interface has no memory of other cards")]
+#[allow(unsafe_code, reason = "the safe interface has no memory of other devices")]
 fn allow_to_read(reader: &CudaContext, owner: &CudaContext) -> std::result::Result<bool, DriverError> {
     let (mut can, mut pool) = (0, std::ptr::null_mut());
     let access = sys::CUmemAccessDesc {
@@ -198,47 +203,47 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Card {
-    /// The card with this number, counted from 0, shared by the whole process.
+impl Device {
+    /// The device with this number, counted from 0, shared by the whole process.
     ///
     /// # Errors
-    /// An execution error that says why there is none: no driver, one that is too old, no such card, a card that does not
+    /// An execution error that says why there is none: no driver, one that is too old, no such device, a device that does not
     /// answer.
-    pub fn get(ordinal: usize) -> Result<Arc<Card>> {
-        static CARDS: LazyLock<Mutex<HashMap<usize, Arc<Card>>>> = LazyLock::new(Mutex::default);
-        let mut cards = locked(&CARDS);
-        if let Some(card) = cards.get(&ordinal) {
-            return Ok(Arc::clone(card));
+    pub fn get(ordinal: usize) -> Result<Arc<Device>> {
+        static DEVICES: LazyLock<Mutex<HashMap<usize, Arc<Device>>>> = LazyLock::new(Mutex::default);
+        let mut devices = locked(&DEVICES);
+        if let Some(device) = devices.get(&ordinal) {
+            return Ok(Arc::clone(device));
         }
-        let card = Arc::new(Card::open(ordinal, None)?);
-        cards.insert(ordinal, Arc::clone(&card));
-        Ok(card)
+        let device = Arc::new(Device::open(ordinal, None)?);
+        devices.insert(ordinal, Arc::clone(&device));
+        Ok(device)
     }
 
-    /// How many cards this machine has.
+    /// How many devices this machine has.
     ///
     /// # Errors
     /// An execution error that says why that cannot be known: no driver, or one that is too old.
     pub fn count() -> Result<usize> {
         check_driver()?;
-        let count = CudaContext::device_count().map_err(|error| fault("counting cards", error))?;
+        let count = CudaContext::device_count().map_err(|error| fault("counting devices", error))?;
         Ok(count as usize)
     }
 
-    /// The card with this number, for the caller alone; as if a block could have at most `shared_memory` bytes of shared
+    /// The device with this number, for the caller alone; as if a block could have at most `shared_memory` bytes of shared
     /// memory, where that is less than it can.
     ///
     /// # Errors
-    /// As [`Card::get`].
+    /// As [`Device::get`].
     #[allow(unsafe_code, reason = "events of cudarc are switched off")]
-    pub fn open(ordinal: usize, shared_memory: Option<usize>) -> Result<Card> {
+    pub fn open(ordinal: usize, shared_memory: Option<usize>) -> Result<Device> {
         may_fail!("cuda_open");
         check_driver()?;
         let what = format!("opening cuda:{ordinal}");
         let failed = |error| fault(&what, error);
         let count = CudaContext::device_count().map_err(failed)?;
         if ordinal >= count as usize {
-            return exec_err!("there is no card cuda:{ordinal}: this machine has {count}, counted from 0");
+            return exec_err!("there is no device cuda:{ordinal}: this machine has {count}, counted from 0");
         }
         let context = CudaContext::new(ordinal).map_err(failed)?;
         // SAFETY: one stream does all work of this context, and memory is freed on it, so that order needs no events.
@@ -251,7 +256,7 @@ impl Card {
         keep_freed_memory(&context).map_err(failed)?;
         let (major, minor) = context.compute_capability().map_err(failed)?;
         let offered = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
-        Ok(Card {
+        Ok(Device {
             ordinal,
             name: context.name().map_err(failed)?,
             architecture: format!("sm_{major}{minor}"),
@@ -309,10 +314,10 @@ impl Card {
     /// Free and total bytes of its memory, as the driver counts them.
     ///
     /// # Errors
-    /// An execution error if the card does not answer.
+    /// An execution error if the device does not answer.
     pub fn memory(&self) -> Result<(usize, usize)> {
         let asked = self.context.mem_get_info();
-        asked.map_err(|error| self.failed("asking for the card's memory", error))
+        asked.map_err(|error| self.failed("asking for the device's memory", error))
     }
 
     /// Whether it still works.
@@ -326,7 +331,7 @@ impl Card {
         }
     }
 
-    /// The error of a call for this card, which is lost if it ends all work of the context.
+    /// The error of a call for this device, which is lost if it ends all work of the context.
     pub(super) fn failed(&self, what: &str, error: DriverError) -> DataFusionError {
         let shown = fault(what, error);
         if ends_the_context(error.0) {
@@ -340,7 +345,7 @@ impl Card {
     /// the memory that queries work in is given up first.
     ///
     /// # Errors
-    /// `ResourcesExhausted` that names the bytes wanted, held and allowed; an execution error if the card does not answer.
+    /// `ResourcesExhausted` that names the bytes wanted, held and allowed; an execution error if the device does not answer.
     pub fn allocate(self: &Arc<Self>, bytes: usize, limit: Option<u64>) -> Result<DeviceBuffer> {
         self.check()?;
         IdleWatch::used(self);
@@ -449,20 +454,20 @@ impl Card {
         IdleWatch::used(self);
     }
 
-    /// Comes to pass when all is done that was asked of the card so far.
+    /// Comes to pass when all is done that was asked of the device so far.
     pub(super) fn signal(&self) -> Result<CudaEvent> {
         let event = self.stream.record_event(None);
-        event.map_err(|error| self.failed("signalling to other cards", error))
+        event.map_err(|error| self.failed("signalling to other devices", error))
     }
 
-    /// What is asked of the card from now on waits for a signal of another.
+    /// What is asked of the device from now on waits for a signal of another.
     pub(super) fn wait_for(&self, signal: &CudaEvent) -> Result<()> {
         let waits = self.stream.wait(signal);
-        waits.map_err(|error| self.failed("waiting for another card", error))
+        waits.map_err(|error| self.failed("waiting for another device", error))
     }
 
-    /// Whether kernels of this card can read what [`Card::allocate`] gives on another; from now on they may.
-    pub(super) fn reads(&self, other: &Card) -> bool {
+    /// Whether kernels of this device can read what [`Device::allocate`] gives on another; from now on they may.
+    pub(super) fn reads(&self, other: &Device) -> bool {
         if self.ordinal == other.ordinal {
             return true;
         }
@@ -476,7 +481,7 @@ impl Card {
         })
     }
 
-    /// Waits for all that was asked of the card.
+    /// Waits for all that was asked of the device.
     pub(super) fn synchronize(&self, what: &str) -> Result<()> {
         self.stream
             .synchronize()
@@ -486,7 +491,7 @@ impl Card {
     /// The kernels of `program`: loaded before, or from the cache on disk, or compiled.
     ///
     /// # Errors
-    /// An execution error if there is no compiler, or it refuses, or the card does.
+    /// An execution error if there is no compiler, or it refuses, or the device does.
     pub(super) fn module(&self, program: &Program) -> Result<Arc<Module>> {
         let mut modules = locked(&self.modules);
         self.module_among(&mut modules, program)
@@ -554,7 +559,7 @@ impl Card {
     }
 }
 
-impl GivesBack for Card {
+impl GivesBack for Device {
     fn watch(&self) -> &IdleWatch {
         &self.watch
     }

@@ -1,4 +1,4 @@
-//! What an error of the driver means: for a call, and for the card.
+//! What an error of the driver means: for a call, and for the device.
 
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
@@ -7,12 +7,14 @@ use datafusion::common::{DataFusionError, exec_datafusion_err, resources_datafus
 /// The error of a call into CUDA.
 pub(super) fn fault(what: &str, error: DriverError) -> DataFusionError {
     match error.0 {
-        CUresult::CUDA_ERROR_OUT_OF_MEMORY => resources_datafusion_err!("{what}: the card is out of memory"),
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            resources_datafusion_err!("{what}: the device is out of memory")
+        }
         _ => exec_datafusion_err!("{what}: {error}"),
     }
 }
 
-/// Whether nothing runs in a context after this error: by CUDA's documentation the process has to be started anew, or the card
+/// Whether nothing runs in a context after this error: by CUDA's documentation the process has to be started anew, or the device
 /// is gone. All others fail the call alone.
 pub(super) fn ends_the_context(error: CUresult) -> bool {
     matches!(
@@ -47,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_of_one_call_do_not_end_a_card() {
+    fn faults_of_one_call_do_not_end_a_device() {
         for error in [
             CUresult::CUDA_ERROR_OUT_OF_MEMORY,
             CUresult::CUDA_ERROR_INVALID_VALUE,

@@ -1,4 +1,4 @@
-//! Filters over columns on a card: the launches of `kernels/filter.cu`.
+//! Filters over columns on a device: the launches of `kernels/filter.cu`.
 //!
 //! A predicate becomes a bitmap of the rows where it is true, one launch for each comparison; no pass on the host. Cost: a
 //! read of each column that is compared, and of the bitmap.
@@ -10,7 +10,7 @@ use datafusion::common::{Result, exec_datafusion_err, internal_datafusion_err, i
 
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
-use super::device::Card;
+use super::device::Device;
 use super::sequence::{ColumnArgument, Launch, Report};
 use super::source::{KernelFile, Program, Words};
 use crate::key::{KeyBits, KeySpec};
@@ -117,11 +117,11 @@ pub struct RowMask {
 }
 
 impl RowMask {
-    /// The rows of a table where `predicate` is true; `columns` are all of one card and length. Nothing is waited for.
+    /// The rows of a table where `predicate` is true; `columns` are all of one device and length. Nothing is waited for.
     ///
     /// # Errors
     /// `ResourcesExhausted` where there is no memory for a bit a row and level of the predicate; an execution error if the
-    /// card fails; an internal error for a column that is not there.
+    /// device fails; an internal error for a column that is not there.
     pub fn evaluate(
         predicate: &Predicate,
         columns: &[&DeviceColumn],
@@ -132,7 +132,7 @@ impl RowMask {
             return internal_err!("a predicate over no columns");
         };
         let mut evaluation = Evaluation {
-            card: first.card(),
+            device: first.device(),
             columns,
             rows: first.rows(),
             limit,
@@ -160,7 +160,7 @@ impl RowMask {
     ) -> Result<Self> {
         let columns = [column];
         let mut evaluation = Evaluation {
-            card: column.card(),
+            device: column.device(),
             columns: &columns,
             rows: column.rows(),
             limit,
@@ -190,17 +190,17 @@ impl RowMask {
         &self.bits
     }
 
-    /// How many of its rows are not NULL in `column`. Waits for the card.
+    /// How many of its rows are not NULL in `column`. Waits for the device.
     ///
     /// # Errors
     /// As [`Self::evaluate`].
     pub fn count(&self, column: &DeviceColumn, limit: Option<u64>, report: &mut Report) -> Result<u64> {
-        let card = column.card();
-        let mut count = card.allocate(size_of::<u64>(), limit)?;
+        let device = column.device();
+        let mut count = device.allocate(size_of::<u64>(), limit)?;
         count.zero(0..size_of::<u64>())?;
         let columns = [column];
         let mut evaluation = Evaluation {
-            card,
+            device,
             columns: &columns,
             rows: self.rows,
             limit,
@@ -225,7 +225,7 @@ fn halves(key: KeyBits) -> [u64; 2] {
 }
 
 struct Evaluation<'a> {
-    card: &'a Arc<Card>,
+    device: &'a Arc<Device>,
     columns: &'a [&'a DeviceColumn],
     rows: u64,
     limit: Option<u64>,
@@ -236,7 +236,7 @@ impl<'a> Evaluation<'a> {
     /// A bit a row, in words of 4 bytes.
     fn bitmap(&self) -> Result<DeviceBuffer> {
         let bytes = self.rows.div_ceil(32) * 4;
-        self.card.allocate(bytes as usize, self.limit)
+        self.device.allocate(bytes as usize, self.limit)
     }
 
     fn run(&mut self, predicate: &Predicate, bits: &DeviceBuffer, how: How) -> Result<()> {
@@ -319,22 +319,22 @@ impl<'a> Evaluation<'a> {
         if self.rows == 0 {
             return Ok(());
         }
-        let module = self.card.module(&Program {
+        let module = self.device.module(&Program {
             file: KernelFile::Filter,
             words,
             masked: false,
             batch: 1,
             descending: false,
         })?;
-        let sizes = module.sizes(self.card, SIZES)?;
+        let sizes = module.sizes(self.device, SIZES)?;
         if sizes[0] as usize != size_of::<FilterArgument>() {
             return internal_err!("kernels expect a structure of {} bytes", sizes[0]);
         }
-        let grid = [2 * self.card.multiprocessors(), THREADS];
-        let launch = Launch::try_new(self.card, &module, name, grid, 0)?;
+        let grid = [2 * self.device.multiprocessors(), THREADS];
+        let launch = Launch::try_new(self.device, &module, name, grid, 0)?;
         self.report.kernels += 1;
         // SAFETY: the kernel's one parameter is this structure, whose size was compared. Bitmaps have a word for each 32
         // rows, columns as many rows as they say; all are freed on the stream, after this.
-        unsafe { launch.run(self.card, &argument) }
+        unsafe { launch.run(self.device, &argument) }
     }
 }

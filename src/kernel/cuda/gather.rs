@@ -1,4 +1,4 @@
-//! Values of some rows of columns on a card, as arrays: the launches of `kernels/gather.cu`.
+//! Values of some rows of columns on a device, as arrays: the launches of `kernels/gather.cu`.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use datafusion::common::{Result, internal_err};
 
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
-use super::device::Card;
+use super::device::Device;
 use super::sequence::{Launch, Report, Timeline};
 use super::source::{KernelFile, Program, Words, storage_bytes};
 
@@ -36,10 +36,10 @@ struct GatherArgument {
 #[allow(unsafe_code, reason = "a structure for kernels")]
 unsafe impl DeviceRepr for GatherArgument {}
 
-/// Rows of a table on a card whose values are wanted.
+/// Rows of a table on a device whose values are wanted.
 #[derive(Debug)]
 pub struct Gather {
-    card: Arc<Card>,
+    device: Arc<Device>,
     rows: DeviceBuffer,
     count: usize,
     /// The greatest row and 1.
@@ -53,22 +53,22 @@ impl Gather {
     /// device memory.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is no memory for 8 bytes a row; an execution error if the card fails.
+    /// `ResourcesExhausted` where there is no memory for 8 bytes a row; an execution error if the device fails.
     pub fn try_new(
-        card: &Arc<Card>,
+        device: &Arc<Device>,
         rows: &[u64],
         limit: Option<u64>,
         timed: bool,
         report: &mut Report,
     ) -> Result<Self> {
         let bytes: &[u8] = bytemuck::cast_slice(rows);
-        let mut buffer = card.allocate(bytes.len(), limit)?;
+        let mut buffer = device.allocate(bytes.len(), limit)?;
         if !bytes.is_empty() {
             buffer.fill(bytes)?;
         }
-        report.bytes_to_card += bytes.len() as u64;
+        report.bytes_to_device += bytes.len() as u64;
         Ok(Self {
-            card: Arc::clone(card),
+            device: Arc::clone(device),
             rows: buffer,
             count: rows.len(),
             end: rows.iter().max().map_or(0, |row| row + 1),
@@ -77,17 +77,17 @@ impl Gather {
         })
     }
 
-    /// The values of these rows, with the bits that were pinned. Waits for the card.
+    /// The values of these rows, with the bits that were pinned. Waits for the device.
     ///
     /// # Errors
     /// As [`Self::try_new`]; an internal error for rows that the column does not have.
     #[allow(unsafe_code, reason = "kernels are launched")]
     pub fn values(&self, column: &DeviceColumn, report: &mut Report) -> Result<ArrayRef> {
-        let (data_type, card) = (column.data_type(), &self.card);
+        let (data_type, device) = (column.data_type(), &self.device);
         let Some(width) = storage_bytes(data_type) else {
-            return internal_err!("values of type {data_type} on a card");
+            return internal_err!("values of type {data_type} on a device");
         };
-        if self.end > column.rows() || !Arc::ptr_eq(card, column.card()) {
+        if self.end > column.rows() || !Arc::ptr_eq(device, column.device()) {
             return internal_err!("row {} of a column of {}", self.end, column.rows());
         }
         if self.count == 0 {
@@ -96,7 +96,7 @@ impl Gather {
         let launch = self.launch()?;
         // Values first, aligned as the buffer is.
         let bytes = self.count * width;
-        let out = card.allocate(bytes + self.count, self.limit)?;
+        let out = device.allocate(bytes + self.count, self.limit)?;
         let argument = GatherArgument {
             values: column.values_address(),
             validity: column.validity_address(),
@@ -107,34 +107,34 @@ impl Gather {
             stride: column.value_bytes() as u32,
             width: width as u32,
         };
-        let mut timeline = Timeline::start(card, self.timed)?;
+        let mut timeline = Timeline::start(device, self.timed)?;
         // SAFETY: the kernel's one parameter is this structure, whose size was compared. All rows are in the column, and
         // there is room for a value and a byte of each; buffers are freed on the stream, after this.
-        unsafe { launch.run(card, &argument) }?;
+        unsafe { launch.run(device, &argument) }?;
         timeline.passed(launch.name)?;
         timeline.end()?;
         let host = out.to_host(0..bytes + self.count)?;
         timeline.report(report)?;
-        report.bytes_from_card += host.len() as u64;
+        report.bytes_from_device += host.len() as u64;
         let (values, valid) = host.split_at(bytes);
         array(data_type, self.count, values, valid)
     }
 
     fn launch(&self) -> Result<Launch> {
-        let module = self.card.module(&Program {
+        let module = self.device.module(&Program {
             file: KernelFile::Gather,
             words: Words::ALL[0],
             masked: false,
             batch: 1,
             descending: false,
         })?;
-        let sizes = module.sizes(&self.card, SIZES)?;
+        let sizes = module.sizes(&self.device, SIZES)?;
         if sizes[0] as usize != size_of::<GatherArgument>() {
             return internal_err!("kernels expect a structure of {} bytes", sizes[0]);
         }
         let blocks = (self.count as u32).div_ceil(THREADS);
-        let grid = [blocks.min(2 * self.card.multiprocessors()), THREADS];
-        Launch::try_new(&self.card, &module, "ga_values", grid, 0)
+        let grid = [blocks.min(2 * self.device.multiprocessors()), THREADS];
+        Launch::try_new(&self.device, &module, "ga_values", grid, 0)
     }
 }
 

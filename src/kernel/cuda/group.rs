@@ -16,7 +16,7 @@ use datafusion::common::{Result, internal_err, resources_datafusion_err, resourc
 
 use super::buffer::DeviceBuffer;
 use super::column::{DeviceColumn, KeyRange};
-use super::device::Card;
+use super::device::Device;
 use super::runs;
 use super::select::Selection;
 use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
@@ -107,10 +107,10 @@ impl GroupColumn<'_> {
     }
 }
 
-/// The groups of a table's rows on a card: columns whose values tell them apart.
+/// The groups of a table's rows on a device: columns whose values tell them apart.
 #[derive(Debug)]
 pub struct Groups<'a> {
-    pub(super) card: &'a Arc<Card>,
+    pub(super) device: &'a Arc<Device>,
     pub(super) columns: Vec<GroupColumn<'a>>,
     /// Numbers that groups can have.
     pub(super) numbers: u128,
@@ -135,7 +135,7 @@ impl<'a> Groups<'a> {
     /// `limit` bytes of device memory. Reads each column once in its life.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where the columns' values span more than 64 bits together; an execution error if the card fails;
+    /// `ResourcesExhausted` where the columns' values span more than 64 bits together; an execution error if the device fails;
     /// an internal error for no columns, or columns of several tables.
     pub fn try_new(
         columns: &[&'a DeviceColumn],
@@ -147,7 +147,7 @@ impl<'a> Groups<'a> {
         let groups = Self::fitting(columns, limit, timed, report)?;
         groups.ok_or_else(|| {
             resources_datafusion_err!(
-                "the values of {} group columns span more than 64 bits on the card",
+                "the values of {} group columns span more than 64 bits on the device",
                 columns.len()
             )
         })
@@ -166,7 +166,7 @@ impl<'a> Groups<'a> {
         let Some(first) = columns.first() else {
             return internal_err!("groups by no columns");
         };
-        let (card, rows) = (first.card(), first.rows());
+        let (device, rows) = (first.device(), first.rows());
         if columns.iter().any(|column| column.rows() != rows) {
             return internal_err!("groups by columns of several tables");
         }
@@ -192,7 +192,7 @@ impl<'a> Groups<'a> {
             });
         }
         Ok(Some(Self {
-            card,
+            device,
             columns: coded,
             numbers,
             rows,
@@ -205,7 +205,7 @@ impl<'a> Groups<'a> {
     /// life.
     ///
     /// # Errors
-    /// An execution error if the card fails; `ResourcesExhausted` where it has no memory to find the range of the keys.
+    /// An execution error if the device fails; `ResourcesExhausted` where it has no memory to find the range of the keys.
     pub(crate) fn fits(&self, among: &Selection<'_>, report: &mut Report) -> Result<bool> {
         let range = key_range(among.column, among.words, self.limit, report)?;
         let (least, most) = range.unwrap_or((0, 0));
@@ -234,10 +234,10 @@ impl<'a> Groups<'a> {
         Ok(columns)
     }
 
-    /// The groups that rows of `mask` are in, or any rows, and how many of these each has. Waits for the card.
+    /// The groups that rows of `mask` are in, or any rows, and how many of these each has. Waits for the device.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where the card's memory, or the limit on it, is too small; an execution error if the card fails.
+    /// `ResourcesExhausted` where the device's memory, or the limit on it, is too small; an execution error if the device fails.
     pub fn present(&self, mask: Option<&DeviceBuffer>, report: &mut Report) -> Result<Segments> {
         let rows = Rows {
             keys: None,
@@ -250,7 +250,7 @@ impl<'a> Groups<'a> {
     }
 
     /// The groups that rows of `among` are in, and the keys at `places` of them: the key of 0-based rank r of the group at
-    /// index g lies at `starts[g] + r`. Waits for the card.
+    /// index g lies at `starts[g] + r`. Waits for the device.
     ///
     /// # Errors
     /// As [`Self::present`]; `ResourcesExhausted` too where numbers and keys need more than 128 bits together; those of `places`.
@@ -272,7 +272,7 @@ impl<'a> Groups<'a> {
         let (segments, mut keys) = self.ordered(rows, report, places)?;
         if segments.records != among.population() {
             return internal_err!(
-                "{} values were announced to the card, it found {}",
+                "{} values were announced to the device, it found {}",
                 among.population(),
                 segments.records
             );
@@ -319,7 +319,7 @@ impl<'a> Groups<'a> {
         let Some(record_bytes) = rows.shape.bytes() else {
             return resources_err!(
                 "groups and values on {} span {} bits together: 128 are allowed",
-                self.card,
+                self.device,
                 rows.shape.key_bits + rows.shape.code_bits
             );
         };
@@ -330,13 +330,13 @@ impl<'a> Groups<'a> {
         let mut layout = Places::default();
         // Numbers lie where the second buffer of records is later.
         let each = record_bytes.max(code_bytes * self.rows.div_ceil(rows.most) as usize);
-        let room = SortRoom::take(&mut layout, self.card, rows.most as usize, each);
+        let room = SortRoom::take(&mut layout, self.device, rows.most as usize, each);
         let cursor = layout.take(size_of::<u64>());
-        let mut held = self.card.workspace();
-        Workspace::reserve(&mut held, self.card, layout.end(), HOST_BYTES, self.limit)?;
+        let mut held = self.device.workspace();
+        Workspace::reserve(&mut held, self.device, layout.end(), HOST_BYTES, self.limit)?;
         let work = &mut Workspace::of(&mut held)?.device;
         work.zero(cursor..cursor + size_of::<u64>())?;
-        let mut timeline = Timeline::start(self.card, self.timed)?;
+        let mut timeline = Timeline::start(self.device, self.timed)?;
         let at = |place: usize| work.address() + place as u64;
         self.number_rows(at(room.records[1]), &mut timeline, report)?;
         let argument = GroupArgument {
@@ -349,14 +349,14 @@ impl<'a> Groups<'a> {
         let count = work.to_host(cursor..cursor + size_of::<u64>())?;
         let count = numbers(&count).first().copied().unwrap_or(0);
         if count > rows.most {
-            return internal_err!("{count} records on the card, {} were announced", rows.most);
+            return internal_err!("{count} records on the device, {} were announced", rows.most);
         }
         let mut sort = RecordSort::try_new(work, room, rows.shape, count, self.limit)?;
         sort.sort(0, &mut timeline)?;
         let (segments, _) = sort.segments(&mut timeline, report)?;
         let keys = sort.pick(&places(&segments)?, &mut timeline, report)?;
         timeline.end()?;
-        self.card.synchronize("grouping on the card")?;
+        self.device.synchronize("grouping on the device")?;
         timeline.report(report)?;
         Ok((segments, keys))
     }
@@ -381,7 +381,7 @@ impl<'a> Groups<'a> {
             };
             report.bytes_read += column.column.bytes() as u64;
             let program = program(column.words, column.column.has_nulls());
-            launch(self.card, &program, "gr_codes", 2, &argument)?;
+            launch(self.device, &program, "gr_codes", 2, &argument)?;
             timeline.passed("gr_codes")?;
         }
         Ok(())
@@ -426,7 +426,7 @@ impl<'a> Groups<'a> {
             8 => "gr_records_64",
             _ => "gr_records_128",
         };
-        launch(self.card, &program, name, 2, &argument)?;
+        launch(self.device, &program, name, 2, &argument)?;
         timeline.passed(name)
     }
 }
@@ -449,25 +449,25 @@ fn program(words: Words, masked: bool) -> Program {
 /// Puts a kernel on the stream, in so many blocks for each multiprocessor.
 #[allow(unsafe_code, reason = "kernels are launched")]
 fn launch(
-    card: &Card,
+    device: &Device,
     program: &Program,
     name: &'static str,
     blocks: u32,
     argument: &GroupArgument,
 ) -> Result<()> {
-    let module = card.module(program)?;
-    let [structure, key, ..] = module.sizes(card, SIZES)?;
+    let module = device.module(program)?;
+    let [structure, key, ..] = module.sizes(device, SIZES)?;
     if [structure as usize, key as usize] != [size_of::<GroupArgument>(), program.words.key_bytes()] {
         return internal_err!("kernels expect a structure of {structure} bytes and keys of {key}");
     }
-    let grid = [blocks * card.multiprocessors(), THREADS];
-    let launch = Launch::try_new(card, &module, name, grid, 0)?;
+    let grid = [blocks * device.multiprocessors(), THREADS];
+    let launch = Launch::try_new(device, &module, name, grid, 0)?;
     // SAFETY: the kernel's one parameter is this structure, whose size was compared. Columns have as many rows as they say;
     // numbers and records have room for each row that counts, and are freed on the stream after this.
-    unsafe { launch.run(card, argument) }
+    unsafe { launch.run(device, argument) }
 }
 
-/// Where a column's runs of equal values begin, and where the last ends, which it remembers. Waits for the card.
+/// Where a column's runs of equal values begin, and where the last ends, which it remembers. Waits for the device.
 fn column_runs(
     group: &GroupColumn<'_>,
     limit: Option<u64>,
@@ -477,14 +477,14 @@ fn column_runs(
     if let Some(runs) = column.runs().get() {
         return Ok(runs.clone());
     }
-    let card = column.card();
-    card.check()?;
+    let device = column.device();
+    device.check()?;
     let room = column.rows() / runs::SHORTEST;
     let (cursor, end) = (
         room as usize * size_of::<u64>(),
         (room as usize + 1) * size_of::<u64>(),
     );
-    let mut heads = card.allocate(end, limit)?;
+    let mut heads = device.allocate(end, limit)?;
     heads.zero(cursor..end)?;
     let argument = GroupArgument {
         codes: heads.address(),
@@ -493,7 +493,7 @@ fn column_runs(
         ..GroupArgument::of(ColumnArgument::of(column, 0))
     };
     launch(
-        card,
+        device,
         &program(group.words, column.has_nulls()),
         "gr_runs",
         2,
@@ -508,7 +508,7 @@ fn column_runs(
     let starts = match count <= room {
         true => {
             let heads = numbers(&heads.to_host(0..count as usize * size_of::<u64>())?);
-            report.bytes_from_card += (heads.len() * size_of::<u64>()) as u64;
+            report.bytes_from_device += (heads.len() * size_of::<u64>()) as u64;
             Some(Arc::new(runs::common(&heads, &[0, column.rows()])))
         }
         false => None,
@@ -516,7 +516,7 @@ fn column_runs(
     Ok(column.runs().get_or_init(|| starts).clone())
 }
 
-/// The range of a column's keys, which it remembers. Waits for the card.
+/// The range of a column's keys, which it remembers. Waits for the device.
 pub(super) fn key_range(
     column: &DeviceColumn,
     words: Words,
@@ -526,17 +526,17 @@ pub(super) fn key_range(
     if let Some(range) = column.known_range(words) {
         return Ok(range);
     }
-    let card = column.card();
-    card.check()?;
+    let device = column.device();
+    device.check()?;
     let blocks = 2;
-    let pairs = (blocks * card.multiprocessors()) as usize;
-    let ends = card.allocate(pairs * 2 * size_of::<KeyBits>(), limit)?;
+    let pairs = (blocks * device.multiprocessors()) as usize;
+    let ends = device.allocate(pairs * 2 * size_of::<KeyBits>(), limit)?;
     let argument = GroupArgument {
         ends: ends.address(),
         ..GroupArgument::of(ColumnArgument::of(column, 0))
     };
     launch(
-        card,
+        device,
         &program(words, column.has_nulls()),
         "gr_range",
         blocks,

@@ -1,4 +1,4 @@
-//! The best rows of every group of a table on a card: the launches of `kernels/group_top.cu` and `kernels/sort.cu`.
+//! The best rows of every group of a table on a device: the launches of `kernels/group_top.cu` and `kernels/sort.cu`.
 //!
 //! A row becomes a record of 64 or 128 bits: the number of its group, its key, its value, each counted from the least of its
 //! column, so that equal keys stand in the order of their values, and the value is read off the record. Where that is too
@@ -21,7 +21,7 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err, resource
 
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
-use super::device::{Card, Module};
+use super::device::{Device, Module};
 use super::gather::array;
 use super::group::{Groups, HOST_BYTES, bits_of, key_range};
 use super::runs::{Candidates, RunSelection, Takes};
@@ -150,11 +150,11 @@ struct Fields<'a> {
 }
 
 impl<'a> GroupTopSelection<'a> {
-    /// The best rows. `room` is asked for memory for so many groups and rows before they come. Waits for the card.
+    /// The best rows. `room` is asked for memory for so many groups and rows before they come. Waits for the device.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where numbers, keys and values, or values and rows, take more than 128 bits together, or the card's
-    /// memory, or the limit on it, is too small; an execution error if the card fails; those of `room`.
+    /// `ResourcesExhausted` where numbers, keys and values, or values and rows, take more than 128 bits together, or the device's
+    /// memory, or the limit on it, is too small; an execution error if the device fails; those of `room`.
     pub fn rows(
         &self,
         report: &mut Report,
@@ -162,11 +162,11 @@ impl<'a> GroupTopSelection<'a> {
     ) -> Result<GroupTop> {
         may_fail!("cuda_group_top");
         let population = self.keys.population();
-        let (groups, card) = (self.groups, self.groups.card);
+        let (groups, device) = (self.groups, self.groups.device);
         if population == 0 || self.k == 0 {
             return self.none();
         }
-        let mut timeline = Timeline::start(card, groups.timed)?;
+        let mut timeline = Timeline::start(device, groups.timed)?;
         let among = self.candidates(&mut timeline, report)?;
         let fields = self.fields(among.as_ref(), report)?;
         let fields = fields.map_err(|why| resources_datafusion_err!("{why}"))?;
@@ -181,10 +181,10 @@ impl<'a> GroupTopSelection<'a> {
             return internal_err!("records of {fields:?}");
         };
         let mut layout = Places::default();
-        let sort = SortRoom::take(&mut layout, card, population as usize, bytes);
+        let sort = SortRoom::take(&mut layout, device, population as usize, bytes);
         let cursor = layout.take(size_of::<u64>());
-        let mut held = card.workspace();
-        Workspace::reserve(&mut held, card, layout.end(), HOST_BYTES, groups.limit)?;
+        let mut held = device.workspace();
+        Workspace::reserve(&mut held, device, layout.end(), HOST_BYTES, groups.limit)?;
         let work = &mut Workspace::of(&mut held)?.device;
         let order = match by_value {
             Some(shape) => {
@@ -204,7 +204,7 @@ impl<'a> GroupTopSelection<'a> {
         let sort = RecordSort::try_new(work, sort, fields.shape, population, groups.limit)?;
         let top = self.best(&fields, order.as_ref(), sort, room, &mut timeline, report)?;
         timeline.end()?;
-        card.synchronize("selecting rows of groups on the card")?;
+        device.synchronize("selecting rows of groups on the device")?;
         timeline.report(report)?;
         Ok(top)
     }
@@ -247,7 +247,7 @@ impl<'a> GroupTopSelection<'a> {
     /// Whether [`Self::rows`] has room for a record of each row. Reads keys and values once in their lives.
     ///
     /// # Errors
-    /// An execution error if the card fails; `ResourcesExhausted` where it has no memory to find the ranges of the columns.
+    /// An execution error if the device fails; `ResourcesExhausted` where it has no memory to find the ranges of the columns.
     pub(crate) fn fits(&self, report: &mut Report) -> Result<bool> {
         Ok(self.fields(None, report)?.is_ok())
     }
@@ -258,12 +258,12 @@ impl<'a> GroupTopSelection<'a> {
         among: Option<&'b Candidates>,
         report: &mut Report,
     ) -> Result<Result<Fields<'b>, String>> {
-        let (groups, card) = (self.groups, self.groups.card);
+        let (groups, device) = (self.groups, self.groups.device);
         let population = among.map_or(self.keys.population(), |among| among.count);
         let column = self.keys.column;
         if groups.columns.len() + 2 > MOST_PARTS {
             return Ok(Err(format!(
-                "best rows by {} group columns on {card}: {} are allowed",
+                "best rows by {} group columns on {device}: {} are allowed",
                 groups.columns.len(),
                 MOST_PARTS - 2
             )));
@@ -291,7 +291,7 @@ impl<'a> GroupTopSelection<'a> {
             }
             (direct, placed) => {
                 return Ok(Err(format!(
-                    "groups, keys and values on {card} span {} bits together, groups, keys and rows {}, values and rows {}: 128 \
+                    "groups, keys and values on {device} span {} bits together, groups, keys and rows {}, values and rows {}: 128 \
                      are allowed",
                     direct.key_bits + direct.code_bits,
                     placed.key_bits + placed.code_bits,
@@ -356,7 +356,7 @@ impl<'a> GroupTopSelection<'a> {
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<DeviceBuffer> {
-        let card = self.groups.card;
+        let device = self.groups.device;
         let population = fields.population;
         let mut making = MakingArgument {
             groups: 0,
@@ -368,7 +368,7 @@ impl<'a> GroupTopSelection<'a> {
             ..PartArgument::default()
         };
         self.make((&making, population), shape, work, places, timeline, report)?;
-        let order = card.allocate(population as usize * size_of::<u64>(), self.groups.limit)?;
+        let order = device.allocate(population as usize * size_of::<u64>(), self.groups.limit)?;
         let mut sort = RecordSort::try_new(work, places.0, shape, population, self.groups.limit)?;
         sort.sort(shape.key_bits, timeline)?;
         let making = MakingArgument {
@@ -378,7 +378,7 @@ impl<'a> GroupTopSelection<'a> {
             bits: shape.key_bits,
             ..making
         };
-        let kernels = Kernels::load(card, shape, None)?;
+        let kernels = Kernels::load(device, shape, None)?;
         kernels.launch("gt_order", kernels.everywhere(), &making, timeline)?;
         Ok(order)
     }
@@ -393,7 +393,7 @@ impl<'a> GroupTopSelection<'a> {
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<()> {
-        let kernels = Kernels::load(self.groups.card, shape, None)?;
+        let kernels = Kernels::load(self.groups.device, shape, None)?;
         work.zero(cursor..cursor + size_of::<u64>())?;
         let making = MakingArgument {
             records: work.address() + room.records[0] as u64,
@@ -416,7 +416,7 @@ impl<'a> GroupTopSelection<'a> {
         let count = numbers(&work.to_host(cursor..cursor + size_of::<u64>())?);
         match count.first() {
             Some(count) if *count == population => Ok(()),
-            other => internal_err!("{population} rows were announced to the card, it found {other:?}"),
+            other => internal_err!("{population} rows were announced to the device, it found {other:?}"),
         }
     }
 
@@ -430,8 +430,8 @@ impl<'a> GroupTopSelection<'a> {
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<GroupTop> {
-        let (card, limit, shape) = (self.groups.card, self.groups.limit, fields.shape);
-        let kernels = Kernels::load(card, shape, None)?;
+        let (device, limit, shape) = (self.groups.device, self.groups.limit, fields.shape);
+        let kernels = Kernels::load(device, shape, None)?;
         let by_warps = self.method(fields.population, shape) == TopMethod::Warps;
         let first = match (by_warps, fields.ranked) {
             (true, _) => shape.key_bits,
@@ -451,13 +451,13 @@ impl<'a> GroupTopSelection<'a> {
             offsets.push(total);
         }
         room(lengths.len(), total as usize)?;
-        let sent = sent(card, bytemuck::cast_slice(&offsets), limit, report)?;
+        let sent = sent(device, bytemuck::cast_slice(&offsets), limit, report)?;
         let nullable = self.values.has_nulls();
         let Some(width) = storage_bytes(self.values.data_type()) else {
-            return internal_err!("values of type {} on a card", self.values.data_type());
+            return internal_err!("values of type {} on a device", self.values.data_type());
         };
         let total = total as usize;
-        let out = card.allocate(total * (width + usize::from(nullable)), limit)?;
+        let out = device.allocate(total * (width + usize::from(nullable)), limit)?;
         let mut taking = TakingArgument {
             value: fields.value,
             from: sort.records(),
@@ -485,7 +485,7 @@ impl<'a> GroupTopSelection<'a> {
                 starts
             }
             true => {
-                let best = card.allocate(total * kernels.record_bytes, limit)?;
+                let best = device.allocate(total * kernels.record_bytes, limit)?;
                 taking.best = best.address();
                 let lists = (&segments, offsets.as_slice());
                 self.select(shape, lists, (taking, sort.room()), timeline, report)?;
@@ -497,7 +497,7 @@ impl<'a> GroupTopSelection<'a> {
         kernels.launch("gt_answer", grid, &taking, timeline)?;
         let host = out.to_host(0..out.len())?;
         drop((best, sent));
-        report.bytes_from_card += host.len() as u64;
+        report.bytes_from_device += host.len() as u64;
         let (values, valid) = host.split_at(total * width);
         Ok(GroupTop {
             codes: segments.codes,
@@ -515,14 +515,14 @@ impl<'a> GroupTopSelection<'a> {
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<()> {
-        let (card, limit) = (self.groups.card, self.groups.limit);
+        let (device, limit) = (self.groups.device, self.groups.limit);
         let queue = QUEUES.iter().find(|(most, ..)| self.k <= *most);
         let queue = queue.ok_or_else(|| internal_datafusion_err!("{} rows of a warp", self.k))?;
-        let kernels = Kernels::load(card, shape, Some(queue.0))?;
+        let kernels = Kernels::load(device, shape, Some(queue.0))?;
         let groups = segments.starts.len();
-        let mut floors = card.allocate(groups * size_of::<u64>(), limit)?;
+        let mut floors = device.allocate(groups * size_of::<u64>(), limit)?;
         floors.zero(0..floors.len())?;
-        let share = share(segments.records, self.k, u64::from(card.multiprocessors()));
+        let share = share(segments.records, self.k, u64::from(device.multiprocessors()));
         let mut lists: Vec<(u64, u64)> = (0..groups)
             .map(|group| (segments.starts[group], segments.length(group)))
             .collect();
@@ -534,7 +534,7 @@ impl<'a> GroupTopSelection<'a> {
                 return Ok(());
             }
             let words: Vec<_> = chunks.iter().map(|chunk| chunk.words()).collect();
-            let sent = sent(card, bytemuck::cast_slice(&words), limit, report)?;
+            let sent = sent(device, bytemuck::cast_slice(&words), limit, report)?;
             let taking = TakingArgument {
                 from: rooms[0],
                 lists: rooms[1],
@@ -554,19 +554,19 @@ impl<'a> GroupTopSelection<'a> {
 
 /// The kernels for records of one width.
 struct Kernels<'a> {
-    card: &'a Card,
+    device: &'a Device,
     module: Arc<Module>,
     record_bytes: usize,
 }
 
 impl<'a> Kernels<'a> {
     /// Those that make records and answers, or the one that selects so many rows.
-    fn load(card: &'a Card, shape: RecordShape, queue: Option<u64>) -> Result<Self> {
+    fn load(device: &'a Device, shape: RecordShape, queue: Option<u64>) -> Result<Self> {
         let Some(record_bytes) = shape.bytes() else {
             return internal_err!("records of {shape:?}");
         };
-        let module = card.module(&program(record_bytes, queue))?;
-        let sizes = module.sizes(card, SIZES)?.map(|size| size as usize);
+        let module = device.module(&program(record_bytes, queue))?;
+        let sizes = module.sizes(device, SIZES)?.map(|size| size as usize);
         let expected = [
             size_of::<MakingArgument>(),
             size_of::<TakingArgument>(),
@@ -577,15 +577,15 @@ impl<'a> Kernels<'a> {
             return internal_err!("kernels expect structures of {sizes:?} bytes, the host has {expected:?}");
         }
         Ok(Self {
-            card,
+            device,
             module,
             record_bytes,
         })
     }
 
-    /// Blocks on all of the card.
+    /// Blocks on all of the device.
     fn everywhere(&self) -> [u32; 2] {
-        [2 * self.card.multiprocessors(), THREADS]
+        [2 * self.device.multiprocessors(), THREADS]
     }
 
     #[allow(unsafe_code, reason = "kernels are launched")]
@@ -596,11 +596,11 @@ impl<'a> Kernels<'a> {
         argument: &A,
         timeline: &mut Timeline<'_>,
     ) -> Result<()> {
-        let launch = Launch::try_new(self.card, &self.module, name, grid, 0)?;
+        let launch = Launch::try_new(self.device, &self.module, name, grid, 0)?;
         // SAFETY: the kernel's one parameter is this structure, whose size was compared. Columns have as many rows as they
         // say, records and lists lie in the workspace with the room that `SortRoom` took, other buffers have a place for each
         // group, or for each row of the answer; all are freed on the stream, after this.
-        unsafe { launch.run(self.card, argument) }?;
+        unsafe { launch.run(self.device, argument) }?;
         timeline.passed(name)
     }
 }
@@ -616,11 +616,11 @@ fn program(record_bytes: usize, queue: Option<u64>) -> Program {
     }
 }
 
-/// Bytes on the card.
-fn sent(card: &Arc<Card>, bytes: &[u8], limit: Option<u64>, report: &mut Report) -> Result<DeviceBuffer> {
-    let mut buffer = card.allocate(bytes.len(), limit)?;
+/// Bytes on the device.
+fn sent(device: &Arc<Device>, bytes: &[u8], limit: Option<u64>, report: &mut Report) -> Result<DeviceBuffer> {
+    let mut buffer = device.allocate(bytes.len(), limit)?;
     buffer.fill(bytes)?;
-    report.bytes_to_card += bytes.len() as u64;
+    report.bytes_to_device += bytes.len() as u64;
     Ok(buffer)
 }
 

@@ -1,7 +1,7 @@
 //! Device memory that was given back and may be wanted again.
 //!
 //! The driver unmaps what is freed when the stream is waited for the next time, and maps it anew for the next query, which can
-//! take longer than to fill it. Memory waits here instead, and is given up where a limit or the card leaves no room beside it.
+//! take longer than to fill it. Memory waits here instead, and is given up where a limit or the device leaves no room beside it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -90,9 +90,9 @@ impl IdleWatch {
             return;
         }
         let (watched, patience) = (Arc::downgrade(holder), watch.patience);
-        let thread = std::thread::Builder::new().name("idle card memory".to_owned());
+        let thread = std::thread::Builder::new().name("idle device memory".to_owned());
         if let Err(error) = thread.spawn(move || give_back_in_time(&watched, patience)) {
-            log::warn!("idle memory of a card is kept: {error}");
+            log::warn!("idle memory of a device is kept: {error}");
             watch.is_watched.store(false, Ordering::Release);
         }
     }

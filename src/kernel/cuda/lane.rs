@@ -1,7 +1,7 @@
-//! A lane on a card: the same requests as on the CPU, and the same replies, but for the order of keys in a list.
+//! A lane on a device: the same requests as on the CPU, and the same replies, but for the order of keys in a list.
 //!
-//! Values wait in host memory until a chunk of them is worth a copy, and then lie on the card as Arrow has them, without NULLs.
-//! A request reads them once or twice, at the speed of the card's memory: what the CPU writes down for later rounds (the cell
+//! Values wait in host memory until a chunk of them is worth a copy, and then lie on the device as Arrow has them, without NULLs.
+//! A request reads them once or twice, at the speed of the device's memory: what the CPU writes down for later rounds (the cell
 //! of each key) is computed again here. Keys inside brackets that hold a small part of all are set apart, so that the rounds
 //! of a strategy that narrows its brackets (DIBMS) read less and less.
 
@@ -14,7 +14,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::buffer::DeviceBuffer;
 use super::column::{ColumnUpload, DeviceColumn};
-use super::device::{Card, locked};
+use super::device::{Device, locked};
 use super::pass::{NO_LIST, Passes, cells_of, words_of};
 use super::sequence::{ColumnArgument, Report};
 use super::source::{Program, Words};
@@ -28,26 +28,26 @@ use crate::kernel::{Backend, Lane, Stop, may_fail};
 use crate::key::{KeySpec, Width, dense};
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
 
-/// Bytes of values that are copied to the card at once.
+/// Bytes of values that are copied to the device at once.
 const CHUNK: usize = 64 << 20;
 /// Keys that are brought back at once to be sketched.
 const SKETCHED: u64 = 1 << 22;
 /// Keys in brackets are set apart where they are at most one in so many.
 const REDUCED: u64 = 4;
 
-/// Opens lanes on one card.
+/// Opens lanes on one device.
 #[derive(Debug, Clone)]
 pub struct CudaBackend {
-    card: Arc<Card>,
+    device: Arc<Device>,
     limit: Option<u64>,
     report: Arc<Mutex<Report>>,
 }
 
 impl CudaBackend {
-    /// On `card`, of whose memory this crate may then hold `limit` bytes.
-    pub fn new(card: Arc<Card>, limit: Option<u64>) -> Self {
+    /// On `device`, of whose memory this crate may then hold `limit` bytes.
+    pub fn new(device: Arc<Device>, limit: Option<u64>) -> Self {
         Self {
-            card,
+            device,
             limit,
             report: Arc::default(),
         }
@@ -66,15 +66,15 @@ impl CudaBackend {
     /// What counts should be limited to: the cells that a block's shared memory has counters for.
     pub fn room(&self) -> Room {
         Room {
-            cells: (self.card.shared_memory() / 12).min(1 << 14),
+            cells: (self.device.shared_memory() / 12).min(1 << 14),
             ..Room::UNLIMITED
         }
     }
 
-    /// A lane of the values of a column on the same card, keys as `spec` says; of those in `mask`, if given, a bit a row.
+    /// A lane of the values of a column on the same device, keys as `spec` says; of those in `mask`, if given, a bit a row.
     ///
     /// # Errors
-    /// Those of the card; `ResourcesExhausted` where values are missing, and there is no device memory for the others.
+    /// Those of the device; `ResourcesExhausted` where values are missing, and there is no device memory for the others.
     pub(crate) fn over(
         &self,
         column: Arc<DeviceColumn>,
@@ -111,16 +111,16 @@ impl CudaBackend {
     /// The same, as what it is.
     ///
     /// # Errors
-    /// An execution error if the card failed before; an internal error for a type that it cannot hold.
+    /// An execution error if the device failed before; an internal error for a type that it cannot hold.
     pub(crate) fn open_lane(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<CudaLane> {
         let Some(bytes) = super::source::storage_bytes(spec.data_type()) else {
-            return internal_err!("a lane on a card for values of type {}", spec.data_type());
+            return internal_err!("a lane on a device for values of type {}", spec.data_type());
         };
         CudaLane::try_new(self, spec, Words::stored(bytes, spec.encoding()), reservation)
     }
 }
 
-/// Values on the card, none of them missing.
+/// Values on the device, none of them missing.
 #[derive(Debug)]
 enum Part {
     Column(Arc<DeviceColumn>),
@@ -162,7 +162,7 @@ struct Reduced {
     in_order: bool,
 }
 
-/// Keys of one column's values in the memory of a card.
+/// Keys of one column's values in the memory of a device.
 #[derive(Debug)]
 pub(crate) struct CudaLane {
     backend: CudaBackend,
@@ -187,7 +187,7 @@ impl CudaLane {
         words: Words,
         reservation: MemoryReservation,
     ) -> Result<Self> {
-        backend.card.check()?;
+        backend.device.check()?;
         Ok(Self {
             backend: backend.clone(),
             spec: spec.clone(),
@@ -207,8 +207,12 @@ impl CudaLane {
     }
 
     fn passes_over(&self, masked: bool) -> Result<Passes> {
-        let CudaBackend { card, limit, report } = &self.backend;
-        Passes::try_new(card, self.words, self.width(), masked, *limit, report)
+        let CudaBackend {
+            device,
+            limit,
+            report,
+        } = &self.backend;
+        Passes::try_new(device, self.words, self.width(), masked, *limit, report)
     }
 
     /// Has values wait for their copy; whether that should come now. Where this fails, none of them are in the lane.
@@ -236,25 +240,29 @@ impl CudaLane {
         Ok(!held || self.pending_bytes >= CHUNK)
     }
 
-    /// Copies what waits to the card. If that fails, it still waits.
+    /// Copies what waits to the device. If that fails, it still waits.
     pub(crate) fn flush(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
         }
         if self.parts.is_empty() {
-            // Before anything is there that only the card has.
+            // Before anything is there that only the device has.
             self.passes_over(false)?;
         }
-        let CudaBackend { card, limit, report } = &self.backend;
+        let CudaBackend {
+            device,
+            limit,
+            report,
+        } = &self.backend;
         let memory = self.reservation.new_empty();
-        let staging = Staging::new(card, self.reservation.new_empty());
-        let mut upload = ColumnUpload::try_new(card, self.spec.data_type(), *limit, memory, &staging)?;
+        let staging = Staging::new(device, self.reservation.new_empty());
+        let mut upload = ColumnUpload::try_new(device, self.spec.data_type(), *limit, memory, &staging)?;
         for values in &self.pending {
             upload.append(values)?;
         }
         may_fail!("cuda_append");
         let column = upload.finish()?;
-        locked(report).bytes_to_card += column.bytes() as u64;
+        locked(report).bytes_to_device += column.bytes() as u64;
         // Values of a byte are widened where a block has little shared memory.
         self.words = column.words(&self.spec);
         self.parts.push(Part::Column(Arc::new(column)));
@@ -269,9 +277,9 @@ impl CudaLane {
         if self.parts.len() < 2 {
             return Ok(());
         }
-        let CudaBackend { card, limit, .. } = &self.backend;
+        let CudaBackend { device, limit, .. } = &self.backend;
         let width = self.word_bytes();
-        let Some(mut whole) = granted(card.allocate(self.len as usize * width, *limit))? else {
+        let Some(mut whole) = granted(device.allocate(self.len as usize * width, *limit))? else {
             return Ok(());
         };
         let mut at = 0;
@@ -283,7 +291,7 @@ impl CudaLane {
         Ok(())
     }
 
-    /// What waits in host memory, for another lane; whether the card holds nothing then.
+    /// What waits in host memory, for another lane; whether the device holds nothing then.
     pub(crate) fn take_pending(&mut self) -> (Vec<ArrayRef>, bool) {
         self.reservation.free();
         self.pending_bytes = 0;
@@ -634,7 +642,7 @@ impl Lane for CudaLane {
     }
 
     fn split(&mut self, _values: u64) -> Option<Box<dyn Lane>> {
-        // Threads do not make a card faster.
+        // Threads do not make a device faster.
         None
     }
 
@@ -701,7 +709,7 @@ fn granted<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Whether memory ended, of the card or of the pool.
+/// Whether memory ended, of the device or of the pool.
 pub(crate) fn is_refused(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }

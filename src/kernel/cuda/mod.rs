@@ -1,19 +1,19 @@
-//! NVIDIA cards: the only place that knows CUDA.
+//! NVIDIA devices: the only place that knows CUDA.
 //!
 //! The driver and the compiler of kernels (NVRTC) are loaded at run time, so that one binary runs with and without them:
-//! [`Card::get`] is the gate, and says why there is no card. Kernels are text ([`source`]), compiled for the card at hand and
+//! [`Device::get`] is the gate, and says why there is no device. Kernels are text ([`source`]), compiled for the device at hand and
 //! kept on disk ([`cache`]). A [`DeviceColumn`] holds values, a [`RowMask`] the rows where a [`Predicate`] is true, and a
 //! [`Selection`] finds exact ranks of a column, or of those rows of it, a [`SpreadSelection`] those of a column on several
-//! cards, a [`TopSelection`] its greatest or least keys with their rows, [`Groups`] the ranks of every group, a
+//! devices, a [`TopSelection`] its greatest or least keys with their rows, [`Groups`] the ranks of every group, a
 //! [`GroupTopSelection`] its best rows, and [`Gather`] fetches values of rows. A [`CudaBackend`] opens lanes that answer the
 //! rounds of [`crate::select`]. A [`DeviceMatrix`] holds points, and finds those
 //! nearest to another.
 
 mod buffer;
 pub mod cache;
-mod cards;
 mod column;
 mod device;
+mod devices;
 mod fault;
 mod filter;
 mod gather;
@@ -36,10 +36,10 @@ mod top;
 mod upload;
 
 pub use buffer::DeviceBuffer;
-pub(crate) use cards::Cards;
 pub(crate) use column::ColumnUpload;
 pub use column::DeviceColumn;
-pub use device::Card;
+pub use device::Device;
+pub(crate) use devices::Devices;
 pub use filter::{Predicate, RowMask};
 pub use gather::Gather;
 pub use group::Groups;

@@ -1,4 +1,4 @@
-//! The rows of a matrix that are nearest to a point, on a card: the launches of `kernels/nearest.cu`.
+//! The rows of a matrix that are nearest to a point, on a device: the launches of `kernels/nearest.cu`.
 //!
 //! Brute force in one read: each warp computes distances and keeps its nearest rows in registers, by WarpSelect (Johnson,
 //! Douze and Jegou 2017, section IV), which is a device function in `kernels/warp_select.cuh`; no distance is written to
@@ -16,7 +16,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::buffer::DeviceBuffer;
 use super::column::{ColumnUpload, DeviceColumn};
-use super::device::{Card, Module};
+use super::device::{Device, Module};
 use super::sequence::{Launch, Report, Timeline};
 use super::source::{KernelFile, Program};
 use super::upload::Staging;
@@ -105,9 +105,9 @@ impl DeviceMatrix {
     ///
     /// # Errors
     /// A planning error for another type; an execution error for a NULL inside a point, for 2^32 - 1 rows or more, or if the
-    /// card fails; `ResourcesExhausted` where its memory ends. A row that is NULL as a whole is nobody's neighbour.
+    /// device fails; `ResourcesExhausted` where its memory ends. A row that is NULL as a whole is nobody's neighbour.
     pub fn upload(
-        card: &Arc<Card>,
+        device: &Arc<Device>,
         arrays: &[ArrayRef],
         limit: Option<u64>,
         reservation: &MemoryReservation,
@@ -115,11 +115,11 @@ impl DeviceMatrix {
         let width = width_of(arrays)?;
         let rows = arrays.iter().map(|array| array.len()).sum::<usize>();
         if rows >= u32::MAX as usize {
-            return exec_err!("{rows} points: a card ranks fewer than {}", u32::MAX);
+            return exec_err!("{rows} points: a device ranks fewer than {}", u32::MAX);
         }
-        let staging = Staging::new(card, reservation.new_empty());
+        let staging = Staging::new(device, reservation.new_empty());
         let bits = reservation.new_empty();
-        let mut upload = ColumnUpload::try_new(card, &DataType::Float32, limit, bits, &staging)?;
+        let mut upload = ColumnUpload::try_new(device, &DataType::Float32, limit, bits, &staging)?;
         let has_nulls = arrays.iter().any(|array| array.null_count() > 0);
         let bits = reservation.new_empty();
         bits.try_grow(if has_nulls { rows / 8 } else { 0 })?;
@@ -138,7 +138,7 @@ impl DeviceMatrix {
             None => None,
             Some(mut valid) => {
                 let bits = valid.finish();
-                let mut buffer = card.allocate(bits.inner().len(), limit)?;
+                let mut buffer = device.allocate(bits.inner().len(), limit)?;
                 buffer.fill(bits.inner().as_slice())?;
                 Some(buffer)
             }
@@ -162,11 +162,11 @@ impl DeviceMatrix {
     }
 
     /// The `k` rows nearest to `point`, nearest first, among equal distances the first row; all rows where there are fewer.
-    /// Waits for the card. `timed`: the report has the time of each kernel.
+    /// Waits for the device. `timed`: the report has the time of each kernel.
     ///
     /// # Errors
     /// A planning error for a point of another width, or a `k` that is not from 1 to [`Self::MOST`]; `ResourcesExhausted`
-    /// where device memory ends; an execution error if the card fails.
+    /// where device memory ends; an execution error if the device fails.
     pub fn nearest(
         &self,
         point: &[f32],
@@ -192,7 +192,7 @@ impl DeviceMatrix {
         may_fail!("cuda_nearest");
         let query = Query {
             matrix: self,
-            card: self.values.card(),
+            device: self.values.device(),
             k,
             kernel,
             limit,
@@ -204,7 +204,7 @@ impl DeviceMatrix {
 /// A question to a matrix.
 struct Query<'a> {
     matrix: &'a DeviceMatrix,
-    card: &'a Arc<Card>,
+    device: &'a Arc<Device>,
     k: usize,
     kernel: &'static str,
     limit: Option<u64>,
@@ -213,25 +213,25 @@ struct Query<'a> {
 impl Query<'_> {
     #[allow(unsafe_code, reason = "kernels are launched")]
     fn run(&self, point: &[f32], timed: bool, report: &mut Report) -> Result<Vec<Neighbour>> {
-        let (card, k, matrix) = (self.card, self.k, self.matrix);
-        card.check()?;
+        let (device, k, matrix) = (self.device, self.k, self.matrix);
+        device.check()?;
         let module = self.module()?;
         let blocks = self.blocks();
         let shared = point.len().next_multiple_of(4) * 4;
-        if shared > card.shared_memory() {
+        if shared > device.shared_memory() {
             return exec_err!(
                 "points of {} coordinates do not fit in shared memory",
                 point.len()
             );
         }
         let launches = [
-            Launch::try_new(card, &module, self.kernel, [blocks, 32 * WARPS], shared)?,
-            Launch::try_new(card, &module, "nr_finish", [1, THREADS], 0)?,
+            Launch::try_new(device, &module, self.kernel, [blocks, 32 * WARPS], shared)?,
+            Launch::try_new(device, &module, "nr_finish", [1, THREADS], 0)?,
         ];
         // Count, keys and rows of the answer, the point, and what warps found.
         let (warps, answer) = ((blocks * WARPS) as usize, ITEM + ITEM * k);
         let found = (answer + shared).next_multiple_of(256);
-        let mut buffer = card.allocate(found + warps * k * ITEM, self.limit)?;
+        let mut buffer = device.allocate(found + warps * k * ITEM, self.limit)?;
         let mut sent = vec![0; found];
         sent[answer..answer + 4 * point.len()].copy_from_slice(bytemuck::cast_slice(point));
         buffer.fill(&sent)?;
@@ -250,29 +250,29 @@ impl Query<'_> {
             warps: warps as u32,
             unused: 0,
         };
-        let mut timeline = Timeline::start(card, timed)?;
+        let mut timeline = Timeline::start(device, timed)?;
         for launch in &launches {
             // SAFETY: the kernels' one parameter is this structure, whose size was compared. The buffer has room for k items
             // of each warp and for an answer of k, the matrix has as many rows as it says; both are freed on the stream.
-            unsafe { launch.run(card, &argument) }?;
+            unsafe { launch.run(device, &argument) }?;
             timeline.passed(launch.name)?;
         }
         timeline.end()?;
         let view = buffer.view(0, answer);
         let view = view.ok_or_else(|| internal_datafusion_err!("an answer of {answer} bytes"))?;
-        let host = card.stream.clone_dtoh(&view);
-        let host = host.map_err(|error| card.failed("finding neighbours on the card", error))?;
-        card.synchronize("finding neighbours on the card")?;
+        let host = device.stream.clone_dtoh(&view);
+        let host = host.map_err(|error| device.failed("finding neighbours on the device", error))?;
+        device.synchronize("finding neighbours on the device")?;
         timeline.report(report)?;
         report.bytes_read += matrix.values.bytes() as u64;
-        report.bytes_to_card += 4 * point.len() as u64;
-        report.bytes_from_card += answer as u64;
+        report.bytes_to_device += 4 * point.len() as u64;
+        report.bytes_from_device += answer as u64;
         self.neighbours(&host)
     }
 
     fn module(&self) -> Result<Arc<Module>> {
         let spec = KeySpec::try_new(&DataType::Float32)?;
-        let module = self.card.module(&Program {
+        let module = self.device.module(&Program {
             file: KernelFile::Nearest,
             words: self.matrix.values.words(&spec),
             masked: false,
@@ -280,7 +280,7 @@ impl Query<'_> {
             descending: true,
         })?;
         let expected = [size_of::<NearestArgument>() as u32, ITEM as u32, 4, WARPS];
-        let sizes = module.sizes(self.card, SIZES)?;
+        let sizes = module.sizes(self.device, SIZES)?;
         if sizes != expected {
             return datafusion::common::internal_err!(
                 "kernels expect structures of {sizes:?} bytes, the host has {expected:?}"
@@ -293,7 +293,7 @@ impl Query<'_> {
     fn blocks(&self) -> u32 {
         let share = if self.k > 256 { 2 } else { 4 };
         let needed = self.matrix.rows.div_ceil(u64::from(32 * WARPS));
-        needed.min(u64::from(share * self.card.multiprocessors())) as u32
+        needed.min(u64::from(share * self.device.multiprocessors())) as u32
     }
 
     fn neighbours(&self, answer: &[u8]) -> Result<Vec<Neighbour>> {

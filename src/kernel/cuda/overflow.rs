@@ -1,4 +1,4 @@
-//! A lane on a card with the CPU behind it: what the card has no memory for is kept there, and both answer together.
+//! A lane on a device with the CPU behind it: what the device has no memory for is kept there, and both answer together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,26 +14,26 @@ use crate::kernel::round::{Reply, Request};
 use crate::kernel::{Backend, Lane, Stop};
 use crate::key::KeySpec;
 
-/// Opens lanes on a card whose values go to `rest` where the card has no memory, or none at all works.
+/// Opens lanes on a device whose values go to `rest` where the device has no memory, or none at all works.
 #[derive(Debug, Clone)]
 pub(crate) struct OverflowBackend<B> {
-    card: CudaBackend,
+    device: CudaBackend,
     rest: B,
     overflowed: Arc<AtomicBool>,
     failed: Arc<AtomicBool>,
 }
 
 impl<B: Backend + Clone> OverflowBackend<B> {
-    pub(crate) fn new(card: CudaBackend, rest: B) -> Self {
+    pub(crate) fn new(device: CudaBackend, rest: B) -> Self {
         Self {
-            card,
+            device,
             rest,
             overflowed: Arc::default(),
             failed: Arc::default(),
         }
     }
 
-    /// Whether the card failed with values on it, so that a lane's answer is missing.
+    /// Whether the device failed with values on it, so that a lane's answer is missing.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
@@ -43,9 +43,9 @@ impl<B: Backend + Clone> OverflowBackend<B> {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// What its lanes did on the card.
+    /// What its lanes did on the device.
     pub(crate) fn report(&self) -> super::Report {
-        self.card.report()
+        self.device.report()
     }
 }
 
@@ -55,56 +55,56 @@ impl<B: Backend + Clone + 'static> Backend for OverflowBackend<B> {
             return self.rest.open(spec, reservation);
         }
         let mut lane = OverflowLane {
-            card: None,
+            device: None,
             rest: None,
             backend: self.clone(),
             spec: spec.clone(),
             reservation: reservation.new_empty(),
         };
-        match self.card.open_lane(spec, reservation) {
-            Ok(card) => lane.card = Some(card),
+        match self.device.open_lane(spec, reservation) {
+            Ok(device) => lane.device = Some(device),
             Err(error) => lane.overflow(&error)?,
         }
         Ok(Box::new(lane))
     }
 }
 
-/// What a card took, and what it did not.
+/// What a device took, and what it did not.
 struct OverflowLane<B> {
-    card: Option<CudaLane>,
+    device: Option<CudaLane>,
     rest: Option<Box<dyn Lane>>,
     backend: OverflowBackend<B>,
     spec: KeySpec,
-    /// For a lane beside the card's.
+    /// For a lane beside the device's.
     reservation: MemoryReservation,
 }
 
 impl<B: Backend + Clone> OverflowLane<B> {
-    /// Gives what the card has not got yet to another lane, and all that comes.
+    /// Gives what the device has not got yet to another lane, and all that comes.
     fn overflow(&mut self, error: &datafusion::common::DataFusionError) -> Result<()> {
         log::warn!("values are selected on the CPU: {error}");
         self.backend.overflowed.store(true, Ordering::Relaxed);
         let mut rest = self.backend.rest.open(&self.spec, self.reservation.new_empty())?;
-        if let Some(card) = &mut self.card {
-            let (pending, is_empty) = card.take_pending();
+        if let Some(device) = &mut self.device {
+            let (pending, is_empty) = device.take_pending();
             for values in &pending {
                 rest.append(values, None)?;
             }
             if is_empty {
-                self.card = None;
+                self.device = None;
             }
         }
         self.rest = Some(rest);
         Ok(())
     }
 
-    /// After a copy that failed: goes on without the card, or with what it holds, if it can.
+    /// After a copy that failed: goes on without the device, or with what it holds, if it can.
     fn recovered(&mut self, error: datafusion::common::DataFusionError) -> Result<()> {
-        let Some(card) = &self.card else {
+        let Some(device) = &self.device else {
             return Err(error);
         };
-        // A card that failed has lost what it held.
-        if self.rest.is_some() || !(is_refused(&error) || card.device_bytes() == 0) {
+        // A device that failed has lost what it held.
+        if self.rest.is_some() || !(is_refused(&error) || device.device_bytes() == 0) {
             self.backend.failed.store(true, Ordering::Relaxed);
             return Err(error);
         }
@@ -117,24 +117,25 @@ impl<B: Backend + Clone> Lane for OverflowLane<B> {
         if let Some(rest) = &mut self.rest {
             return rest.append(values, filter);
         }
-        let Some(card) = &mut self.card else {
+        let Some(device) = &mut self.device else {
             return datafusion::common::internal_err!("a lane of nothing");
         };
-        if !card.hold(values, filter)? {
+        if !device.hold(values, filter)? {
             return Ok(());
         }
         // What cannot be copied still waits, these values among it.
-        let copied = card.flush();
+        let copied = device.flush();
         copied.or_else(|error| self.recovered(error))
     }
 
     fn len(&self) -> u64 {
-        self.card.as_ref().map_or(0, |card| card.len()) + self.rest.as_ref().map_or(0, |rest| rest.len())
+        self.device.as_ref().map_or(0, |device| device.len())
+            + self.rest.as_ref().map_or(0, |rest| rest.len())
     }
 
     fn held_bytes(&self) -> usize {
-        let card = self.card.as_ref().map_or(0, |card| card.held_bytes());
-        card + self.rest.as_ref().map_or(0, |rest| rest.held_bytes())
+        let device = self.device.as_ref().map_or(0, |device| device.held_bytes());
+        device + self.rest.as_ref().map_or(0, |rest| rest.held_bytes())
     }
 
     fn split(&mut self, _values: u64) -> Option<Box<dyn Lane>> {
@@ -149,11 +150,11 @@ impl<B: Backend + Clone> Lane for OverflowLane<B> {
     }
 
     fn answer(&mut self, request: &Request, stop: &Stop) -> Result<Reply> {
-        if let Some(card) = &mut self.card {
-            let flushed = card.flush();
+        if let Some(device) = &mut self.device {
+            let flushed = device.flush();
             flushed.or_else(|error| self.recovered(error))?;
         }
-        let own = self.card.as_mut().map(|card| card.answer(request, stop));
+        let own = self.device.as_mut().map(|device| device.answer(request, stop));
         if let Some(Err(_)) = own {
             self.backend.failed.store(true, Ordering::Relaxed);
         }

@@ -1,6 +1,6 @@
 //! Passes over columns without NULLs: the launches of `kernels/bucket.cu`, one request a launch and column.
 //!
-//! What a pass needs (splitters, brackets, a map) goes to the card's workspace in one copy, what it counts comes back in one,
+//! What a pass needs (splitters, brackets, a map) goes to the device's workspace in one copy, what it counts comes back in one,
 //! and the host waits for it once: about 20 microseconds beside the reading, which is 4.2 TB/s on an H200 for a cell table and
 //! 2 TB/s and more for splitters.
 
@@ -11,7 +11,7 @@ use cudarc::driver::DeviceRepr;
 use datafusion::common::{Result, internal_err};
 
 use super::buffer::DeviceBuffer;
-use super::device::{Card, Module, locked};
+use super::device::{Device, Module, locked};
 use super::sequence::{ColumnArgument, Launch, Report, Timeline, Workspace};
 use super::source::{KernelFile, Program, Words};
 use crate::kernel::buckets::{CellTable, Cells};
@@ -91,7 +91,7 @@ fn halves(key: KeyBits) -> [u64; 2] {
     [key as u64, (key >> 64) as u64]
 }
 
-/// Bytes on their way to the card, each part aligned to 16.
+/// Bytes on their way to the device, each part aligned to 16.
 #[derive(Debug, Default)]
 struct Sent(Vec<u8>);
 
@@ -202,10 +202,10 @@ impl Classes {
     }
 }
 
-/// Kernels over values of one kind, on one card.
+/// Kernels over values of one kind, on one device.
 #[derive(Debug, Clone)]
 pub(super) struct Passes {
-    card: Arc<Card>,
+    device: Arc<Device>,
     module: Arc<Module>,
     width: Width,
     /// Copies of a table's entries among plain counts.
@@ -219,25 +219,25 @@ impl Passes {
     /// `masked`: rows can be missing.
     ///
     /// # Errors
-    /// Those of the card and of the compiler.
+    /// Those of the device and of the compiler.
     pub(super) fn try_new(
-        card: &Arc<Card>,
+        device: &Arc<Device>,
         words: Words,
         width: Width,
         masked: bool,
         limit: Option<u64>,
         report: &Arc<Mutex<Report>>,
     ) -> Result<Self> {
-        card.check()?;
-        let module = card.module(&program(words, masked))?;
-        let sizes = module.sizes(card, SIZES)?;
+        device.check()?;
+        let module = device.module(&program(words, masked))?;
+        let sizes = module.sizes(device, SIZES)?;
         let piece = (2 * width.bytes() + 16).next_multiple_of(width.bytes().max(8));
         let expected = [size_of::<RoundArgument>(), piece, words.key_bytes()];
         if sizes[..3] != expected.map(|bytes| bytes as u32) || width.bytes() != words.key_bytes() {
             return internal_err!("kernels expect structures of {sizes:?} bytes, the host has {expected:?}");
         }
         Ok(Self {
-            card: Arc::clone(card),
+            device: Arc::clone(device),
             module,
             width,
             copies: sizes[3] as usize,
@@ -248,12 +248,12 @@ impl Passes {
 
     /// Dynamic shared memory that a block may have.
     fn shared(&self) -> usize {
-        self.card.shared_memory().saturating_sub(STATIC_SHARED)
+        self.device.shared_memory().saturating_sub(STATIC_SHARED)
     }
 
     fn launch(&self, name: &'static str, blocks: u32, shared: usize) -> Result<Launch> {
         Launch::try_new(
-            &self.card,
+            &self.device,
             &self.module,
             name,
             [blocks.max(1), THREADS as u32],
@@ -292,7 +292,7 @@ impl Passes {
             round.shared_edges = 1;
             shared += classes.liked;
         }
-        let launch = self.launch(counting, self.card.multiprocessors(), shared)?;
+        let launch = self.launch(counting, self.device.multiprocessors(), shared)?;
         let bytes = 8 * cells.len();
         let counted = self.run(sent, bytes, 0..bytes, |at, zeroed| {
             round.moved(at);
@@ -306,7 +306,7 @@ impl Passes {
     /// they lie in the column, instead of keys. The lists come one after the other.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is no device memory for them; an internal error if the card counts others.
+    /// `ResourcesExhausted` where there is no device memory for them; an internal error if the device counts others.
     pub(super) fn collect(
         &self,
         columns: &[ColumnArgument],
@@ -344,9 +344,9 @@ impl Passes {
             shared += classes.liked.next_multiple_of(16);
         }
         let out = self
-            .card
+            .device
             .allocate(total as usize * words.unwrap_or(self.width.bytes()), self.limit)?;
-        let launch = self.launch(classes.collecting, self.card.multiprocessors(), shared)?;
+        let launch = self.launch(classes.collecting, self.device.multiprocessors(), shared)?;
         let bytes = 8 * sizes.len();
         let found = self.run(sent, bytes, 0..bytes, |at, zeroed| {
             round.moved(at);
@@ -357,7 +357,7 @@ impl Passes {
         if found != sizes {
             let (expected, found) = (total, found.iter().sum::<u64>());
             return internal_err!(
-                "{} lists of {expected} keys have {found} on the card",
+                "{} lists of {expected} keys have {found} on the device",
                 sizes.len()
             );
         }
@@ -383,7 +383,7 @@ impl Passes {
             .collect();
         let total_chunks: u64 = chunks.iter().sum();
         let firsts: Vec<u64> = running(&chunks).collect();
-        let blocks = 2 * self.card.multiprocessors();
+        let blocks = 2 * self.device.multiprocessors();
         let run = |name, starts: &[u64], zeroed: usize, out: u64| {
             let (mut sent, mut round) = (Sent::default(), RoundArgument::default());
             let classes = Classes::of(cells, self.width, GUIDE_MOST_BESIDE, &mut sent, &mut round)?;
@@ -413,7 +413,7 @@ impl Passes {
         if total > most {
             return Ok(None);
         }
-        let out = self.card.allocate(total as usize * word_bytes, self.limit)?;
+        let out = self.device.allocate(total as usize * word_bytes, self.limit)?;
         let starts: Vec<u64> = running(&tallies).collect();
         run("bk_compact", &starts, 0, out.address())?;
         Ok(Some((out, total)))
@@ -428,7 +428,7 @@ impl Passes {
         seed: u64,
     ) -> Result<Vec<u8>> {
         let bytes = samples as usize * self.width.bytes();
-        let out = self.card.allocate(bytes, self.limit)?;
+        let out = self.device.allocate(bytes, self.limit)?;
         let launch = self.launch("bk_sample", samples.div_ceil(THREADS as u64) as u32, 0)?;
         let mut offset = 0;
         let rounds = columns.iter().map(|column| {
@@ -454,7 +454,7 @@ impl Passes {
         let (mut sent, mut round) = (Sent::default(), RoundArgument::default());
         let width = self.width.bytes();
         round.extremes = sent.put_keys([self.width.max_key(), 0].into_iter(), self.width);
-        let launch = self.launch("bk_extremes", self.card.multiprocessors(), 0)?;
+        let launch = self.launch("bk_extremes", self.device.multiprocessors(), 0)?;
         let start = sent.0.len();
         let ends = self.run_fetching(sent, 16, 0..start, |at, zeroed| {
             round.moved(at);
@@ -472,10 +472,10 @@ impl Passes {
     /// The keys of `count` rows of a column, from row `from` on.
     pub(super) fn keys(&self, column: ColumnArgument, from: u64, count: u64) -> Result<Vec<u8>> {
         let bytes = count as usize * self.width.bytes();
-        let out = self.card.allocate(bytes, self.limit)?;
+        let out = self.device.allocate(bytes, self.limit)?;
         let blocks = count
             .div_ceil(THREADS as u64)
-            .min(2 * u64::from(self.card.multiprocessors()));
+            .min(2 * u64::from(self.device.multiprocessors()));
         let launch = self.launch("bk_keys", blocks as u32, 0)?;
         let round = RoundArgument {
             column,
@@ -490,7 +490,7 @@ impl Passes {
 
     /// The front of a buffer, in host memory.
     pub(super) fn fetched(&self, buffer: &DeviceBuffer, bytes: usize) -> Result<Vec<u8>> {
-        locked(&self.report).bytes_from_card += bytes as u64;
+        locked(&self.report).bytes_from_device += bytes as u64;
         match bytes {
             0 => Ok(Vec::new()),
             _ => buffer.to_host(0..bytes),
@@ -519,12 +519,12 @@ impl Passes {
         launches: impl FnOnce(u64, u64) -> Vec<(&'a Launch, RoundArgument)>,
     ) -> Result<Vec<u8>> {
         may_fail!("cuda_round");
-        let (card, Sent(sent)) = (&self.card, sent);
-        card.check()?;
+        let (device, Sent(sent)) = (&self.device, sent);
+        device.check()?;
         let start = sent.len().next_multiple_of(256);
-        let mut held = card.workspace();
+        let mut held = device.workspace();
         let host_bytes = sent.len().max(back.len()).max(1);
-        Workspace::reserve(&mut held, card, start + zeroed, host_bytes, self.limit)?;
+        Workspace::reserve(&mut held, device, start + zeroed, host_bytes, self.limit)?;
         let workspace = Workspace::of(&mut held)?;
         if !sent.is_empty() {
             workspace.host.bytes_mut()?[..sent.len()].copy_from_slice(&sent);
@@ -534,26 +534,26 @@ impl Passes {
             workspace.device.zero(start..start + zeroed)?;
         }
         let base = workspace.device.address();
-        let mut timeline = Timeline::start(card, false)?;
+        let mut timeline = Timeline::start(device, false)?;
         let mut read = 0;
         for (launch, round) in launches(base, base + start as u64) {
             read += round.column.row_count();
             // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in
             // columns, in buffers with the room that the pass has counted, and in the workspace, which is locked; all live
             // until the stream was waited for below, or are freed on it.
-            unsafe { launch.run(card, &round) }?;
+            unsafe { launch.run(device, &round) }?;
             timeline.passed(launch.name)?;
         }
         timeline.end()?;
         if !back.is_empty() {
             workspace.host.fetch(&workspace.device, back.clone())?;
         }
-        card.synchronize("a round on the card")?;
+        device.synchronize("a round on the device")?;
         let mut report = locked(&self.report);
         timeline.report(&mut report)?;
         report.bytes_read += read * self.width.bytes() as u64;
-        report.bytes_to_card += sent.len() as u64;
-        report.bytes_from_card += back.len() as u64;
+        report.bytes_to_device += sent.len() as u64;
+        report.bytes_from_device += back.len() as u64;
         Ok(workspace.host.bytes()?[..back.len()].to_vec())
     }
 }
@@ -618,7 +618,7 @@ pub(super) fn program(words: Words, masked: bool) -> Program {
     }
 }
 
-/// Bytes of the card as the words that they are.
+/// Bytes of the device as the words that they are.
 pub(super) fn words_of<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
     let mut words = vec![T::zeroed(); bytes.len() / size_of::<T>()];
     bytemuck::cast_slice_mut(&mut words).copy_from_slice(bytes);

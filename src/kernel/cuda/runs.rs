@@ -24,7 +24,7 @@ const WARPS: u32 = 4;
 const RUN_THREADS: u32 = 512;
 /// Rows of a run, on average, from which on runs are of use.
 pub(super) const SHORTEST: u64 = 256;
-/// Rows that a block or a warp takes at once, at most, and how many of them fill the card: for each multiprocessor.
+/// Rows that a block or a warp takes at once, at most, and how many of them fill the device: for each multiprocessor.
 const LONGEST: u64 = 1 << 17;
 const PARTS: u64 = 32;
 const LEAST_PART: u64 = 1 << 14;
@@ -109,39 +109,39 @@ struct Way {
 
 impl<'a> RunSelection<'a> {
     /// Rows that the best of each group are among; `None`: groups do not lie together so, or too many keys tie. Waits for the
-    /// card.
+    /// device.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where device memory ends; an execution error if the card fails.
+    /// `ResourcesExhausted` where device memory ends; an execution error if the device fails.
     pub(super) fn rows(
         &self,
         groups: &Groups<'a>,
         timeline: &mut Timeline<'_>,
         report: &mut Report,
     ) -> Result<Option<Candidates>> {
-        let (card, words) = (groups.card, self.keys.words);
-        let Some(way) = way(self.k, words.value_bytes(), card.shared_memory()) else {
+        let (device, words) = (groups.device, self.keys.words);
+        let Some(way) = way(self.k, words.value_bytes(), device.shared_memory()) else {
             return Ok(None);
         };
         let Some(starts) = groups.runs(report)? else {
             return Ok(None);
         };
-        let parts = parts(&starts, self.k, u64::from(card.multiprocessors()));
+        let parts = parts(&starts, self.k, u64::from(device.multiprocessors()));
         let count = parts.len() as u64 - 1;
         let wanted: u64 = parts.windows(2).map(|part| (part[1] - part[0]).min(self.k)).sum();
         if wanted.saturating_mul(FEW) > self.keys.population() || u32::try_from(count).is_err() {
             return Ok(None);
         }
         let room = (wanted + wanted / 8 + TIES).min(self.keys.column.rows());
-        let rows = card.allocate(room as usize * size_of::<u64>(), groups.limit)?;
+        let rows = device.allocate(room as usize * size_of::<u64>(), groups.limit)?;
         // Cursors lie behind the parts.
         let cursors = size_of_val(parts.as_slice());
         let end = cursors + 2 * size_of::<u64>();
-        let mut lists = card.allocate(end, groups.limit)?;
+        let mut lists = device.allocate(end, groups.limit)?;
         lists.fill(bytemuck::cast_slice(&parts))?;
         lists.zero(cursors..end)?;
-        report.bytes_to_card += cursors as u64;
-        let left = card.allocate(count as usize * size_of::<u32>(), groups.limit)?;
+        report.bytes_to_device += cursors as u64;
+        let left = device.allocate(count as usize * size_of::<u32>(), groups.limit)?;
         let argument = RunsArgument {
             column: ColumnArgument::of(
                 self.keys.column,
@@ -175,7 +175,7 @@ impl<'a> RunSelection<'a> {
         // Warps know of no ties but those in their queues; blocks find them.
         let ties = found.last().copied().unwrap_or(0);
         if queue.is_some() && ties > 0 {
-            let again = card.allocate(ties as usize * size_of::<u32>(), groups.limit)?;
+            let again = device.allocate(ties as usize * size_of::<u32>(), groups.limit)?;
             lists.zero(cursors + size_of::<u64>()..end)?;
             let argument = RunsArgument {
                 which: left.address(),
@@ -216,7 +216,7 @@ impl<'a> RunSelection<'a> {
         argument: &RunsArgument,
         timeline: &mut Timeline<'_>,
     ) -> Result<()> {
-        let card = self.keys.column.card();
+        let device = self.keys.column.device();
         let program = Program {
             file: KernelFile::WarpSelect,
             words: self.keys.words,
@@ -224,18 +224,18 @@ impl<'a> RunSelection<'a> {
             batch: queue as u32,
             descending: self.least,
         };
-        let module = card.module(&program)?;
-        let sizes = module.sizes(card, SIZES)?;
+        let module = device.module(&program)?;
+        let sizes = module.sizes(device, SIZES)?;
         let key = self.keys.words.key_bytes() as u32;
         let expected = [size_of::<RunsArgument>() as u32, key, WARPS, RUN_THREADS];
         if sizes != expected {
             return internal_err!("kernels of runs have sizes {sizes:?}, the host {expected:?}");
         }
-        let launch = Launch::try_new(card, &module, name, grid, shared)?;
+        let launch = Launch::try_new(device, &module, name, grid, shared)?;
         // SAFETY: the kernel's one parameter is this structure, whose size was compared. Parts lie within the column, of which
         // the last vector may be read, `left` has a number for each part, `rows` the room that is announced, and shared memory
         // holds the candidates; all are freed on the stream, after this.
-        unsafe { launch.run(card, argument) }?;
+        unsafe { launch.run(device, argument) }?;
         timeline.passed(name)
     }
 }
@@ -272,7 +272,7 @@ fn queue(k: u64, longest: u64, value_bytes: usize, takes: Takes) -> Option<(u64,
     is_wanted.then_some((*most, name))
 }
 
-/// Where parts of runs begin, and where the last ends: runs, or what is short enough for a block and fills the card.
+/// Where parts of runs begin, and where the last ends: runs, or what is short enough for a block and fills the device.
 fn parts(starts: &[u64], k: u64, multiprocessors: u64) -> Vec<u64> {
     let rows = starts.last().copied().unwrap_or(0);
     let even = rows / (PARTS * multiprocessors.max(1));

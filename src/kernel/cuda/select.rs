@@ -1,9 +1,9 @@
-//! Exact ranks of a column on the card: the launches of `kernels/sample_select.cu` and `kernels/sample_finish.cu`, one after the
+//! Exact ranks of a column on the device: the launches of `kernels/sample_select.cu` and `kernels/sample_finish.cu`, one after the
 //! other on one stream.
 //!
 //! SampleSelect with a cell table (Ribizel and Anzt 2020, section IV; cells as in [`buckets`](crate::kernel::buckets)): a
 //! sample gives cells and brackets, one read counts all and copies what lies in the brackets, and the counts say which
-//! ranks were missed; those are found by a second read or by counting narrower intervals, still on the card. The host
+//! ranks were missed; those are found by a second read or by counting narrower intervals, still on the device. The host
 //! waits once, at the end.
 //!
 //! Cost on one H200: 0.5 ms for 101 ranks of 1 GiB, 0.34 ms for one. It loses below a few 100 000 values, where the
@@ -16,7 +16,7 @@ use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err
 
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
-use super::device::{Card, Module};
+use super::device::{Device, Module};
 use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
 use super::source::{KernelFile, Program, Words};
 use crate::kernel::may_fail;
@@ -38,18 +38,18 @@ const STATIC_SHARED: usize = 13_000;
 const OUTCOME_BYTES: usize = 64;
 /// Keys of the small sample: as many as the kernels draw at most.
 pub(super) const STRIPES: u64 = 8192;
-/// Keys that each block of one of several cards has room for, if its rows are as many.
+/// Keys that each block of one of several devices has room for, if its rows are as many.
 const MOST_LEAST: usize = 1 << 15;
 /// Most ranks that a smaller sample serves.
 const FEW_RANKS: usize = 16;
-/// Most cards that select together.
-pub(super) const MOST_CARDS: usize = 16;
-/// Bytes of counts of the parts of a list, and keys of a rank that are put together, on each of several cards.
+/// Most devices that select together.
+pub(super) const MOST_DEVICES: usize = 16;
+/// Bytes of counts of the parts of a list, and keys of a rank that are put together, on each of several devices.
 pub(super) const PARTS_BYTES: usize = 4 << 11;
 const MOST_FEW: usize = 4096;
-/// Rows of one of several cards that there is room for in lists, whatever they are.
+/// Rows of one of several devices that there is room for in lists, whatever they are.
 const LEAST_LISTED: usize = 1 << 20;
-/// Bytes of `Control`, of `Query` and of a key, and most cards.
+/// Bytes of `Control`, of `Query` and of a key, and most devices.
 const SIZES: &str = "ss_sizes";
 
 /// Bits of `Control::outcome`.
@@ -61,7 +61,7 @@ pub(super) const OUTSIDE: u32 = 8;
 /// That which reads the column, and that which answers.
 const FILES: [KernelFile; 2] = [KernelFile::SampleSelect, KernelFile::SampleFinish];
 
-/// The kernels of one card, one after the other.
+/// The kernels of one device, one after the other.
 const SEQUENCE: [&str; 10] = [
     "ss_draw",
     "ss_plan",
@@ -122,7 +122,7 @@ impl Shape {
                 stage,
                 ranks: ranks.min(MOST_RANKS),
             }),
-            _ => exec_err!("a block has {bytes} bytes of shared memory on this card: wanted are 64 KiB"),
+            _ => exec_err!("a block has {bytes} bytes of shared memory on this device: wanted are 64 KiB"),
         }
     }
 }
@@ -152,12 +152,12 @@ pub(super) struct QueryArgument {
     pub(super) room: u64,
     tallies: u64,
     few: u64,
-    /// Addresses of `Control` and of the lists of all cards.
-    pub(super) controls: [u64; MOST_CARDS],
-    pub(super) lists: [u64; MOST_CARDS],
+    /// Addresses of `Control` and of the lists of all devices.
+    pub(super) controls: [u64; MOST_DEVICES],
+    pub(super) lists: [u64; MOST_DEVICES],
     pub(super) stripes: u32,
-    pub(super) card: u32,
-    pub(super) cards: u32,
+    pub(super) device: u32,
+    pub(super) devices: u32,
     unused: u32,
 }
 
@@ -165,7 +165,7 @@ pub(super) struct QueryArgument {
 #[allow(unsafe_code, reason = "a structure for kernels")]
 unsafe impl DeviceRepr for QueryArgument {}
 
-/// A question to one column on its card.
+/// A question to one column on its device.
 #[derive(Debug, Clone, Copy)]
 pub struct Selection<'a> {
     /// The column.
@@ -189,7 +189,7 @@ impl Selection<'_> {
     /// The keys of `ranks`: 1-based, ascending, distinct, at most [`Self::population`]. What it cost is added to `report`.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where the card's memory, or the limit on it, is too small; an execution error if the card fails;
+    /// `ResourcesExhausted` where the device's memory, or the limit on it, is too small; an execution error if the device fails;
     /// an internal error for other ranks.
     pub fn keys(&self, ranks: &[u64], report: &mut Report) -> Result<Vec<KeyBits>> {
         check_ranks(ranks, self.population())?;
@@ -206,11 +206,11 @@ impl Selection<'_> {
     }
 }
 
-/// Ranks are as a card wants them.
+/// Ranks are as a device wants them.
 pub(super) fn check_ranks(ranks: &[u64], n: u64) -> Result<()> {
     let ascending = ranks.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || ranks.first() == Some(&0) || ranks.last().is_some_and(|last| *last > n) {
-        return internal_err!("ranks for a card are ascending and from 1 to {n}");
+        return internal_err!("ranks for a device are ascending and from 1 to {n}");
     }
     Ok(())
 }
@@ -224,7 +224,7 @@ pub(super) fn sample_size(rows: u64, ranks: usize) -> u64 {
 /// A selection with its kernels at hand.
 pub(super) struct Prepared<'a> {
     pub(super) selection: &'a Selection<'a>,
-    pub(super) card: &'a Arc<Card>,
+    pub(super) device: &'a Arc<Device>,
     pub(super) shape: Shape,
     pub(super) key_bytes: usize,
     per_vector: usize,
@@ -236,20 +236,20 @@ pub(super) struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     pub(super) fn try_new(selection: &'a Selection<'a>) -> Result<Self> {
-        let card = selection.column.card();
-        card.check()?;
+        let device = selection.column.device();
+        device.check()?;
         let words = selection.words;
-        let shape = Shape::try_new(words, card.shared_memory())?;
-        let modules = card.two_modules(&FILES.map(|file| Program {
+        let shape = Shape::try_new(words, device.shared_memory())?;
+        let modules = device.two_modules(&FILES.map(|file| Program {
             file,
             words,
             masked: selection.column.has_nulls() || selection.mask.is_some(),
             batch: shape.batch,
             descending: false,
         }))?;
-        let expected = [size_of::<QueryArgument>(), words.key_bytes(), MOST_CARDS].map(|size| size as u32);
-        let sizes = modules[0].sizes(card, SIZES)?;
-        for sizes in [sizes, modules[1].sizes(card, SIZES)?] {
+        let expected = [size_of::<QueryArgument>(), words.key_bytes(), MOST_DEVICES].map(|size| size as u32);
+        let sizes = modules[0].sizes(device, SIZES)?;
+        for sizes in [sizes, modules[1].sizes(device, SIZES)?] {
             if sizes[1..] != expected {
                 return internal_err!(
                     "kernels expect structures of {sizes:?} bytes, the host has {expected:?}"
@@ -258,7 +258,7 @@ impl<'a> Prepared<'a> {
         }
         Ok(Self {
             selection,
-            card,
+            device,
             shape,
             key_bytes: words.key_bytes(),
             per_vector: words.per_vector(),
@@ -274,7 +274,7 @@ impl<'a> Prepared<'a> {
         if self.read(ranks, false, keys, report)? || self.read(ranks, true, keys, report)? {
             return Ok(());
         }
-        internal_err!("a rank outside of all cells on the card")
+        internal_err!("a rank outside of all cells on the device")
     }
 
     /// One sequence of launches; `false`: the single rank lies outside of its bracket. `counts_all`: there is none.
@@ -286,11 +286,11 @@ impl<'a> Prepared<'a> {
         report: &mut Report,
     ) -> Result<bool> {
         let launches = SEQUENCE.map(|name| self.launch(name, ranks.len()));
-        let launches = Launch::in_a_row(self.card, launches.into_iter().collect::<Result<_>>()?);
-        let mut held = self.card.workspace();
+        let launches = Launch::in_a_row(self.device, launches.into_iter().collect::<Result<_>>()?);
+        let mut held = self.device.workspace();
         let (layout, workspace) = self.make_room(&mut held, ranks.len(), false)?;
         let timeline = self.enqueue(ranks, counts_all, &launches, &layout, workspace)?;
-        self.card.synchronize("selecting on the card")?;
+        self.device.synchronize("selecting on the device")?;
         let outcome = self.outcome(&layout, workspace, self.selection.population())?;
         timeline.report(report)?;
         self.record_read(ranks.len(), report);
@@ -302,7 +302,7 @@ impl<'a> Prepared<'a> {
         Ok(true)
     }
 
-    /// How it went, once the card was waited for; `n` values were announced to it.
+    /// How it went, once the device was waited for; `n` values were announced to it.
     pub(super) fn outcome(&self, layout: &Layout, workspace: &Workspace, n: u64) -> Result<Outcome> {
         let control = &workspace.host.bytes()?[layout.control - layout.answers..];
         let number = |at: usize| {
@@ -317,7 +317,7 @@ impl<'a> Prepared<'a> {
         };
         match outcome.flags & MISMATCH {
             0 => Ok(outcome),
-            _ => internal_err!("{n} values were announced to the card, it counted others"),
+            _ => internal_err!("{n} values were announced to the device, it counted others"),
         }
     }
 
@@ -342,14 +342,14 @@ impl<'a> Prepared<'a> {
     pub(super) fn record_read(&self, ranks: usize, report: &mut Report) {
         report.bytes_read += self.selection.column.bytes() as u64
             + self.selection.mask.map_or(0, |(mask, _)| mask.len() as u64);
-        report.bytes_to_card += 8 * ranks as u64;
-        report.bytes_from_card += (ranks * self.key_bytes + OUTCOME_BYTES) as u64;
+        report.bytes_to_device += 8 * ranks as u64;
+        report.bytes_from_device += (ranks * self.key_bytes + OUTCOME_BYTES) as u64;
     }
 
     /// The kernel of this name, for `ranks` ranks.
     pub(super) fn launch(&self, name: &'static str, ranks: usize) -> Result<Launch> {
         let (key, shape) = (self.key_bytes, &self.shape);
-        let all = self.card.multiprocessors();
+        let all = self.device.multiprocessors();
         let (table, counters) = (ENTRIES * 4, shape.cells * 4);
         let count = HEAVY_SLOTS * (key + 4) + THREADS * shape.depth * key + table + counters;
         let even = ranks.next_multiple_of(4);
@@ -370,7 +370,7 @@ impl<'a> Prepared<'a> {
             _ => (answers, ranks as u32, 0),
         };
         let grid = [blocks, THREADS as u32];
-        let launch = Launch::try_new(self.card, module, name, grid, shared)?;
+        let launch = Launch::try_new(self.device, module, name, grid, shared)?;
         Ok(match name {
             "ss_deepen" => launch.cooperative(),
             _ => launch,
@@ -378,7 +378,7 @@ impl<'a> Prepared<'a> {
     }
 
     /// The workspace, grown if need be; with less room for copied keys where there is no more memory, which costs reads.
-    /// `several`: for one of several cards.
+    /// `several`: for one of several devices.
     pub(super) fn make_room<'b>(
         &self,
         held: &'b mut Option<Workspace>,
@@ -389,7 +389,7 @@ impl<'a> Prepared<'a> {
         while let Some(share) = shares.next() {
             let layout = self.layout(ranks, *share, several);
             let limit = self.selection.limit;
-            match Workspace::reserve(held, self.card, layout.bytes, layout.host_bytes(), limit) {
+            match Workspace::reserve(held, self.device, layout.bytes, layout.host_bytes(), limit) {
                 Ok(()) => break,
                 Err(error) if shares.peek().is_none() => return Err(error),
                 Err(_) => {}
@@ -402,15 +402,15 @@ impl<'a> Prepared<'a> {
             .into_iter()
             .find(|layout| layout.bytes <= workspace.device.len());
         let layout =
-            layout.ok_or_else(|| internal_datafusion_err!("the workspace on the card is too small"))?;
+            layout.ok_or_else(|| internal_datafusion_err!("the workspace on the device is too small"))?;
         workspace.host.grow(layout.host_bytes())?;
         Ok((layout, workspace))
     }
 
     fn layout(&self, ranks: usize, share: usize, several: bool) -> Layout {
         let rows = self.selection.column.rows() as usize;
-        let regions = self.card.multiprocessors() as usize;
-        // Several cards have nothing that finds keys which there is no room for: a block's tile and the last rows, all of them, and
+        let regions = self.device.multiprocessors() as usize;
+        // Several devices have nothing that finds keys which there is no room for: a block's tile and the last rows, all of them, and
         // all rows in lists, if there are not many.
         let (least, least_listed) = match several {
             true => (
@@ -465,7 +465,7 @@ impl<'a> Prepared<'a> {
             // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in
             // the column and in the workspace, with the room that `layout` gives and the structure announces; both live
             // until the caller has waited for the stream, and nobody else works in the workspace, which is locked.
-            unsafe { launch.run(self.card, &query) }?;
+            unsafe { launch.run(self.device, &query) }?;
             timeline.passed(launch.name)?;
         }
         self.end(layout, workspace, &mut timeline)?;
@@ -485,7 +485,7 @@ impl<'a> Prepared<'a> {
         workspace
             .host
             .send(0..8 * ranks.len(), &workspace.device, layout.ranks)?;
-        let timeline = Timeline::start(self.card, self.selection.timed)?;
+        let timeline = Timeline::start(self.device, self.selection.timed)?;
         workspace
             .device
             .zero(layout.control..layout.control + self.control_bytes)?;
@@ -528,25 +528,25 @@ impl<'a> Prepared<'a> {
             cells: self.shape.cells as u32,
             depth: self.shape.depth as u32,
             stage: self.shape.stage as u32,
-            regions: self.card.multiprocessors(),
+            regions: self.device.multiprocessors(),
             seed: 1,
             sigmas: 4.0,
             counts_all: u32::from(counts_all),
             room: self.room(layout),
             tallies: (layout.tallies - layout.control) as u64,
             few: (layout.few - layout.control) as u64,
-            controls: [0; MOST_CARDS],
-            lists: [0; MOST_CARDS],
+            controls: [0; MOST_DEVICES],
+            lists: [0; MOST_DEVICES],
             stripes: STRIPES as u32,
-            card: 0,
-            cards: 1,
+            device: 0,
+            devices: 1,
             unused: 0,
         }
     }
 
     /// Keys that may be copied.
     pub(super) fn room(&self, layout: &Layout) -> u64 {
-        layout.region as u64 * u64::from(self.card.multiprocessors())
+        layout.region as u64 * u64::from(self.device.multiprocessors())
     }
 }
 
@@ -575,7 +575,7 @@ pub(super) struct Layout {
     ranks: usize,
     answers: usize,
     pub(super) control: usize,
-    /// Of several cards: counts of the parts of lists, and keys that are left of each rank.
+    /// Of several devices: counts of the parts of lists, and keys that are left of each rank.
     tallies: usize,
     few: usize,
     pub(super) listed: usize,
@@ -584,7 +584,7 @@ pub(super) struct Layout {
     region: usize,
     /// Keys in all lists.
     list_room: usize,
-    /// Bytes of page-locked memory behind what is copied, for the answers of several cards.
+    /// Bytes of page-locked memory behind what is copied, for the answers of several devices.
     common_answers: usize,
     bytes: usize,
 }
@@ -595,7 +595,7 @@ impl Layout {
         self.common_answers_at() + self.common_answers
     }
 
-    /// Where the answers of several cards lie in page-locked memory.
+    /// Where the answers of several devices lie in page-locked memory.
     pub(super) fn common_answers_at(&self) -> usize {
         let answer = self.control + OUTCOME_BYTES - self.answers;
         answer.max(self.answers).next_multiple_of(256)
@@ -610,7 +610,7 @@ mod tests {
     const OFFERED: [usize; 4] = [64 << 10, 99 << 10, 163 << 10, 227 << 10];
 
     #[test]
-    fn every_card_has_room_for_every_type() {
+    fn every_device_has_room_for_every_type() {
         for words in Words::ALL {
             for bytes in OFFERED {
                 // Values of one byte are widened there.

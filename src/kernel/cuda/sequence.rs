@@ -1,4 +1,4 @@
-//! Sequences of kernels on the stream of a card: their launches, how long they took, and the memory that they work in.
+//! Sequences of kernels on the stream of a device: their launches, how long they took, and the memory that they work in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use datafusion::common::{Result, internal_err};
 
 use super::buffer::{DeviceBuffer, PageLocked};
 use super::column::DeviceColumn;
-use super::device::{Card, Module};
+use super::device::{Device, Module};
 
 /// `struct Column` of `kernels/common.cuh`.
 #[repr(C)]
@@ -57,19 +57,19 @@ impl ColumnArgument {
     }
 }
 
-/// What queries did on the card.
+/// What queries did on the device.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Kernels launched.
     pub kernels: usize,
     /// Bytes of columns and bitmaps, each once for each read.
     pub bytes_read: u64,
-    /// Bytes copied to the card: ranks, or rows.
-    pub bytes_to_card: u64,
+    /// Bytes copied to the device: ranks, or rows.
+    pub bytes_to_device: u64,
     /// Bytes copied back: keys or values, and how it went.
-    pub bytes_from_card: u64,
-    /// Time between the first and the last event on the card.
-    pub card_time: Duration,
+    pub bytes_from_device: u64,
+    /// Time between the first and the last event on the device.
+    pub device_time: Duration,
     /// Sequences of launches in which the first read missed what was asked.
     pub second_reads: usize,
     /// Those that counted narrower intervals.
@@ -83,16 +83,16 @@ impl Report {
     pub(crate) fn add(&mut self, other: &Report) {
         self.kernels += other.kernels;
         self.bytes_read += other.bytes_read;
-        self.bytes_to_card += other.bytes_to_card;
-        self.bytes_from_card += other.bytes_from_card;
-        self.card_time += other.card_time;
+        self.bytes_to_device += other.bytes_to_device;
+        self.bytes_from_device += other.bytes_from_device;
+        self.device_time += other.device_time;
         self.second_reads += other.second_reads;
         self.deepened += other.deepened;
         self.kernel_times.extend_from_slice(&other.kernel_times);
     }
 }
 
-/// Memory that queries of a card work in, kept from one to the next.
+/// Memory that queries of a device work in, kept from one to the next.
 #[derive(Debug)]
 pub(super) struct Workspace {
     pub(super) device: DeviceBuffer,
@@ -122,7 +122,7 @@ impl Workspace {
     /// Makes what is held at least so large; what was there goes first, as it need not fit beside.
     pub(super) fn reserve(
         held: &mut Option<Workspace>,
-        card: &Arc<Card>,
+        device: &Arc<Device>,
         bytes: usize,
         host_bytes: usize,
         limit: Option<u64>,
@@ -131,9 +131,9 @@ impl Workspace {
             Some(held) if held.device.len() >= bytes => held.host.grow(host_bytes),
             _ => {
                 held.take();
-                let device = card.allocate(bytes, limit)?;
-                let host = PageLocked::try_new(card, host_bytes)?;
-                *held = Some(Workspace { device, host });
+                let buffer = device.allocate(bytes, limit)?;
+                let host = PageLocked::try_new(device, host_bytes)?;
+                *held = Some(Workspace { device: buffer, host });
                 Ok(())
             }
         }
@@ -146,7 +146,7 @@ impl Workspace {
     pub(super) fn of(held: &mut Option<Workspace>) -> Result<&mut Workspace> {
         match held {
             Some(workspace) => Ok(workspace),
-            None => internal_err!("no workspace on the card"),
+            None => internal_err!("no workspace on the device"),
         }
     }
 }
@@ -173,7 +173,7 @@ enum How {
 impl Launch {
     /// `blocks` of `threads` with `shared` bytes of dynamic shared memory each.
     pub(super) fn try_new(
-        card: &Card,
+        device: &Device,
         module: &Module,
         name: &'static str,
         [blocks, threads]: [u32; 2],
@@ -181,7 +181,7 @@ impl Launch {
     ) -> Result<Self> {
         Ok(Self {
             name,
-            function: module.function(card, name, shared)?,
+            function: module.function(device, name, shared)?,
             config: LaunchConfig {
                 grid_dim: (blocks, 1, 1),
                 block_dim: (threads, 1, 1),
@@ -201,8 +201,8 @@ impl Launch {
 
     /// The same of kernels that all start with `after_kernels_before` of `kernels/common.cuh`, to be put on the stream one
     /// right after the other: the next is made ready while the one before it runs.
-    pub(super) fn in_a_row(card: &Card, mut sequence: Vec<Self>) -> Vec<Self> {
-        if card.overlaps_kernels() {
+    pub(super) fn in_a_row(device: &Device, mut sequence: Vec<Self>) -> Vec<Self> {
+        if device.overlaps_kernels() {
             for launch in sequence.iter_mut().skip(1) {
                 if launch.how == How::Alone {
                     launch.how = How::Following;
@@ -212,33 +212,33 @@ impl Launch {
         sequence
     }
 
-    /// Puts it on the card's stream.
+    /// Puts it on the device's stream.
     ///
     /// # Safety
     /// `argument` is the kernel's one parameter: its size was compared with the kernel's own. Memory that it names has the
     /// room that the kernel takes it for, and lives until the stream was waited for or is freed on that stream.
     #[allow(unsafe_code, reason = "kernels are launched")]
-    pub(super) unsafe fn run<A: DeviceRepr>(&self, card: &Card, argument: &A) -> Result<()> {
-        let mut builder = card.stream.launch_builder(&self.function);
+    pub(super) unsafe fn run<A: DeviceRepr>(&self, device: &Device, argument: &A) -> Result<()> {
+        let mut builder = device.stream.launch_builder(&self.function);
         builder.arg(argument);
         // SAFETY: the caller's.
         let launched = unsafe {
             match self.how {
                 How::Alone => builder.launch(self.config).map(drop),
                 How::Cooperative => builder.launch_cooperative(self.config).map(drop),
-                How::Following => self.follow(card, argument),
+                How::Following => self.follow(device, argument),
             }
         };
-        launched.map_err(|error| card.failed(self.name, error))
+        launched.map_err(|error| device.failed(self.name, error))
     }
 
     #[allow(unsafe_code, reason = "the safe interface has no attributes of launches")]
     unsafe fn follow<A: DeviceRepr>(
         &self,
-        card: &Card,
+        device: &Device,
         argument: &A,
     ) -> std::result::Result<(), DriverError> {
-        card.context.bind_to_thread()?;
+        device.context.bind_to_thread()?;
         let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
         value.programmaticStreamSerializationAllowed = 1;
         let mut attribute = sys::CUlaunchAttribute {
@@ -255,12 +255,12 @@ impl Launch {
             blockDimY: block.1,
             blockDimZ: block.2,
             sharedMemBytes: self.config.shared_mem_bytes,
-            hStream: card.stream.cu_stream(),
+            hStream: device.stream.cu_stream(),
             attrs: &raw mut attribute,
             numAttrs: 1,
         };
         let mut arguments = [(&raw const *argument).cast_mut().cast()];
-        // SAFETY: drivers of cards that overlap kernels have this function, which reads the configuration, its one attribute
+        // SAFETY: drivers of devices that overlap kernels have this function, which reads the configuration, its one attribute
         // and the argument before it returns; the rest is the caller's.
         unsafe {
             sys::cuLaunchKernelEx(
@@ -276,7 +276,7 @@ impl Launch {
 
 /// Events on the stream: before and after all of a sequence, or after each kernel too.
 pub(super) struct Timeline<'a> {
-    card: &'a Card,
+    device: &'a Device,
     each: bool,
     kernels: Vec<&'static str>,
     events: Vec<CudaEvent>,
@@ -284,9 +284,9 @@ pub(super) struct Timeline<'a> {
 
 impl<'a> Timeline<'a> {
     /// Starts now, as the stream has it.
-    pub(super) fn start(card: &'a Card, each: bool) -> Result<Self> {
+    pub(super) fn start(device: &'a Device, each: bool) -> Result<Self> {
         let mut timeline = Self {
-            card,
+            device,
             each,
             kernels: Vec::new(),
             events: Vec::new(),
@@ -308,10 +308,10 @@ impl<'a> Timeline<'a> {
 
     fn record(&mut self) -> Result<()> {
         let event = self
-            .card
+            .device
             .stream
             .record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-        let event = event.map_err(|error| self.card.failed("timing kernels", error))?;
+        let event = event.map_err(|error| self.device.failed("timing kernels", error))?;
         self.events.push(event);
         Ok(())
     }
@@ -337,14 +337,14 @@ impl<'a> Timeline<'a> {
     pub(super) fn report(&self, report: &mut Report) -> Result<()> {
         let between = |from: &CudaEvent, to: &CudaEvent| {
             let time = from.elapsed_ms(to);
-            let time = time.map_err(|error| self.card.failed("timing kernels", error))?;
+            let time = time.map_err(|error| self.device.failed("timing kernels", error))?;
             Ok::<_, datafusion::common::DataFusionError>(Duration::from_secs_f64(
                 f64::from(time.max(0.0)) / 1e3,
             ))
         };
         report.kernels += self.kernels.len();
         if let [first, .., last] = self.events.as_slice() {
-            report.card_time += between(first, last)?;
+            report.device_time += between(first, last)?;
         }
         if self.each {
             for (kernel, pair) in self.kernels.iter().zip(self.events.windows(2)) {

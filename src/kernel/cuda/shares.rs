@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_fill_the_card() {
+    fn shares_fill_the_device() {
         assert_eq!(share(1 << 28, 10, 132), 31_775);
         assert_eq!(share(1000, 10, 132), SHORTEST);
         assert_eq!(share(1 << 20, 1000, 132), 8000);

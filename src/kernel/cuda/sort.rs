@@ -10,7 +10,7 @@ use cudarc::driver::DeviceRepr;
 use datafusion::common::{Result, internal_err};
 
 use super::buffer::DeviceBuffer;
-use super::device::{Card, Module};
+use super::device::{Device, Module};
 use super::sequence::{Launch, Places, Report, Timeline};
 use super::source::{KernelFile, Program, Words};
 use crate::key::KeyBits;
@@ -69,7 +69,7 @@ impl Segments {
     }
 }
 
-/// Keys of some records, as they came from the card.
+/// Keys of some records, as they came from the device.
 #[derive(Debug, Default)]
 pub struct PickedKeys {
     records: Vec<u8>,
@@ -146,9 +146,9 @@ pub(super) struct SortRoom {
 }
 
 impl SortRoom {
-    /// Room for `count` records of `bytes` bytes on `card`.
-    pub(super) fn take(places: &mut Places, card: &Card, count: usize, bytes: usize) -> Self {
-        let blocks = BLOCKS as usize * card.multiprocessors() as usize;
+    /// Room for `count` records of `bytes` bytes on `device`.
+    pub(super) fn take(places: &mut Places, device: &Device, count: usize, bytes: usize) -> Self {
+        let blocks = BLOCKS as usize * device.multiprocessors() as usize;
         Self {
             records: [places.take(count * bytes), places.take(count * bytes)],
             counters: places.take(DIGITS * blocks * size_of::<u64>()),
@@ -159,7 +159,7 @@ impl SortRoom {
 
 /// Records on their way to their order.
 pub(super) struct RecordSort<'a> {
-    card: &'a Arc<Card>,
+    device: &'a Arc<Device>,
     module: Arc<Module>,
     work: &'a DeviceBuffer,
     room: SortRoom,
@@ -179,25 +179,25 @@ impl<'a> RecordSort<'a> {
         count: u64,
         limit: Option<u64>,
     ) -> Result<Self> {
-        let (card, Some(record_bytes)) = (work.card(), shape.bytes()) else {
+        let (device, Some(record_bytes)) = (work.device(), shape.bytes()) else {
             return internal_err!("records of {shape:?}");
         };
-        let module = card.module(&Program {
+        let module = device.module(&Program {
             file: KernelFile::Sort,
             words: Words::unsigned(record_bytes),
             masked: false,
             batch: 1,
             descending: false,
         })?;
-        let [structure, record, tile, shared] = module.sizes(card, SIZES)?;
+        let [structure, record, tile, shared] = module.sizes(device, SIZES)?;
         if [structure as usize, record as usize] != [size_of::<SortArgument>(), record_bytes] {
             return internal_err!("kernels expect a structure of {structure} bytes and records of {record}");
         }
         let tiles = count.div_ceil(u64::from(tile));
-        let blocks = tiles.clamp(1, BLOCKS * u64::from(card.multiprocessors()));
+        let blocks = tiles.clamp(1, BLOCKS * u64::from(device.multiprocessors()));
         let at = |place: usize| work.address() + place as u64;
         Ok(Self {
-            card,
+            device,
             module,
             work,
             room,
@@ -227,11 +227,11 @@ impl<'a> RecordSort<'a> {
         shared: usize,
         timeline: &mut Timeline<'_>,
     ) -> Result<()> {
-        let launch = Launch::try_new(self.card, &self.module, name, grid, shared)?;
+        let launch = Launch::try_new(self.device, &self.module, name, grid, shared)?;
         // SAFETY: the kernel's one parameter is this structure, whose size was compared. Records and counters lie in the
         // workspace with the room that `SortRoom` took; other buffers have a place for each group, or for each pick, and are
         // freed on the stream after this. Places of picks are below the number of records: the caller compared them.
-        unsafe { launch.run(self.card, &self.argument) }?;
+        unsafe { launch.run(self.device, &self.argument) }?;
         timeline.passed(name)
     }
 
@@ -261,7 +261,7 @@ impl<'a> RecordSort<'a> {
         self.argument.to
     }
 
-    /// The groups of ordered records, and where they begin, on the card too. Waits for the card twice.
+    /// The groups of ordered records, and where they begin, on the device too. Waits for the device twice.
     pub(super) fn segments(
         &mut self,
         timeline: &mut Timeline<'_>,
@@ -269,7 +269,7 @@ impl<'a> RecordSort<'a> {
     ) -> Result<(Segments, DeviceBuffer)> {
         let records = self.argument.count;
         if records == 0 {
-            return Ok((Segments::default(), self.card.allocate(0, self.limit)?));
+            return Ok((Segments::default(), self.device.allocate(0, self.limit)?));
         }
         let grid = [self.argument.blocks, THREADS];
         self.launch("so_tally", grid, 0, timeline)?;
@@ -278,12 +278,12 @@ impl<'a> RecordSort<'a> {
         let groups = self.work.to_host(totals..totals + size_of::<u64>())?;
         let groups = numbers(&groups).first().copied().unwrap_or(0) as usize;
         let bytes = groups * size_of::<u64>();
-        let found = self.card.allocate(2 * bytes, self.limit)?;
+        let found = self.device.allocate(2 * bytes, self.limit)?;
         self.argument.starts = found.address();
         self.argument.codes = found.address() + bytes as u64;
         self.launch("so_heads", grid, 0, timeline)?;
         let host = found.to_host(0..2 * bytes)?;
-        report.bytes_from_card += host.len() as u64;
+        report.bytes_from_device += host.len() as u64;
         let (starts, codes) = host.split_at(bytes);
         let segments = Segments {
             codes: numbers(codes),
@@ -293,7 +293,7 @@ impl<'a> RecordSort<'a> {
         Ok((segments, found))
     }
 
-    /// The keys of the records at `places`, counted from 0. Waits for the card.
+    /// The keys of the records at `places`, counted from 0. Waits for the device.
     pub(super) fn pick(
         &mut self,
         places: &[u64],
@@ -314,25 +314,27 @@ impl<'a> RecordSort<'a> {
             return Ok(keys);
         }
         if places.iter().any(|place| *place >= self.argument.count) {
-            return internal_err!("a record beyond {} on the card", self.argument.count);
+            return internal_err!("a record beyond {} on the device", self.argument.count);
         }
-        let mut wanted = self.card.allocate(size_of_val(places), self.limit)?;
+        let mut wanted = self.device.allocate(size_of_val(places), self.limit)?;
         wanted.fill(bytemuck::cast_slice(places))?;
-        report.bytes_to_card += wanted.len() as u64;
-        let picked = self.card.allocate(places.len() * self.record_bytes, self.limit)?;
+        report.bytes_to_device += wanted.len() as u64;
+        let picked = self
+            .device
+            .allocate(places.len() * self.record_bytes, self.limit)?;
         self.argument.places = wanted.address();
         self.argument.picked = picked.address();
         self.argument.picks = places.len() as u64;
         let blocks = places.len().div_ceil(THREADS as usize) as u32;
-        let most = 4 * self.card.multiprocessors();
+        let most = 4 * self.device.multiprocessors();
         self.launch("so_pick", [blocks.min(most), THREADS], 0, timeline)?;
         keys.records = picked.to_host(0..picked.len())?;
-        report.bytes_from_card += keys.records.len() as u64;
+        report.bytes_from_device += keys.records.len() as u64;
         Ok(keys)
     }
 }
 
-/// Numbers from the card's bytes.
+/// Numbers from the device's bytes.
 pub(super) fn numbers(bytes: &[u8]) -> Vec<u64> {
     let (numbers, _) = bytes.as_chunks();
     numbers.iter().map(|number| u64::from_le_bytes(*number)).collect()

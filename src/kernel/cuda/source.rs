@@ -18,8 +18,8 @@ const INCLUDES: [(&str, &str); 10] = [
         include_str!("../../../kernels/sample_answer.cuh"),
     ),
     (
-        "sample_cards.cuh",
-        include_str!("../../../kernels/sample_cards.cuh"),
+        "sample_devices.cuh",
+        include_str!("../../../kernels/sample_devices.cuh"),
     ),
     (
         "sample_cells.cuh",

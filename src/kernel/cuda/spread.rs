@@ -1,15 +1,15 @@
-//! Exact ranks of a column that lies on several cards, each with some of its rows: the launches that
-//! `kernels/sample_cards.cuh` describes; the last three kernels are those of `kernels/sample_lists.cuh`.
+//! Exact ranks of a column that lies on several devices, each with some of its rows: the launches that
+//! `kernels/sample_devices.cuh` describes; the last three kernels are those of `kernels/sample_lists.cuh`.
 //!
-//! Each card runs the kernels of one card over its own rows. Five times it needs what all cards know: a small sample, which gives
+//! Each device runs the kernels of one device over its own rows. Five times it needs what all devices know: a small sample, which gives
 //! cells, a large one, which gives brackets, the counts of the one read, which say where the ranks lie, and then, as lists stay
 //! where they are, the counts of a list's parts and the keys of one part. It reads that in the memory of the others, once events
-//! say that it is there; the host waits at the end alone. All cards decide the same, as they do it from the same numbers.
+//! say that it is there; the host waits at the end alone. All devices decide the same, as they do it from the same numbers.
 //!
 //! What it costs beside the read of the largest share: the kernels that do not shrink with it, and 10 microseconds for each of the
 //! five. Two H200s take 0.4 to 0.6 of the time of one for 101 ranks of 2^30 values, and 0.55 to 0.65 for one rank
 //! (`benches/results/2026-11-22-cuda-lanes.md`). Ranks that it leaves open, where a sample misled and no room was left, are for
-//! rounds over the same cards, as are cards that cannot read each other's memory.
+//! rounds over the same devices, as are devices that cannot read each other's memory.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -17,14 +17,14 @@ use cudarc::driver::CudaEvent;
 use datafusion::common::Result;
 
 use super::select::{
-    Layout, MOST_CARDS, OUTSIDE, Outcome, PARTS_BYTES, Prepared, QueryArgument, STRIPES, Selection,
+    Layout, MOST_DEVICES, OUTSIDE, Outcome, PARTS_BYTES, Prepared, QueryArgument, STRIPES, Selection,
     check_ranks, sample_size,
 };
 use super::sequence::{Launch, Report, Timeline, Workspace};
 use crate::kernel::may_fail;
 use crate::key::KeyBits;
 
-/// Kernels of each card; before each step but the first it waits for the others to have done the step before.
+/// Kernels of each device; before each step but the first it waits for the others to have done the step before.
 const STEPS: [&[&str]; 6] = [
     &["ss_draw"],
     &["ss_plan", "ss_sample"],
@@ -34,10 +34,10 @@ const STEPS: [&[&str]; 6] = [
     &["ss_finish"],
 ];
 
-/// A question to a column whose rows lie on several cards.
+/// A question to a column whose rows lie on several devices.
 #[derive(Debug, Clone)]
 pub struct SpreadSelection<'a> {
-    /// A share on each card.
+    /// A share on each device.
     pub shares: Vec<Selection<'a>>,
 }
 
@@ -48,11 +48,11 @@ impl SpreadSelection<'_> {
     }
 
     /// The keys of `ranks`: 1-based, ascending, distinct, at most [`Self::population`]; `None`: they are not found so, because
-    /// samples misled, because the cards are not alike or cannot read each other's memory, or because two shares are on one. What
+    /// samples misled, because the devices are not alike or cannot read each other's memory, or because two shares are on one. What
     /// it cost is added to `report`.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where a card's memory, or the limit on it, is too small; an execution error if a card fails; an
+    /// `ResourcesExhausted` where a device's memory, or the limit on it, is too small; an execution error if a device fails; an
     /// internal error for other ranks.
     pub fn keys(&self, ranks: &[u64], report: &mut Report) -> Result<Option<Vec<KeyBits>>> {
         let population = self.population();
@@ -64,15 +64,15 @@ impl SpreadSelection<'_> {
         may_fail!("cuda_select");
         let prepared = self.shares.iter().map(Prepared::try_new);
         let prepared = prepared.collect::<Result<Vec<_>>>()?;
-        let Some(cards) = Together::of(&prepared, population) else {
+        let Some(devices) = Together::of(&prepared, population) else {
             return Ok(None);
         };
         for some in ranks.chunks(prepared[0].shape.ranks) {
             // A single rank that lies outside of its bracket is looked for without one.
-            let found = cards.read(some, false, &mut keys, report)?;
+            let found = devices.read(some, false, &mut keys, report)?;
             let found = match found.flags & OUTSIDE {
                 0 => found,
-                _ => cards.read(some, true, &mut keys, report)?,
+                _ => devices.read(some, true, &mut keys, report)?,
             };
             if found.flags & OUTSIDE != 0 || found.open > 0 {
                 return Ok(None);
@@ -82,7 +82,7 @@ impl SpreadSelection<'_> {
     }
 }
 
-/// Cards that select together.
+/// Devices that select together.
 struct Together<'a> {
     shares: &'a [Prepared<'a>],
     /// Indices of shares in the order in which their workspaces are taken, the same for all queries.
@@ -90,14 +90,14 @@ struct Together<'a> {
     population: u64,
 }
 
-/// A card with the memory that it works in.
+/// A device with the memory that it works in.
 struct Room<'a, 'b> {
     share: &'a Prepared<'a>,
     layout: Layout,
     workspace: &'b mut Workspace,
 }
 
-/// One card at work.
+/// One device at work.
 struct Worker<'a, 'b> {
     room: Room<'a, 'b>,
     query: QueryArgument,
@@ -111,16 +111,16 @@ impl<'a> Together<'a> {
         let is_like = |other: &Prepared<'_>| {
             other.shape == first.shape
                 && other.selection.words == first.selection.words
-                && other.card.architecture() == first.card.architecture()
+                && other.device.architecture() == first.device.architecture()
         };
-        let address = |index: &usize| Arc::as_ptr(shares[*index].card);
+        let address = |index: &usize| Arc::as_ptr(shares[*index].device);
         let mut order: Vec<usize> = (0..shares.len()).collect();
         order.sort_by_key(address);
         let are_apart = order
             .windows(2)
             .all(|pair| address(&pair[0]) != address(&pair[1]));
-        let are_some = (2..=MOST_CARDS).contains(&shares.len());
-        let reads_all = |reader: &Prepared<'_>| shares.iter().all(|other| reader.card.reads(other.card));
+        let are_some = (2..=MOST_DEVICES).contains(&shares.len());
+        let reads_all = |reader: &Prepared<'_>| shares.iter().all(|other| reader.device.reads(other.device));
         let can = are_some && are_apart && shares.iter().all(is_like) && shares.iter().all(reads_all);
         can.then_some(Self {
             shares,
@@ -140,7 +140,7 @@ impl<'a> Together<'a> {
         let mut held: Vec<Option<MutexGuard<'_, Option<Workspace>>>> = Vec::new();
         held.resize_with(self.shares.len(), || None);
         for index in &self.order {
-            held[*index] = Some(self.shares[*index].card.workspace());
+            held[*index] = Some(self.shares[*index].device.workspace());
         }
         let mut rooms = Vec::new();
         for (share, held) in self.shares.iter().zip(held.iter_mut().flatten()) {
@@ -154,9 +154,9 @@ impl<'a> Together<'a> {
         let queries = self.queries(ranks.len(), counts_all, &rooms)?;
         let mut workers = Vec::new();
         let asked = enqueue(ranks, rooms, queries, &mut workers);
-        // Whatever happened: cards that work use memory that is free afterwards.
+        // Whatever happened: devices that work use memory that is free afterwards.
         let waited = self.shares.iter();
-        let waited = waited.map(|share| share.card.synchronize("selecting on several cards"));
+        let waited = waited.map(|share| share.device.synchronize("selecting on several devices"));
         let waited: Vec<_> = waited.collect();
         asked.and(waited.into_iter().collect::<Result<()>>())?;
         let outcome = self.outcome(&workers)?;
@@ -171,7 +171,7 @@ impl<'a> Together<'a> {
         Ok(outcome)
     }
 
-    /// How it went on all cards: each counts those open ranks that it was to find, and those that all know of.
+    /// How it went on all devices: each counts those open ranks that it was to find, and those that all know of.
     fn outcome(&self, workers: &[Worker<'_, '_>]) -> Result<Outcome> {
         let mut all = Outcome::default();
         for Worker { room, .. } in workers {
@@ -187,7 +187,7 @@ impl<'a> Together<'a> {
         Ok(all)
     }
 
-    /// What each card is told: of its share, and of all.
+    /// What each device is told: of its share, and of all.
     fn queries(&self, ranks: usize, counts_all: bool, rooms: &[Room<'_, '_>]) -> Result<Vec<QueryArgument>> {
         let rows = |room: &Room<'_, '_>| room.share.selection.column.rows();
         let all: u64 = rooms.iter().map(rows).sum();
@@ -196,13 +196,13 @@ impl<'a> Together<'a> {
         let sample = u128::from(sample_size(largest, ranks));
         let share_of =
             |whole: u128, rows: u64, all: u64| (whole * u128::from(rows) / u128::from(all.max(1))) as u64;
-        // What may be copied of all keys, so that each card has room for its part.
+        // What may be copied of all keys, so that each device has room for its part.
         let rooms_of_all = rooms.iter().map(|room| {
             let own = u128::from(room.share.room(&room.layout));
             share_of(own, all, rows(room))
         });
         let copied = rooms_of_all.min().unwrap_or(0);
-        let (mut controls, mut lists) = ([0; MOST_CARDS], [0; MOST_CARDS]);
+        let (mut controls, mut lists) = ([0; MOST_DEVICES], [0; MOST_DEVICES]);
         for (room, (control, list)) in rooms.iter().zip(controls.iter_mut().zip(&mut lists)) {
             let base = room.workspace.device.address();
             (*control, *list) = (
@@ -214,7 +214,7 @@ impl<'a> Together<'a> {
             Some(first) => first.workspace.host.address()? + first.layout.common_answers_at() as u64,
             None => 0,
         };
-        let queries = rooms.iter().enumerate().map(|(card, room)| {
+        let queries = rooms.iter().enumerate().map(|(device, room)| {
             let (share, base) = (room.share, room.workspace.device.address());
             let mut own = share.query(ranks, counts_all, &room.layout, base);
             (own.kept, own.answers) = (self.population, answers);
@@ -222,13 +222,13 @@ impl<'a> Together<'a> {
             own.room = copied;
             (own.controls, own.lists) = (controls, lists);
             own.stripes = share_of(u128::from(STRIPES), rows(room), all) as u32;
-            (own.card, own.cards) = (card as u32, rooms.len() as u32);
+            (own.device, own.devices) = (device as u32, rooms.len() as u32);
             own
         });
         Ok(queries.collect())
     }
 
-    /// What was read, and what cards read of each other but for the keys at the end, which are some dozens for each rank.
+    /// What was read, and what devices read of each other but for the keys at the end, which are some dozens for each rank.
     fn record(
         &self,
         workers: &[Worker<'_, '_>],
@@ -245,24 +245,24 @@ impl<'a> Together<'a> {
             let mut own = Report::default();
             worker.timeline.report(&mut own)?;
             report.kernels += own.kernels;
-            if own.card_time > slowest.card_time {
+            if own.device_time > slowest.device_time {
                 slowest = own;
             }
         }
-        report.card_time += slowest.card_time;
+        report.device_time += slowest.device_time;
         report.kernel_times.append(&mut slowest.kernel_times);
-        // Of each other card: its part of the sample, counts of both samples and of all values, and of parts of lists.
+        // Of each other device: its part of the sample, counts of both samples and of all values, and of parts of lists.
         let others = self.shares.len() - 1;
         let cells = outcome.cells as usize * 12 + ranks * PARTS_BYTES;
         let sample = STRIPES as usize * self.shares[0].key_bytes;
         let sent = others * (sample + self.shares.len() * cells);
-        report.bytes_from_card += sent as u64;
-        report.bytes_to_card += sent as u64;
+        report.bytes_from_device += sent as u64;
+        report.bytes_to_device += sent as u64;
         Ok(())
     }
 }
 
-/// Puts everything on the streams, for all cards in turn, so that none waits long for what the host has not asked yet.
+/// Puts everything on the streams, for all devices in turn, so that none waits long for what the host has not asked yet.
 fn enqueue<'a, 'b>(
     ranks: &[u64],
     rooms: Vec<Room<'a, 'b>>,
@@ -279,10 +279,10 @@ fn enqueue<'a, 'b>(
     }
     let mut signals = Vec::<CudaEvent>::new();
     for step in STEPS {
-        for (card, worker) in workers.iter().enumerate() {
-            let others = signals.iter().enumerate().filter(|(other, _)| *other != card);
+        for (device, worker) in workers.iter().enumerate() {
+            let others = signals.iter().enumerate().filter(|(other, _)| *other != device);
             for (_, signal) in others {
-                worker.room.share.card.wait_for(signal)?;
+                worker.room.share.device.wait_for(signal)?;
             }
         }
         for kernel in step {
@@ -291,7 +291,7 @@ fn enqueue<'a, 'b>(
                 worker.run(&launch)?;
             }
         }
-        let done = workers.iter().map(|worker| worker.room.share.card.signal());
+        let done = workers.iter().map(|worker| worker.room.share.device.signal());
         signals = done.collect::<Result<_>>()?;
     }
     for Worker { room, timeline, .. } in workers {
@@ -303,12 +303,12 @@ fn enqueue<'a, 'b>(
 impl Worker<'_, '_> {
     #[allow(unsafe_code, reason = "kernels are launched")]
     fn run(&mut self, launch: &Launch) -> Result<()> {
-        let card = self.room.share.card;
+        let device = self.room.share.device;
         // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in the share's
-        // column, in the workspaces of all cards, which this card may read, with the room that layouts give and the structure
+        // column, in the workspaces of all devices, which this device may read, with the room that layouts give and the structure
         // announces, and in page-locked memory of the first, which has an answer's room for each rank; all live until the caller
-        // has waited for all cards, and nobody else works in the workspaces, which are locked.
-        unsafe { launch.run(card, &self.query) }?;
+        // has waited for all devices, and nobody else works in the workspaces, which are locked.
+        unsafe { launch.run(device, &self.query) }?;
         self.timeline.passed(launch.name)
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use cudarc::driver::DeviceRepr;
 use datafusion::common::{Result, internal_err};
 
-use super::device::{Card, Module};
+use super::device::{Device, Module};
 use super::select::Selection;
 use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
 use super::source::{KernelFile, Program};
@@ -101,11 +101,11 @@ impl TopSelection<'_> {
     /// The `k` best rows, `k` from 1 to [`Selection::population`] and [`Self::MOST`]. What it cost is added to `report`.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where the card's memory, or the limit on it, is too small; an execution error if the card fails;
+    /// `ResourcesExhausted` where the device's memory, or the limit on it, is too small; an execution error if the device fails;
     /// an internal error for another `k`.
     pub fn rows(&self, k: u64, report: &mut Report) -> Result<Top> {
         if k == 0 || k > self.among.population().min(Self::MOST) {
-            return internal_err!("{k} rows asked of a card that has {}", self.among.population());
+            return internal_err!("{k} rows asked of a device that has {}", self.among.population());
         }
         may_fail!("cuda_top");
         let prepared = Prepared::try_new(self, k as usize)?;
@@ -118,12 +118,12 @@ impl TopSelection<'_> {
         let rank = if self.least { k } else { n - k + 1 };
         let kth = self.among.keys(&[rank], report)?;
         let Some(kth) = kth.first() else {
-            return internal_err!("rank {rank} of {n} is not to be found on the card");
+            return internal_err!("rank {rank} of {n} is not to be found on the device");
         };
         match prepared.read(Some(*kth), report)? {
             Ok(top) => Ok(top),
             Err(again) => internal_err!(
-                "{k} rows of {n} are not to be found on the card: {missed:?}, then {again:?} at key {kth}"
+                "{k} rows of {n} are not to be found on the device: {missed:?}, then {again:?} at key {kth}"
             ),
         }
     }
@@ -159,7 +159,7 @@ struct Layout {
 struct Prepared<'a> {
     selection: Selection<'a>,
     least: bool,
-    card: &'a Arc<Card>,
+    device: &'a Arc<Device>,
     k: usize,
     key_bytes: usize,
     head: Head,
@@ -170,9 +170,9 @@ struct Prepared<'a> {
 impl<'a> Prepared<'a> {
     fn try_new(top: &TopSelection<'a>, k: usize) -> Result<Self> {
         let selection = top.among;
-        let card = selection.column.card();
-        card.check()?;
-        let module = card.module(&Program {
+        let device = selection.column.device();
+        device.check()?;
+        let module = device.module(&Program {
             file: KernelFile::TopK,
             words: selection.words,
             masked: selection.column.has_nulls() || selection.mask.is_some(),
@@ -180,7 +180,7 @@ impl<'a> Prepared<'a> {
             batch: (selection.words.value_bytes() as u32).min(4),
             descending: top.least,
         })?;
-        let sizes = module.sizes(card, SIZES)?;
+        let sizes = module.sizes(device, SIZES)?;
         let key_bytes = selection.words.key_bytes();
         let expected = [size_of::<TopArgument>() as u32, key_bytes as u32];
         let head = Head { key: key_bytes };
@@ -191,7 +191,7 @@ impl<'a> Prepared<'a> {
         Ok(Self {
             selection,
             least: top.least,
-            card,
+            device,
             k,
             key_bytes,
             head,
@@ -205,18 +205,18 @@ impl<'a> Prepared<'a> {
         let launches = self.launches(kth.is_none())?;
         let (layout, limit) = (&self.layout, self.selection.limit);
         let fetched = layout.out_keys..layout.control + self.head.zeroed();
-        let mut held = self.card.workspace();
-        Workspace::reserve(&mut held, self.card, layout.bytes, fetched.len(), limit)?;
+        let mut held = self.device.workspace();
+        Workspace::reserve(&mut held, self.device, layout.bytes, fetched.len(), limit)?;
         let workspace = Workspace::of(&mut held)?;
-        let mut timeline = Timeline::start(self.card, self.selection.timed)?;
+        let mut timeline = Timeline::start(self.device, self.selection.timed)?;
         self.enqueue(kth, &launches, workspace, &mut timeline)?;
         timeline.end()?;
         workspace.host.fetch(&workspace.device, fetched.clone())?;
-        self.card.synchronize("selecting rows on the card")?;
+        self.device.synchronize("selecting rows on the device")?;
         timeline.report(report)?;
         report.bytes_read += self.selection.column.bytes() as u64
             + self.selection.mask.map_or(0, |(mask, _)| mask.len() as u64);
-        report.bytes_from_card += fetched.len() as u64;
+        report.bytes_from_device += fetched.len() as u64;
         Ok(self.answer(workspace.host.bytes()?))
     }
 
@@ -245,14 +245,14 @@ impl<'a> Prepared<'a> {
             // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in
             // the column, in the mask and in the workspace, with the room that `layout` gives and the structure announces;
             // all live until the caller has waited for the stream, and nobody else works in the workspace, which is locked.
-            unsafe { launch.run(self.card, &query) }?;
+            unsafe { launch.run(self.device, &query) }?;
             timeline.passed(launch.name)?;
         }
         Ok(())
     }
 
     fn launches(&self, samples: bool) -> Result<Vec<Launch>> {
-        let one_each = self.card.multiprocessors();
+        let one_each = self.device.multiprocessors();
         let all = 2 * one_each;
         // Some more candidates than k: a thread for each.
         let listing = (self.k as u32 / THREADS + 1).min(one_each);
@@ -269,13 +269,13 @@ impl<'a> Prepared<'a> {
         let first = if samples { 0 } else { 4 };
         let launches = sequence[first..]
             .iter()
-            .map(|(name, grid, shared)| Launch::try_new(self.card, &self.module, name, *grid, *shared));
-        Ok(Launch::in_a_row(self.card, launches.collect::<Result<_>>()?))
+            .map(|(name, grid, shared)| Launch::try_new(self.device, &self.module, name, *grid, *shared));
+        Ok(Launch::in_a_row(self.device, launches.collect::<Result<_>>()?))
     }
 
     /// Keys that fit in the selecting kernel's shared memory.
     fn near_room(&self) -> usize {
-        let bytes = self.card.shared_memory().saturating_sub(STATIC_SHARED);
+        let bytes = self.device.shared_memory().saturating_sub(STATIC_SHARED);
         (bytes / self.key_bytes).min(FINE_ROOM)
     }
 

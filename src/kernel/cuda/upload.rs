@@ -1,4 +1,4 @@
-//! The way from host memory to a card: page-locked memory that a lane fills, and the pieces of device memory it is copied to.
+//! The way from host memory to a device: page-locked memory that a lane fills, and the pieces of device memory it is copied to.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::buffer::{DeviceBuffer, PageLocked};
-use super::device::{Card, locked};
+use super::device::{Device, locked};
 
 /// Bytes of page-locked memory that are filled while others are on their way, where the memory budget allows.
 const STAGE: usize = 2 << 20;
@@ -19,7 +19,7 @@ const STAGES: [usize; 3] = [STAGE, STAGE / 8, STAGE / 64];
 const LEAST_PIECE: usize = 64 << 10;
 const GREATEST_PIECE: usize = 256 << 20;
 
-/// Page-locked memory, and when the card is done with it.
+/// Page-locked memory, and when the device is done with it.
 #[derive(Debug)]
 pub(super) struct Stage {
     memory: PageLocked,
@@ -28,14 +28,14 @@ pub(super) struct Stage {
 
 impl Stage {
     /// One that another lane is done with, or a new one of `bytes` bytes, at most [`STAGE`].
-    fn take(card: &Arc<Card>, bytes: usize) -> Result<Self> {
-        if let Some(stage) = card.idle_stage() {
+    fn take(device: &Arc<Device>, bytes: usize) -> Result<Self> {
+        if let Some(stage) = device.idle_stage() {
             return Ok(stage);
         }
-        let sent = card.context.new_event(None);
+        let sent = device.context.new_event(None);
         Ok(Self {
-            memory: PageLocked::with_flags(card, bytes, CU_MEMHOSTALLOC_WRITECOMBINED)?,
-            sent: sent.map_err(|error| card.failed("making an event", error))?,
+            memory: PageLocked::with_flags(device, bytes, CU_MEMHOSTALLOC_WRITECOMBINED)?,
+            sent: sent.map_err(|error| device.failed("making an event", error))?,
         })
     }
 }
@@ -55,13 +55,13 @@ impl Unsent {
     }
 }
 
-/// Page-locked memory of one lane: two stages of 2 MiB, of which one is copied to the card while the other is filled; smaller
+/// Page-locked memory of one lane: two stages of 2 MiB, of which one is copied to the device while the other is filled; smaller
 /// ones where the memory budget has no room for these. All columns of the lane go through it, so that it takes the same
 /// whatever their number.
 ///
 /// It is reserved in the memory pool from the first byte on, and taken from the system then.
 pub(crate) struct Staging {
-    card: Arc<Card>,
+    device: Arc<Device>,
     reservation: MemoryReservation,
     /// Two, or none yet.
     stages: Vec<Stage>,
@@ -76,10 +76,10 @@ pub(crate) struct Staging {
 pub(crate) type SharedStaging = Arc<Mutex<Staging>>;
 
 impl Staging {
-    /// For one lane of the card. The page-locked memory is accounted to the consumer of `reservation`.
-    pub(crate) fn new(card: &Arc<Card>, reservation: MemoryReservation) -> SharedStaging {
+    /// For one lane of the device. The page-locked memory is accounted to the consumer of `reservation`.
+    pub(crate) fn new(device: &Arc<Device>, reservation: MemoryReservation) -> SharedStaging {
         Arc::new(Mutex::new(Self {
-            card: Arc::clone(card),
+            device: Arc::clone(device),
             reservation,
             stages: Vec::new(),
             size: STAGE,
@@ -115,8 +115,8 @@ impl Staging {
         if self.stages.is_empty() {
             self.size = self.reserve()?;
             self.stages = vec![
-                Stage::take(&self.card, self.size)?,
-                Stage::take(&self.card, self.size)?,
+                Stage::take(&self.device, self.size)?,
+                Stage::take(&self.device, self.size)?,
             ];
         }
         Ok(self.size - self.filled)
@@ -149,28 +149,28 @@ impl Staging {
         }
     }
 
-    /// Goes on with the other stage, once the card is done with it.
+    /// Goes on with the other stage, once the device is done with it.
     fn turn(&mut self) -> Result<()> {
         self.send()?;
-        let failed = |error| self.card.failed("copying to the card", error);
+        let failed = |error| self.device.failed("copying to the device", error);
         let stage = &self.stages[self.current];
-        stage.sent.record(&self.card.stream).map_err(failed)?;
+        stage.sent.record(&self.device.stream).map_err(failed)?;
         (self.current, self.filled) = (1 - self.current, 0);
         self.stages[self.current].sent.synchronize().map_err(failed)
     }
 
-    /// Sends everything, and waits for the card.
+    /// Sends everything, and waits for the device.
     fn flush(&mut self) -> Result<()> {
         self.send()?;
-        self.card.synchronize("copying to the card")
+        self.device.synchronize("copying to the device")
     }
 }
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // Page-locked memory must not go while the card reads it. A fault here was, or will be, somebody's error.
-        if !self.stages.is_empty() && self.card.stream.synchronize().is_ok() && self.size == STAGE {
-            self.card.keep_stages(std::mem::take(&mut self.stages));
+        // Page-locked memory must not go while the device reads it. A fault here was, or will be, somebody's error.
+        if !self.stages.is_empty() && self.device.stream.synchronize().is_ok() && self.size == STAGE {
+            self.device.keep_stages(std::mem::take(&mut self.stages));
         }
     }
 }
@@ -178,12 +178,12 @@ impl Drop for Staging {
 /// Device memory, and how many bytes of it were filled.
 pub(super) type Piece = (Arc<DeviceBuffer>, usize);
 
-/// Bytes on their way to the card, as many as come.
+/// Bytes on their way to the device, as many as come.
 ///
-/// On the card they lie in pieces until [`joined`], which have room for a quarter more than was sent, at most, and 64 KiB; to
+/// On the device they lie in pieces until [`joined`], which have room for a quarter more than was sent, at most, and 64 KiB; to
 /// join them needs the bytes once more for that moment.
 pub(super) struct Upload {
-    card: Arc<Card>,
+    device: Arc<Device>,
     limit: Option<u64>,
     staging: SharedStaging,
     pieces: Vec<Arc<DeviceBuffer>>,
@@ -194,9 +194,9 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    pub(super) fn new(card: &Arc<Card>, limit: Option<u64>, staging: &SharedStaging) -> Self {
+    pub(super) fn new(device: &Arc<Device>, limit: Option<u64>, staging: &SharedStaging) -> Self {
         Self {
-            card: Arc::clone(card),
+            device: Arc::clone(device),
             limit,
             staging: Arc::clone(staging),
             pieces: Vec::new(),
@@ -224,7 +224,7 @@ impl Upload {
     fn room(&mut self, wanted: usize) -> Result<(Arc<DeviceBuffer>, usize)> {
         if self.pieces.last().is_none_or(|piece| self.used == piece.len()) {
             let bytes = next_piece(self.held, wanted);
-            let piece = self.card.allocate(bytes, self.limit)?;
+            let piece = self.device.allocate(bytes, self.limit)?;
             self.pieces.push(Arc::new(piece));
             (self.held, self.used) = (self.held + bytes, 0);
         }
@@ -234,7 +234,7 @@ impl Upload {
         }
     }
 
-    /// All bytes, in pieces. Waits for the card.
+    /// All bytes, in pieces. Waits for the device.
     pub(super) fn finish(self) -> Result<Vec<Piece>> {
         locked(&self.staging).flush()?;
         let last = self.pieces.len().saturating_sub(1);
@@ -255,9 +255,9 @@ fn next_piece(held: usize, wanted: usize) -> usize {
         .clamp(least, GREATEST_PIECE)
 }
 
-/// The bytes of all pieces in one buffer; `None` where there are none. Waits for the card.
+/// The bytes of all pieces in one buffer; `None` where there are none. Waits for the device.
 pub(super) fn joined(
-    card: &Arc<Card>,
+    device: &Arc<Device>,
     limit: Option<u64>,
     pieces: Vec<Piece>,
 ) -> Result<Option<DeviceBuffer>> {
@@ -265,12 +265,12 @@ pub(super) fn joined(
     if total == 0 {
         return Ok(None);
     }
-    let mut whole = card.allocate(total, limit)?;
+    let mut whole = device.allocate(total, limit)?;
     let mut at = 0;
     for (piece, filled) in &pieces {
         at += whole.copy_from(at, piece, *filled)?;
     }
-    card.synchronize("copying on the card")?;
+    device.synchronize("copying on the device")?;
     Ok(Some(whole))
 }
 

@@ -1,6 +1,6 @@
-//! Tables and columns on several cards: by their own kernels together, and in rounds where those leave a rank open.
+//! Tables and columns on several devices: by their own kernels together, and in rounds where those leave a rank open.
 //!
-//! Without a card these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`. Where there is one card, two are
+//! Without a device these tests say that they are skipped, or fail if `QUANTILES_REQUIRE_CUDA=1`. Where there is one device, two are
 //! two streams on it: what is sent and merged is the same.
 
 use std::ops::Range;
@@ -14,40 +14,40 @@ use datafusion::arrow::compute::filter as arrow_filter;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::DataFusionError;
 use datafusion_quantiles::kernel::cuda::{
-    Card, DeviceColumn, Predicate, Report, RowMask, Selection, SpreadSelection,
+    Device, DeviceColumn, Predicate, Report, RowMask, Selection, SpreadSelection,
 };
 use datafusion_quantiles::key::{KeyBits, KeySpec};
-use datafusion_quantiles::pinned::{self, pin_table, unpin_table, use_cards};
+use datafusion_quantiles::pinned::{self, pin_table, unpin_table, use_devices};
 
-use crate::cuda::{card, columns, percentiles, pinned, rows_joined, set, with_nulls};
+use crate::cuda::{columns, device, percentiles, pinned, rows_joined, set, with_nulls};
 use crate::cuda_lanes::{calls, same_on, sorted_keys};
 use crate::cuda_papers::{floats, median, mixed, normal, uniform};
 use crate::patterns::{self, Pattern};
 use crate::select::ranks_of;
 use crate::support::*;
 
-/// So many cards, as far as all of this crate knows: those of the machine, in turn.
-fn cards(count: usize) -> Option<Vec<Arc<Card>>> {
-    card()?;
-    let there = Card::count().unwrap();
-    let open = |number| Arc::new(Card::open(number % there, None).unwrap());
+/// So many devices, as far as all of this crate knows: those of the machine, in turn.
+fn devices(count: usize) -> Option<Vec<Arc<Device>>> {
+    device()?;
+    let there = Device::count().unwrap();
+    let open = |number| Arc::new(Device::open(number % there, None).unwrap());
     Some((0..count).map(open).collect())
 }
 
-pub(crate) fn two_cards() -> Option<Vec<Arc<Card>>> {
-    cards(2)
+pub(crate) fn two_devices() -> Option<Vec<Arc<Device>>> {
+    devices(2)
 }
 
-fn named(card: &Card) -> String {
-    format!("cuda:{}", card.ordinal())
+fn named(device: &Device) -> String {
+    format!("cuda:{}", device.ordinal())
 }
 
-/// Some of the rows on each card, in turn.
-fn spread(values: &ArrayRef, shares: &[Range<usize>], cards: &[Arc<Card>]) -> Vec<DeviceColumn> {
-    let shares = shares.iter().zip(cards);
-    let upload = |(rows, card): (&Range<usize>, &Arc<Card>)| {
+/// Some of the rows on each device, in turn.
+fn spread(values: &ArrayRef, shares: &[Range<usize>], devices: &[Arc<Device>]) -> Vec<DeviceColumn> {
+    let shares = shares.iter().zip(devices);
+    let upload = |(rows, device): (&Range<usize>, &Arc<Device>)| {
         let own = values.slice(rows.start, rows.len());
-        DeviceColumn::upload(card, values.data_type(), &[own]).unwrap()
+        DeviceColumn::upload(device, values.data_type(), &[own]).unwrap()
     };
     shares.map(upload).collect()
 }
@@ -78,10 +78,10 @@ fn wanted(n: u64, count: u64) -> Vec<u64> {
     }
 }
 
-/// The keys of all ranks, found by the cards together.
-fn check(values: &ArrayRef, shares: &[Range<usize>], cards: &[Arc<Card>], counts: &[u64], what: &str) {
+/// The keys of all ranks, found by the devices together.
+fn check(values: &ArrayRef, shares: &[Range<usize>], devices: &[Arc<Device>], counts: &[u64], what: &str) {
     let (_, sorted) = sorted_keys(values);
-    let columns = spread(values, shares, cards);
+    let columns = spread(values, shares, devices);
     for count in counts {
         let ranks = wanted(sorted.len() as u64, *count);
         let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
@@ -94,7 +94,7 @@ fn check(values: &ArrayRef, shares: &[Range<usize>], cards: &[Arc<Card>], counts
     }
 }
 
-/// All values on one card, most of them, and as many on each; and some rows on none.
+/// All values on one device, most of them, and as many on each; and some rows on none.
 fn all_shares(len: usize) -> Vec<Vec<Range<usize>>> {
     let (half, most) = (len / 2, len - len.min(7));
     vec![
@@ -107,7 +107,7 @@ fn all_shares(len: usize) -> Vec<Vec<Range<usize>>> {
 }
 
 fn every_type(patterns: &[Pattern]) {
-    let Some(cards) = two_cards() else { return };
+    let Some(devices) = two_devices() else { return };
     for pattern in patterns {
         for (len, nulls) in [(1, false), (40, true), (9001, false), (150_011, true)] {
             let all = columns(*pattern, len, 5);
@@ -117,7 +117,7 @@ fn every_type(patterns: &[Pattern]) {
                     continue;
                 }
                 for shares in all_shares(len) {
-                    check(&values, &shares, &cards, &[1, 12, 101], &what);
+                    check(&values, &shares, &devices, &[1, 12, 101], &what);
                 }
             }
         }
@@ -139,10 +139,10 @@ fn every_type_last_patterns() {
     every_type(&patterns::ALL[8..]);
 }
 
-/// More cards than two, and more ranks than one sequence has.
+/// More devices than two, and more ranks than one sequence has.
 #[test]
-fn three_cards_and_many_ranks() {
-    let Some(cards) = cards(3) else { return };
+fn three_devices_and_many_ranks() {
+    let Some(devices) = devices(3) else { return };
     for pattern in [Pattern::Random, Pattern::Sorted, Pattern::Zipf] {
         for (name, values) in columns(pattern, 400_021, 7) {
             if ["f32", "i64", "u8", "dec"].contains(&name) {
@@ -150,7 +150,7 @@ fn three_cards_and_many_ranks() {
                 check(
                     &values,
                     &shares,
-                    &cards,
+                    &devices,
                     &[5, 2500],
                     &format!("{name}, {pattern:?}"),
                 );
@@ -159,11 +159,11 @@ fn three_cards_and_many_ranks() {
     }
 }
 
-/// Lists of thousands of keys, which stay on their cards: of distinct values, of values that each are 0.1% of all, and of some
+/// Lists of thousands of keys, which stay on their devices: of distinct values, of values that each are 0.1% of all, and of some
 /// that are frequent; and tails far from all else.
 #[test]
 fn long_lists() {
-    let Some(cards) = two_cards() else { return };
+    let Some(devices) = two_devices() else { return };
     let n = 12_000_000;
     let of = |value: &dyn Fn(u64) -> u32| -> ArrayRef {
         Arc::new(UInt32Array::from_iter_values((0..n as u64).map(value)))
@@ -192,14 +192,14 @@ fn long_lists() {
             &[1, 3, 101, 1024]
         };
         for shares in [[0..n / 2, n / 2..n], [0..n / 10, n / 10..n]] {
-            check(&values, &shares, &cards, counts, name);
+            check(&values, &shares, &devices, counts, name);
         }
     }
 }
 
 #[test]
 fn masks() {
-    let Some(cards) = two_cards() else { return };
+    let Some(devices) = two_devices() else { return };
     let n = 300_000;
     for (name, values) in with_nulls(columns(Pattern::Random, n, 8)) {
         if !["f64", "i16", "u32"].contains(&name) {
@@ -207,7 +207,10 @@ fn masks() {
         }
         let filter: ArrayRef = Arc::new(Int64Array::from_iter_values((0..n as i64).map(|row| row % 7)));
         let shares = [0..100_000, 100_000..n];
-        let (columns, filters) = (spread(&values, &shares, &cards), spread(&filter, &shares, &cards));
+        let (columns, filters) = (
+            spread(&values, &shares, &devices),
+            spread(&filter, &shares, &devices),
+        );
         let spec = KeySpec::for_order_by(&DataType::Int64).unwrap();
         let bound: ArrayRef = Arc::new(Int64Array::from(vec![2]));
         let predicate = Predicate::Within {
@@ -250,10 +253,10 @@ fn crowded(n: u64) -> ArrayRef {
     Arc::new(UInt64Array::from_iter_values((0..n).map(value)))
 }
 
-/// What the cards leave open is found in rounds: a cell too full for a block, and lists that there is no room for.
+/// What the devices leave open is found in rounds: a cell too full for a block, and lists that there is no room for.
 #[tokio::test(flavor = "multi_thread")]
 async fn ranks_that_are_left_open() {
-    let Some(cards) = two_cards() else { return };
+    let Some(devices) = two_devices() else { return };
     let n = 8_000_000;
     let thousands = (0..n as u64).map(|row| mixed(mixed(row) % 1000) as u32);
     let thousands: ArrayRef = Arc::new(UInt32Array::from_iter_values(thousands));
@@ -264,24 +267,24 @@ async fn ranks_that_are_left_open() {
         (crowded(n as u64), percentiles()),
         (thousands, format!("[{}]", thousandths.join(", "))),
     ] {
-        let columns = spread(&values, &[0..n / 2, n / 2..n], &cards);
+        let columns = spread(&values, &[0..n / 2, n / 2..n], &devices);
         let (found, report) = select(&columns, &ranks_of(n as u64, 1000));
         assert!(found.is_none() && report.kernels > 20, "{report:?}");
-        let (analyzed, sql) = analyzed_on(&cards, &values, &list).await;
+        let (analyzed, sql) = analyzed_on(&devices, &values, &list).await;
         assert!(
-            analyzed.contains("strategy_sample_select__counts=1") && !analyzed.contains("on_the_cards"),
+            analyzed.contains("strategy_sample_select__counts=1") && !analyzed.contains("on_the_devices"),
             "{sql}: {analyzed}"
         );
     }
-    // One card that is two, whose memory to work in is one.
+    // One device that is two, whose memory to work in is one.
     let columns = spread(
         &crowded(1000),
         &[0..10, 10..1000],
-        &[Arc::clone(&cards[0]), Arc::clone(&cards[0])],
+        &[Arc::clone(&devices[0]), Arc::clone(&devices[0])],
     );
     assert!(select(&columns, &[7]).0.is_none());
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(100_000, 3)));
-    let twice = [Arc::clone(&cards[0]), Arc::clone(&cards[0])];
+    let twice = [Arc::clone(&devices[0]), Arc::clone(&devices[0])];
     let (analyzed, sql) = analyzed_on(&twice, &values, &percentiles()).await;
     assert!(
         analyzed.contains("strategy_sample_select__counts=1"),
@@ -289,10 +292,10 @@ async fn ranks_that_are_left_open() {
     );
 }
 
-/// What `EXPLAIN ANALYZE` says of quantiles of values on these cards, which are those of the CPU.
-async fn analyzed_on(cards: &[Arc<Card>], values: &ArrayRef, list: &str) -> (String, String) {
+/// What `EXPLAIN ANALYZE` says of quantiles of values on these devices, which are those of the CPU.
+async fn analyzed_on(devices: &[Arc<Device>], values: &ArrayRef, list: &str) -> (String, String) {
     let ctx = session(4);
-    use_cards(&ctx, cards.to_vec());
+    use_devices(&ctx, devices.to_vec());
     set(&ctx, "device", "cuda:all").await;
     register(&ctx, "t", &batch(vec![("x", Arc::clone(values))]), 4, 50_000);
     pin_table(&ctx, "t", &["x"]).await.unwrap();
@@ -303,15 +306,15 @@ async fn analyzed_on(cards: &[Arc<Card>], values: &ArrayRef, list: &str) -> (Str
     (analyzed, sql)
 }
 
-/// Sessions that have the same cards in another order do not wait for each other for ever.
+/// Sessions that have the same devices in another order do not wait for each other for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_at_the_same_time() {
-    let Some(mut cards) = two_cards() else { return };
+    let Some(mut devices) = two_devices() else { return };
     let mut tasks = Vec::new();
     for turn in 0..4 {
-        cards.reverse();
+        devices.reverse();
         let ctx = session(4);
-        use_cards(&ctx, cards.clone());
+        use_devices(&ctx, devices.clone());
         set(&ctx, "device", "cuda:all").await;
         let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(200_000, turn)));
         register(&ctx, "t", &batch(vec![("x", values)]), 4, 9000);
@@ -336,9 +339,9 @@ async fn queries_at_the_same_time() {
 /// Too little memory to work in is said, or done without.
 #[test]
 fn limits_of_memory() {
-    let Some(cards) = two_cards() else { return };
+    let Some(devices) = two_devices() else { return };
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(2_000_000, 3)));
-    let columns = spread(&values, &[0..1_000_000, 1_000_000..2_000_000], &cards);
+    let columns = spread(&values, &[0..1_000_000, 1_000_000..2_000_000], &devices);
     let (_, sorted) = sorted_keys(&values);
     let ranks = ranks_of(2_000_000, 101);
     let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
@@ -352,7 +355,7 @@ fn limits_of_memory() {
     };
     let mut found = 0;
     for megabytes in [9, 10, 12, 16, 32, 64] {
-        cards.iter().for_each(|card| card.release_workspace());
+        devices.iter().for_each(|device| device.release_workspace());
         match ask(megabytes << 20) {
             Ok(Some(keys)) => {
                 assert_eq!(keys, expected, "{megabytes} MB");
@@ -366,7 +369,7 @@ fn limits_of_memory() {
             ),
         }
     }
-    cards.iter().for_each(|card| card.release_workspace());
+    devices.iter().for_each(|device| device.release_workspace());
     let refused = ask(8 << 20).unwrap_err();
     assert!(
         refused.to_string().contains("quantiles.cuda_memory_limit"),
@@ -374,15 +377,15 @@ fn limits_of_memory() {
     );
     assert!(found >= 2, "{found}");
     drop(columns);
-    cards.iter().for_each(|card| card.release_workspace());
-    assert!(cards.iter().all(|card| card.held_bytes() == 0));
+    devices.iter().for_each(|device| device.release_workspace());
+    assert!(devices.iter().all(|device| device.held_bytes() == 0));
 }
 
-/// Tables spread over two cards.
+/// Tables spread over two devices.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_cards_of_one_host() {
-    let Some(cards) = two_cards() else { return };
-    let shown = format!("cuda:0+{}", named(&cards[1]));
+async fn two_devices_of_one_host() {
+    let Some(devices) = two_devices() else { return };
+    let shown = format!("cuda:0+{}", named(&devices[1]));
     for pattern in patterns::ALL {
         for (len, nulls) in [
             (0, false),
@@ -394,21 +397,21 @@ async fn two_cards_of_one_host() {
             let all = columns(pattern, len, 8);
             let rows = batch(if nulls { with_nulls(all) } else { all });
             let ctx = session(4);
-            use_cards(&ctx, cards.clone());
+            use_devices(&ctx, devices.clone());
             register(&ctx, "t", &rows, 5, 7000);
             let what = format!("{pattern:?}, {len} rows, nulls: {nulls}");
             same_on(
                 &ctx,
                 "cuda:all",
                 &calls(&rows),
-                &format!("device={shown}, on_card=["),
+                &format!("device={shown}, on_device=["),
                 &what,
             )
             .await;
             set(&ctx, "device", "cuda:all").await;
             ctx.deregister_table("t").unwrap();
             pinned(&ctx, &rows, 5).await;
-            let shown = &format!("+{} (", named(&cards[1]));
+            let shown = &format!("+{} (", named(&devices[1]));
             let sql = calls(&rows);
             same_on(&ctx, "cuda:all", &sql, shown, &what).await;
             same_on(
@@ -436,16 +439,16 @@ async fn two_cards_of_one_host() {
     }
 }
 
-/// What is said of a table on two cards, and what does not run there.
+/// What is said of a table on two devices, and what does not run there.
 #[tokio::test(flavor = "multi_thread")]
 async fn spread_tables() {
-    let Some(cards) = two_cards() else { return };
+    let Some(devices) = two_devices() else { return };
     let ctx = session(4);
-    use_cards(&ctx, cards.clone());
+    use_devices(&ctx, devices.clone());
     register(&ctx, "t", &batch(columns(Pattern::Random, 100_000, 4)), 4, 5000);
     set(&ctx, "device", "cuda:all").await;
     pinned::sql(&ctx, "PIN TABLE t (f64, i32)").await.unwrap();
-    let held: Vec<u64> = cards.iter().map(|card| card.held_bytes()).collect();
+    let held: Vec<u64> = devices.iter().map(|device| device.held_bytes()).collect();
     assert!(held.iter().all(|held| *held >= 50_000 * 12), "{held:?}");
     let shown = pinned::sql(&ctx, "SHOW PINNED")
         .await
@@ -454,7 +457,7 @@ async fn spread_tables() {
         .await
         .unwrap();
     let shown = texts(&shown).join("");
-    let second = named(&cards[1]);
+    let second = named(&devices[1]);
     let expected = format!("f64, i32 | 100000 | 1200000 | cuda:0+{second} | ");
     assert!(shown.contains(&expected), "{shown}");
     let analyzed = rows_joined(
@@ -466,9 +469,9 @@ async fn spread_tables() {
     for expected in [
         both.as_str(),
         "calls=[exact_quantiles",
-        "strategy_sample_select_on_the_cards=1",
+        "strategy_sample_select_on_the_devices=1",
         "rounds=0",
-        "bytes_from_card=",
+        "bytes_from_device=",
         "ss_count_time=",
     ] {
         assert!(analyzed.contains(expected), "{expected} in {analyzed}");
@@ -494,17 +497,17 @@ async fn spread_tables() {
         .await
         .unwrap_err()
         .to_string();
-    assert!(refused.contains("no such card"), "{refused}");
+    assert!(refused.contains("no such device"), "{refused}");
     unpin_table(&ctx, "t").unwrap();
-    assert!(cards.iter().all(|card| card.held_bytes() == 0));
+    assert!(devices.iter().all(|device| device.held_bytes() == 0));
 }
 
 /// What is sent back grows with the ranks, not with the values.
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_between_cards() {
-    let Some(cards) = two_cards() else { return };
+async fn bytes_between_devices() {
+    let Some(devices) = two_devices() else { return };
     let ctx = session(4);
-    use_cards(&ctx, cards);
+    use_devices(&ctx, devices);
     set(&ctx, "device", "cuda:all").await;
     let mut sent = Vec::new();
     for rows in [1_000_000, 4_000_000] {
@@ -518,20 +521,20 @@ async fn bytes_between_cards() {
             .await
             .unwrap();
         let metrics = plan.metrics().unwrap();
-        sent.push(metrics.sum_by_name("bytes_from_card").unwrap().as_usize());
+        sent.push(metrics.sum_by_name("bytes_from_device").unwrap().as_usize());
     }
     assert!(sent[1] < 2 * sent[0] && sent[1] < 2_000_000, "{sent:?}");
 }
 
-/// 2^`QUANTILES_LOG` values on one card and on all of them together: the selection alone, without SQL.
+/// 2^`QUANTILES_LOG` values on one device and on all of them together: the selection alone, without SQL.
 #[test]
 #[ignore = "a measurement"]
-fn one_card_and_several() {
+fn one_device_and_several() {
     const RUNS: usize = 30;
     let log: u32 = std::env::var("QUANTILES_LOG").map_or(28, |log| log.parse().unwrap());
     let n = 1_u64 << log;
-    let there: Vec<_> = (0..Card::count().unwrap())
-        .map(|card| Card::get(card).unwrap())
+    let there: Vec<_> = (0..Device::count().unwrap())
+        .map(|device| Device::get(device).unwrap())
         .collect();
     println!(
         "{} of {}; 2^{log} values, medians of {RUNS}; milliseconds",
@@ -539,7 +542,7 @@ fn one_card_and_several() {
         there[0]
     );
     println!(
-        "| values | ranks | one card, kernels | with the host | {} cards, kernels | with the host | ratio | kernels |",
+        "| values | ranks | one device, kernels | with the host | {} devices, kernels | with the host | ratio | kernels |",
         there.len()
     );
     println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
@@ -551,11 +554,12 @@ fn one_card_and_several() {
     ] {
         let values = floats(n, double, value);
         let data_type = values[0].data_type().clone();
-        let upload =
-            |card: &Arc<Card>, values: &[ArrayRef]| DeviceColumn::upload(card, &data_type, values).unwrap();
+        let upload = |device: &Arc<Device>, values: &[ArrayRef]| {
+            DeviceColumn::upload(device, &data_type, values).unwrap()
+        };
         let whole = [upload(&there[0], &values)];
         let shares = values.chunks(values.len().div_ceil(there.len())).zip(&there);
-        let shares: Vec<_> = shares.map(|(values, card)| upload(card, values)).collect();
+        let shares: Vec<_> = shares.map(|(values, device)| upload(device, values)).collect();
         drop(values);
         for count in [1, 101, 1000] {
             let ranks = wanted(n, count);
@@ -566,7 +570,7 @@ fn one_card_and_several() {
                     found = ask(&mut report);
                     if turn >= 3 {
                         times.push(start.elapsed().as_secs_f64() * 1e3);
-                        kernels.push(report.card_time.as_secs_f64() * 1e3);
+                        kernels.push(report.device_time.as_secs_f64() * 1e3);
                     }
                 }
                 (median(kernels), median(times), found)
@@ -603,7 +607,7 @@ fn one_card_and_several() {
                     .map(|(kernel, time)| format!("{kernel} {:.0}", time.as_secs_f64() * 1e6))
                     .collect();
                 println!(
-                    "of the slower card, microseconds, with what it waited: {}",
+                    "of the slower device, microseconds, with what it waited: {}",
                     times.join(", ")
                 );
             }

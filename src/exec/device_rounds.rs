@@ -1,8 +1,8 @@
-//! Columns in the memory of one card, or of several: by the cards' own kernels, or in rounds, the strategies of
-//! [`crate::select`], each card a lane.
+//! Columns in the memory of one device, or of several: by the devices' own kernels, or in rounds, the strategies of
+//! [`crate::select`], each device a lane.
 //!
-//! Between cards and host travel cells, counts, and the few keys that are left: what grows with the number of ranks, not of
-//! values. Rounds run where a strategy was asked for by name, and where several cards leave a rank open.
+//! Between devices and host travel cells, counts, and the few keys that are left: what grows with the number of ranks, not of
+//! values. Rounds run where a strategy was asked for by name, and where several devices leave a rank open.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::key::KeySpec;
 use crate::select::sample_select::SampleSelect;
 use crate::select::{Ask, LocalShards, Shards, Solution, Strategy, StrategyName, solve_ranks, wanted_ranks};
 
-/// How ranks were found by several cards together.
-pub(super) const TOGETHER: &str = "sample_select on the cards";
+/// How ranks were found by several devices together.
+pub(super) const TOGETHER: &str = "sample_select on the devices";
 
-/// A column's values on one card.
+/// A column's values on one device.
 #[derive(Debug)]
 pub(super) struct Share {
     pub(super) column: Arc<DeviceColumn>,
@@ -28,17 +28,17 @@ pub(super) struct Share {
     pub(super) mask: Option<Arc<RowMask>>,
 }
 
-/// Whether a card selects by kernels of its own, without rounds.
-pub(super) fn is_cards_own(strategy: StrategyName) -> bool {
+/// Whether a device selects by kernels of its own, without rounds.
+pub(super) fn is_devices_own(strategy: StrategyName) -> bool {
     [StrategyName::Auto, StrategyName::SampleSelect].contains(&strategy)
 }
 
-/// What `asks` want of the values of all shares, by one sequence of kernels where that is enough. What cards did is added to
-/// `report`. Waits for the cards.
+/// What `asks` want of the values of all shares, by one sequence of kernels where that is enough. What devices did is added to
+/// `report`. Waits for the devices.
 ///
 /// # Errors
-/// `ResourcesExhausted` where memory of a card or of the pool ends; an execution error if a card fails.
-pub(super) fn solve_on_cards(
+/// `ResourcesExhausted` where memory of a device or of the pool ends; an execution error if a device fails.
+pub(super) fn solve_on_devices(
     shares: &[Share],
     spec: &KeySpec,
     strategy: StrategyName,
@@ -46,7 +46,7 @@ pub(super) fn solve_on_cards(
     on: Limits<'_>,
     report: &mut Report,
 ) -> Result<Solution> {
-    if is_cards_own(strategy) && shares.len() > 1 {
+    if is_devices_own(strategy) && shares.len() > 1 {
         let selections = shares.iter().map(|share| {
             let mask = share.mask.as_ref();
             let kept = mask.map(|mask| mask.count(&share.column, on.device, report));
@@ -71,7 +71,7 @@ pub(super) fn solve_on_cards(
     Ok(solution)
 }
 
-/// Memory that cards and host may use, and whether the time of each kernel is wanted.
+/// Memory that devices and host may use, and whether the time of each kernel is wanted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits<'a> {
     pub(super) device: Option<u64>,
@@ -79,10 +79,10 @@ pub(super) struct Limits<'a> {
     pub(super) timed: bool,
 }
 
-/// What `asks` want of the values of all shares. Waits for the cards.
+/// What `asks` want of the values of all shares. Waits for the devices.
 ///
 /// # Errors
-/// `ResourcesExhausted` where memory of a card or of the pool ends; an execution error if a card fails.
+/// `ResourcesExhausted` where memory of a device or of the pool ends; an execution error if a device fails.
 fn solve_in_rounds(
     shares: &[Share],
     spec: &KeySpec,
@@ -93,7 +93,7 @@ fn solve_in_rounds(
 ) -> Result<(Solution, Report)> {
     let (mut backends, mut lanes) = (Vec::new(), Vec::<Box<dyn Lane>>::new());
     for share in shares {
-        let backend = CudaBackend::new(Arc::clone(share.column.card()), limit);
+        let backend = CudaBackend::new(Arc::clone(share.column.device()), limit);
         let mask = share.mask.as_ref().map(|mask| mask.bits());
         let lane = backend.over(Arc::clone(&share.column), spec, mask, memory.new_empty())?;
         lanes.push(Box::new(lane));
@@ -107,7 +107,7 @@ fn solve_in_rounds(
         .within(room, Workspace::new(memory.new_empty()));
     let n = shards.population();
     let ranks = wanted_ranks(asks, n);
-    let strategy: Box<dyn Strategy> = match is_cards_own(strategy) {
+    let strategy: Box<dyn Strategy> = match is_devices_own(strategy) {
         true => Box::new(SampleSelect::counting(n)),
         false => strategy.strategy(n, &ranks, threads, &room)?,
     };

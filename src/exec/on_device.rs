@@ -1,7 +1,7 @@
-//! Columns that no card holds, on their way to one: copied as they are read, selected there when all have come.
+//! Columns that no device holds, on their way to one: copied as they are read, selected there when all have come.
 //!
 //! Each partition fills page-locked memory of its own, whose copies overlap with its reading and with other partitions. What
-//! they sent lies on the card in pieces, which are joined before the selection. Cost: the scan, and the copy, up to 55 GB/s
+//! they sent lies on the device in pieces, which are joined before the selection. Cost: the scan, and the copy, up to 55 GB/s
 //! where nothing but memory is read. So it pays where values are in memory: what has to be decoded comes at a tenth of that,
 //! and the CPU selects faster than it comes. Therefore only `quantiles.device = 'cuda'` asks for it, never `auto`.
 
@@ -15,63 +15,63 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 
 use super::aggregate::KeyColumn;
-use super::card_rounds::{Limits, Share, is_cards_own, solve_on_cards};
+use super::device_rounds::{Limits, Share, is_devices_own, solve_on_devices};
 use super::grouped::blocking;
 use crate::kernel::cuda::{
-    Card, Cards, ColumnUpload, DeviceColumn, Report, Selection, SharedStaging, Staging,
+    ColumnUpload, Device, DeviceColumn, Devices, Report, Selection, SharedStaging, Staging,
 };
 use crate::key::KeySpec;
 use crate::select::{Ask, Solution, StrategyName, wanted_ranks};
 
 /// How ranks were found, for those who look at a solution.
-pub(super) const STRATEGY: &str = "sample_select on the card";
+pub(super) const STRATEGY: &str = "sample_select on the device";
 
-/// Cards that columns are sent to, partition by partition, and the memory of each that this crate may hold.
+/// Devices that columns are sent to, partition by partition, and the memory of each that this crate may hold.
 #[derive(Debug, Clone)]
-pub(crate) struct CardChoice {
-    pub(crate) cards: Cards,
+pub(crate) struct UploadChoice {
+    pub(crate) devices: Devices,
     pub(crate) limit: Option<u64>,
 }
 
-impl Display for CardChoice {
+impl Display for UploadChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.cards.fmt(f)
+        self.devices.fmt(f)
     }
 }
 
-/// Whether the column can be selected on a card: keys of fixed width, all of them, exactly.
-pub(super) fn is_for_card(column: &KeyColumn) -> bool {
+/// Whether the column can be selected on a device: keys of fixed width, all of them, exactly.
+pub(super) fn is_for_device(column: &KeyColumn) -> bool {
     column.bytes.is_none()
         && !column.distinct
         && column.buckets.is_none()
         && DeviceColumn::supports(column.spec.data_type())
 }
 
-/// Cards that are there.
+/// Devices that are there.
 #[derive(Debug)]
-pub(super) struct ToCard {
-    cards: Vec<Arc<Card>>,
+pub(super) struct ToDevice {
+    devices: Vec<Arc<Device>>,
     limit: Option<u64>,
 }
 
-impl ToCard {
+impl ToDevice {
     /// # Errors
-    /// An execution error that says why there is no such card.
-    pub(super) async fn open(choice: &CardChoice) -> Result<Self> {
-        let (cards, limit) = (choice.cards.clone(), choice.limit);
-        let cards = blocking(move || cards.open()).await?;
-        Ok(Self { cards, limit })
+    /// An execution error that says why there is no such device.
+    pub(super) async fn open(choice: &UploadChoice) -> Result<Self> {
+        let (devices, limit) = (choice.devices.clone(), choice.limit);
+        let devices = blocking(move || devices.open()).await?;
+        Ok(Self { devices, limit })
     }
 
-    /// The way of one partition to its card.
+    /// The way of one partition to its device.
     pub(super) fn staging(&self, partition: usize, memory: MemoryReservation) -> SharedStaging {
-        Staging::new(&self.cards[partition % self.cards.len()], memory)
+        Staging::new(&self.devices[partition % self.devices.len()], memory)
     }
 
     /// One partition's values of a column, none yet.
     ///
     /// # Errors
-    /// A planning error for a type that a card cannot hold.
+    /// A planning error for a type that a device cannot hold.
     pub(super) fn column(
         &self,
         column: &KeyColumn,
@@ -79,15 +79,15 @@ impl ToCard {
         memory: MemoryReservation,
         staging: &SharedStaging,
     ) -> Result<ColumnUpload> {
-        let card = &self.cards[partition % self.cards.len()];
-        ColumnUpload::try_new(card, column.spec.data_type(), self.limit, memory, staging)
+        let device = &self.devices[partition % self.devices.len()];
+        ColumnUpload::try_new(device, column.spec.data_type(), self.limit, memory, staging)
     }
 }
 
 /// Sends the rows of `values` where `passed` is true.
 ///
 /// # Errors
-/// `ResourcesExhausted` where memory of the card ends; an execution error if the card fails.
+/// `ResourcesExhausted` where memory of the device ends; an execution error if the device fails.
 pub(super) fn send(
     upload: &mut ColumnUpload,
     values: &ArrayRef,
@@ -105,7 +105,7 @@ pub(super) fn send(
 /// What `asks` want of a column that all partitions have sent.
 ///
 /// # Errors
-/// `ResourcesExhausted` where memory of the card ends; an execution error if the card fails.
+/// `ResourcesExhausted` where memory of the device ends; an execution error if the device fails.
 pub(super) async fn solve(
     uploads: Vec<ColumnUpload>,
     spec: KeySpec,
@@ -115,9 +115,9 @@ pub(super) async fn solve(
     memory: MemoryReservation,
 ) -> Result<(Solution, Report)> {
     blocking(move || {
-        let mut shares = on_each_card(uploads);
+        let mut shares = on_each_device(uploads);
         let uploads = match shares.pop() {
-            Some(only) if shares.is_empty() && is_cards_own(strategy) => only,
+            Some(only) if shares.is_empty() && is_devices_own(strategy) => only,
             last => {
                 let mut sent = 0;
                 let shares = shares.into_iter().chain(last).map(|uploads| {
@@ -132,7 +132,7 @@ pub(super) async fn solve(
                 let shares = shares.collect::<Result<Vec<_>>>()?;
                 let asks: Vec<&Ask> = asks.iter().collect();
                 let mut report = Report {
-                    bytes_to_card: sent,
+                    bytes_to_device: sent,
                     ..Report::default()
                 };
                 let on = Limits {
@@ -140,13 +140,13 @@ pub(super) async fn solve(
                     memory: &memory,
                     timed: false,
                 };
-                let solution = solve_on_cards(&shares, &spec, strategy, &asks, on, &mut report)?;
+                let solution = solve_on_devices(&shares, &spec, strategy, &asks, on, &mut report)?;
                 return Ok((solution, report));
             }
         };
         let column = ColumnUpload::joined(uploads)?;
         let mut report = Report {
-            bytes_to_card: column.bytes() as u64,
+            bytes_to_device: column.bytes() as u64,
             ..Report::default()
         };
         let selection = Selection {
@@ -164,12 +164,12 @@ pub(super) async fn solve(
     .await
 }
 
-/// What was sent to each card.
-fn on_each_card(uploads: Vec<ColumnUpload>) -> Vec<Vec<ColumnUpload>> {
+/// What was sent to each device.
+fn on_each_device(uploads: Vec<ColumnUpload>) -> Vec<Vec<ColumnUpload>> {
     let mut shares: Vec<Vec<ColumnUpload>> = Vec::new();
     for upload in uploads {
-        let of_card = |share: &&mut Vec<ColumnUpload>| Arc::ptr_eq(share[0].card(), upload.card());
-        match shares.iter_mut().find(of_card) {
+        let of_device = |share: &&mut Vec<ColumnUpload>| Arc::ptr_eq(share[0].device(), upload.device());
+        match shares.iter_mut().find(of_device) {
             Some(share) => share.push(upload),
             None => shares.push(vec![upload]),
         }
@@ -177,13 +177,13 @@ fn on_each_card(uploads: Vec<ColumnUpload>) -> Vec<Vec<ColumnUpload>> {
     shares
 }
 
-/// What a card did, as metrics of an operator.
+/// What a device did, as metrics of an operator.
 pub(super) fn record(report: &Report, metrics: &ExecutionPlanMetricsSet) {
     let count = |name: &'static str, n: usize| MetricBuilder::new(metrics).counter(name, 0).add(n);
     count("kernels", report.kernels);
     count("bytes_read", report.bytes_read as usize);
-    count("bytes_to_card", report.bytes_to_card as usize);
-    count("bytes_from_card", report.bytes_from_card as usize);
+    count("bytes_to_device", report.bytes_to_device as usize);
+    count("bytes_from_device", report.bytes_from_device as usize);
     count("second_reads", report.second_reads);
     count("deepened", report.deepened);
     let time = |name: String, time| {
@@ -191,7 +191,7 @@ pub(super) fn record(report: &Report, metrics: &ExecutionPlanMetricsSet) {
             .subset_time(name, 0)
             .add_duration(time)
     };
-    time("card_time".to_owned(), report.card_time);
+    time("device_time".to_owned(), report.device_time);
     for (kernel, elapsed) in &report.kernel_times {
         time(format!("{kernel}_time"), *elapsed);
     }
