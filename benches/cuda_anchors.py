@@ -1,8 +1,8 @@
-"""What CuPy and PyTorch take for the questions of tests/it/cuda_table.rs, on the first card.
+"""What CuPy and PyTorch take for the questions of tests/it/cuda_table.rs, on the first device.
 
     python3 benches/cuda_anchors.py
 
-Medians of 20 (of 3 for torch.kthvalue) by CUDA events, in milliseconds, over 2^28 Float32 in the card's memory.
+Medians of 20 (of 3 for torch.kthvalue) by CUDA events, in milliseconds, over 2^28 Float32 in the device's memory.
 """
 
 import statistics

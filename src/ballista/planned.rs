@@ -5,6 +5,7 @@ use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use ballista_core::execution_plans::DistributedQueryExec;
 use ballista_core::planner::BallistaQueryPlanner;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::{CastOptions, cast_with_options};
@@ -22,8 +23,6 @@ use datafusion::physical_plan::{
 };
 use datafusion_proto::protobuf::LogicalPlanNode;
 use futures::StreamExt;
-
-use super::client::is_of_a_cluster;
 
 /// A client's planner: Ballista's, whose answers have the types that were planned.
 #[derive(Debug)]
@@ -56,9 +55,10 @@ impl QueryPlanner for ClientPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let sent = self.inner.create_physical_plan(plan, session).await?;
-        match is_of_a_cluster(&sent) && sent.children().is_empty() {
-            true => Ok(Arc::new(PlannedTypesExec { sent })),
-            false => Ok(sent),
+        // EXPLAIN ANALYZE has it below an operator whose rows are the client's own.
+        match sent.downcast_ref::<DistributedQueryExec<LogicalPlanNode>>() {
+            Some(_) => Ok(Arc::new(PlannedTypesExec { sent })),
+            None => Ok(sent),
         }
     }
 }

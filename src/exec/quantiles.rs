@@ -107,7 +107,7 @@ impl QuantilesExec {
         }
     }
 
-    /// The same, which sends columns that a device can select there as they are read.
+    /// Makes the operator send columns to a device as they are read, those that a device can select.
     #[cfg(feature = "cuda")]
     pub(crate) fn on_device(mut self, choice: UploadChoice) -> Self {
         if self.aggregates.columns.iter().any(is_for_device) {

@@ -242,7 +242,7 @@ impl Run {
         Ok((columns, Solved::Keys(solution)))
     }
 
-    /// The same on the device that the column was sent to.
+    /// Solves a column on the devices that it was sent to.
     #[cfg(feature = "cuda")]
     async fn solve_on_device(&self, column: usize, mut columns: Columns) -> Result<(Columns, Solved)> {
         let uploads = std::mem::take(&mut columns[column]).into_iter();

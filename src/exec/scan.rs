@@ -166,7 +166,7 @@ impl PartitionScan {
         })
     }
 
-    /// The same, sending what a device can select to the device of this partition.
+    /// Makes the scan send columns that a device can select to the device of its partition.
     #[cfg(feature = "cuda")]
     pub(super) fn onto_device(
         mut self,

@@ -222,6 +222,10 @@ async fn window_calls_that_would_lose_a_part_are_refused() {
     }
 }
 
+fn types(fields: &Fields) -> Vec<DataType> {
+    fields.iter().map(|field| field.data_type().clone()).collect()
+}
+
 /// What the guide says of dictionaries: with the adaptive planner some of these statements may be errors, as their tasks happen to
 /// end; none is wrong.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -263,13 +267,9 @@ async fn dictionaries_are_right_but_for_adaptive_planning_which_says_so() {
             match found {
                 Ok(found) => {
                     assert_eq!(texts(&found), expected, "{sql} (adaptive {adaptive})");
-                    let planned = ctx.sql(sql).await.unwrap();
+                    let planned = types(ctx.sql(sql).await.unwrap().schema().fields());
                     for batch in &found {
-                        let types = |fields: &Fields| -> Vec<DataType> {
-                            fields.iter().map(|field| field.data_type().clone()).collect()
-                        };
-                        let found = types(batch.schema().fields());
-                        assert_eq!(found, types(planned.schema().fields()), "{sql}");
+                        assert_eq!(types(batch.schema().fields()), planned, "{sql}");
                     }
                 }
                 Err(error) => {

@@ -145,7 +145,7 @@ impl<'a> OnDevice<'a> {
 /// Plans what takes over when the device fails.
 #[async_trait]
 pub(crate) trait PlanFallback: Debug + Send + Sync {
-    /// The same rows, and their order, without the device.
+    /// A plan on the CPU that gives the operator's rows in their order.
     async fn plan(&self) -> Result<Arc<dyn ExecutionPlan>>;
 }
 
@@ -243,7 +243,7 @@ impl PinnedExec {
         self
     }
 
-    /// The same, with a plan to go on with when the device fails.
+    /// Gives the operator a planner of what runs in its place when the device fails.
     pub(crate) fn with_fallback(mut self, planner: Arc<dyn PlanFallback>) -> Self {
         self.fallback = Some(Fallback::new(planner));
         self

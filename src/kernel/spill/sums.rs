@@ -25,39 +25,44 @@ impl Sums {
             if self.last.len() < BLOCK {
                 return;
             }
-            self.whole.push(sum(&self.last));
+            each_sum(&self.last, |sum| self.whole.push(sum));
             self.last.clear();
         }
         let (blocks, rest) = bytes.split_at(bytes.len() / BLOCK * BLOCK);
-        let sums = &mut self.whole;
-        dispatch(Summing { blocks, sums });
+        each_sum(blocks, |sum| self.whole.push(sum));
         self.last.extend_from_slice(rest);
     }
 
     /// Whether these are the bytes of the blocks from number `first` on, all whole but for the file's last.
     pub(super) fn are(&self, first: usize, bytes: &[u8]) -> bool {
         let (blocks, rest) = bytes.split_at(bytes.len() / BLOCK * BLOCK);
-        let mut sums = Vec::with_capacity(blocks.len() / BLOCK);
-        dispatch(Summing {
-            blocks,
-            sums: &mut sums,
-        });
-        let end = first + sums.len();
-        self.whole.get(first..end) == Some(&sums)
-            && (rest.is_empty() || (end == self.whole.len() && rest == self.last))
+        let end = first + blocks.len() / BLOCK;
+        let Some(written) = self.whole.get(first..end) else {
+            return false;
+        };
+        let (mut written, mut are_same) = (written.iter(), true);
+        each_sum(blocks, |sum| are_same &= written.next() == Some(&sum));
+        are_same && (rest.is_empty() || (end == self.whole.len() && rest == self.last))
     }
 }
 
-/// Adds the sums of whole blocks to a list.
-struct Summing<'a> {
-    blocks: &'a [u8],
-    sums: &'a mut Vec<u32>,
+/// Gives the sums of whole blocks, in their order, to `take`.
+fn each_sum(blocks: &[u8], take: impl FnMut(u32)) {
+    dispatch(Summing { blocks, take });
 }
 
-impl Kernel for Summing<'_> {
+/// The loop of [`each_sum`].
+struct Summing<'a, Take> {
+    blocks: &'a [u8],
+    take: Take,
+}
+
+impl<Take: FnMut(u32)> Kernel for Summing<'_, Take> {
     #[inline(always)]
-    fn run(self) {
-        self.sums.extend(self.blocks.chunks_exact(BLOCK).map(sum));
+    fn run(mut self) {
+        for block in self.blocks.chunks_exact(BLOCK) {
+            (self.take)(sum(block));
+        }
     }
 }
 
