@@ -10,22 +10,49 @@
 use std::fmt::Debug;
 use std::mem::size_of;
 
-use datafusion::arrow::array::{Array, ArrayRef};
+use datafusion::arrow::array::ArrayRef;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
-use datafusion::logical_expr::Accumulator;
 
-use super::accumulator::{SelectedColumn, state_rows};
-use crate::key::{Key, KeyBits, KeySpec, Width};
+use super::accumulator::SelectedColumn;
+use super::collected::Collected;
+use crate::key::{Key, KeyBits, KeySpec};
 use crate::select::ordered::OrderedKeys;
 use crate::select::quantile::{Interpolation, Picks};
 
-/// The values of one frame, in order.
-#[derive(Debug)]
-pub(super) struct Frame {
-    keys: Keys,
-    answers: Answers,
-    /// Until something comes or goes.
-    answer: Option<ScalarValue>,
+/// The values of one window frame, in order.
+pub(super) trait Frame<C: Collected>: Debug + Send + Sync + Sized {
+    /// A frame of some values.
+    ///
+    /// # Errors
+    /// As [`Self::insert`].
+    fn of(column: &SelectedColumn<C::Spec>, values: C) -> Result<Self>;
+
+    /// Adds what is not NULL.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` past 2^32 - 1 copies of one value.
+    fn insert(&mut self, column: &SelectedColumn<C::Spec>, values: &ArrayRef) -> Result<()>;
+
+    /// Takes out what is not NULL.
+    ///
+    /// # Errors
+    /// An internal error if it is not there.
+    fn remove(&mut self, column: &SelectedColumn<C::Spec>, values: &ArrayRef) -> Result<()>;
+
+    /// The value of a row with this frame.
+    ///
+    /// # Errors
+    /// Those of making an array.
+    fn answer(&mut self, column: &SelectedColumn<C::Spec>) -> Result<ScalarValue>;
+
+    /// All values, in no order, as an array of the column's type.
+    ///
+    /// # Errors
+    /// Those of making an array.
+    fn array(&self, spec: &C::Spec) -> Result<ArrayRef>;
+
+    /// Bytes held.
+    fn size(&self) -> usize;
 }
 
 /// From the order statistics of a frame to the value of its row.
@@ -105,201 +132,52 @@ impl Answers {
     }
 }
 
-/// Keys in a tree of their own width.
+/// A frame of keys.
 #[derive(Debug)]
-enum Keys {
-    W32(OrderedKeys<u32>),
-    W64(OrderedKeys<u64>),
-    W128(OrderedKeys<u128>),
+pub(super) struct KeyFrame<K> {
+    tree: OrderedKeys<K>,
+    answers: Answers,
 }
 
-macro_rules! each_width {
-    ($keys:expr, $tree:ident => $do:expr) => {
-        match $keys {
-            Keys::W32($tree) => $do,
-            Keys::W64($tree) => $do,
-            Keys::W128($tree) => $do,
-        }
-    };
+/// The key of a rank in a frame.
+///
+/// # Errors
+/// An internal error for a rank that it does not have.
+pub(super) fn key_at<K: Key>(tree: &OrderedKeys<K>, rank: u64) -> Result<KeyBits> {
+    let key = tree.select(rank).map(Key::to_bits);
+    key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {} values in a frame", tree.len()))
 }
 
-impl Keys {
-    fn insert(&mut self, key: KeyBits) -> Result<()> {
-        each_width!(self, tree => tree.insert(Key::from_bits(key)))
+impl<K: Key> Frame<Vec<K>> for KeyFrame<K> {
+    fn of(column: &SelectedColumn, values: Vec<K>) -> Result<Self> {
+        let mut tree = OrderedKeys::new(column.is_distinct());
+        values.into_iter().try_for_each(|key| tree.insert(key))?;
+        let answers = Answers::try_new(column)?;
+        Ok(Self { tree, answers })
     }
 
-    fn remove(&mut self, key: KeyBits) -> Result<()> {
-        each_width!(self, tree => tree.remove(Key::from_bits(key)))
-    }
-
-    fn len(&self) -> u64 {
-        each_width!(self, tree => tree.len())
-    }
-
-    fn at(&self, rank: u64) -> Result<KeyBits> {
-        let key = each_width!(self, tree => tree.select(rank).map(Key::to_bits));
-        key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {} values in a frame", self.len()))
-    }
-}
-
-impl Frame {
-    /// No values.
-    ///
-    /// # Errors
-    /// None for a column that was made for its method.
-    pub(super) fn try_new(column: &SelectedColumn) -> Result<Self> {
-        let distinct = column.is_distinct();
-        Ok(Self {
-            keys: match column.spec().width() {
-                Width::W32 => Keys::W32(OrderedKeys::new(distinct)),
-                Width::W64 => Keys::W64(OrderedKeys::new(distinct)),
-                Width::W128 => Keys::W128(OrderedKeys::new(distinct)),
-            },
-            answers: Answers::try_new(column)?,
-            answer: None,
-        })
-    }
-
-    /// Adds what is not NULL.
-    ///
-    /// # Errors
-    /// `ResourcesExhausted` past 2^32 - 1 copies of one value.
-    pub(super) fn insert(&mut self, column: &SelectedColumn, values: &dyn Array) -> Result<()> {
-        self.answer = None;
-        column.spec().for_each_key(values, |key| self.keys.insert(key))
-    }
-
-    pub(super) fn insert_key(&mut self, key: KeyBits) -> Result<()> {
-        self.answer = None;
-        self.keys.insert(key)
-    }
-
-    /// Takes out what is not NULL.
-    ///
-    /// # Errors
-    /// An internal error if it is not there.
-    fn remove(&mut self, column: &SelectedColumn, values: &dyn Array) -> Result<()> {
-        self.answer = None;
-        column.spec().for_each_key(values, |key| self.keys.remove(key))
-    }
-
-    /// The value of a row with this frame.
-    pub(super) fn evaluate(&mut self, column: &SelectedColumn) -> Result<ScalarValue> {
-        if let Some(answer) = &self.answer {
-            return Ok(answer.clone());
-        }
-        let keys = &self.keys;
-        let answer = self.answers.row(column, keys.len(), &|rank| keys.at(rank))?;
-        self.answer = Some(answer.clone());
-        Ok(answer)
-    }
-
-    /// Every value's key.
-    pub(super) fn keys(&self) -> Vec<KeyBits> {
-        fn copied<K: Key>((key, copies): (K, u32)) -> impl Iterator<Item = KeyBits> {
-            std::iter::repeat_n(key.to_bits(), copies as usize)
-        }
-        each_width!(&self.keys, tree => tree.iter().flat_map(copied).collect())
-    }
-
-    pub(super) fn size(&self) -> usize {
-        let keys = each_width!(&self.keys, tree => tree.size());
-        size_of::<Self>() + keys
-    }
-}
-
-/// Values of a column that come and go.
-pub(super) trait Moving<S>: Debug + Send + Sync + 'static {
-    /// Adds what is not NULL.
-    fn insert(&mut self, column: &SelectedColumn<S>, values: &ArrayRef) -> Result<()>;
-
-    /// Takes out what is not NULL.
-    fn remove(&mut self, column: &SelectedColumn<S>, values: &ArrayRef) -> Result<()>;
-
-    /// The value of a row with this frame.
-    fn evaluate(&mut self, column: &SelectedColumn<S>) -> Result<ScalarValue>;
-
-    /// All values.
-    fn state(&self, column: &SelectedColumn<S>) -> Result<Vec<ScalarValue>>;
-
-    /// Bytes held.
-    fn size(&self) -> usize;
-}
-
-impl Moving<KeySpec> for Frame {
     fn insert(&mut self, column: &SelectedColumn, values: &ArrayRef) -> Result<()> {
-        self.insert(column, values.as_ref())
+        let insert = |key| self.tree.insert(K::from_bits(key));
+        column.spec().for_each_key(values.as_ref(), insert)
     }
 
     fn remove(&mut self, column: &SelectedColumn, values: &ArrayRef) -> Result<()> {
-        self.remove(column, values.as_ref())
+        let remove = |key| self.tree.remove(K::from_bits(key));
+        column.spec().for_each_key(values.as_ref(), remove)
     }
 
-    fn evaluate(&mut self, column: &SelectedColumn) -> Result<ScalarValue> {
-        self.evaluate(column)
+    fn answer(&mut self, column: &SelectedColumn) -> Result<ScalarValue> {
+        let tree = &self.tree;
+        self.answers.row(column, tree.len(), &|rank| key_at(tree, rank))
     }
 
-    fn state(&self, column: &SelectedColumn) -> Result<Vec<ScalarValue>> {
-        column.state(&self.keys())
-    }
-
-    fn size(&self) -> usize {
-        self.size()
-    }
-}
-
-/// A frame that moves.
-#[derive(Debug)]
-pub(super) struct SlidingAccumulator<S, F> {
-    column: SelectedColumn<S>,
-    frame: F,
-}
-
-impl<S, F> SlidingAccumulator<S, F> {
-    /// Over the values of `column`; `frame` has none yet.
-    pub(super) fn over(column: SelectedColumn<S>, frame: F) -> Self {
-        Self { column, frame }
-    }
-}
-
-/// One of keys.
-pub(super) type SlidingQuantilesAccumulator = SlidingAccumulator<KeySpec, Frame>;
-
-impl SlidingQuantilesAccumulator {
-    pub(super) fn try_new(column: SelectedColumn) -> Result<Self> {
-        let frame = Frame::try_new(&column)?;
-        Ok(Self::over(column, frame))
-    }
-}
-
-impl<S: Debug + Send + Sync + 'static, F: Moving<S>> Accumulator for SlidingAccumulator<S, F> {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.frame.insert(&self.column, &values[0])
-    }
-
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.frame.remove(&self.column, &values[0])
-    }
-
-    fn supports_retract_batch(&self) -> bool {
-        true
-    }
-
-    fn evaluate(&mut self) -> Result<ScalarValue> {
-        self.frame.evaluate(&self.column)
+    fn array(&self, spec: &KeySpec) -> Result<ArrayRef> {
+        let copies = |(key, copies)| std::iter::repeat_n(key, copies as usize);
+        let keys: Vec<K> = self.tree.iter().flat_map(copies).collect();
+        spec.values_of(&keys)
     }
 
     fn size(&self) -> usize {
-        size_of::<Self>() + self.frame.size()
-    }
-
-    fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        self.frame.state(&self.column)
-    }
-
-    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        let lists = state_rows(states)?;
-        let mut lists = lists.iter().flatten();
-        lists.try_for_each(|list| self.frame.insert(&self.column, &list))
+        size_of::<Self>() + self.tree.size()
     }
 }

@@ -15,10 +15,11 @@
 
 mod accumulator;
 mod call;
+mod collected;
 mod exact_quantiles;
 mod expr_planner;
 mod frame;
-mod frame_values;
+mod frame_strings;
 pub mod gk;
 mod groups;
 mod guarded;
@@ -27,7 +28,6 @@ mod moving;
 mod mutated;
 mod names;
 mod percentile_cont;
-mod rows;
 pub mod topk;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;

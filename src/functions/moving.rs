@@ -23,10 +23,11 @@ use datafusion::logical_expr::{
 
 use super::ExactQuantiles;
 use super::accumulator::{Selected, SelectedColumn};
-use super::frame::Answers;
+use super::frame::{Answers, key_at};
 #[cfg(feature = "ballista")]
 use super::wire;
-use crate::key::{Key, KeyBits, Width, kept};
+use crate::kernel::cpu::groups::runs::with_key;
+use crate::key::{Key, Width, kept};
 use crate::select::ordered::OrderedKeys;
 use crate::select::quantile::Quantiles;
 #[cfg(feature = "ballista")]
@@ -153,11 +154,9 @@ impl WindowUDFImpl for MovingQuantiles {
 
     fn partition_evaluator(&self, args: PartitionEvaluatorArgs) -> Result<Box<dyn PartitionEvaluator>> {
         let column = self.column(one(args.input_fields())?.data_type())?;
-        Ok(match column.spec().width() {
-            Width::W32 => Box::new(MovingFrame::<u32>::try_new(column, self.reach)?),
-            Width::W64 => Box::new(MovingFrame::<u64>::try_new(column, self.reach)?),
-            Width::W128 => Box::new(MovingFrame::<u128>::try_new(column, self.reach)?),
-        })
+        Ok(with_key!(column.spec().width(), K => {
+            Box::new(MovingFrame::<K>::try_new(column, self.reach)?)
+        }))
     }
 }
 
@@ -250,11 +249,6 @@ impl<K: Key> MovingFrame<K> {
         }
         Ok(())
     }
-
-    fn key_at(tree: &OrderedKeys<K>, rank: u64) -> Result<KeyBits> {
-        let key = tree.select(rank).map(Key::to_bits);
-        key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {} values in a frame", tree.len()))
-    }
 }
 
 impl<K: Key> PartitionEvaluator for MovingFrame<K> {
@@ -280,7 +274,7 @@ impl<K: Key> PartitionEvaluator for MovingFrame<K> {
         self.advance(self.dropped.get() + values.len() as u64)?;
         let tree = &self.tree;
         self.answers
-            .row(&self.column, tree.len(), &|rank| Self::key_at(tree, rank))
+            .row(&self.column, tree.len(), &|rank| key_at(tree, rank))
     }
 
     fn evaluate_all(&mut self, values: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
@@ -289,12 +283,8 @@ impl<K: Key> PartitionEvaluator for MovingFrame<K> {
         for _ in 0..rows {
             self.advance(rows as u64)?;
             let tree = &self.tree;
-            self.answers.keys(
-                &self.column,
-                tree.len(),
-                &|rank| Self::key_at(tree, rank),
-                &mut keys,
-            )?;
+            self.answers
+                .keys(&self.column, tree.len(), &|rank| key_at(tree, rank), &mut keys)?;
             lengths.push(tree.len());
         }
         self.column.group_rows(self.answers.array(&keys)?, &lengths)

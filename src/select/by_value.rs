@@ -18,12 +18,11 @@ mod level;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, new_null_array};
+use datafusion::arrow::array::ArrayRef;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use self::level::{Compared, Level, Reader, Share, Wanted, Which};
-use super::quantile::by_value::Picked;
 use super::workers::Workers;
 use super::{Ask, Shards, Solution, StrategyName, solve_ranks, wanted_ranks};
 use crate::kernel::buckets::{Cells, Edges};
@@ -78,13 +77,7 @@ impl ValueSolution {
     /// # Errors
     /// Those of [`ByteSpec::to_array`]; an internal error if `ask` was not asked.
     pub(crate) fn answers(&self, ask: &Ask, spec: &ByteSpec) -> Result<ArrayRef> {
-        if self.n == 0 {
-            let one = ask.method.result_type(spec.data_type())?;
-            return Ok(new_null_array(&one, ask.quantiles.len()));
-        }
-        let mut picked = Picked::new(ask.method);
-        picked.add(ask, self.n, &|rank| self.value_at(rank))?;
-        picked.finish(spec)
+        ask.byte_string_answers(spec, self.n, &|rank| self.value_at(rank))
     }
 }
 

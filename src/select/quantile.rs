@@ -470,7 +470,7 @@ impl Ask {
     }
 
     /// The answers from the keys that were picked, of type [`Method::result_type`].
-    pub(crate) fn values(&self, spec: &KeySpec, found: &Found) -> Result<ArrayRef> {
+    pub(crate) fn values(&self, spec: &KeySpec, found: &Found<KeyBits>) -> Result<ArrayRef> {
         if !self.method.interpolates() {
             return spec.to_array(&found.low);
         }
@@ -501,22 +501,35 @@ impl Picks {
     }
 }
 
-/// Keys between which answers lie, of any number of groups.
-#[derive(Debug, Default)]
-pub(crate) struct Found {
-    low: Vec<KeyBits>,
+/// Keys, or byte strings, that answers are or lie between, of any number of groups.
+#[derive(Debug)]
+pub(crate) struct Found<T> {
+    low: Vec<T>,
     /// Of a method that interpolates, as `picks`.
-    high: Vec<KeyBits>,
+    high: Vec<T>,
     picks: Vec<Pick>,
 }
 
-impl Found {
-    /// Adds those of one group; `key_at` gives the key of a 1-based rank.
-    pub(crate) fn add(&mut self, picks: &Picks, key_at: &dyn Fn(u64) -> Result<KeyBits>) -> Result<()> {
+impl<T> Default for Found<T> {
+    fn default() -> Self {
+        Self {
+            low: Vec::new(),
+            high: Vec::new(),
+            picks: Vec::new(),
+        }
+    }
+}
+
+impl<T> Found<T> {
+    /// Adds those of one group; `value_at` gives the key, or byte string, of a 1-based rank.
+    ///
+    /// # Errors
+    /// Those of `value_at`.
+    pub(crate) fn add(&mut self, picks: &Picks, value_at: &dyn Fn(u64) -> Result<T>) -> Result<()> {
         for pick in picks.iter() {
-            self.low.push(key_at(pick.low)?);
+            self.low.push(value_at(pick.low)?);
             if picks.interpolates {
-                self.high.push(key_at(pick.high)?);
+                self.high.push(value_at(pick.high)?);
                 self.picks.push(pick);
             }
         }
@@ -524,6 +537,6 @@ impl Found {
     }
 }
 
-pub(crate) mod by_value;
+mod by_value;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,8 @@
 
 use datafusion::common::Result;
 
-use super::{Constants, GkFunction, Precision};
+use super::GkFunction;
+use super::constants::{Constants, Precision};
 use crate::functions::wire::{put_option, read_option};
 use crate::kernel::wire::{epsilon, put_epsilon};
 use crate::select::quantile::Quantiles;

@@ -94,8 +94,10 @@ fn ranks_and_distinct_values_are_those_of_a_sort() {
     sorted.sort_unstable();
     let places: Vec<At> = values.places().collect();
     for ranks in [&[1][..], &[2000], &[1, 2, 3, 400, 401, 1000, 1999, 2000], &[]] {
-        let found = values.select(&places, 6, ranks);
-        let found: Vec<&[u8]> = found.into_iter().map(|at| values.value(at)).collect();
+        let mut found = places.clone();
+        values.select(&mut found, 6, ranks);
+        let value = |rank: &u64| values.value(found[*rank as usize - 1]);
+        let found: Vec<&[u8]> = ranks.iter().map(value).collect();
         let expected: Vec<&[u8]> = ranks
             .iter()
             .map(|rank| sorted[*rank as usize - 1].as_bytes())
@@ -103,8 +105,9 @@ fn ranks_and_distinct_values_are_those_of_a_sort() {
         assert_eq!(found, expected);
     }
     sorted.dedup();
-    let distinct = values.sorted_distinct(&places);
-    let distinct: Vec<&[u8]> = distinct.into_iter().map(|at| values.value(at)).collect();
+    let mut places = places;
+    let distinct = values.sort_distinct(&mut places).iter();
+    let distinct: Vec<&[u8]> = distinct.map(|at| values.value(*at)).collect();
     assert_eq!(
         distinct,
         sorted.iter().map(|text| text.as_bytes()).collect::<Vec<_>>()

@@ -85,14 +85,17 @@ impl Level {
 
     /// The answers from values in memory.
     fn select(&self, values: &Values) -> Vec<(usize, Vec<u8>)> {
-        let places: Vec<At> = match &self.which {
+        let mut places: Vec<At> = match &self.which {
             Which::All => values.places().collect(),
             Which::Places(lists) => lists.iter().flat_map(|list| list.iter().copied()).collect(),
         };
         let ranks: Vec<u64> = self.wanted.iter().map(|wanted| wanted.rank).collect();
-        let found = values.select(&places, self.known, &ranks);
-        let answer = |(wanted, at): (&Wanted, At)| (wanted.answer, self.answer(values.value(at)));
-        self.wanted.iter().zip(found).map(answer).collect()
+        values.select(&mut places, self.known, &ranks);
+        let answer = |wanted: &Wanted| {
+            let at = places[wanted.rank as usize - 1];
+            (wanted.answer, self.answer(values.value(at)))
+        };
+        self.wanted.iter().map(answer).collect()
     }
 
     /// The answer that a value stands for.

@@ -1,0 +1,108 @@
+//! Window frames over byte strings: what [`frame`](super::frame) does with keys.
+//!
+//! The tree holds the places of distinct values, and compares what lies there: a row costs a way from the root with some
+//! twenty comparisons, whether its frame moves or grows. Values that have left stay in memory until they are more than the
+//! others; then those are copied, and the tree is made anew.
+
+use std::mem::{replace, size_of, take};
+
+use datafusion::arrow::array::{ArrayRef, BooleanArray};
+use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
+
+use super::accumulator::SelectedColumn;
+use super::collected::Collected;
+use super::frame::Frame;
+use crate::kernel::values::{At, Values};
+use crate::key::{ByteSpec, kept};
+use crate::select::ordered::OrderedKeys;
+
+/// Values that have left and are held at least, before the others are copied.
+const LEFT: u64 = 1024;
+
+/// A frame of byte strings.
+#[derive(Debug)]
+pub(super) struct StringFrame {
+    /// Those of the frame once each, and some that have left it.
+    values: Values,
+    tree: OrderedKeys<At>,
+    /// Distinct values in the tree.
+    distinct: u64,
+    is_distinct: bool,
+}
+
+impl StringFrame {
+    fn insert_value(&mut self, value: &[u8], copies: u32) -> Result<bool> {
+        let at = self.values.push(value)?;
+        let values = &self.values;
+        let order = |other: &At| values.value(*other).cmp(value);
+        self.tree.insert_by(at, copies, &order)
+    }
+
+    fn add(&mut self, value: &[u8]) -> Result<()> {
+        self.distinct += u64::from(self.insert_value(value, 1)?);
+        self.compact()
+    }
+
+    /// Drops the values that have left, and further copies, once they are more than the others.
+    fn compact(&mut self) -> Result<()> {
+        if self.values.len() <= 2 * self.distinct + LEFT {
+            return Ok(());
+        }
+        let (all, tree) = (take(&mut self.values), OrderedKeys::new(self.is_distinct));
+        for (at, copies) in replace(&mut self.tree, tree).iter() {
+            self.insert_value(all.value(at), copies)?;
+        }
+        Ok(())
+    }
+}
+
+impl Frame<Values> for StringFrame {
+    fn of(column: &SelectedColumn<ByteSpec>, values: Values) -> Result<Self> {
+        let mut frame = Self {
+            values: Values::default(),
+            tree: OrderedKeys::new(column.is_distinct()),
+            distinct: 0,
+            is_distinct: column.is_distinct(),
+        };
+        let mut places = values.places();
+        places.try_for_each(|at| frame.add(values.value(at)))?;
+        Ok(frame)
+    }
+
+    fn insert(&mut self, column: &SelectedColumn<ByteSpec>, array: &ArrayRef) -> Result<()> {
+        let kept = kept(array.as_ref(), None)?;
+        let kept = kept.as_ref().map(BooleanArray::values);
+        column.spec().each(array, kept, |value| self.add(value))
+    }
+
+    fn remove(&mut self, column: &SelectedColumn<ByteSpec>, array: &ArrayRef) -> Result<()> {
+        let kept = kept(array.as_ref(), None)?;
+        let kept = kept.as_ref().map(BooleanArray::values);
+        column.spec().each(array, kept, |value| {
+            let values = &self.values;
+            let is_last = self.tree.remove_by(&|other| values.value(*other).cmp(value))?;
+            self.distinct -= u64::from(is_last);
+            self.compact()
+        })
+    }
+
+    fn answer(&mut self, column: &SelectedColumn<ByteSpec>) -> Result<ScalarValue> {
+        let n = self.tree.len();
+        let value_at = |rank| match self.tree.select(rank) {
+            Some(at) => Ok(self.values.value(at)),
+            None => Err(internal_datafusion_err!("rank {rank} of {n} values in a frame")),
+        };
+        let answers = column.ask().byte_string_answers(column.spec(), n, &value_at)?;
+        column.row(answers, n)
+    }
+
+    fn array(&self, spec: &ByteSpec) -> Result<ArrayRef> {
+        let copies = |(at, copies)| std::iter::repeat_n(at, copies as usize);
+        let places: Vec<At> = self.tree.iter().flat_map(copies).collect();
+        Collected::array(&self.values, spec, &places)
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.values.held_bytes() + self.tree.size()
+    }
+}
