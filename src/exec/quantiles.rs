@@ -22,7 +22,7 @@ use super::aggregate::{Aggregates, ExecAggregate};
 use super::on_device::{UploadChoice, is_for_device};
 use super::run::{Run, RunMetrics};
 use super::values::ValueSolver;
-use crate::select::StrategyName;
+use crate::config::StrategyName;
 
 /// Exact quantiles over a whole input, with plain aggregates beside them. One partition, one row.
 ///

@@ -11,13 +11,13 @@ use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::arrow::compute::filter;
 use datafusion::common::{Result, internal_datafusion_err};
 
-use super::accumulator::{SelectedColumn, Typed, reserve};
+use super::accumulator::reserve;
 use super::frame::{Frame, KeyFrame};
 use super::frame_strings::StringFrame;
 use crate::kernel::cpu::groups::segments::{Plan, select_ranks, sorted_distinct};
 use crate::kernel::values::{At, Values};
 use crate::key::{ByteSpec, Key, KeyBits, KeySpec};
-use crate::select::quantile::{Ask, Found};
+use crate::quantile::{Ask, Found, SelectedColumn, Typed};
 
 /// The values of a column that are not NULL, in the order in which they came.
 pub(super) trait Collected: Default + Debug + Send + Sync + 'static {

@@ -14,10 +14,10 @@ use datafusion::logical_expr::{
 };
 
 use super::FunctionName;
-use super::accumulator::{Selected, accumulator, state_type};
+use super::accumulator::accumulator;
 use super::call::evaluated_quantiles;
 use super::groups::groups_accumulator;
-use crate::select::quantile::{Ask, Method, Quantiles};
+use crate::quantile::{Ask, Method, Quantiles, Selected, state_type};
 
 /// Exact quantiles of a column under one name, by one method, counted from one end.
 ///

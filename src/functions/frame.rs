@@ -13,11 +13,10 @@ use std::mem::size_of;
 use datafusion::arrow::array::ArrayRef;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
-use super::accumulator::SelectedColumn;
 use super::collected::Collected;
 use crate::key::{Key, KeyBits, KeySpec};
+use crate::quantile::{Interpolation, Picks, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
-use crate::select::quantile::{Interpolation, Picks};
 
 /// The values of one window frame, in order.
 pub(super) trait Frame<C: Collected>: Debug + Send + Sync + Sized {

@@ -9,11 +9,11 @@ use std::mem::{replace, size_of, take};
 use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
-use super::accumulator::SelectedColumn;
 use super::collected::Collected;
 use super::frame::Frame;
 use crate::kernel::values::{At, Values};
 use crate::key::{ByteSpec, kept};
+use crate::quantile::SelectedColumn;
 use crate::select::ordered::OrderedKeys;
 
 /// Values that have left and are held at least, before the others are copied.

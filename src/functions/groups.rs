@@ -18,13 +18,13 @@ use datafusion::arrow::compute::filter;
 use datafusion::common::{Result, internal_err, resources_datafusion_err};
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
-use super::accumulator::{Selected, SelectedColumn, reserve, state_item, state_rows};
+use super::accumulator::{reserve, state_rows};
 use super::collected::{Collected, find_answers};
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::segments::Plans;
 use crate::kernel::values::Values;
 use crate::key::{KeyBits, KeySpec, Width, kept};
-use crate::select::quantile::Found;
+use crate::quantile::{Found, Selected, SelectedColumn, state_item};
 
 /// The accumulator of many groups.
 pub(super) fn groups_accumulator(selected: Selected) -> Box<dyn GroupsAccumulator> {
@@ -323,8 +323,8 @@ mod tests {
     use datafusion::arrow::datatypes::{DataType, Int32Type};
 
     use super::*;
-    use crate::functions::Selected;
-    use crate::select::quantile::{Ask, Method, Quantile};
+    use crate::quantile::Selected;
+    use crate::quantile::{Ask, Method, Quantile};
 
     fn accumulator() -> QuantilesGroupsAccumulator<Vec<u32>> {
         let ask = Ask {

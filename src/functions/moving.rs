@@ -22,14 +22,13 @@ use datafusion::logical_expr::{
 };
 
 use super::ExactQuantiles;
-use super::accumulator::{Selected, SelectedColumn};
 use super::frame::{Answers, key_at};
 #[cfg(feature = "ballista")]
 use super::wire;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::key::{Key, Width, kept};
+use crate::quantile::{Quantiles, Selected, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
-use crate::select::quantile::Quantiles;
 #[cfg(feature = "ballista")]
 use crate::wire::Reader;
 

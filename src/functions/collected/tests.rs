@@ -6,10 +6,9 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Accumulator, EmitTo, GroupsAccumulator};
 
 use super::*;
-use crate::functions::Selected;
 use crate::functions::accumulator::QuantilesAccumulator;
 use crate::functions::groups::QuantilesGroupsAccumulator;
-use crate::select::quantile::{Method, Quantile};
+use crate::quantile::{Method, Quantile, Selected};
 
 type OneGroup = QuantilesAccumulator<Values>;
 type StringGroups = QuantilesGroupsAccumulator<Values>;

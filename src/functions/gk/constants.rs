@@ -10,7 +10,7 @@ use datafusion::physical_expr::PhysicalExpr;
 
 use super::GkName;
 use crate::functions::call::{QuantileArgument, constant, evaluated, evaluated_quantiles};
-use crate::select::quantile::Quantiles;
+use crate::quantile::Quantiles;
 use crate::select::splitters::NearestSplitter;
 use crate::sketch::Epsilon;
 

@@ -17,11 +17,11 @@ use super::groups::GkGroupsAccumulator;
 use super::merge::MergeAccumulator;
 use super::stored::binary;
 use super::{GkName, Sampled, VALUES, gk_aggregates};
-use crate::functions::accumulator::{self as exact, Selected, state_type};
+use crate::functions::accumulator as exact;
 use crate::functions::exact_quantiles::ordered_type;
 use crate::functions::groups::groups_accumulator;
 use crate::key::{KeySpec, Order};
-use crate::select::quantile::{Ask, Method, Quantiles};
+use crate::quantile::{Ask, Method, Quantiles, Selected, state_type};
 
 /// An approximate aggregate function, counted from one end.
 #[derive(Debug, PartialEq, Eq, Hash)]

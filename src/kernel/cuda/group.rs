@@ -22,7 +22,7 @@ use super::select::Selection;
 use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
 use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortRoom, numbers};
 use super::source::{KernelFile, Program, Words};
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
 const THREADS: u32 = 1024;

@@ -30,7 +30,7 @@ use super::sequence::{Launch, Places, Report, Timeline, Workspace};
 use super::shares::{Chunk, QUEUES, TopMethod, is_for_warps, method, share, shares};
 use super::sort::{RecordShape, RecordSort, Segments, SortRoom, numbers};
 use super::source::{KernelFile, Program, Words, storage_bytes};
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
 const THREADS: u32 = 1024;

@@ -20,7 +20,7 @@ use super::device::{Device, Module};
 use super::sequence::{Launch, Report, Timeline};
 use super::source::{KernelFile, Program};
 use super::upload::Staging;
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
 const THREADS: u32 = 1024;

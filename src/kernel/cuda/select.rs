@@ -1,7 +1,7 @@
 //! Exact ranks of a column on the device: the launches of `kernels/sample_select.cu` and `kernels/sample_finish.cu`, one after the
 //! other on one stream.
 //!
-//! SampleSelect with a cell table (Ribizel and Anzt 2020, section IV; cells as in [`buckets`](crate::kernel::buckets)): a
+//! SampleSelect with a cell table (Ribizel and Anzt 2020, section IV; cells as in [`buckets`](crate::cells)): a
 //! sample gives cells and brackets, one read counts all and copies what lies in the brackets, and the counts say which
 //! ranks were missed; those are found by a second read or by counting narrower intervals, still on the device. The host
 //! waits once, at the end.
@@ -19,7 +19,7 @@ use super::column::DeviceColumn;
 use super::device::{Device, Module};
 use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
 use super::source::{KernelFile, Program, Words};
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
 /// Threads of a block.

@@ -21,7 +21,7 @@ use super::select::{
     check_ranks, sample_size,
 };
 use super::sequence::{Launch, Report, Timeline, Workspace};
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
 /// Kernels of each device; before each step but the first it waits for the others to have done the step before.

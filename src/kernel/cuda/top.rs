@@ -16,7 +16,7 @@ use super::device::{Device, Module};
 use super::select::Selection;
 use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
 use super::source::{KernelFile, Program};
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
 const THREADS: u32 = 1024;

@@ -1,0 +1,72 @@
+//! Ranks that answers lie at or between, and the keys that were found there.
+
+use datafusion::common::Result;
+
+use super::Fraction;
+
+/// Where an answer lies: between two ranks (1-based, from the least value), `weight` of the way from `low` to `high`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pick {
+    pub(super) low: u64,
+    pub(super) high: u64,
+    pub(super) weight: Fraction,
+}
+
+impl Pick {
+    pub(super) fn at(rank: u64) -> Self {
+        Pick {
+            low: rank,
+            high: rank,
+            weight: Fraction { num: 0, den: 1 },
+        }
+    }
+}
+
+/// Where the answers of one [`Ask`] lie among some number of values.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Picks {
+    pub(super) list: Vec<Pick>,
+    pub(super) interpolates: bool,
+}
+
+impl Picks {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Pick> {
+        self.list.iter().copied()
+    }
+}
+
+/// Keys, or byte strings, that answers are or lie between, of any number of groups.
+#[derive(Debug)]
+pub(crate) struct Found<T> {
+    pub(super) low: Vec<T>,
+    /// Of a method that interpolates, as `picks`.
+    pub(super) high: Vec<T>,
+    pub(super) picks: Vec<Pick>,
+}
+
+impl<T> Default for Found<T> {
+    fn default() -> Self {
+        Self {
+            low: Vec::new(),
+            high: Vec::new(),
+            picks: Vec::new(),
+        }
+    }
+}
+
+impl<T> Found<T> {
+    /// Adds those of one group; `value_at` gives the key, or byte string, of a 1-based rank.
+    ///
+    /// # Errors
+    /// Those of `value_at`.
+    pub(crate) fn add(&mut self, picks: &Picks, value_at: &dyn Fn(u64) -> Result<T>) -> Result<()> {
+        for pick in picks.iter() {
+            self.low.push(value_at(pick.low)?);
+            if picks.interpolates {
+                self.high.push(value_at(pick.high)?);
+                self.picks.push(pick);
+            }
+        }
+        Ok(())
+    }
+}
