@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Result;
+use datafusion::functions_aggregate::array_agg::ArrayAgg;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
+use super::quantiles::comma_separated;
 use crate::functions::EXACT_QUANTILES;
 use crate::functions::gk::{GkName, Sampled};
 use crate::key::{ByteSpec, KeySpec};
@@ -146,6 +148,17 @@ impl PlainAggregate {
         Self { expr, filter }
     }
 
+    /// Whether it keeps its input as it came.
+    pub(crate) fn keeps_input(&self) -> bool {
+        let function: Option<&ArrayAgg> = self.expr.fun().inner().downcast_ref();
+        function.is_some() && !self.expr.is_distinct()
+    }
+
+    /// Whether it is given an order of its own, that of the rows in each group.
+    pub(crate) fn needs_order(&self) -> bool {
+        !self.expr.order_bys().is_empty()
+    }
+
     /// What its accumulator is given of each row: arguments, and what its own order is by.
     pub(super) fn inputs(&self) -> Vec<Arc<dyn PhysicalExpr>> {
         let order = self.expr.order_bys().iter().map(|order| Arc::clone(&order.expr));
@@ -254,6 +267,29 @@ impl Aggregates {
     pub(super) fn calls_of(&self, column: usize) -> impl Iterator<Item = &QuantilesCall> {
         let mine = move |(other, _): &&(usize, QuantilesCall)| *other == column;
         self.calls.iter().filter(mine).map(|(_, call)| call)
+    }
+
+    /// Columns, calls and plain aggregates, as `EXPLAIN` has them.
+    pub(super) fn details(&self) -> String {
+        let (columns, calls) = (comma_separated(self.columns.iter()), self.shown_calls());
+        let plain = match comma_separated(self.plain.iter()) {
+            plain if plain.is_empty() => plain,
+            plain => format!(", plain=[{plain}]"),
+        };
+        format!("columns=[{columns}], calls=[{calls}]{plain}")
+    }
+
+    /// Calls and plain aggregates, in lines.
+    pub(super) fn tree_details(&self) -> String {
+        let plain = match comma_separated(self.plain.iter()) {
+            plain if plain.is_empty() => plain,
+            plain => format!("\nplain={plain}"),
+        };
+        format!("calls={}{plain}", self.shown_calls())
+    }
+
+    fn shown_calls(&self) -> String {
+        comma_separated(self.calls.iter().map(|(_, call)| call))
     }
 
     /// Every physical expression, for rules that look into operators.

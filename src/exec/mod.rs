@@ -24,6 +24,7 @@ mod mode;
 mod numbered;
 #[cfg(feature = "cuda")]
 mod on_device;
+mod operator;
 #[cfg(feature = "cuda")]
 mod pinned;
 mod plain;
@@ -35,6 +36,7 @@ pub mod staged;
 mod top;
 mod topk;
 mod values;
+mod window;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
 
@@ -48,6 +50,9 @@ pub use grouped::GroupedQuantilesExec;
 pub(crate) use mode::{Mode, by_key};
 #[cfg(feature = "cuda")]
 pub(crate) use on_device::UploadChoice;
+pub use operator::Operator;
+#[cfg(feature = "ballista")]
+pub(crate) use operator::{Execution, Work};
 #[cfg(feature = "cuda")]
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
@@ -63,3 +68,4 @@ pub use top::LateFetchExec;
 pub use top::TopKByExec;
 pub use topk::GroupedTopKExec;
 pub(crate) use topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
+pub use window::ReservingWindowExec;
