@@ -13,9 +13,9 @@ use datafusion::logical_expr::Accumulator;
 
 use super::collected::{Collected, find_answers};
 use super::frame::Frame;
+use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::segments::Plan;
-use crate::kernel::values::Values;
 use crate::key::{Width, kept};
 use crate::quantile::{Found, Selected, SelectedColumn};
 
@@ -40,7 +40,7 @@ pub(super) fn reserve<T>(buffer: &mut Vec<T>, count: usize) -> Result<()> {
 /// The accumulator of one group, also of a window frame.
 pub(super) fn accumulator(selected: Selected) -> Box<dyn Accumulator> {
     match selected {
-        Selected::Bytes(column) => Box::new(QuantilesAccumulator::<Values>::new(column)),
+        Selected::Bytes(column) => Box::new(QuantilesAccumulator::<ByteStrings>::new(column)),
         Selected::Keys(column) => with_key!(column.spec().width(), K => {
             Box::new(QuantilesAccumulator::<Vec<K>>::new(column))
         }),

@@ -14,8 +14,8 @@ use datafusion::common::{Result, internal_datafusion_err};
 use super::accumulator::reserve;
 use super::frame::{Frame, KeyFrame};
 use super::frame_strings::StringFrame;
+use crate::kernel::byte_strings::{At, ByteStrings};
 use crate::kernel::cpu::groups::segments::{Plan, select_ranks, sorted_distinct};
-use crate::kernel::values::{At, Values};
 use crate::key::{ByteSpec, Key, KeyBits, KeySpec};
 use crate::quantile::{Ask, Found, SelectedColumn, Typed};
 
@@ -178,7 +178,7 @@ impl<K: Key> Collected for Vec<K> {
     }
 }
 
-impl Collected for Values {
+impl Collected for ByteStrings {
     type Spec = ByteSpec;
     type Item = At;
     type Value<'a> = &'a [u8];

@@ -11,7 +11,7 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
 use super::collected::Collected;
 use super::frame::Frame;
-use crate::kernel::values::{At, Values};
+use crate::kernel::byte_strings::{At, ByteStrings};
 use crate::key::{ByteSpec, kept};
 use crate::quantile::SelectedColumn;
 use crate::select::ordered::OrderedKeys;
@@ -23,7 +23,7 @@ const LEFT: u64 = 1024;
 #[derive(Debug)]
 pub(super) struct StringFrame {
     /// Those of the frame once each, and some that have left it.
-    values: Values,
+    values: ByteStrings,
     tree: OrderedKeys<At>,
     /// Distinct values in the tree.
     distinct: u64,
@@ -56,10 +56,10 @@ impl StringFrame {
     }
 }
 
-impl Frame<Values> for StringFrame {
-    fn of(column: &SelectedColumn<ByteSpec>, values: Values) -> Result<Self> {
+impl Frame<ByteStrings> for StringFrame {
+    fn of(column: &SelectedColumn<ByteSpec>, values: ByteStrings) -> Result<Self> {
         let mut frame = Self {
-            values: Values::default(),
+            values: ByteStrings::default(),
             tree: OrderedKeys::new(column.is_distinct()),
             distinct: 0,
             is_distinct: column.is_distinct(),

@@ -20,16 +20,16 @@ use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
 use super::accumulator::{reserve, state_rows};
 use super::collected::{Collected, find_answers};
+use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::segments::Plans;
-use crate::kernel::values::Values;
 use crate::key::{KeyBits, KeySpec, Width, kept};
 use crate::quantile::{Found, Selected, SelectedColumn, state_item};
 
 /// The accumulator of many groups.
 pub(super) fn groups_accumulator(selected: Selected) -> Box<dyn GroupsAccumulator> {
     match selected {
-        Selected::Bytes(column) => Box::new(QuantilesGroupsAccumulator::<Values>::new(column)),
+        Selected::Bytes(column) => Box::new(QuantilesGroupsAccumulator::<ByteStrings>::new(column)),
         Selected::Keys(column) => with_key!(column.spec().width(), K => {
             Box::new(QuantilesGroupsAccumulator::<Vec<K>>::new(column))
         }),

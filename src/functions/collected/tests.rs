@@ -10,8 +10,8 @@ use crate::functions::accumulator::QuantilesAccumulator;
 use crate::functions::groups::QuantilesGroupsAccumulator;
 use crate::quantile::{Method, Quantile, Selected};
 
-type OneGroup = QuantilesAccumulator<Values>;
-type StringGroups = QuantilesGroupsAccumulator<Values>;
+type OneGroup = QuantilesAccumulator<ByteStrings>;
+type StringGroups = QuantilesGroupsAccumulator<ByteStrings>;
 
 fn column(quantile: f64, is_distinct: bool) -> SelectedColumn<ByteSpec> {
     let ask = Ask {

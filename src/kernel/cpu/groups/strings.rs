@@ -14,7 +14,7 @@ use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::segments::{Plans, select_ranks_by};
-use crate::kernel::values::common_prefix;
+use crate::kernel::byte_strings::common_prefix;
 use crate::key::{ByteSpec, PrefixKey};
 use crate::memory::reserve;
 use crate::quantile::Found;
