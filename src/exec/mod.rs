@@ -34,6 +34,7 @@ pub mod staged;
 mod top;
 mod topk;
 mod values;
+mod window;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
 
@@ -61,3 +62,4 @@ pub use top::LateFetchExec;
 pub use top::TopKByExec;
 pub use topk::GroupedTopKExec;
 pub(crate) use topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
+pub use window::ReservingWindowExec;

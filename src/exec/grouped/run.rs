@@ -53,7 +53,7 @@ pub(super) fn stream(
         shared: Arc::new(Shared::new(
             plan,
             FreePages::of(context.memory_pool().as_ref()),
-            Spiller::new(Arc::clone(&context.runtime_env().disk_manager)),
+            Spiller::new(&context.runtime_env()),
             share(context.memory_pool().as_ref(), streams.len()),
             builder().counter("input_rows", 0),
             [

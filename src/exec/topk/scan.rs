@@ -74,7 +74,7 @@ impl Shared {
             plan,
             many: AtomicBool::new(false),
             free: FreePages::of(pool),
-            spiller: Spiller::new(Arc::clone(&context.runtime_env().disk_manager)),
+            spiller: Spiller::new(&context.runtime_env()),
             share: share(pool, scans),
             rows: builder().counter("input_rows", partition),
             rejected: builder().counter("rejected_rows", partition),

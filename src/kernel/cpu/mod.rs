@@ -73,7 +73,7 @@ impl CpuBackend {
             MemoryLimit::Finite(limit) => Some(limit),
             MemoryLimit::Infinite | MemoryLimit::Unknown => None,
         };
-        let spiller = Spiller::new(Arc::clone(&runtime.disk_manager));
+        let spiller = Spiller::new(runtime);
         let refuses = !matches!(pool.memory_limit(), MemoryLimit::Infinite);
         let spilling =
             (refuses && spiller.is_enabled()).then(|| Spilling::new(spiller, Arc::clone(pool), limit));

@@ -16,6 +16,11 @@ pub(super) struct Sums {
 }
 
 impl Sums {
+    /// Bytes of memory held.
+    pub(super) fn bytes(&self) -> usize {
+        self.whole.capacity() * size_of::<u32>() + self.last.capacity()
+    }
+
     /// Takes what was added at the end.
     pub(super) fn append(&mut self, mut bytes: &[u8]) {
         if !self.last.is_empty() {

@@ -175,7 +175,7 @@ fn read(chunks: &[Chunk], range: Range<usize>, file: Option<&SpillFile>) -> Resu
 #[cfg(test)]
 mod tests {
     use datafusion::arrow::array::{Int64Array, StringViewArray};
-    use datafusion::execution::disk_manager::DiskManagerBuilder;
+    use datafusion::execution::runtime_env::RuntimeEnv;
 
     use super::*;
     use crate::memory::Spiller;
@@ -207,9 +207,7 @@ mod tests {
         let ends = (0..1000).chain([1000, 1000, 4000]).chain(4001..=rows);
         let mut start = 0;
         let parts: Vec<Range<usize>> = ends.map(|end| std::mem::replace(&mut start, end)..end).collect();
-        let mut file = Spiller::new(Arc::new(DiskManagerBuilder::default().build().unwrap()))
-            .create("test")
-            .unwrap();
+        let mut file = Spiller::new(&RuntimeEnv::default()).create("test").unwrap();
         spilled.spill(parts.iter().cloned(), &mut file).unwrap();
         assert!(spilled.bytes() * 10 < kept.bytes());
         for part in parts.into_iter().filter(|part| !part.is_empty()) {
