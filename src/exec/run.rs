@@ -17,7 +17,7 @@ use super::aggregate::{Aggregates, Output, QuantilesCall};
 use super::on_device::{self, ToDevice, UploadChoice, is_for_device};
 use super::plain::PlainAccumulators;
 use super::room::Columns;
-use super::scan::{Kept, PartitionScan, in_order};
+use super::scan::{Kept, PartitionScan};
 use super::selection::SelectionContext;
 use crate::failpoint::may_fail;
 use crate::functions::gk::with_bounds;
@@ -25,6 +25,7 @@ use crate::quantile::Ask;
 use crate::quantile::Selected;
 use crate::select::Solution;
 use crate::select::byte_strings::ByteStringSolution;
+use crate::threads::in_order;
 
 /// Metrics of one execution. Their names are stable.
 pub(super) struct RunMetrics {

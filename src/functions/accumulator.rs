@@ -2,7 +2,7 @@
 //!
 //! It serves whatever no operator of this crate takes over: windows, `DISTINCT`, and aggregates of sessions with a
 //! foreign planner. Cost: the [values](super::collected), one selection (linear in them, logarithmic in the number of
-//! quantiles). Window frames have their own structure, in [`frame`](super::frame).
+//! quantiles). Window frames have their own structure, [`Frame`].
 
 use std::mem::{size_of, take};
 use std::sync::Arc;
@@ -11,8 +11,7 @@ use datafusion::arrow::array::{ArrayRef, AsArray, LargeListArray};
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::Accumulator;
 
-use super::collected::{Collected, find_answers};
-use super::frame::Frame;
+use super::collected::{Collected, Frame, find_answers};
 use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::segments::Plan;

@@ -1,22 +1,15 @@
 //! What accumulators collect of a column: keys of one width, or byte strings, each in flat memory.
 //!
-//! Accumulators and window frames are written once over [`Collected`]; which one a call gets is decided when its
-//! accumulator is made. Cost of a value: its key (4, 8 or 16 bytes), or its bytes and four more.
+//! Accumulators are written once over [`Collected`]; what it is ([`keys`](super::keys), [`strings`](super::strings)) is
+//! decided when an accumulator is made. Cost of a value: its key (4, 8 or 16 bytes), or its bytes and four more.
 
 use std::fmt::Debug;
-use std::mem::{size_of, take};
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, BooleanArray};
-use datafusion::arrow::compute::filter;
-use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
-use super::accumulator::reserve;
-use super::frame::{Frame, KeyFrame};
-use super::frame_strings::StringFrame;
-use crate::kernel::byte_strings::{At, ByteStrings};
-use crate::kernel::cpu::groups::segments::{Plan, select_ranks, sorted_distinct};
-use crate::key::{ByteSpec, Key, KeyBits, KeySpec};
+use crate::kernel::cpu::groups::segments::Plan;
 use crate::quantile::{Ask, Found, SelectedColumn, Typed};
 
 /// The values of a column that are not NULL, in the order in which they came.
@@ -75,6 +68,42 @@ pub(super) trait Collected: Default + Debug + Send + Sync + 'static {
     fn held_bytes(&self) -> usize;
 }
 
+/// The values of one window frame, in order.
+pub(super) trait Frame<C: Collected>: Debug + Send + Sync + Sized {
+    /// A frame of some values.
+    ///
+    /// # Errors
+    /// As [`Self::insert`].
+    fn of(column: &SelectedColumn<C::Spec>, values: C) -> Result<Self>;
+
+    /// Adds what is not NULL.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` past 2^32 - 1 copies of one value.
+    fn insert(&mut self, column: &SelectedColumn<C::Spec>, values: &ArrayRef) -> Result<()>;
+
+    /// Takes out what is not NULL.
+    ///
+    /// # Errors
+    /// An internal error if it is not there.
+    fn remove(&mut self, column: &SelectedColumn<C::Spec>, values: &ArrayRef) -> Result<()>;
+
+    /// The value of a row with this frame.
+    ///
+    /// # Errors
+    /// Those of making an array.
+    fn answer(&mut self, column: &SelectedColumn<C::Spec>) -> Result<ScalarValue>;
+
+    /// All values, in no order, as an array of the column's type.
+    ///
+    /// # Errors
+    /// Those of making an array.
+    fn array(&self, spec: &C::Spec) -> Result<ArrayRef>;
+
+    /// Bytes held.
+    fn size(&self) -> usize;
+}
+
 /// Adds the answers of `column` over the values of some items to `found`; how many values were ranked. `plan_of` gives
 /// the plan for some number of values.
 ///
@@ -106,135 +135,6 @@ pub(super) fn find_answers<'a, C: Collected>(
         })?;
     }
     Ok(n)
-}
-
-impl<K: Key> Collected for Vec<K> {
-    type Spec = KeySpec;
-    type Item = K;
-    type Value<'a> = KeyBits;
-    type Frame = KeyFrame<K>;
-
-    fn append(&mut self, spec: &KeySpec, values: &ArrayRef, kept: Option<&BooleanArray>) -> Result<usize> {
-        let dense = match kept {
-            None => Arc::clone(values),
-            Some(kept) => filter(values.as_ref(), kept)?,
-        };
-        reserve(self, dense.len())?;
-        spec.append_keys(dense.as_ref(), self)?;
-        Ok(dense.len())
-    }
-
-    fn take_out(
-        &mut self,
-        runs: impl Iterator<Item = (Option<usize>, usize)>,
-        items: &mut [K],
-    ) -> Result<Self> {
-        let (mut from, mut stay) = (0, 0);
-        for (to, length) in runs {
-            match to {
-                Some(to) if length == 1 => items[to] = self[from],
-                Some(to) => items[to..to + length].copy_from_slice(&self[from..from + length]),
-                None => {
-                    self.copy_within(from..from + length, stay);
-                    stay += length;
-                }
-            }
-            from += length;
-        }
-        self.truncate(stay);
-        if stay == 0 {
-            *self = Vec::new();
-        }
-        // A key is its own value.
-        Ok(Vec::new())
-    }
-
-    fn with_items<T>(&mut self, with: impl FnOnce(&Self, &mut [K]) -> T) -> T {
-        with(&Vec::new(), self)
-    }
-
-    fn select(&self, items: &mut [K], ranks: &[u64]) {
-        select_ranks(items, ranks);
-    }
-
-    fn sort_distinct<'a>(&self, items: &'a mut [K]) -> &'a mut [K] {
-        sorted_distinct(items)
-    }
-
-    fn value(&self, item: K) -> KeyBits {
-        item.to_bits()
-    }
-
-    fn answers(ask: &Ask, spec: &KeySpec, found: &Found<KeyBits>) -> Result<ArrayRef> {
-        ask.values(spec, found)
-    }
-
-    fn array(&self, spec: &KeySpec, items: &[K]) -> Result<ArrayRef> {
-        spec.values_of(items)
-    }
-
-    fn held_bytes(&self) -> usize {
-        self.capacity() * size_of::<K>()
-    }
-}
-
-impl Collected for ByteStrings {
-    type Spec = ByteSpec;
-    type Item = At;
-    type Value<'a> = &'a [u8];
-    type Frame = StringFrame;
-
-    fn append(&mut self, spec: &ByteSpec, values: &ArrayRef, kept: Option<&BooleanArray>) -> Result<usize> {
-        self.append(spec, values, kept)
-    }
-
-    fn take_out(
-        &mut self,
-        runs: impl Iterator<Item = (Option<usize>, usize)>,
-        items: &mut [At],
-    ) -> Result<Self> {
-        let all = take(self);
-        let mut places = all.places();
-        for (to, length) in runs {
-            for (index, at) in places.by_ref().take(length).enumerate() {
-                match to {
-                    Some(to) => items[to + index] = at,
-                    None => self.push(all.value(at)).map(drop)?,
-                }
-            }
-        }
-        drop(places);
-        Ok(all)
-    }
-
-    fn with_items<T>(&mut self, with: impl FnOnce(&Self, &mut [At]) -> T) -> T {
-        with(self, &mut self.places().collect::<Vec<_>>())
-    }
-
-    fn select(&self, items: &mut [At], ranks: &[u64]) {
-        self.select(items, 0, ranks);
-    }
-
-    fn sort_distinct<'a>(&self, items: &'a mut [At]) -> &'a mut [At] {
-        self.sort_distinct(items)
-    }
-
-    fn value(&self, item: At) -> &[u8] {
-        self.value(item)
-    }
-
-    fn answers(ask: &Ask, spec: &ByteSpec, found: &Found<&[u8]>) -> Result<ArrayRef> {
-        ask.byte_strings(spec, found)
-    }
-
-    fn array(&self, spec: &ByteSpec, items: &[At]) -> Result<ArrayRef> {
-        let values: Vec<&[u8]> = items.iter().map(|at| self.value(*at)).collect();
-        spec.to_array(&values)
-    }
-
-    fn held_bytes(&self) -> usize {
-        self.held_bytes()
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! ```
 //! DataFusion hands an accumulator a piece of an array for each row that comes or goes. That costs more than the order
 //! statistics: here the rows of a frame are known by their numbers alone. Keys of its rows stay with the frame, so
-//! DataFusion can drop each row that has its answer. Cost of a row as in [`frame`](super::frame).
+//! DataFusion can drop each row that has its answer. Cost of a row as in [`keys`](super::keys).
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ use datafusion::logical_expr::{
 };
 
 use super::ExactQuantiles;
-use super::frame::{Answers, key_at};
+use super::keys::{Answers, key_at};
 #[cfg(feature = "ballista")]
 use super::wire;
 use crate::kernel::cpu::groups::runs::with_key;

@@ -1,4 +1,4 @@
-//! Window frames over byte strings: what [`frame`](super::frame) does with keys.
+//! Byte strings as accumulators collect them, and window frames of them: what [`keys`](super::keys) does with keys.
 //!
 //! The tree holds the places of distinct values, and compares what lies there: a row costs a way from the root with some
 //! twenty comparisons, whether its frame moves or grows. Values that have left stay in memory until they are more than the
@@ -9,12 +9,70 @@ use std::mem::{replace, size_of, take};
 use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
-use super::collected::Collected;
-use super::frame::Frame;
+use super::collected::{Collected, Frame};
 use crate::kernel::byte_strings::{At, ByteStrings};
 use crate::key::{ByteSpec, kept};
-use crate::quantile::SelectedColumn;
+use crate::quantile::{Ask, Found, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
+
+impl Collected for ByteStrings {
+    type Spec = ByteSpec;
+    type Item = At;
+    type Value<'a> = &'a [u8];
+    type Frame = StringFrame;
+
+    fn append(&mut self, spec: &ByteSpec, values: &ArrayRef, kept: Option<&BooleanArray>) -> Result<usize> {
+        self.append(spec, values, kept)
+    }
+
+    fn take_out(
+        &mut self,
+        runs: impl Iterator<Item = (Option<usize>, usize)>,
+        items: &mut [At],
+    ) -> Result<Self> {
+        let all = take(self);
+        let mut places = all.places();
+        for (to, length) in runs {
+            for (index, at) in places.by_ref().take(length).enumerate() {
+                match to {
+                    Some(to) => items[to + index] = at,
+                    None => self.push(all.value(at)).map(drop)?,
+                }
+            }
+        }
+        drop(places);
+        Ok(all)
+    }
+
+    fn with_items<T>(&mut self, with: impl FnOnce(&Self, &mut [At]) -> T) -> T {
+        with(self, &mut self.places().collect::<Vec<_>>())
+    }
+
+    fn select(&self, items: &mut [At], ranks: &[u64]) {
+        self.select(items, 0, ranks);
+    }
+
+    fn sort_distinct<'a>(&self, items: &'a mut [At]) -> &'a mut [At] {
+        self.sort_distinct(items)
+    }
+
+    fn value(&self, item: At) -> &[u8] {
+        self.value(item)
+    }
+
+    fn answers(ask: &Ask, spec: &ByteSpec, found: &Found<&[u8]>) -> Result<ArrayRef> {
+        ask.byte_strings(spec, found)
+    }
+
+    fn array(&self, spec: &ByteSpec, items: &[At]) -> Result<ArrayRef> {
+        let values: Vec<&[u8]> = items.iter().map(|at| self.value(*at)).collect();
+        spec.to_array(&values)
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.held_bytes()
+    }
+}
 
 /// Values that have left and are held at least, before the others are copied.
 const LEFT: u64 = 1024;

@@ -1,4 +1,4 @@
-//! Window frames: keys come and go, and every row wants an answer.
+//! Keys as accumulators collect them, and window frames of keys: they come and go, and every row wants an answer.
 //!
 //! ```sql
 //! SELECT exact_quantiles(price, 0.5) OVER (ORDER BY day ROWS BETWEEN 999 PRECEDING AND CURRENT ROW) FROM trades
@@ -7,51 +7,88 @@
 //! logarithmic in the frame ([`OrderedKeys`]), for each quantile; ranks are computed anew only when the number of values
 //! has changed.
 
-use std::fmt::Debug;
 use std::mem::size_of;
+use std::sync::Arc;
 
-use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
+use datafusion::arrow::compute::filter;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
-use super::collected::Collected;
+use super::accumulator::reserve;
+use super::collected::{Collected, Frame};
+use crate::kernel::cpu::groups::segments::{select_ranks, sorted_distinct};
 use crate::key::{Key, KeyBits, KeySpec};
-use crate::quantile::{Interpolation, Picks, SelectedColumn};
+use crate::quantile::{Ask, Found, Interpolation, Picks, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
 
-/// The values of one window frame, in order.
-pub(super) trait Frame<C: Collected>: Debug + Send + Sync + Sized {
-    /// A frame of some values.
-    ///
-    /// # Errors
-    /// As [`Self::insert`].
-    fn of(column: &SelectedColumn<C::Spec>, values: C) -> Result<Self>;
+impl<K: Key> Collected for Vec<K> {
+    type Spec = KeySpec;
+    type Item = K;
+    type Value<'a> = KeyBits;
+    type Frame = KeyFrame<K>;
 
-    /// Adds what is not NULL.
-    ///
-    /// # Errors
-    /// `ResourcesExhausted` past 2^32 - 1 copies of one value.
-    fn insert(&mut self, column: &SelectedColumn<C::Spec>, values: &ArrayRef) -> Result<()>;
+    fn append(&mut self, spec: &KeySpec, values: &ArrayRef, kept: Option<&BooleanArray>) -> Result<usize> {
+        let dense = match kept {
+            None => Arc::clone(values),
+            Some(kept) => filter(values.as_ref(), kept)?,
+        };
+        reserve(self, dense.len())?;
+        spec.append_keys(dense.as_ref(), self)?;
+        Ok(dense.len())
+    }
 
-    /// Takes out what is not NULL.
-    ///
-    /// # Errors
-    /// An internal error if it is not there.
-    fn remove(&mut self, column: &SelectedColumn<C::Spec>, values: &ArrayRef) -> Result<()>;
+    fn take_out(
+        &mut self,
+        runs: impl Iterator<Item = (Option<usize>, usize)>,
+        items: &mut [K],
+    ) -> Result<Self> {
+        let (mut from, mut stay) = (0, 0);
+        for (to, length) in runs {
+            match to {
+                Some(to) if length == 1 => items[to] = self[from],
+                Some(to) => items[to..to + length].copy_from_slice(&self[from..from + length]),
+                None => {
+                    self.copy_within(from..from + length, stay);
+                    stay += length;
+                }
+            }
+            from += length;
+        }
+        self.truncate(stay);
+        if stay == 0 {
+            *self = Vec::new();
+        }
+        // A key is its own value.
+        Ok(Vec::new())
+    }
 
-    /// The value of a row with this frame.
-    ///
-    /// # Errors
-    /// Those of making an array.
-    fn answer(&mut self, column: &SelectedColumn<C::Spec>) -> Result<ScalarValue>;
+    fn with_items<T>(&mut self, with: impl FnOnce(&Self, &mut [K]) -> T) -> T {
+        with(&Vec::new(), self)
+    }
 
-    /// All values, in no order, as an array of the column's type.
-    ///
-    /// # Errors
-    /// Those of making an array.
-    fn array(&self, spec: &C::Spec) -> Result<ArrayRef>;
+    fn select(&self, items: &mut [K], ranks: &[u64]) {
+        select_ranks(items, ranks);
+    }
 
-    /// Bytes held.
-    fn size(&self) -> usize;
+    fn sort_distinct<'a>(&self, items: &'a mut [K]) -> &'a mut [K] {
+        sorted_distinct(items)
+    }
+
+    fn value(&self, item: K) -> KeyBits {
+        item.to_bits()
+    }
+
+    fn answers(ask: &Ask, spec: &KeySpec, found: &Found<KeyBits>) -> Result<ArrayRef> {
+        ask.values(spec, found)
+    }
+
+    fn array(&self, spec: &KeySpec, items: &[K]) -> Result<ArrayRef> {
+        spec.values_of(items)
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.capacity() * size_of::<K>()
+    }
 }
 
 /// From the order statistics of a frame to the value of its row.
