@@ -136,6 +136,3 @@ pub(super) fn find_answers<'a, C: Collected>(
     }
     Ok(n)
 }
-
-#[cfg(test)]
-mod tests;

@@ -164,3 +164,6 @@ impl Frame<ByteStrings> for StringFrame {
         size_of::<Self>() + self.values.held_bytes() + self.tree.size()
     }
 }
+
+#[cfg(test)]
+mod tests;

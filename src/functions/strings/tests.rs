@@ -1,8 +1,9 @@
 //! Accumulators over byte strings: what those of keys do too.
 
-use datafusion::arrow::array::{AsArray, BooleanArray, StringArray};
+use std::sync::Arc;
+
+use datafusion::arrow::array::{AsArray, StringArray};
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Accumulator, EmitTo, GroupsAccumulator};
 
 use super::*;
