@@ -10,10 +10,11 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use super::quantiles::comma_separated;
+use crate::functions::EXACT_QUANTILES;
 use crate::functions::gk::{GkName, Sampled};
-use crate::functions::{EXACT_QUANTILES, Selected};
 use crate::key::{ByteSpec, KeySpec};
-use crate::select::quantile::{Ask, Quantile};
+use crate::quantile::Selected;
+use crate::quantile::{Ask, Quantile};
 
 /// One aggregate of the operator, one column of its output.
 #[derive(Debug, Clone)]

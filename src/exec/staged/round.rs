@@ -18,14 +18,15 @@ use datafusion::physical_plan::{
 };
 use futures::TryStreamExt;
 
-use super::super::grouped::blocking;
 use super::device::RoundBackend;
 use super::rows::{Rows, Seen, schema};
 use super::state::{COMPARING_READ, State};
 use super::{Fetched, StagedColumns, reached, single_state};
-use crate::kernel::memory::Workspace;
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::{CpuBackend, Lane, Stop, StopOnDrop};
+use crate::kernel::{CpuBackend, Lane};
+use crate::memory::Workspace;
+use crate::threads::blocking;
+use crate::threads::{Stop, StopOnDrop};
 
 /// One round over every partition of `input`, whose columns are the values of the key columns.
 ///
@@ -212,7 +213,7 @@ impl Work {
     async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
         #[cfg(feature = "cuda")]
         if self.backend.has_device() {
-            let read = crate::exec::fed(vec![stream], move |batches| {
+            let read = crate::threads::fed(vec![stream], move |batches| {
                 for batch in batches {
                     self.push(&batch)?;
                 }

@@ -6,8 +6,8 @@ use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, Memor
 use datafusion::execution::runtime_env::RuntimeEnv;
 
 use super::*;
-use crate::kernel::spill::Spiller;
 use crate::key::Order;
+use crate::memory::Spiller;
 
 fn spec() -> ByteSpec {
     match Order::try_new(&DataType::Utf8).unwrap() {

@@ -13,7 +13,7 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_
 use datafusion::logical_expr::ColumnarValue;
 
 use super::super::columns::{row_bytes, to_write};
-use crate::kernel::spill::SpillFile;
+use crate::memory::SpillFile;
 
 /// Fewest bytes of rows that are written together: parts that lie side by side share what a message costs.
 const CHUNK_BYTES: usize = 4 << 10;
@@ -178,7 +178,7 @@ mod tests {
     use datafusion::execution::runtime_env::RuntimeEnv;
 
     use super::*;
-    use crate::kernel::spill::Spiller;
+    use crate::memory::Spiller;
 
     #[test]
     fn parts_are_joined_until_they_are_worth_a_message() {

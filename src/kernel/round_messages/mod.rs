@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 
-use super::buckets::{CellTable, Cells, Edges, Linear};
-use super::round::{Bracket, Brackets, KeyVec, Reply, Request};
+use crate::cells::{Bracket, Brackets};
+use crate::cells::{CellTable, Cells, Edges, Linear};
+use crate::kernel::round::{Reply, Request};
+use crate::key::KeyVec;
 use crate::key::{Key, KeyBits, Width};
 use crate::sketch::{AnySummary, Epsilon};
 use crate::wire::{Message, Reader, put, put_ascending, put_keys, put_numbers};
@@ -96,10 +98,6 @@ impl Message for Order {
             request: Arc::new(request),
         })
     }
-
-    fn values(&self) -> u64 {
-        self.request.values(self.width)
-    }
 }
 
 impl Message for Reply {
@@ -152,10 +150,6 @@ impl Message for Reply {
             EXTRACT => Reply::Extracted(input.list("lists of keys", key_vec)?),
             kind => return input.damaged(format!("reply of kind {kind}")),
         })
-    }
-
-    fn values(&self) -> u64 {
-        Reply::values(self)
     }
 }
 

@@ -24,7 +24,7 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SpillFile as TempFile, SpillWriter};
 
 use self::sums::{BLOCK, Sums};
-use super::may_fail;
+use crate::failpoint::may_fail;
 
 /// Most bytes of one write: what the disk manager goes on counting as used after a write that failed.
 const WRITE: usize = 1 << 20;

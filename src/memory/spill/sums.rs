@@ -1,7 +1,7 @@
 //! What was written to a spill file, block by block: whatever a disk gives back in its place is noticed where it is read, before
 //! anybody takes it for lengths or numbers.
 
-use crate::kernel::cpu::dispatch::{Kernel, dispatch};
+use crate::cells::simd::{Kernel, dispatch};
 use crate::key::finalised;
 
 /// Bytes of a block. Each keeps 4 bytes in memory; what is read is read by whole blocks, and groups are often small.
