@@ -8,7 +8,7 @@ use super::cpu::LaneKey;
 use super::round::{Bracket, Brackets, KeyVec, Reply, Request};
 use super::{Lane, Stop};
 use crate::key::{Key, KeyBits, Width};
-use crate::sketch::dyadic::{Interval, Joined, around};
+use crate::sketch::dyadic::{self, Interval, Joined, around};
 
 /// Up to so many keys are sorted.
 const SORTED: u64 = 1 << 13;
@@ -272,10 +272,7 @@ fn sorted_intervals<K: LaneKey>(
         return Ok(None);
     };
     let ends = (Key::to_bits(*least), Key::to_bits(*greatest));
-    let (first, bits) = around(ends.0, ends.1);
-    let mut joined = Joined::new(most);
-    joined.divide(first, bits, &keys);
-    Ok(Some((ends, joined.finish())))
+    Ok(Some((ends, dyadic::divided(&keys, most))))
 }
 
 /// The keys of each bracket, ascending; `None` if there is no memory for them.

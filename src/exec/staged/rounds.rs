@@ -7,7 +7,7 @@
 //! | `dibms` | 2 + r | sample; r counts; extract. By its name r is 3 |
 //!
 //! The last read always brings every candidate that is left, so the answer is exact whatever the data; reads before it only
-//! decide how much that is. A read executes the input anew. [`super::cost`] chooses for `auto`.
+//! decide how much that is. A read executes the input anew. `cost.rs` chooses for `auto`.
 //!
 //! **Buckets of `dibms`.** Its paper counts in as many buckets as the hardware has counters. Here a count is a message of
 //! every partition, so there are few ([`buckets`]), and what is sent does not grow with the table: in the first count a
@@ -20,12 +20,11 @@ use std::fmt::{self, Display};
 
 use datafusion::common::Result;
 
-use super::cost::{Workload, cheapest};
 use crate::kernel::round::{Brackets, Request};
 use crate::key::Width;
 use crate::select::bms::{Dibms, DistributedBms, SAMPLES, finish};
 use crate::select::gk_select::GkSelect;
-use crate::select::{Step, Strategy, StrategyName};
+use crate::select::{Step, Strategy};
 
 /// Counts of `dibms` by its name.
 pub(super) const COUNTS: u8 = 3;
@@ -67,21 +66,6 @@ pub(super) fn buckets(count: u8, counts: u8, ranks: usize) -> u32 {
 }
 
 impl Rounds {
-    /// For what is asked. SampleSelect's brackets may miss, and then it wants rounds more: `gk_select` stands in for it.
-    ///
-    /// # Errors
-    /// None for numbers that can occur.
-    pub(crate) fn try_new(name: StrategyName, workload: &Workload) -> Result<Self> {
-        let steps = match name {
-            StrategyName::Auto => cheapest(workload)?,
-            StrategyName::DistributedBms => Steps::distributed_bms(workload),
-            StrategyName::Dibms => Steps::dibms(workload, COUNTS),
-            StrategyName::SampleSelect | StrategyName::GkSelect => Steps::gk_select(workload)?,
-        };
-        let auto = name == StrategyName::Auto;
-        Ok(Self { steps, auto })
-    }
-
     /// Reads of the input.
     pub(crate) fn reads(&self) -> usize {
         self.steps.reads()
@@ -157,23 +141,13 @@ impl Rounds {
 }
 
 impl Steps {
-    pub(super) fn gk_select(workload: &Workload) -> Result<Self> {
-        let (n, partitions, ranks) = (workload.values, workload.partitions, workload.ranks);
-        Ok(Steps::GkSelect(GkSelect::try_new(
-            n,
-            partitions,
-            ranks,
-            u64::MAX,
-        )?))
-    }
-
-    pub(super) fn distributed_bms(workload: &Workload) -> Self {
-        let partitions = workload.partitions as u64;
+    pub(super) fn distributed_bms(partitions: usize) -> Self {
+        let partitions = partitions as u64;
         Steps::DistributedBms { partitions }
     }
 
-    pub(super) fn dibms(workload: &Workload, counts: u8) -> Self {
-        let partitions = workload.partitions as u64;
+    pub(super) fn dibms(partitions: usize, counts: u8) -> Self {
+        let partitions = partitions as u64;
         Steps::Dibms { partitions, counts }
     }
 
