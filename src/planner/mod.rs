@@ -20,6 +20,7 @@ mod check;
 mod first_rows;
 mod float_statistics;
 mod foreign;
+mod memory;
 mod node;
 mod physical;
 #[cfg(feature = "cuda")]

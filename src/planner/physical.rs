@@ -30,8 +30,8 @@ use crate::functions::{ExactQuantiles, GkFunction, constant_quantiles};
 #[cfg(feature = "cuda")]
 use crate::key::Encoding;
 #[cfg(feature = "cuda")]
-use crate::select::Quantile;
-use crate::select::quantile::{Ask, Method};
+use crate::quantile::Quantile;
+use crate::quantile::{Ask, Method};
 
 /// Plans [`QuantilesNode`]s and [`TopKNode`]s: for a query planner that is built from several extension planners.
 #[derive(Debug, Default)]

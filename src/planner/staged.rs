@@ -17,8 +17,8 @@ use super::repeatable::is_repeatable;
 use super::rewrite::aggregate_call;
 use super::staged_call::{Column, column_of, staged_call};
 use super::staged_node::StagedNode;
+use crate::config::StrategyName;
 use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy};
-use crate::select::StrategyName;
 
 /// The name of a count that guards the aggregates beside it.
 const GUARD: &str = "quantiles.guard";

@@ -9,7 +9,7 @@ use super::rewrite::aggregate_call;
 use crate::exec::staged::StagedCall;
 use crate::functions::{ExactQuantiles, GkFunction, constant_quantiles};
 use crate::key::KeySpec;
-use crate::select::quantile::{Ask, Method};
+use crate::quantile::{Ask, Method};
 
 /// The argument of a staged call.
 #[derive(PartialEq)]

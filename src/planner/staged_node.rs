@@ -17,11 +17,11 @@ use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 
 use super::staged_call::staged_call;
+use crate::config::StrategyName;
 use crate::exec::staged::{
     GroupWorkload, GroupedColumns, KeyColumns, StagedCall, StagedColumns, Workload, group_stages, rounds,
     stages,
 };
-use crate::select::StrategyName;
 
 /// Calls of exact quantiles over columns of one input, in stages that read it several times.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -6,9 +6,9 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use super::rounds::Rounds;
-use crate::functions::{Selected, SelectedColumn};
 use crate::key::KeySpec;
-use crate::select::Ask;
+use crate::quantile::Ask;
+use crate::quantile::{Selected, SelectedColumn};
 
 /// What a staged plan without groups computes: its key columns and the calls over them, and in which rounds.
 #[derive(Debug, Clone)]

@@ -40,7 +40,7 @@ use super::groups::{MOST_GROUPS, MOST_RANKS};
 use super::merge::{FAN_IN, merge_levels};
 use super::rounds::{COUNTS, Rounds, Steps, buckets};
 use super::workload::{GroupWorkload, Workload};
-use crate::select::StrategyName;
+use crate::config::StrategyName;
 use crate::select::bms::BUCKETS;
 use crate::select::gk_select::{BETWEEN, GkSelect, SUMMARY_BYTES};
 

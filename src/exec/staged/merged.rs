@@ -14,7 +14,8 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use super::columns::StagedColumns;
 use super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
 use super::rows::{Body, LaneReply, List, bodies, body_bytes, check_schema, is_keys, read_rows, schema};
-use crate::kernel::round::{KeyVec, Reply};
+use crate::kernel::round::Reply;
+use crate::key::KeyVec;
 use crate::key::Width;
 use crate::select::countable;
 
@@ -264,8 +265,9 @@ mod tests {
     use super::super::rows::{KEYS_A_ROW, Rows};
     use super::super::workload::Workload;
     use super::*;
-    use crate::select::quantile::{Method, Quantile};
-    use crate::select::{Ask, StrategyName};
+    use crate::config::StrategyName;
+    use crate::quantile::Ask;
+    use crate::quantile::{Method, Quantile};
     use crate::wire::{VERSION, put};
 
     /// A median of one column of 64-bit keys.

@@ -17,10 +17,11 @@ use super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
 use super::rows::{Body, Rows, read_rows, schema};
 use super::stage::{Needs, Sent, StageExec, Step, Task, reached};
 use super::state::{COMPARING_READ, State};
-use crate::exec::grouped::blocking;
-use crate::kernel::memory::Workspace;
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::{CpuBackend, Lane, Stop, StopOnDrop};
+use crate::kernel::{CpuBackend, Lane};
+use crate::memory::Workspace;
+use crate::threads::blocking;
+use crate::threads::{Stop, StopOnDrop};
 
 /// One round over every partition of the input, whose columns are the values of the key columns.
 ///

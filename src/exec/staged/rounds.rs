@@ -13,14 +13,15 @@
 //! every partition, so there are few ([`buckets`]), and what is sent does not grow with the table: in the first count a
 //! bucket holds hundreds of a partition's values, two bytes as LEB128 for 2e6 values in all as for 2e8; in later ones some,
 //! one byte. Three counts leave so few candidates that their keys hardly weigh: from 2.5e6 values to ten times as many the
-//! messages of 99 ranks grow by less than a tenth (a test of this module measures it), those of one rank not at all; two
+//! messages of 99 ranks grow by less than an eighth (a test of this module measures it), those of one rank not at all; two
 //! counts, however cut, send more or grow more.
 
 use std::fmt::{self, Display};
 
 use datafusion::common::Result;
 
-use crate::kernel::round::{Brackets, Request};
+use crate::cells::Brackets;
+use crate::kernel::round::Request;
 use crate::key::Width;
 use crate::select::bms::{Dibms, DistributedBms, SAMPLES, finish};
 use crate::select::gk_select::GkSelect;

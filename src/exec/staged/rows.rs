@@ -25,8 +25,9 @@ use datafusion::common::{Result, internal_err};
 
 use super::fingerprint::{ColumnFingerprint, InputFingerprint};
 use super::stage::Sent;
-use crate::kernel::round::{KeyVec, Reply};
-use crate::kernel::wire::{key_vec, put_key_vec};
+use crate::kernel::round::Reply;
+use crate::kernel::round_messages::{key_vec, put_key_vec};
+use crate::key::KeyVec;
 use crate::key::{KeySpec, Width};
 use crate::select::progress::Progress;
 use crate::sketch::dyadic::{Interval, intervals, put_intervals};

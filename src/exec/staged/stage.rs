@@ -16,15 +16,15 @@ use futures::TryStreamExt;
 use tokio::sync::OnceCell;
 use tokio::sync::mpsc::Sender;
 
-use crate::exec::grouped::blocking;
 use crate::exec::mode::by_key;
 use crate::exec::operator::{Execution, Operator, Work, at_the_end};
+use crate::threads::blocking;
 
 /// A point that a stage has reached: in the log, and in tests one where it can stop.
 macro_rules! reached {
     ($point:literal) => {
         log::debug!(concat!("reached ", $point));
-        crate::kernel::may_fail!($point);
+        crate::failpoint::may_fail!($point);
     };
 }
 pub(super) use reached;

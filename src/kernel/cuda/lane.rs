@@ -20,14 +20,18 @@ use super::pass::{NO_LIST, Passes, cells_of};
 use super::report::Report;
 use super::source::{Program, Words};
 use super::upload::Staging;
-use crate::kernel::buckets::Cells;
-use crate::kernel::choose::Room;
-use crate::kernel::cpu::LaneKey;
+use crate::cells::Cells;
+use crate::cells::{Bracket, Brackets};
+use crate::failpoint::may_fail;
 use crate::kernel::intervals::{LEAST_SHARE, intervals};
-use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request, share};
-use crate::kernel::{Backend, Lane, Stop, may_fail};
+use crate::kernel::round::{Reply, Request, share};
+use crate::kernel::{Backend, Lane};
+use crate::key::KeyVec;
+use crate::key::LaneKey;
 use crate::key::{KeySpec, Width, dense};
+use crate::memory::Room;
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
+use crate::threads::Stop;
 
 /// Bytes of values that are copied to the device at once.
 const CHUNK: usize = 64 << 20;

@@ -14,14 +14,14 @@ use super::super::stage::{Consume, Sent, reached};
 use super::classes::{ClassFingerprints, class_of, of_part};
 use super::columns::{GroupedColumns, MOST_GROUPS};
 use crate::exec::grouped::Grouping;
-use crate::kernel::Stop;
-use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::groups::cells::{Chunk, NumberedKeys};
 use crate::kernel::cpu::groups::intervals::{self, GroupCounts};
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::{self, KeySpec, Width, mixed, words};
+use crate::memory::FreePages;
 use crate::sketch::dyadic::{Interval, merged};
+use crate::threads::Stop;
 
 /// Keys of a column that are counted at a time, at most.
 const COUNTED_ROWS: usize = 1 << 24;

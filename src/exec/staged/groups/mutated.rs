@@ -22,13 +22,13 @@ use super::*;
 use crate::exec::staged::rows::group_rows;
 use crate::exec::staged::stage::Consume;
 use crate::exec::staged::{KeyColumns, StagedCall};
-use crate::kernel::Stop;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::Width;
 use crate::mutated::{Decoder, Loose, SLACK, put_piece, uncounted};
-use crate::select::Ask;
-use crate::select::quantile::{Method, Quantile};
+use crate::quantile::Ask;
+use crate::quantile::{Method, Quantile};
+use crate::threads::Stop;
 use crate::wire::put;
 
 /// What stages compute over an integer group column, which is packed into keys, or a text beside it.

@@ -17,11 +17,11 @@ use super::columns::GroupedColumns;
 use super::count::Counting;
 use super::extract::{Extracting, GroupState};
 use super::select::Selecting;
-use crate::kernel::StopOnDrop;
-use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::Width;
+use crate::memory::FreePages;
+use crate::threads::StopOnDrop;
 
 /// A stage of quantiles with `GROUP BY`: counts, brackets, a second read or the selection of answers.
 pub type GroupStageExec = StageExec<GroupStep>;
