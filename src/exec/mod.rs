@@ -16,8 +16,6 @@ mod aggregate;
 mod boundary;
 #[cfg(feature = "cuda")]
 mod device_rounds;
-#[cfg(feature = "cuda")]
-mod feed;
 mod files;
 mod grouped;
 mod mode;
@@ -43,8 +41,6 @@ pub(crate) mod wire;
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 #[cfg(feature = "ballista")]
 pub use boundary::{BoundaryExec, BranchExec};
-#[cfg(feature = "cuda")]
-pub(crate) use feed::{Batches, fed};
 pub(crate) use files::{file_scan, with_file_scans};
 pub use grouped::GroupedQuantilesExec;
 pub(crate) use mode::{Mode, by_key};
@@ -61,8 +57,6 @@ pub(crate) use pinned::{
     PinnedTopKCall, PinnedWork, PlanFallback,
 };
 pub use quantiles::QuantilesExec;
-#[cfg(feature = "cuda")]
-pub(crate) use scan::in_order;
 #[cfg(feature = "parquet")]
 pub use top::LateFetchExec;
 pub use top::TopKByExec;

@@ -201,7 +201,7 @@ impl Lanes {
     async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
         #[cfg(feature = "cuda")]
         if self.backend.has_device() {
-            let read = crate::exec::fed(vec![stream], move |batches| {
+            let read = crate::threads::fed(vec![stream], move |batches| {
                 for batch in batches {
                     self.push(&batch)?;
                 }

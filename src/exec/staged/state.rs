@@ -132,9 +132,4 @@ impl Message for State {
         };
         input.list("columns", column).map(State)
     }
-
-    fn values(&self) -> u64 {
-        let orders = self.0.iter().filter_map(|column| column.order.as_ref());
-        orders.map(Message::values).sum()
-    }
 }
