@@ -10,12 +10,15 @@ use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::FutureExt;
 
+use crate::config::StrategyName;
+use crate::kernel::Lane;
 use crate::kernel::cuda::{CudaBackend, DeviceColumn, Report, RowMask, Selection, SpreadSelection};
-use crate::kernel::memory::Workspace;
-use crate::kernel::{Lane, Stop};
 use crate::key::KeySpec;
+use crate::memory::Workspace;
+use crate::quantile::Ask;
 use crate::select::sample_select::SampleSelect;
-use crate::select::{Ask, LocalShards, Shards, Solution, Strategy, StrategyName, solve_ranks, wanted_ranks};
+use crate::select::{LocalShards, Shards, Solution, Strategy, solve_ranks, wanted_ranks};
+use crate::threads::Stop;
 
 /// How ranks were found by several devices together.
 pub(super) const TOGETHER: &str = "sample_select on the devices";

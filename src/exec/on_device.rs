@@ -16,12 +16,14 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder}
 
 use super::aggregate::KeyColumn;
 use super::device_rounds::{Limits, Share, is_devices_own, solve_on_devices};
-use super::grouped::blocking;
+use crate::config::StrategyName;
 use crate::kernel::cuda::{
     ColumnUpload, Device, DeviceColumn, Devices, Report, Selection, SharedStaging, Staging,
 };
 use crate::key::KeySpec;
-use crate::select::{Ask, Solution, StrategyName, wanted_ranks};
+use crate::quantile::Ask;
+use crate::select::{Solution, wanted_ranks};
+use crate::threads::blocking;
 
 /// How ranks were found, for those who look at a solution.
 pub(super) const STRATEGY: &str = "sample_select on the device";

@@ -9,7 +9,7 @@ use crate::functions::gk::Sampled;
 use crate::functions::topk::Call;
 use crate::functions::{ExactQuantiles, GkFunction, TopKBy, constant_quantiles};
 use crate::key::KeySpec;
-use crate::select::quantile::{Ask, Method};
+use crate::quantile::{Ask, Method};
 
 /// A call: of which values, over which rows, and what is asked of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -126,7 +126,7 @@ impl CallSpec<QuantilesAsked> {
     pub(super) fn end(call: &AggregateFunction, values: &Expr, quantile: f64) -> Result<Self> {
         let asked = QuantilesAsked {
             ask: Ask {
-                quantiles: vec![crate::select::Quantile::try_from_f64(quantile)?],
+                quantiles: vec![crate::quantile::Quantile::try_from_f64(quantile)?],
                 method: Method::Disc,
                 descending: false,
             },

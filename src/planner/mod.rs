@@ -23,6 +23,7 @@ mod client;
 mod first_rows;
 mod float_statistics;
 mod foreign;
+mod memory;
 mod node;
 mod physical;
 #[cfg(feature = "cuda")]

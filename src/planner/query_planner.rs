@@ -18,6 +18,7 @@ use super::builtins::replace_builtins;
 use super::check::check_calls;
 use super::first_rows::first_rows;
 use super::foreign::plan_with_inner;
+use super::memory::with_memory_rules;
 use super::rewrite::rewrite;
 use super::staged::into_stages;
 use super::topk::{bind_rows, rewrite_topk};
@@ -183,7 +184,14 @@ impl QueryPlanner for QuantilesPlanner {
                             .data
                     }
                 };
-                self.rest.plan(plan, session).await
+                let limited = match self.staged {
+                    true => None,
+                    false => with_memory_rules(&plan, session)?,
+                };
+                match &limited {
+                    Some(state) => self.rest.plan(plan, state).await,
+                    None => self.rest.plan(plan, session).await,
+                }
             }
         }?;
         // An engine that plans in stages may have optimizer rules of its own in place of the session's.

@@ -8,6 +8,7 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 
 use super::{OnDevice, PinnedSource, PinnedWork};
+use crate::config::StrategyName;
 use crate::exec::aggregate::{Aggregates, ExecAggregate, Output, QuantilesCall};
 use crate::exec::device_rounds::{Limits, Share, is_devices_own, solve_on_devices};
 use crate::exec::on_device::STRATEGY;
@@ -15,7 +16,8 @@ use crate::exec::quantiles::comma_separated;
 use crate::exec::run::{Solved, answer};
 use crate::kernel::cuda::RowMask;
 use crate::pinned::PinnedTable;
-use crate::select::{Ask, Solution, StrategyName, wanted_ranks};
+use crate::quantile::Ask;
+use crate::select::{Solution, wanted_ranks};
 
 /// Calls over pinned columns, one output column for each.
 #[derive(Debug)]

@@ -3,12 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytemuck::{NoUninit, Pod};
 use cudarc::driver::result::{memcpy_dtoh_async, memcpy_htod_async};
 use cudarc::driver::sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE};
 use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DevicePtr, PinnedHostSlice};
 use datafusion::common::{Result, internal_err};
 
 use super::device::Device;
+use super::report::Report;
 
 /// Bytes that a buffer has beyond those asked for: kernels read bitmaps in words of 8 bytes.
 const SLACK: usize = 16;
@@ -19,6 +21,13 @@ pub struct DeviceBuffer {
     slice: Option<CudaSlice<u8>>,
     bytes: usize,
     device: Arc<Device>,
+}
+
+/// Bytes of the device as the numbers that they are.
+pub(super) fn numbers<T: Pod>(bytes: &[u8]) -> Vec<T> {
+    let mut numbers = vec![T::zeroed(); bytes.len() / size_of::<T>()];
+    bytemuck::cast_slice_mut(&mut numbers).copy_from_slice(bytes);
+    numbers
 }
 
 /// Bytes of memory that a buffer for `bytes` takes.
@@ -112,6 +121,30 @@ impl DeviceBuffer {
         let bytes = device.stream.clone_dtoh(&view).map_err(failed)?;
         device.synchronize("copying from the device")?;
         Ok(bytes)
+    }
+
+    /// The number at the byte `at`, once all is done that was asked of the device.
+    pub(super) fn number(&self, at: usize) -> Result<u64> {
+        let numbers = self.to_host(at..at + size_of::<u64>())?;
+        Ok(numbers
+            .first_chunk()
+            .map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+    }
+
+    /// A buffer with these numbers; this crate may then hold `limit` bytes of the device's memory. Waits for the device.
+    pub(super) fn sent<T: NoUninit>(
+        device: &Arc<Device>,
+        numbers: &[T],
+        limit: Option<u64>,
+        report: &mut Report,
+    ) -> Result<Self> {
+        let bytes: &[u8] = bytemuck::cast_slice(numbers);
+        let mut buffer = device.allocate(bytes.len(), limit)?;
+        if !bytes.is_empty() {
+            buffer.fill(bytes)?;
+        }
+        report.bytes_to_device += bytes.len() as u64;
+        Ok(buffer)
     }
 
     /// Copies `host` to the buffer's front; when this returns, `host` is free again.

@@ -11,7 +11,7 @@ use datafusion::execution::memory_pool::{
 
 use super::buffer::DeviceBuffer;
 use super::device::{Device, locked};
-use super::select::Shape;
+use super::shape::Shape;
 use super::source::{Words, storage_bytes};
 use super::upload::{SharedStaging, Staging, Upload, joined};
 use crate::key::{KeyBits, KeySpec};

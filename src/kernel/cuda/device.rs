@@ -22,10 +22,10 @@ use super::cache::{CubinCache, CubinKey};
 use super::fault::{ends_the_context, fault};
 use super::idle::{GivesBack, IdleMemory, IdleWatch};
 use super::nvrtc::Nvrtc;
-use super::sequence::Workspace;
 use super::source::Program;
 use super::upload::Stage;
-use crate::kernel::may_fail;
+use super::workspace::Workspace;
+use crate::failpoint::may_fail;
 
 /// Oldest driver whose functions are all there: that of CUDA 12.8.
 const OLDEST_DRIVER: i32 = 12080;

@@ -5,19 +5,17 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::DeviceRepr;
-use datafusion::common::{Result, exec_datafusion_err, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
 use super::device::Device;
-use super::sequence::{ColumnArgument, Launch, Report};
+use super::launch::{ColumnArgument, Kernels, halves, kernel_argument};
+use super::report::Report;
 use super::source::{KernelFile, Program, Words};
 use crate::key::{KeyBits, KeySpec};
 
 const THREADS: u32 = 1024;
-/// Bytes of `Filter`, 0, bytes of a key, 0.
-const SIZES: &str = "fl_sizes";
 
 /// Which rows count: a condition over some columns, each by its index, that is true, false, or, of a NULL, neither.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,23 +81,19 @@ impl Predicate {
     }
 }
 
-/// `struct Filter` of `kernels/filter.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct FilterArgument {
-    column: ColumnArgument,
-    words: u64,
-    other: u64,
-    count: u64,
-    first: [u64; 2],
-    last: [u64; 2],
-    how: u32,
-    outside: u32,
+kernel_argument! {
+    /// `struct Filter` of `kernels/filter.cu`.
+    struct FilterArgument = fl_sizes[0] {
+        column: ColumnArgument,
+        words: u64,
+        other: u64,
+        count: u64,
+        first: [u64; 2],
+        last: [u64; 2],
+        how: u32,
+        outside: u32,
+    }
 }
-
-// SAFETY: plain integers in the layout of C, as the kernels' own structure; `fl_sizes` is compared with its size.
-#[allow(unsafe_code, reason = "a structure for kernels")]
-unsafe impl DeviceRepr for FilterArgument {}
 
 /// What becomes of the bits that are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,17 +205,8 @@ impl RowMask {
             ..evaluation.argument(column, &self.bits, How::Set)
         };
         evaluation.launch("fl_count", Words::ALL[0], argument)?;
-        let bytes = count.to_host(0..size_of::<u64>())?;
-        let bytes = bytes
-            .try_into()
-            .map_err(|_| exec_datafusion_err!("a count of 8 bytes came short"))?;
-        Ok(u64::from_le_bytes(bytes))
+        count.number(0)
     }
-}
-
-/// A key as kernels take it, the low half first.
-fn halves(key: KeyBits) -> [u64; 2] {
-    [key as u64, (key >> 64) as u64]
 }
 
 struct Evaluation<'a> {
@@ -305,36 +290,20 @@ impl<'a> Evaluation<'a> {
         FilterArgument {
             column: ColumnArgument::of(column, 0),
             words: bits.address(),
-            other: 0,
-            count: 0,
-            first: [0; 2],
-            last: [0; 2],
             how: how as u32,
-            outside: 0,
+            ..FilterArgument::default()
         }
     }
 
-    #[allow(unsafe_code, reason = "kernels are launched")]
+    /// Bitmaps have a word for each 32 rows.
     fn launch(&mut self, name: &'static str, words: Words, argument: FilterArgument) -> Result<()> {
         if self.rows == 0 {
             return Ok(());
         }
-        let module = self.device.module(&Program {
-            file: KernelFile::Filter,
-            words,
-            masked: false,
-            batch: 1,
-            descending: false,
-        })?;
-        let sizes = module.sizes(self.device, SIZES)?;
-        if sizes[0] as usize != size_of::<FilterArgument>() {
-            return internal_err!("kernels expect a structure of {} bytes", sizes[0]);
-        }
+        let kernels = Kernels::load(self.device, &Program::of(KernelFile::Filter, words), [0; 4])?;
         let grid = [2 * self.device.multiprocessors(), THREADS];
-        let launch = Launch::try_new(self.device, &module, name, grid, 0)?;
+        let launch = kernels.launch(name, grid, 0)?;
         self.report.kernels += 1;
-        // SAFETY: the kernel's one parameter is this structure, whose size was compared. Bitmaps have a word for each 32
-        // rows, columns as many rows as they say; all are freed on the stream, after this.
-        unsafe { launch.run(self.device, &argument) }
+        launch.run(self.device, &argument)
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::DeviceRepr;
 use datafusion::arrow::array::{ArrayData, ArrayRef, BooleanArray, make_array};
 use datafusion::arrow::buffer::{BooleanBuffer, MutableBuffer, NullBuffer};
 use datafusion::arrow::datatypes::DataType;
@@ -11,30 +10,26 @@ use datafusion::common::{Result, internal_err};
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
 use super::device::Device;
-use super::sequence::{Launch, Report, Timeline};
+use super::launch::{Kernels, Launch, kernel_argument};
+use super::report::Report;
 use super::source::{KernelFile, Program, Words, storage_bytes};
+use super::timeline::Timeline;
 
 const THREADS: u32 = 1024;
-/// Bytes of `Gather`.
-const SIZES: &str = "ga_sizes";
 
-/// `struct Gather` of `kernels/gather.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct GatherArgument {
-    values: u64,
-    validity: u64,
-    rows: u64,
-    out: u64,
-    out_valid: u64,
-    count: u64,
-    stride: u32,
-    width: u32,
+kernel_argument! {
+    /// `struct Gather` of `kernels/gather.cu`.
+    struct GatherArgument = ga_sizes[0] {
+        values: u64,
+        validity: u64,
+        rows: u64,
+        out: u64,
+        out_valid: u64,
+        count: u64,
+        stride: u32,
+        width: u32,
+    }
 }
-
-// SAFETY: plain integers in the layout of C, as the kernels' own structure; `ga_sizes` is compared with its size.
-#[allow(unsafe_code, reason = "a structure for kernels")]
-unsafe impl DeviceRepr for GatherArgument {}
 
 /// Rows of a table on a device whose values are wanted.
 #[derive(Debug)]
@@ -61,15 +56,9 @@ impl Gather {
         timed: bool,
         report: &mut Report,
     ) -> Result<Self> {
-        let bytes: &[u8] = bytemuck::cast_slice(rows);
-        let mut buffer = device.allocate(bytes.len(), limit)?;
-        if !bytes.is_empty() {
-            buffer.fill(bytes)?;
-        }
-        report.bytes_to_device += bytes.len() as u64;
         Ok(Self {
             device: Arc::clone(device),
-            rows: buffer,
+            rows: DeviceBuffer::sent(device, rows, limit, report)?,
             count: rows.len(),
             end: rows.iter().max().map_or(0, |row| row + 1),
             limit,
@@ -81,7 +70,6 @@ impl Gather {
     ///
     /// # Errors
     /// As [`Self::try_new`]; an internal error for rows that the column does not have.
-    #[allow(unsafe_code, reason = "kernels are launched")]
     pub fn values(&self, column: &DeviceColumn, report: &mut Report) -> Result<ArrayRef> {
         let (data_type, device) = (column.data_type(), &self.device);
         let Some(width) = storage_bytes(data_type) else {
@@ -108,10 +96,7 @@ impl Gather {
             width: width as u32,
         };
         let mut timeline = Timeline::start(device, self.timed)?;
-        // SAFETY: the kernel's one parameter is this structure, whose size was compared. All rows are in the column, and
-        // there is room for a value and a byte of each; buffers are freed on the stream, after this.
-        unsafe { launch.run(device, &argument) }?;
-        timeline.passed(launch.name)?;
+        timeline.launch(&launch, &argument)?;
         timeline.end()?;
         let host = out.to_host(0..bytes + self.count)?;
         timeline.report(report)?;
@@ -121,20 +106,11 @@ impl Gather {
     }
 
     fn launch(&self) -> Result<Launch> {
-        let module = self.device.module(&Program {
-            file: KernelFile::Gather,
-            words: Words::ALL[0],
-            masked: false,
-            batch: 1,
-            descending: false,
-        })?;
-        let sizes = module.sizes(&self.device, SIZES)?;
-        if sizes[0] as usize != size_of::<GatherArgument>() {
-            return internal_err!("kernels expect a structure of {} bytes", sizes[0]);
-        }
+        let program = Program::of(KernelFile::Gather, Words::ALL[0]);
+        let kernels = Kernels::load(&self.device, &program, [0; 4])?;
         let blocks = (self.count as u32).div_ceil(THREADS);
         let grid = [blocks.min(2 * self.device.multiprocessors()), THREADS];
-        Launch::try_new(&self.device, &module, "ga_values", grid, 0)
+        kernels.launch("ga_values", grid, 0)
     }
 }
 

@@ -9,67 +9,54 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::DeviceRepr;
 use datafusion::arrow::array::{Array, ArrayRef, make_array};
 use datafusion::arrow::buffer::NullBuffer;
 use datafusion::common::{Result, internal_err, resources_datafusion_err, resources_err};
 
-use super::buffer::DeviceBuffer;
+use super::buffer::{DeviceBuffer, numbers};
 use super::column::{DeviceColumn, KeyRange};
 use super::device::Device;
+use super::launch::{ColumnArgument, Kernels, Launch, halves, kernel_argument, whole};
+use super::report::Report;
 use super::runs;
 use super::select::Selection;
-use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
-use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortRoom, numbers};
+use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortRoom};
 use super::source::{KernelFile, Program, Words};
-use crate::kernel::may_fail;
+use super::timeline::Timeline;
+use super::workspace::{Places, Workspace};
+use crate::failpoint::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
 const THREADS: u32 = 1024;
-/// Bytes of `Group` and of a key.
-const SIZES: &str = "gr_sizes";
+/// Blocks for each multiprocessor.
+const BLOCKS: u32 = 2;
 /// Page-locked memory of a workspace that needs none for groups.
 pub(super) const HOST_BYTES: usize = 4096;
 
-/// `struct Group` of `kernels/group.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct GroupArgument {
-    column: ColumnArgument,
-    ends: u64,
-    codes: u64,
-    records: u64,
-    cursor: u64,
-    room: u64,
-    least: [u64; 2],
-    span: u64,
-    bits: u32,
-    wide: u32,
-    folds: u32,
-    above_null: u32,
-    keyless: u32,
+kernel_argument! {
+    /// `struct Group` of `kernels/group.cu`.
+    struct GroupArgument = gr_sizes[0] {
+        column: ColumnArgument,
+        ends: u64,
+        codes: u64,
+        records: u64,
+        cursor: u64,
+        room: u64,
+        least: [u64; 2],
+        span: u64,
+        bits: u32,
+        wide: u32,
+        folds: u32,
+        above_null: u32,
+        keyless: u32,
+    }
 }
-
-// SAFETY: plain integers in the layout of C, as the kernels' own structure; `gr_sizes` is compared with its size.
-#[allow(unsafe_code, reason = "a structure for kernels")]
-unsafe impl DeviceRepr for GroupArgument {}
 
 impl GroupArgument {
     fn of(column: ColumnArgument) -> Self {
         Self {
             column,
-            ends: 0,
-            codes: 0,
-            records: 0,
-            cursor: 0,
-            room: 0,
-            least: [0; 2],
-            span: 0,
-            bits: 0,
-            wide: 0,
-            folds: 0,
-            above_null: 0,
-            keyless: 0,
+            ..Self::default()
         }
     }
 }
@@ -346,8 +333,7 @@ impl<'a> Groups<'a> {
             ..self.argument(ColumnArgument::rows(self.rows, 0))
         };
         self.make_records(rows, argument, record_bytes, &mut timeline, report)?;
-        let count = work.to_host(cursor..cursor + size_of::<u64>())?;
-        let count = numbers(&count).first().copied().unwrap_or(0);
+        let count = work.number(cursor)?;
         if count > rows.most {
             return internal_err!("{count} records on the device, {} were announced", rows.most);
         }
@@ -373,7 +359,7 @@ impl<'a> Groups<'a> {
         for (index, column) in self.columns.iter().enumerate() {
             let argument = GroupArgument {
                 codes,
-                least: [column.least as u64, (column.least >> 64) as u64],
+                least: halves(column.least),
                 span: column.span.max(1) as u64,
                 folds: u32::from(index > 0),
                 above_null: column.above_null(),
@@ -381,8 +367,7 @@ impl<'a> Groups<'a> {
             };
             report.bytes_read += column.column.bytes() as u64;
             let program = program(column.words, column.column.has_nulls());
-            launch(self.device, &program, "gr_codes", 2, &argument)?;
-            timeline.passed("gr_codes")?;
+            timeline.launch(&launch(self.device, &program, "gr_codes")?, &argument)?;
         }
         Ok(())
     }
@@ -408,7 +393,7 @@ impl<'a> Groups<'a> {
                 let masked = among.column.has_nulls() || rows.mask.is_some();
                 let argument = GroupArgument {
                     column: ColumnArgument::of(among.column, mask),
-                    least: [least as u64, (least >> 64) as u64],
+                    least: halves(least),
                     ..argument
                 };
                 (program(among.words, masked), argument)
@@ -426,8 +411,7 @@ impl<'a> Groups<'a> {
             8 => "gr_records_64",
             _ => "gr_records_128",
         };
-        launch(self.device, &program, name, 2, &argument)?;
-        timeline.passed(name)
+        timeline.launch(&launch(self.device, &program, name)?, &argument)
     }
 }
 
@@ -438,33 +422,15 @@ pub(super) fn bits_of(number: u128) -> u32 {
 
 fn program(words: Words, masked: bool) -> Program {
     Program {
-        file: KernelFile::Group,
-        words,
         masked,
-        batch: 1,
-        descending: false,
+        ..Program::of(KernelFile::Group, words)
     }
 }
 
-/// Puts a kernel on the stream, in so many blocks for each multiprocessor.
-#[allow(unsafe_code, reason = "kernels are launched")]
-fn launch(
-    device: &Device,
-    program: &Program,
-    name: &'static str,
-    blocks: u32,
-    argument: &GroupArgument,
-) -> Result<()> {
-    let module = device.module(program)?;
-    let [structure, key, ..] = module.sizes(device, SIZES)?;
-    if [structure as usize, key as usize] != [size_of::<GroupArgument>(), program.words.key_bytes()] {
-        return internal_err!("kernels expect a structure of {structure} bytes and keys of {key}");
-    }
-    let grid = [blocks * device.multiprocessors(), THREADS];
-    let launch = Launch::try_new(device, &module, name, grid, 0)?;
-    // SAFETY: the kernel's one parameter is this structure, whose size was compared. Columns have as many rows as they say;
-    // numbers and records have room for each row that counts, and are freed on the stream after this.
-    unsafe { launch.run(device, argument) }
+/// A kernel on all of the device. Numbers and records have room for each row that counts.
+fn launch(device: &Arc<Device>, program: &Program, name: &'static str) -> Result<Launch> {
+    let kernels = Kernels::load(device, program, [0, program.words.key_bytes(), 0, 0])?;
+    kernels.launch(name, [BLOCKS * device.multiprocessors(), THREADS], 0)
 }
 
 /// Where a column's runs of equal values begin, and where the last ends, which it remembers. Waits for the device.
@@ -492,19 +458,11 @@ fn column_runs(
         room,
         ..GroupArgument::of(ColumnArgument::of(column, 0))
     };
-    launch(
-        device,
-        &program(group.words, column.has_nulls()),
-        "gr_runs",
-        2,
-        &argument,
-    )?;
+    let program = program(group.words, column.has_nulls());
+    launch(device, &program, "gr_runs")?.run(device, &argument)?;
     report.kernels += 1;
     report.bytes_read += column.bytes() as u64;
-    let count = numbers(&heads.to_host(cursor..end)?)
-        .first()
-        .copied()
-        .unwrap_or(0);
+    let count = heads.number(cursor)?;
     let starts = match count <= room {
         true => {
             let heads = numbers(&heads.to_host(0..count as usize * size_of::<u64>())?);
@@ -528,27 +486,17 @@ pub(super) fn key_range(
     }
     let device = column.device();
     device.check()?;
-    let blocks = 2;
-    let pairs = (blocks * device.multiprocessors()) as usize;
+    let pairs = (BLOCKS * device.multiprocessors()) as usize;
     let ends = device.allocate(pairs * 2 * size_of::<KeyBits>(), limit)?;
     let argument = GroupArgument {
         ends: ends.address(),
         ..GroupArgument::of(ColumnArgument::of(column, 0))
     };
-    launch(
-        device,
-        &program(words, column.has_nulls()),
-        "gr_range",
-        blocks,
-        &argument,
-    )?;
+    launch(device, &program(words, column.has_nulls()), "gr_range")?.run(device, &argument)?;
     report.kernels += 1;
     report.bytes_read += column.bytes() as u64;
-    let ends = numbers(&ends.to_host(0..ends.len())?);
-    let key = |halves: &[u64]| KeyBits::from(halves[0]) | KeyBits::from(halves[1]) << 64;
-    let ranges = ends
-        .chunks_exact(4)
-        .map(|ends| (key(&ends[..2]), key(&ends[2..])));
+    let ends: Vec<[u64; 4]> = numbers(&ends.to_host(0..ends.len())?);
+    let ranges = ends.iter().map(|[a, b, c, d]| (whole([*a, *b]), whole([*c, *d])));
     let range = ranges
         .filter(|(least, most)| least <= most)
         .reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));

@@ -12,21 +12,26 @@ use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::buffer::DeviceBuffer;
+use super::buffer::{DeviceBuffer, numbers};
 use super::column::{ColumnUpload, DeviceColumn};
 use super::device::{Device, locked};
-use super::pass::{NO_LIST, Passes, cells_of, words_of};
-use super::sequence::{ColumnArgument, Report};
+use super::launch::ColumnArgument;
+use super::pass::{NO_LIST, Passes, cells_of};
+use super::report::Report;
 use super::source::{Program, Words};
 use super::upload::Staging;
-use crate::kernel::buckets::Cells;
-use crate::kernel::choose::Room;
-use crate::kernel::cpu::LaneKey;
+use crate::cells::Cells;
+use crate::cells::{Bracket, Brackets};
+use crate::failpoint::may_fail;
 use crate::kernel::intervals::{LEAST_SHARE, intervals};
-use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request, share};
-use crate::kernel::{Backend, Lane, Stop, may_fail};
+use crate::kernel::round::{Reply, Request, share};
+use crate::kernel::{Backend, Lane};
+use crate::key::KeyVec;
+use crate::key::LaneKey;
 use crate::key::{KeySpec, Width, dense};
+use crate::memory::Room;
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
+use crate::threads::Stop;
 
 /// Bytes of values that are copied to the device at once.
 const CHUNK: usize = 64 << 20;
@@ -616,7 +621,7 @@ impl CudaLane {
             while from < column.row_count() {
                 stop.check()?;
                 let count = SKETCHED.min(column.row_count() - from);
-                let keys: Vec<K> = words_of(&passes.keys(column, from, count)?);
+                let keys: Vec<K> = numbers(&passes.keys(column, from, count)?);
                 sketch.extend_slice(&keys)?;
                 from += count;
             }
@@ -694,9 +699,9 @@ fn sums(counts: &[u64], map: &[u16], lists: usize) -> Vec<u64> {
 
 fn keys_from(bytes: &[u8], width: Width) -> KeyVec {
     match width {
-        Width::W32 => KeyVec::W32(words_of(bytes)),
-        Width::W64 => KeyVec::W64(words_of(bytes)),
-        Width::W128 => KeyVec::W128(words_of(bytes)),
+        Width::W32 => KeyVec::W32(numbers(bytes)),
+        Width::W64 => KeyVec::W64(numbers(bytes)),
+        Width::W128 => KeyVec::W128(numbers(bytes)),
     }
 }
 

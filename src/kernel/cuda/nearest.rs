@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::DeviceRepr;
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanBufferBuilder};
 use datafusion::arrow::datatypes::{DataType, Float32Type};
 use datafusion::common::{Result, exec_err, internal_datafusion_err, plan_err};
@@ -16,16 +15,17 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::buffer::DeviceBuffer;
 use super::column::{ColumnUpload, DeviceColumn};
-use super::device::{Device, Module};
-use super::sequence::{Launch, Report, Timeline};
+use super::device::Device;
+use super::launch::{Kernels, kernel_argument};
+use super::report::Report;
 use super::source::{KernelFile, Program};
+use super::timeline::Timeline;
 use super::upload::Staging;
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
 const THREADS: u32 = 1024;
-/// Bytes of `Nearest`, of an item and of a key; warps of a block.
-const SIZES: &str = "nr_sizes";
+/// Bytes of an item of a queue: key and row.
 const ITEM: usize = 8;
 const WARPS: u32 = 4;
 /// Lanes of a warp that share a row.
@@ -38,27 +38,23 @@ const KERNELS: [(usize, &str); 4] = [
     (1024, "nr_rows_1024"),
 ];
 
-/// `struct Nearest` of `kernels/nearest.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct NearestArgument {
-    values: u64,
-    validity: u64,
-    point: u64,
-    found: u64,
-    out_keys: u64,
-    out_rows: u64,
-    out_count: u64,
-    rows: u64,
-    width: u32,
-    k: u32,
-    warps: u32,
-    unused: u32,
+kernel_argument! {
+    /// `struct Nearest` of `kernels/nearest.cu`.
+    struct NearestArgument = nr_sizes[0] {
+        values: u64,
+        validity: u64,
+        point: u64,
+        found: u64,
+        out_keys: u64,
+        out_rows: u64,
+        out_count: u64,
+        rows: u64,
+        width: u32,
+        k: u32,
+        warps: u32,
+        unused: u32,
+    }
 }
-
-// SAFETY: plain integers in the layout of C, as the kernels' own structure; `nr_sizes` is compared with its size.
-#[allow(unsafe_code, reason = "a structure for kernels")]
-unsafe impl DeviceRepr for NearestArgument {}
 
 /// A row and its distance.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -211,11 +207,10 @@ struct Query<'a> {
 }
 
 impl Query<'_> {
-    #[allow(unsafe_code, reason = "kernels are launched")]
     fn run(&self, point: &[f32], timed: bool, report: &mut Report) -> Result<Vec<Neighbour>> {
         let (device, k, matrix) = (self.device, self.k, self.matrix);
         device.check()?;
-        let module = self.module()?;
+        let kernels = self.kernels()?;
         let blocks = self.blocks();
         let shared = point.len().next_multiple_of(4) * 4;
         if shared > device.shared_memory() {
@@ -225,10 +220,10 @@ impl Query<'_> {
             );
         }
         let launches = [
-            Launch::try_new(device, &module, self.kernel, [blocks, 32 * WARPS], shared)?,
-            Launch::try_new(device, &module, "nr_finish", [1, THREADS], 0)?,
+            kernels.launch(self.kernel, [blocks, 32 * WARPS], shared)?,
+            kernels.launch("nr_finish", [1, THREADS], 0)?,
         ];
-        // Count, keys and rows of the answer, the point, and what warps found.
+        // Count, keys and rows of an answer of k, the point, and k items of each warp.
         let (warps, answer) = ((blocks * WARPS) as usize, ITEM + ITEM * k);
         let found = (answer + shared).next_multiple_of(256);
         let mut buffer = device.allocate(found + warps * k * ITEM, self.limit)?;
@@ -252,10 +247,7 @@ impl Query<'_> {
         };
         let mut timeline = Timeline::start(device, timed)?;
         for launch in &launches {
-            // SAFETY: the kernels' one parameter is this structure, whose size was compared. The buffer has room for k items
-            // of each warp and for an answer of k, the matrix has as many rows as it says; both are freed on the stream.
-            unsafe { launch.run(device, &argument) }?;
-            timeline.passed(launch.name)?;
+            timeline.launch(launch, &argument)?;
         }
         timeline.end()?;
         let view = buffer.view(0, answer);
@@ -270,23 +262,13 @@ impl Query<'_> {
         self.neighbours(&host)
     }
 
-    fn module(&self) -> Result<Arc<Module>> {
+    fn kernels(&self) -> Result<Kernels> {
         let spec = KeySpec::try_new(&DataType::Float32)?;
-        let module = self.device.module(&Program {
-            file: KernelFile::Nearest,
-            words: self.matrix.values.words(&spec),
-            masked: false,
-            batch: 1,
+        let program = Program {
             descending: true,
-        })?;
-        let expected = [size_of::<NearestArgument>() as u32, ITEM as u32, 4, WARPS];
-        let sizes = module.sizes(self.device, SIZES)?;
-        if sizes != expected {
-            return datafusion::common::internal_err!(
-                "kernels expect structures of {sizes:?} bytes, the host has {expected:?}"
-            );
-        }
-        Ok(module)
+            ..Program::of(KernelFile::Nearest, self.matrix.values.words(&spec))
+        };
+        Kernels::load(self.device, &program, [0, ITEM, 4, WARPS as usize])
     }
 
     /// As many as run at the same time, but none without rows. Large queues leave registers for fewer.

@@ -7,31 +7,22 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use cudarc::driver::DeviceRepr;
 use datafusion::common::{Result, internal_err};
 
-use super::buffer::DeviceBuffer;
-use super::device::{Device, Module, locked};
-use super::sequence::{ColumnArgument, Launch, Report, Timeline, Workspace};
+use super::buffer::{DeviceBuffer, numbers};
+use super::device::{Device, locked};
+use super::launch::{ColumnArgument, Kernels, Launch, key_of};
+use super::pass_cells::{Classes, GUIDE_MOST, GUIDE_MOST_BESIDE, RoundArgument, Sent, TABLE_BYTES};
+use super::report::Report;
 use super::source::{KernelFile, Program, Words};
-use crate::kernel::buckets::{CellTable, Cells};
-use crate::kernel::may_fail;
-use crate::kernel::round::{Bracket, Brackets, KeyVec};
+use super::timeline::Timeline;
+use super::workspace::Workspace;
+use crate::cells::Cells;
+use crate::cells::{Bracket, Brackets};
+use crate::failpoint::may_fail;
 use crate::key::{KeyBits, Width};
 
 const THREADS: usize = 1024;
-/// Bytes of `Round`, of `Piece` and of a key; copies of a table's entries among plain counts.
-const SIZES: &str = "bk_sizes";
-/// Bytes of a [`CellTable`]'s entries in shared memory.
-const TABLE_BYTES: usize = 2048 * 4;
-/// Cells of a guide to splitters, beside one for each entry: for each splitter, at least, and at most where keys are counted
-/// and where other things share the memory with it.
-const GUIDE_SHARE: usize = 4;
-const GUIDE_LEAST: usize = 4096;
-const GUIDE_MOST: usize = 28_000;
-const GUIDE_MOST_BESIDE: usize = 12_000;
-/// Bytes of the guide to pieces.
-const PLACE_BYTES: usize = (2048 + 8) * 2;
 /// Shared memory that kernels use beside what is asked for at the launch, at most; the driver takes 1 KiB.
 const STATIC_SHARED: usize = 2048;
 /// Rows of a chunk, which one block reads in their order.
@@ -41,175 +32,12 @@ const STAGES: [usize; 4] = [8192, 4096, 2048, 1024];
 /// No list, in a map from cells to lists.
 pub(super) const NO_LIST: u16 = u16::MAX;
 
-/// `struct Round` of `kernels/bucket.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-struct RoundArgument {
-    column: ColumnArgument,
-    within: u64,
-    counts: u64,
-    entries: u64,
-    edges: u64,
-    pieces: u64,
-    map: u64,
-    starts: u64,
-    cursors: u64,
-    out: u64,
-    extremes: u64,
-    lock: u64,
-    population: u64,
-    offset: u64,
-    samples: u64,
-    seed: u64,
-    base: [u64; 2],
-    top: [u64; 2],
-    heavy: [[u64; 2]; 8],
-    within_count: u32,
-    cells: u32,
-    shared_cells: u32,
-    shift: u32,
-    entry_count: u32,
-    heavy_count: u32,
-    edge_count: u32,
-    piece_count: u32,
-    shared_edges: u32,
-    shared_map: u32,
-    list_count: u32,
-    stage: u32,
-    words: u32,
-    guide_cells: u32,
-}
-
-const _: () = assert!(CellTable::MOST_HEAVY == 8, "places for heavy keys");
-
-// SAFETY: plain integers in the layout of C, as the kernels' own structure; `bk_sizes` is compared with its size.
-#[allow(unsafe_code, reason = "a structure for kernels")]
-unsafe impl DeviceRepr for RoundArgument {}
-
-/// A key as kernels take it, the low half first.
-fn halves(key: KeyBits) -> [u64; 2] {
-    [key as u64, (key >> 64) as u64]
-}
-
-/// Bytes on their way to the device, each part aligned to 16.
-#[derive(Debug, Default)]
-struct Sent(Vec<u8>);
-
-impl Sent {
-    /// Where the part starts.
-    fn put(&mut self, part: &[u8]) -> u64 {
-        let start = self.0.len();
-        self.0.extend_from_slice(part);
-        self.0.resize(self.0.len().next_multiple_of(16), 0);
-        start as u64
-    }
-
-    fn put_keys(&mut self, keys: impl Iterator<Item = KeyBits>, width: Width) -> u64 {
-        let bytes: Vec<u8> = keys
-            .flat_map(|key| key.to_le_bytes().into_iter().take(width.bytes()))
-            .collect();
-        self.put(&bytes)
-    }
-
-    fn put_brackets(&mut self, brackets: &Brackets, width: Width) -> u64 {
-        let ends = brackets.as_slice().iter();
-        self.put_keys(ends.flat_map(|bracket| [bracket.first, bracket.last]), width)
-    }
-}
-
-/// A cell function as kernels take it: its kernels, and the shared memory that it cannot do without and that it likes to have.
-struct Classes {
-    /// Counting plainly and otherwise.
-    counting: [&'static str; 2],
-    collecting: &'static str,
-    needed: usize,
-    liked: usize,
-}
-
-impl Classes {
-    /// Puts the function into `sent` and `round`; addresses count from the front of what is sent. A guide has at most so many
-    /// cells beside its entries.
-    ///
-    /// # Errors
-    /// An internal error if splitters are not ascending.
-    fn of(
-        cells: &Cells,
-        width: Width,
-        guide_most: usize,
-        sent: &mut Sent,
-        round: &mut RoundArgument,
-    ) -> Result<Self> {
-        round.cells = cells.len() as u32;
-        Ok(match cells {
-            Cells::Table(table) => {
-                round.put_table(table, sent);
-                round.heavy_count = table.heavy.len() as u32;
-                for (place, heavy) in round.heavy.iter_mut().zip(&table.heavy) {
-                    *place = halves(*heavy);
-                }
-                let plain = match round.heavy_count {
-                    0 => "bk_count_table",
-                    _ => "bk_count_table_heavy",
-                };
-                Self {
-                    counting: [plain, "bk_count_table_any"],
-                    collecting: "bk_collect_table",
-                    needed: TABLE_BYTES,
-                    liked: 0,
-                }
-            }
-            Cells::Edges(edges) => {
-                let edges = edges.as_slice();
-                round.edges = sent.put_keys(edges.iter().copied(), width);
-                round.edge_count = edges.len() as u32;
-                let mut needed = 0;
-                if !edges.is_empty() {
-                    let most = (GUIDE_SHARE * edges.len()).clamp(GUIDE_LEAST, guide_most);
-                    let guide =
-                        CellTable::from_sample(&KeyVec::from_bits(edges.iter().copied(), width), most)?;
-                    round.put_table(&guide, sent);
-                    round.guide_cells = guide.len() as u32;
-                    // A word more, in whole vectors.
-                    needed = TABLE_BYTES + (guide.len() + 1).next_multiple_of(4) * 4;
-                }
-                Self {
-                    counting: ["bk_count_edges", "bk_count_edges_any"],
-                    collecting: "bk_collect_edges",
-                    needed,
-                    liked: edges.len() * width.bytes(),
-                }
-            }
-            Cells::Linear(linear) => {
-                let mut bytes = Vec::new();
-                for piece in &linear.pieces {
-                    for end in [piece.first, piece.last] {
-                        bytes.extend_from_slice(&end.to_le_bytes()[..width.bytes()]);
-                    }
-                    bytes.extend_from_slice(&piece.slope.to_le_bytes());
-                    bytes.extend_from_slice(&piece.base.to_le_bytes());
-                    bytes.extend_from_slice(&piece.shift.to_le_bytes());
-                }
-                round.piece_count = linear.pieces.len() as u32;
-                round.pieces = sent.put(&bytes);
-                Self {
-                    counting: ["bk_count_linear", "bk_count_linear_any"],
-                    collecting: "bk_collect_linear",
-                    needed: 0,
-                    liked: PLACE_BYTES + bytes.len(),
-                }
-            }
-        })
-    }
-}
-
 /// Kernels over values of one kind, on one device.
 #[derive(Debug, Clone)]
 pub(super) struct Passes {
     device: Arc<Device>,
-    module: Arc<Module>,
+    kernels: Kernels,
     width: Width,
-    /// Copies of a table's entries among plain counts.
-    copies: usize,
     /// Most device memory that this crate may hold.
     limit: Option<u64>,
     report: Arc<Mutex<Report>>,
@@ -229,18 +57,12 @@ impl Passes {
         report: &Arc<Mutex<Report>>,
     ) -> Result<Self> {
         device.check()?;
-        let module = device.module(&program(words, masked))?;
-        let sizes = module.sizes(device, SIZES)?;
         let piece = (2 * width.bytes() + 16).next_multiple_of(width.bytes().max(8));
-        let expected = [size_of::<RoundArgument>(), piece, words.key_bytes()];
-        if sizes[..3] != expected.map(|bytes| bytes as u32) || width.bytes() != words.key_bytes() {
-            return internal_err!("kernels expect structures of {sizes:?} bytes, the host has {expected:?}");
-        }
+        let kernels = Kernels::load(device, &program(words, masked), [0, piece, width.bytes(), 0])?;
         Ok(Self {
             device: Arc::clone(device),
-            module,
+            kernels,
             width,
-            copies: sizes[3] as usize,
             limit,
             report: Arc::clone(report),
         })
@@ -252,13 +74,7 @@ impl Passes {
     }
 
     fn launch(&self, name: &'static str, blocks: u32, shared: usize) -> Result<Launch> {
-        Launch::try_new(
-            &self.device,
-            &self.module,
-            name,
-            [blocks.max(1), THREADS as u32],
-            shared,
-        )
+        self.kernels.launch(name, [blocks.max(1), THREADS as u32], shared)
     }
 
     /// Keys in each cell; of those inside `within`, if given.
@@ -276,7 +92,8 @@ impl Passes {
         }
         let (counters, mut shared, [mut counting, any]) = (4 * cells.len(), classes.needed, classes.counting);
         let copied = match cells {
-            Cells::Table(_) => self.copies * TABLE_BYTES,
+            // As many copies of a table's entries as plain counts take.
+            Cells::Table(_) => self.kernels.size(3) * TABLE_BYTES,
             _ => shared,
         };
         if within.is_none() && copied + counters <= self.shared() {
@@ -299,7 +116,7 @@ impl Passes {
             round.counts = zeroed;
             on_each(columns, &launch, round)
         })?;
-        Ok(words_of(&counted))
+        Ok(numbers(&counted))
     }
 
     /// The keys of cells, a list for each: `map` says which list a cell goes to, `sizes` how many keys that are. `words`: as
@@ -353,7 +170,7 @@ impl Passes {
             (round.cursors, round.out) = (zeroed, out.address());
             on_each(columns, &launch, round)
         })?;
-        let found: Vec<u64> = words_of(&found);
+        let found: Vec<u64> = numbers(&found);
         if found != sizes {
             let (expected, found) = (total, found.iter().sum::<u64>());
             return internal_err!(
@@ -408,7 +225,7 @@ impl Passes {
             })
         };
         let tallies = run("bk_tally", &[], 8 * total_chunks as usize, 0)?;
-        let tallies: Vec<u64> = words_of(&tallies);
+        let tallies: Vec<u64> = numbers(&tallies);
         let total: u64 = tallies.iter().sum();
         if total > most {
             return Ok(None);
@@ -461,12 +278,7 @@ impl Passes {
             round.lock = zeroed;
             on_each(columns, &launch, round)
         })?;
-        let key = |from: usize| {
-            let mut bits = [0; 16];
-            bits[..width].copy_from_slice(&ends[from..from + width]);
-            KeyBits::from_le_bytes(bits)
-        };
-        Ok((key(0), key(width)))
+        Ok((key_of(&ends[..width]), key_of(&ends[width..2 * width])))
     }
 
     /// The keys of `count` rows of a column, from row `from` on.
@@ -510,7 +322,8 @@ impl Passes {
     }
 
     /// The same, with a range of all: what is sent comes first.
-    #[allow(unsafe_code, reason = "kernels are launched")]
+    ///
+    /// What rounds name lies in columns, in buffers with the room that the pass has counted, and in the workspace.
     fn run_fetching<'a>(
         &self,
         sent: Sent,
@@ -538,11 +351,7 @@ impl Passes {
         let mut read = 0;
         for (launch, round) in launches(base, base + start as u64) {
             read += round.column.row_count();
-            // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in
-            // columns, in buffers with the room that the pass has counted, and in the workspace, which is locked; all live
-            // until the stream was waited for below, or are freed on it.
-            unsafe { launch.run(device, &round) }?;
-            timeline.passed(launch.name)?;
+            timeline.launch(launch, &round)?;
         }
         timeline.end()?;
         if !back.is_empty() {
@@ -555,32 +364,6 @@ impl Passes {
         report.bytes_to_device += sent.len() as u64;
         report.bytes_from_device += back.len() as u64;
         Ok(workspace.host.bytes()?[..back.len()].to_vec())
-    }
-}
-
-impl RoundArgument {
-    /// The entries and ends of a table.
-    fn put_table(&mut self, table: &CellTable, sent: &mut Sent) {
-        let entries = table.entries.iter().flat_map(|entry| [entry.add, entry.shift]);
-        self.entries = sent.put(bytemuck::cast_slice(&entries.collect::<Vec<u32>>()));
-        self.entry_count = table.entries.len() as u32;
-        (self.base, self.top) = (halves(table.base), halves(table.top));
-        self.shift = table.shift;
-    }
-
-    /// What was sent lies at `base`.
-    fn moved(&mut self, base: u64) {
-        for address in [
-            &mut self.within,
-            &mut self.entries,
-            &mut self.edges,
-            &mut self.pieces,
-            &mut self.map,
-            &mut self.starts,
-            &mut self.extremes,
-        ] {
-            *address += base;
-        }
     }
 }
 
@@ -605,8 +388,6 @@ fn on_each<'a>(
 /// The compilation for values of one kind.
 pub(super) fn program(words: Words, masked: bool) -> Program {
     Program {
-        file: KernelFile::Bucket,
-        words,
         masked,
         // As many keys in a thread as registers hold.
         batch: match words.per_vector() {
@@ -614,15 +395,8 @@ pub(super) fn program(words: Words, masked: bool) -> Program {
             8 => 2,
             _ => 4,
         },
-        descending: false,
+        ..Program::of(KernelFile::Bucket, words)
     }
-}
-
-/// Bytes of the device as the words that they are.
-pub(super) fn words_of<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
-    let mut words = vec![T::zeroed(); bytes.len() / size_of::<T>()];
-    bytemuck::cast_slice_mut(&mut words).copy_from_slice(bytes);
-    words
 }
 
 /// The sum of the numbers before each.
@@ -643,7 +417,7 @@ pub(super) fn cells_of(brackets: &[Bracket], width: Width) -> Result<(Cells, Vec
         let after = (bracket.last < width.max_key()).then(|| bracket.last + 1);
         [Some(bracket.first), after].into_iter().flatten()
     });
-    let cells = Cells::Edges(crate::kernel::buckets::Edges::try_new(ends.collect())?);
+    let cells = Cells::Edges(crate::cells::Edges::try_new(ends.collect())?);
     let mut map = vec![NO_LIST; cells.len()];
     for (list, bracket) in brackets.iter().enumerate() {
         let (first, last) = cells.span(bracket)?;

@@ -8,19 +8,19 @@
 //!
 //! Where a column has other values from one row to the next is looked up once in its life.
 
-use cudarc::driver::DeviceRepr;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::Result;
 
-use super::buffer::DeviceBuffer;
+use super::buffer::{DeviceBuffer, numbers};
 use super::group::Groups;
+use super::launch::{ColumnArgument, Kernels, kernel_argument};
+use super::report::Report;
 use super::select::Selection;
-use super::sequence::{ColumnArgument, Launch, Report, Timeline};
-use super::sort::numbers;
 use super::source::{KernelFile, Program};
+use super::timeline::Timeline;
 
-/// Bytes of `Runs` and of a key, warps of a block, threads of a block that takes a run.
-const SIZES: &str = "ws_sizes";
+/// Warps of a block that each take a run.
 const WARPS: u32 = 4;
+/// Threads of a block that takes a run.
 const RUN_THREADS: u32 = 512;
 /// Rows of a run, on average, from which on runs are of use.
 pub(super) const SHORTEST: u64 = 256;
@@ -45,27 +45,23 @@ const QUEUES: [(u64, &str, u64); 4] = [
     (1024, "ws_runs_1024", 0),
 ];
 
-/// `struct Runs` of `kernels/warp_select.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct RunsArgument {
-    column: ColumnArgument,
-    starts: u64,
-    which: u64,
-    rows: u64,
-    cursors: u64,
-    left: u64,
-    room: u64,
-    count: u64,
-    k: u32,
-    sample: u32,
-    candidates: u32,
-    unused: u32,
+kernel_argument! {
+    /// `struct Runs` of `kernels/warp_select.cu`.
+    struct RunsArgument = ws_sizes[0] {
+        column: ColumnArgument,
+        starts: u64,
+        which: u64,
+        rows: u64,
+        cursors: u64,
+        left: u64,
+        room: u64,
+        count: u64,
+        k: u32,
+        sample: u32,
+        candidates: u32,
+        unused: u32,
+    }
 }
-
-// SAFETY: plain integers in the layout of C, as the kernels' own structure; `ws_sizes` is compared with its size.
-#[allow(unsafe_code, reason = "a structure for kernels")]
-unsafe impl DeviceRepr for RunsArgument {}
 
 /// Who takes a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,12 +139,8 @@ impl<'a> RunSelection<'a> {
         report.bytes_to_device += cursors as u64;
         let left = device.allocate(count as usize * size_of::<u32>(), groups.limit)?;
         let argument = RunsArgument {
-            column: ColumnArgument::of(
-                self.keys.column,
-                self.keys.mask.map_or(0, |(mask, _)| mask.address()),
-            ),
+            column: self.keys.argument(),
             starts: lists.address(),
-            which: 0,
             rows: rows.address(),
             cursors: lists.address() + cursors as u64,
             left: left.address(),
@@ -157,10 +149,9 @@ impl<'a> RunSelection<'a> {
             k: self.k as u32,
             sample: way.sample as u32,
             candidates: way.candidates as u32,
-            unused: 0,
+            ..RunsArgument::default()
         };
-        let mask = self.keys.mask.map_or(0, |(mask, _)| mask.len());
-        report.bytes_read += (self.keys.column.bytes() + mask) as u64;
+        report.bytes_read += self.keys.bytes();
         let longest = parts.windows(2).map(|part| part[1] - part[0]).max().unwrap_or(0);
         let queue = queue(self.k, longest, words.value_bytes(), self.takes);
         timeline.restart()?;
@@ -206,7 +197,7 @@ impl<'a> RunSelection<'a> {
         self.launch(1, "ws_block_runs", grid, way.shared, argument, timeline)
     }
 
-    #[allow(unsafe_code, reason = "kernels are launched")]
+    /// Parts lie within the column, of which the last vector may be read.
     fn launch(
         &self,
         queue: u64,
@@ -218,25 +209,14 @@ impl<'a> RunSelection<'a> {
     ) -> Result<()> {
         let device = self.keys.column.device();
         let program = Program {
-            file: KernelFile::WarpSelect,
-            words: self.keys.words,
-            masked: self.keys.column.has_nulls() || self.keys.mask.is_some(),
             batch: queue as u32,
             descending: self.least,
+            ..self.keys.program(KernelFile::WarpSelect)
         };
-        let module = device.module(&program)?;
-        let sizes = module.sizes(device, SIZES)?;
-        let key = self.keys.words.key_bytes() as u32;
-        let expected = [size_of::<RunsArgument>() as u32, key, WARPS, RUN_THREADS];
-        if sizes != expected {
-            return internal_err!("kernels of runs have sizes {sizes:?}, the host {expected:?}");
-        }
-        let launch = Launch::try_new(device, &module, name, grid, shared)?;
-        // SAFETY: the kernel's one parameter is this structure, whose size was compared. Parts lie within the column, of which
-        // the last vector may be read, `left` has a number for each part, `rows` the room that is announced, and shared memory
-        // holds the candidates; all are freed on the stream, after this.
-        unsafe { launch.run(device, argument) }?;
-        timeline.passed(name)
+        let key = self.keys.words.key_bytes();
+        let expected = [0, key, WARPS as usize, RUN_THREADS as usize];
+        let kernels = Kernels::load(device, &program, expected)?;
+        timeline.launch(&kernels.launch(name, grid, shared)?, argument)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Exact ranks of a column on the device: the launches of `kernels/sample_select.cu` and `kernels/sample_finish.cu`, one after the
 //! other on one stream.
 //!
-//! SampleSelect with a cell table (Ribizel and Anzt 2020, section IV; cells as in [`buckets`](crate::kernel::buckets)): a
+//! SampleSelect with a cell table (Ribizel and Anzt 2020, section IV; cells as in [`buckets`](crate::cells)): a
 //! sample gives cells and brackets, one read counts all and copies what lies in the brackets, and the counts say which
 //! ranks were missed; those are found by a second read or by counting narrower intervals, still on the device. The host
 //! waits once, at the end.
@@ -11,29 +11,20 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::DeviceRepr;
-use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use super::buffer::DeviceBuffer;
 use super::column::DeviceColumn;
-use super::device::{Device, Module};
-use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
+use super::device::Device;
+use super::launch::{ColumnArgument, Kernels, Launch, kernel_argument, key_of};
+use super::report::Report;
+use super::shape::{Shape, THREADS};
 use super::source::{KernelFile, Program, Words};
-use crate::kernel::may_fail;
+use super::timeline::Timeline;
+use super::workspace::{Places, Workspace};
+use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
-/// Threads of a block.
-const THREADS: usize = 1024;
-/// Entries of the cell table.
-const ENTRIES: usize = 2048;
-/// Places for keys that are counted one by one.
-const HEAVY_SLOTS: usize = 1024;
-/// Bytes of `HeavyScratch`, at least.
-const HEAVY_SCRATCH: usize = 16656;
-/// Most ranks of one sequence of launches.
-const MOST_RANKS: usize = 1024;
-/// Shared memory that kernels use beside what is asked for at the launch, at most.
-const STATIC_SHARED: usize = 13_000;
 /// Bytes of `Control` that say how it went.
 const OUTCOME_BYTES: usize = 64;
 /// Keys of the small sample: as many as the kernels draw at most.
@@ -49,8 +40,6 @@ pub(super) const PARTS_BYTES: usize = 4 << 11;
 const MOST_FEW: usize = 4096;
 /// Rows of one of several devices that there is room for in lists, whatever they are.
 const LEAST_LISTED: usize = 1 << 20;
-/// Bytes of `Control`, of `Query` and of a key, and most devices.
-const SIZES: &str = "ss_sizes";
 
 /// Bits of `Control::outcome`.
 const MISSED: u32 = 1;
@@ -75,95 +64,39 @@ const SEQUENCE: [&str; 10] = [
     "ss_deepen",
 ];
 
-/// How shared memory is used: what follows from the bytes that a block may have and the width of values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// Cells of the table; 4 bytes of counters each.
-    cells: usize,
-    /// Vectors of 16 bytes that a thread holds at once.
-    pub batch: u32,
-    /// Keys that a thread holds back.
-    depth: usize,
-    /// Keys on their way to lists.
-    stage: usize,
-    /// Most ranks at a time.
-    pub(super) ranks: usize,
-}
-
-impl Shape {
-    /// For values of `words` where a block may have `bytes` of shared memory.
-    ///
-    /// # Errors
-    /// An execution error where that is too little: less than 64 KiB; for values of one byte, less than about 128 KiB.
-    pub fn try_new(words: Words, bytes: usize) -> Result<Self> {
-        let (key, per_vector) = (words.key_bytes(), words.per_vector());
-        let (cells, mut batch) = match bytes >> 10 {
-            200.. => (16384, 4),
-            96.. => (8192, 2),
-            _ if per_vector > 4 => (3072, 1),
-            _ => (4096, 1),
-        };
-        let fixed = HEAVY_SLOTS * (key + 4) + ENTRIES * 4 + cells * 4 + 1024;
-        let depth = (bytes.saturating_sub(fixed) / (THREADS * key)).min(96 / key);
-        while batch > 1 && depth < batch * per_vector * 5 / 4 {
-            batch /= 2;
-        }
-        let stage = (0..=14).rev().map(|log| 1 << log);
-        let stage = stage
-            .into_iter()
-            .find(|stage| stage * (key + 2) + ENTRIES * 4 + cells * 2 + STATIC_SHARED <= bytes);
-        let deep_fixed = ENTRIES * 4 + cells * 8 + STATIC_SHARED;
-        let ranks = bytes.saturating_sub(deep_fixed) / (4 * key + 28) / 4 * 4;
-        match stage {
-            Some(stage) if depth >= batch * per_vector && ranks > 0 => Ok(Self {
-                cells,
-                batch: batch as u32,
-                depth,
-                stage,
-                ranks: ranks.min(MOST_RANKS),
-            }),
-            _ => exec_err!("a block has {bytes} bytes of shared memory on this device: wanted are 64 KiB"),
-        }
+kernel_argument! {
+    /// `struct Query` of `kernels/sample_cells.cuh`.
+    pub(super) struct QueryArgument = ss_sizes[1] {
+        column: ColumnArgument,
+        ranks: u64,
+        pub(super) kept: u64,
+        control: u64,
+        copied: u64,
+        region: u64,
+        listed: u64,
+        list_room: u64,
+        pub(super) answers: u64,
+        pub(super) sample_lines: u64,
+        rank_count: u32,
+        cells: u32,
+        depth: u32,
+        stage: u32,
+        regions: u32,
+        seed: u32,
+        sigmas: f32,
+        counts_all: u32,
+        pub(super) room: u64,
+        tallies: u64,
+        few: u64,
+        /// Addresses of `Control` and of the lists of all devices.
+        pub(super) controls: [u64; MOST_DEVICES],
+        pub(super) lists: [u64; MOST_DEVICES],
+        pub(super) stripes: u32,
+        pub(super) device: u32,
+        pub(super) devices: u32,
+        unused: u32,
     }
 }
-
-/// `struct Query` of `kernels/sample_cells.cuh`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct QueryArgument {
-    column: ColumnArgument,
-    ranks: u64,
-    pub(super) kept: u64,
-    control: u64,
-    copied: u64,
-    region: u64,
-    listed: u64,
-    list_room: u64,
-    pub(super) answers: u64,
-    pub(super) sample_lines: u64,
-    rank_count: u32,
-    cells: u32,
-    depth: u32,
-    stage: u32,
-    regions: u32,
-    seed: u32,
-    sigmas: f32,
-    counts_all: u32,
-    pub(super) room: u64,
-    tallies: u64,
-    few: u64,
-    /// Addresses of `Control` and of the lists of all devices.
-    pub(super) controls: [u64; MOST_DEVICES],
-    pub(super) lists: [u64; MOST_DEVICES],
-    pub(super) stripes: u32,
-    pub(super) device: u32,
-    pub(super) devices: u32,
-    unused: u32,
-}
-
-// SAFETY: plain integers and a float in the layout of C, as the kernels' own structure; `ss_sizes` is compared with its size.
-#[allow(unsafe_code, reason = "a structure for kernels")]
-unsafe impl DeviceRepr for QueryArgument {}
 
 /// A question to one column on its device.
 #[derive(Debug, Clone, Copy)]
@@ -184,6 +117,24 @@ impl Selection<'_> {
     /// Values that are ranked.
     pub fn population(&self) -> u64 {
         self.mask.map_or(self.column.valid(), |(_, kept)| kept)
+    }
+
+    /// The column and the rows that count, as kernels take them.
+    pub(super) fn argument(&self) -> ColumnArgument {
+        ColumnArgument::of(self.column, self.mask.map_or(0, |(mask, _)| mask.address()))
+    }
+
+    /// Bytes that a read of them takes.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.column.bytes() + self.mask.map_or(0, |(mask, _)| mask.len())) as u64
+    }
+
+    /// The compilation of a file that reads them.
+    pub(super) fn program(&self, file: KernelFile) -> Program {
+        Program {
+            masked: self.column.has_nulls() || self.mask.is_some(),
+            ..Program::of(file, self.words)
+        }
     }
 
     /// The keys of `ranks`: 1-based, ascending, distinct, at most [`Self::population`]. What it cost is added to `report`.
@@ -231,7 +182,7 @@ pub(super) struct Prepared<'a> {
     /// Rows that a block reads at once.
     tile: usize,
     control_bytes: usize,
-    modules: [Arc<Module>; 2],
+    kernels: [Kernels; 2],
 }
 
 impl<'a> Prepared<'a> {
@@ -240,22 +191,11 @@ impl<'a> Prepared<'a> {
         device.check()?;
         let words = selection.words;
         let shape = Shape::try_new(words, device.shared_memory())?;
-        let modules = device.two_modules(&FILES.map(|file| Program {
-            file,
-            words,
-            masked: selection.column.has_nulls() || selection.mask.is_some(),
+        let programs = FILES.map(|file| Program {
             batch: shape.batch,
-            descending: false,
-        }))?;
-        let expected = [size_of::<QueryArgument>(), words.key_bytes(), MOST_DEVICES].map(|size| size as u32);
-        let sizes = modules[0].sizes(device, SIZES)?;
-        for sizes in [sizes, modules[1].sizes(device, SIZES)?] {
-            if sizes[1..] != expected {
-                return internal_err!(
-                    "kernels expect structures of {sizes:?} bytes, the host has {expected:?}"
-                );
-            }
-        }
+            ..selection.program(file)
+        });
+        let kernels = Kernels::load_two(device, &programs, [0, 0, words.key_bytes(), MOST_DEVICES])?;
         Ok(Self {
             selection,
             device,
@@ -263,8 +203,8 @@ impl<'a> Prepared<'a> {
             key_bytes: words.key_bytes(),
             per_vector: words.per_vector(),
             tile: THREADS * shape.batch as usize * words.per_vector(),
-            control_bytes: sizes[0] as usize,
-            modules,
+            control_bytes: kernels[0].size(0),
+            kernels,
         })
     }
 
@@ -331,46 +271,32 @@ impl<'a> Prepared<'a> {
     ) -> Result<()> {
         let width = self.key_bytes;
         let answers = workspace.host.bytes()?[at..].chunks_exact(width).take(ranks);
-        keys.extend(answers.map(|key| {
-            let mut bits = [0; 16];
-            bits[..width].copy_from_slice(key);
-            KeyBits::from_le_bytes(bits)
-        }));
+        keys.extend(answers.map(key_of));
         Ok(())
     }
 
     pub(super) fn record_read(&self, ranks: usize, report: &mut Report) {
-        report.bytes_read += self.selection.column.bytes() as u64
-            + self.selection.mask.map_or(0, |(mask, _)| mask.len() as u64);
+        report.bytes_read += self.selection.bytes();
         report.bytes_to_device += 8 * ranks as u64;
         report.bytes_from_device += (ranks * self.key_bytes + OUTCOME_BYTES) as u64;
     }
 
     /// The kernel of this name, for `ranks` ranks.
     pub(super) fn launch(&self, name: &'static str, ranks: usize) -> Result<Launch> {
-        let (key, shape) = (self.key_bytes, &self.shape);
         let all = self.device.multiprocessors();
-        let (table, counters) = (ENTRIES * 4, shape.cells * 4);
-        let count = HEAVY_SLOTS * (key + 4) + THREADS * shape.depth * key + table + counters;
-        let even = ranks.next_multiple_of(4);
-        let deepen = (even * (4 * key + 16) + table + 8 * shape.cells).max(26 << 10);
-        let brackets = HEAVY_SCRATCH + (shape.cells + 1) * 4 + shape.cells * 2;
-        let refine = shape.stage * (key + 2) + table + shape.cells * 2;
-        let [reads, answers] = &self.modules;
-        let (module, blocks, shared) = match name {
-            "ss_draw" => (reads, 8, 0),
-            "ss_plan" => (reads, 1, 0),
-            "ss_sample" => (reads, 2 * all, table + counters),
-            "ss_brackets" => (reads, 1, brackets),
-            "ss_count" | "ss_extract" => (reads, all, count),
-            "ss_resolve" => (answers, 1, shape.cells * 8),
-            "ss_refine" => (answers, all, refine),
-            "ss_deepen" => (answers, all, deepen),
+        let [reads, answers] = &self.kernels;
+        let (kernels, blocks) = match name {
+            "ss_draw" => (reads, 8),
+            "ss_plan" | "ss_brackets" => (reads, 1),
+            "ss_sample" => (reads, 2 * all),
+            "ss_count" | "ss_extract" => (reads, all),
+            "ss_resolve" => (answers, 1),
+            "ss_refine" | "ss_deepen" => (answers, all),
             // A block for each rank.
-            _ => (answers, ranks as u32, 0),
+            _ => (answers, ranks as u32),
         };
-        let grid = [blocks, THREADS as u32];
-        let launch = Launch::try_new(self.device, module, name, grid, shared)?;
+        let shared = self.shape.shared(name, self.key_bytes, ranks);
+        let launch = kernels.launch(name, [blocks, THREADS as u32], shared)?;
         Ok(match name {
             "ss_deepen" => launch.cooperative(),
             _ => launch,
@@ -449,8 +375,7 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// Puts everything on the stream.
-    #[allow(unsafe_code, reason = "kernels are launched")]
+    /// Puts everything on the stream. The workspace has the room that `layout` gives and the query announces.
     fn enqueue(
         &self,
         ranks: &[u64],
@@ -462,11 +387,7 @@ impl<'a> Prepared<'a> {
         let mut timeline = self.begin(ranks, layout, workspace)?;
         let query = self.query(ranks.len(), counts_all, layout, workspace.device.address());
         for launch in launches {
-            // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in
-            // the column and in the workspace, with the room that `layout` gives and the structure announces; both live
-            // until the caller has waited for the stream, and nobody else works in the workspace, which is locked.
-            unsafe { launch.run(self.device, &query) }?;
-            timeline.passed(launch.name)?;
+            timeline.launch(launch, &query)?;
         }
         self.end(layout, workspace, &mut timeline)?;
         Ok(timeline)
@@ -514,7 +435,7 @@ impl<'a> Prepared<'a> {
         let column = self.selection.column;
         let at = |offset: usize| base + offset as u64;
         QueryArgument {
-            column: ColumnArgument::of(column, self.selection.mask.map_or(0, |(mask, _)| mask.address())),
+            column: self.selection.argument(),
             ranks: at(layout.ranks),
             kept: self.selection.population(),
             control: at(layout.control),
@@ -535,12 +456,9 @@ impl<'a> Prepared<'a> {
             room: self.room(layout),
             tallies: (layout.tallies - layout.control) as u64,
             few: (layout.few - layout.control) as u64,
-            controls: [0; MOST_DEVICES],
-            lists: [0; MOST_DEVICES],
             stripes: STRIPES as u32,
-            device: 0,
             devices: 1,
-            unused: 0,
+            ..QueryArgument::default()
         }
     }
 
@@ -599,36 +517,5 @@ impl Layout {
     pub(super) fn common_answers_at(&self) -> usize {
         let answer = self.control + OUTCOME_BYTES - self.answers;
         answer.max(self.answers).next_multiple_of(256)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Shared memory of a block on the architectures that are named, in bytes.
-    const OFFERED: [usize; 4] = [64 << 10, 99 << 10, 163 << 10, 227 << 10];
-
-    #[test]
-    fn every_device_has_room_for_every_type() {
-        for words in Words::ALL {
-            for bytes in OFFERED {
-                // Values of one byte are widened there.
-                let Ok(shape) = Shape::try_new(words, bytes) else {
-                    assert!(words.value_bytes() == 1 && bytes < 128 << 10, "{words:?} {bytes}");
-                    continue;
-                };
-                let key = words.key_bytes();
-                assert!(
-                    shape.depth >= shape.batch as usize * words.per_vector(),
-                    "{words:?} {bytes}"
-                );
-                let count =
-                    HEAVY_SLOTS * (key + 4) + THREADS * shape.depth * key + ENTRIES * 4 + shape.cells * 4;
-                assert!(count + 1024 <= bytes, "{words:?} {bytes}");
-                assert!(shape.ranks >= 100, "{words:?} {bytes}: {shape:?}");
-            }
-            assert!(Shape::try_new(words, 16 << 10).is_err());
-        }
     }
 }

@@ -6,13 +6,15 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::DeviceRepr;
 use datafusion::common::{Result, internal_err};
 
-use super::buffer::DeviceBuffer;
-use super::device::{Device, Module};
-use super::sequence::{Launch, Places, Report, Timeline};
+use super::buffer::{DeviceBuffer, numbers};
+use super::device::Device;
+use super::launch::{Kernels, kernel_argument, key_of};
+use super::report::Report;
 use super::source::{KernelFile, Program, Words};
+use super::timeline::Timeline;
+use super::workspace::Places;
 use crate::key::KeyBits;
 
 const THREADS: u32 = 512;
@@ -20,35 +22,29 @@ const THREADS: u32 = 512;
 const SCAN_THREADS: u32 = 1024;
 const DIGITS: usize = 256;
 const DIGIT_BITS: u32 = 8;
-/// Bytes of `Sort` and of a record, records of a tile, bytes of shared memory for a tile.
-const SIZES: &str = "so_sizes";
 /// Blocks for each multiprocessor.
 const BLOCKS: u64 = 6;
 
-/// `struct Sort` of `kernels/sort.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-struct SortArgument {
-    from: u64,
-    to: u64,
-    count: u64,
-    tiles: u64,
-    counters: u64,
-    totals: u64,
-    starts: u64,
-    codes: u64,
-    places: u64,
-    picked: u64,
-    picks: u64,
-    shift: u32,
-    digit_bits: u32,
-    blocks: u32,
-    bits: u32,
+kernel_argument! {
+    /// `struct Sort` of `kernels/sort.cu`.
+    struct SortArgument = so_sizes[0] {
+        from: u64,
+        to: u64,
+        count: u64,
+        tiles: u64,
+        counters: u64,
+        totals: u64,
+        starts: u64,
+        codes: u64,
+        places: u64,
+        picked: u64,
+        picks: u64,
+        shift: u32,
+        digit_bits: u32,
+        blocks: u32,
+        bits: u32,
+    }
 }
-
-// SAFETY: plain integers in the layout of C, as the kernels' own structure; `so_sizes` is compared with its size.
-#[allow(unsafe_code, reason = "a structure for kernels")]
-unsafe impl DeviceRepr for SortArgument {}
 
 /// Records in order, cut into groups: which groups there are, and where each begins.
 #[derive(Debug, Clone, Default)]
@@ -96,9 +92,7 @@ impl PickedKeys {
     pub fn get(&self, index: usize) -> Option<KeyBits> {
         let from = index.checked_mul(self.width)?;
         let record = self.records.get(from..from + self.width)?;
-        let mut bytes = [0; 16];
-        bytes[..record.len()].copy_from_slice(record);
-        Some((KeyBits::from_le_bytes(bytes) & self.mask) + self.least)
+        Some((key_of(record) & self.mask) + self.least)
     }
 }
 
@@ -157,10 +151,10 @@ impl SortRoom {
     }
 }
 
-/// Records on their way to their order.
+/// Records on their way to their order. Records and counters lie in the workspace, with the room that [`SortRoom`] took.
 pub(super) struct RecordSort<'a> {
     device: &'a Arc<Device>,
-    module: Arc<Module>,
+    kernels: Kernels,
     work: &'a DeviceBuffer,
     room: SortRoom,
     shape: RecordShape,
@@ -182,28 +176,21 @@ impl<'a> RecordSort<'a> {
         let (device, Some(record_bytes)) = (work.device(), shape.bytes()) else {
             return internal_err!("records of {shape:?}");
         };
-        let module = device.module(&Program {
-            file: KernelFile::Sort,
-            words: Words::unsigned(record_bytes),
-            masked: false,
-            batch: 1,
-            descending: false,
-        })?;
-        let [structure, record, tile, shared] = module.sizes(device, SIZES)?;
-        if [structure as usize, record as usize] != [size_of::<SortArgument>(), record_bytes] {
-            return internal_err!("kernels expect a structure of {structure} bytes and records of {record}");
-        }
-        let tiles = count.div_ceil(u64::from(tile));
+        let program = Program::of(KernelFile::Sort, Words::unsigned(record_bytes));
+        let kernels = Kernels::load(device, &program, [0, record_bytes, 0, 0])?;
+        // Records of a tile, and the bytes of shared memory that one takes.
+        let (tile, shared) = (kernels.size(2), kernels.size(3));
+        let tiles = count.div_ceil(tile as u64);
         let blocks = tiles.clamp(1, BLOCKS * u64::from(device.multiprocessors()));
         let at = |place: usize| work.address() + place as u64;
         Ok(Self {
             device,
-            module,
+            kernels,
             work,
             room,
             shape,
             record_bytes,
-            shared: shared as usize,
+            shared,
             argument: SortArgument {
                 from: at(room.records[0]),
                 to: at(room.records[1]),
@@ -219,7 +206,6 @@ impl<'a> RecordSort<'a> {
         })
     }
 
-    #[allow(unsafe_code, reason = "kernels are launched")]
     fn launch(
         &self,
         name: &'static str,
@@ -227,12 +213,7 @@ impl<'a> RecordSort<'a> {
         shared: usize,
         timeline: &mut Timeline<'_>,
     ) -> Result<()> {
-        let launch = Launch::try_new(self.device, &self.module, name, grid, shared)?;
-        // SAFETY: the kernel's one parameter is this structure, whose size was compared. Records and counters lie in the
-        // workspace with the room that `SortRoom` took; other buffers have a place for each group, or for each pick, and are
-        // freed on the stream after this. Places of picks are below the number of records: the caller compared them.
-        unsafe { launch.run(self.device, &self.argument) }?;
-        timeline.passed(name)
+        timeline.launch(&self.kernels.launch(name, grid, shared)?, &self.argument)
     }
 
     /// Puts all records in the order of their bits from `first` on; where those are equal they stay as they were.
@@ -274,9 +255,7 @@ impl<'a> RecordSort<'a> {
         let grid = [self.argument.blocks, THREADS];
         self.launch("so_tally", grid, 0, timeline)?;
         self.launch("so_scan", [1, SCAN_THREADS], 0, timeline)?;
-        let totals = self.room.totals;
-        let groups = self.work.to_host(totals..totals + size_of::<u64>())?;
-        let groups = numbers(&groups).first().copied().unwrap_or(0) as usize;
+        let groups = self.work.number(self.room.totals)? as usize;
         let bytes = groups * size_of::<u64>();
         let found = self.device.allocate(2 * bytes, self.limit)?;
         self.argument.starts = found.address();
@@ -316,9 +295,7 @@ impl<'a> RecordSort<'a> {
         if places.iter().any(|place| *place >= self.argument.count) {
             return internal_err!("a record beyond {} on the device", self.argument.count);
         }
-        let mut wanted = self.device.allocate(size_of_val(places), self.limit)?;
-        wanted.fill(bytemuck::cast_slice(places))?;
-        report.bytes_to_device += wanted.len() as u64;
+        let wanted = DeviceBuffer::sent(self.device, places, self.limit, report)?;
         let picked = self
             .device
             .allocate(places.len() * self.record_bytes, self.limit)?;
@@ -332,12 +309,6 @@ impl<'a> RecordSort<'a> {
         report.bytes_from_device += keys.records.len() as u64;
         Ok(keys)
     }
-}
-
-/// Numbers from the device's bytes.
-pub(super) fn numbers(bytes: &[u8]) -> Vec<u64> {
-    let (numbers, _) = bytes.as_chunks();
-    numbers.iter().map(|number| u64::from_le_bytes(*number)).collect()
 }
 
 #[cfg(test)]
@@ -399,7 +370,7 @@ mod tests {
         let lengths: Vec<_> = (0..3).map(|index| segments.length(index)).collect();
         assert_eq!(lengths, [5, 1, 4]);
         assert_eq!(
-            numbers(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]),
+            numbers::<u64>(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]),
             [1, 256]
         );
     }

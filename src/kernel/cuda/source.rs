@@ -107,6 +107,22 @@ impl KernelFile {
         }
     }
 
+    /// The constant of four numbers, mostly sizes of structures, that the host compares with its own.
+    pub(super) fn sizes(self) -> &'static str {
+        match self {
+            KernelFile::SampleSelect | KernelFile::SampleFinish => "ss_sizes",
+            KernelFile::Bucket => "bk_sizes",
+            KernelFile::TopK => "tk_sizes",
+            KernelFile::WarpSelect => "ws_sizes",
+            KernelFile::Filter => "fl_sizes",
+            KernelFile::Gather => "ga_sizes",
+            KernelFile::Group => "gr_sizes",
+            KernelFile::GroupTop => "gt_sizes",
+            KernelFile::Sort => "so_sizes",
+            KernelFile::Nearest => "nr_sizes",
+        }
+    }
+
     /// The whole source, includes pasted in.
     pub fn source(self) -> String {
         pasted(match self {
@@ -260,6 +276,17 @@ pub struct Program {
 }
 
 impl Program {
+    /// For values of `words` in rows of which none is missing, a vector at a time, the greatest first.
+    pub(super) fn of(file: KernelFile, words: Words) -> Self {
+        Self {
+            file,
+            words,
+            masked: false,
+            batch: 1,
+            descending: false,
+        }
+    }
+
     /// NVRTC's options, but for the architecture. No contraction of products and sums: buckets must come out as they do on
     /// the processor.
     pub fn options(&self) -> Vec<String> {

@@ -16,12 +16,14 @@ use std::sync::{Arc, MutexGuard};
 use cudarc::driver::CudaEvent;
 use datafusion::common::Result;
 
+use super::report::Report;
 use super::select::{
     Layout, MOST_DEVICES, OUTSIDE, Outcome, PARTS_BYTES, Prepared, QueryArgument, STRIPES, Selection,
     check_ranks, sample_size,
 };
-use super::sequence::{Launch, Report, Timeline, Workspace};
-use crate::kernel::may_fail;
+use super::timeline::Timeline;
+use super::workspace::Workspace;
+use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
 /// Kernels of each device; before each step but the first it waits for the others to have done the step before.
@@ -263,6 +265,9 @@ impl<'a> Together<'a> {
 }
 
 /// Puts everything on the streams, for all devices in turn, so that none waits long for what the host has not asked yet.
+///
+/// A query names the workspaces of all devices, which each of them may read and which are locked, and page-locked memory of the
+/// first with room for a key of each rank; the caller waits for all devices, whatever this returns.
 fn enqueue<'a, 'b>(
     ranks: &[u64],
     rooms: Vec<Room<'a, 'b>>,
@@ -288,7 +293,7 @@ fn enqueue<'a, 'b>(
         for kernel in step {
             for worker in workers.iter_mut() {
                 let launch = worker.room.share.launch(kernel, ranks.len())?;
-                worker.run(&launch)?;
+                worker.timeline.launch(&launch, &worker.query)?;
             }
         }
         let done = workers.iter().map(|worker| worker.room.share.device.signal());
@@ -298,19 +303,6 @@ fn enqueue<'a, 'b>(
         room.share.end(&room.layout, room.workspace, timeline)?;
     }
     Ok(())
-}
-
-impl Worker<'_, '_> {
-    #[allow(unsafe_code, reason = "kernels are launched")]
-    fn run(&mut self, launch: &Launch) -> Result<()> {
-        let device = self.room.share.device;
-        // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in the share's
-        // column, in the workspaces of all devices, which this device may read, with the room that layouts give and the structure
-        // announces, and in page-locked memory of the first, which has an answer's room for each rank; all live until the caller
-        // has waited for all devices, and nobody else works in the workspaces, which are locked.
-        unsafe { launch.run(device, &self.query) }?;
-        self.timeline.passed(launch.name)
-    }
 }
 
 #[cfg(test)]

@@ -9,14 +9,16 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::DeviceRepr;
 use datafusion::common::{Result, internal_err};
 
-use super::device::{Device, Module};
+use super::device::Device;
+use super::launch::{ColumnArgument, Kernels, Launch, kernel_argument, key_of};
+use super::report::Report;
 use super::select::Selection;
-use super::sequence::{ColumnArgument, Launch, Places, Report, Timeline, Workspace};
 use super::source::{KernelFile, Program};
-use crate::kernel::may_fail;
+use super::timeline::Timeline;
+use super::workspace::{Places, Workspace};
+use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
 const THREADS: u32 = 1024;
@@ -26,8 +28,6 @@ const READING: u32 = 512;
 const FINE_ROOM: usize = 1 << 16;
 /// Shared memory that the selecting kernel uses beside what is asked for at the launch, at most.
 const STATIC_SHARED: usize = 14 << 10;
-/// Bytes of `TopControl`, of `TopQuery` and of a key; rows of a chunk.
-const SIZES: &str = "tk_sizes";
 
 /// Where things lie in `TopControl`, in bytes from its front, for keys of some width.
 #[derive(Debug, Clone, Copy)]
@@ -49,30 +49,26 @@ impl Head {
     }
 }
 
-/// `struct TopQuery` of `kernels/top_k.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct TopArgument {
-    column: ColumnArgument,
-    k: u64,
-    kept: u64,
-    control: u64,
-    keys: u64,
-    rows: u64,
-    room: u64,
-    ties: u64,
-    works: u64,
-    out_keys: u64,
-    out_rows: u64,
-    sample_lines: u64,
-    seed: u32,
-    sigmas: f32,
-    near_room: u32,
+kernel_argument! {
+    /// `struct TopQuery` of `kernels/top_k.cu`.
+    struct TopArgument = tk_sizes[1] {
+        column: ColumnArgument,
+        k: u64,
+        kept: u64,
+        control: u64,
+        keys: u64,
+        rows: u64,
+        room: u64,
+        ties: u64,
+        works: u64,
+        out_keys: u64,
+        out_rows: u64,
+        sample_lines: u64,
+        seed: u32,
+        sigmas: f32,
+        near_room: u32,
+    }
 }
-
-// SAFETY: plain integers and a float in the layout of C, as the kernels' own structure; `tk_sizes` is compared with its size.
-#[allow(unsafe_code, reason = "a structure for kernels")]
-unsafe impl DeviceRepr for TopArgument {}
 
 /// A question for the rows with the greatest keys of one column.
 #[derive(Debug, Clone, Copy)]
@@ -164,7 +160,7 @@ struct Prepared<'a> {
     key_bytes: usize,
     head: Head,
     layout: Layout,
-    module: Arc<Module>,
+    kernels: Kernels,
 }
 
 impl<'a> Prepared<'a> {
@@ -172,22 +168,20 @@ impl<'a> Prepared<'a> {
         let selection = top.among;
         let device = selection.column.device();
         device.check()?;
-        let module = device.module(&Program {
-            file: KernelFile::TopK,
-            words: selection.words,
-            masked: selection.column.has_nulls() || selection.mask.is_some(),
+        let program = Program {
             // Vectors that a thread holds at once: those of narrow values would not fit in registers.
             batch: (selection.words.value_bytes() as u32).min(4),
             descending: top.least,
-        })?;
-        let sizes = module.sizes(device, SIZES)?;
+            ..selection.program(KernelFile::TopK)
+        };
         let key_bytes = selection.words.key_bytes();
-        let expected = [size_of::<TopArgument>() as u32, key_bytes as u32];
+        let kernels = Kernels::load(device, &program, [0, 0, key_bytes, 0])?;
+        let (control, chunk) = (kernels.size(0), kernels.size(3).max(1));
         let head = Head { key: key_bytes };
-        if sizes[1..3] != expected || (sizes[0] as usize) < head.zeroed() {
-            return internal_err!("kernels expect structures of {sizes:?} bytes, the host has {expected:?}");
+        if control < head.zeroed() {
+            return internal_err!("{control} bytes of control, the host looks at {}", head.zeroed());
         }
-        let chunks = selection.column.rows().div_ceil(u64::from(sizes[3]).max(1)) as usize;
+        let chunks = selection.column.rows().div_ceil(chunk as u64) as usize;
         Ok(Self {
             selection,
             least: top.least,
@@ -195,8 +189,8 @@ impl<'a> Prepared<'a> {
             k,
             key_bytes,
             head,
-            layout: layout(k, key_bytes, sizes[0] as usize, chunks),
-            module,
+            layout: layout(k, key_bytes, control, chunks),
+            kernels,
         })
     }
 
@@ -214,13 +208,12 @@ impl<'a> Prepared<'a> {
         workspace.host.fetch(&workspace.device, fetched.clone())?;
         self.device.synchronize("selecting rows on the device")?;
         timeline.report(report)?;
-        report.bytes_read += self.selection.column.bytes() as u64
-            + self.selection.mask.map_or(0, |(mask, _)| mask.len() as u64);
+        report.bytes_read += self.selection.bytes();
         report.bytes_from_device += fetched.len() as u64;
         Ok(self.answer(workspace.host.bytes()?))
     }
 
-    #[allow(unsafe_code, reason = "kernels are launched")]
+    /// Puts everything on the stream. The workspace has the room that `layout` gives and the query announces.
     fn enqueue(
         &self,
         kth: Option<KeyBits>,
@@ -242,11 +235,7 @@ impl<'a> Prepared<'a> {
         }
         let query = self.query(workspace.device.address());
         for launch in launches {
-            // SAFETY: the kernel's one parameter is this structure, whose size was compared at load. Its addresses lie in
-            // the column, in the mask and in the workspace, with the room that `layout` gives and the structure announces;
-            // all live until the caller has waited for the stream, and nobody else works in the workspace, which is locked.
-            unsafe { launch.run(self.device, &query) }?;
-            timeline.passed(launch.name)?;
+            timeline.launch(launch, &query)?;
         }
         Ok(())
     }
@@ -269,7 +258,7 @@ impl<'a> Prepared<'a> {
         let first = if samples { 0 } else { 4 };
         let launches = sequence[first..]
             .iter()
-            .map(|(name, grid, shared)| Launch::try_new(self.device, &self.module, name, *grid, *shared));
+            .map(|(name, grid, shared)| self.kernels.launch(name, *grid, *shared));
         Ok(Launch::in_a_row(self.device, launches.collect::<Result<_>>()?))
     }
 
@@ -289,10 +278,7 @@ impl<'a> Prepared<'a> {
             .min(1 << 22);
         let at = |offset: usize| base + offset as u64;
         TopArgument {
-            column: ColumnArgument::of(
-                selection.column,
-                selection.mask.map_or(0, |(mask, _)| mask.address()),
-            ),
+            column: selection.argument(),
             k,
             kept: selection.population(),
             control: at(layout.control),
@@ -320,14 +306,9 @@ impl<'a> Prepared<'a> {
             let above = word(Head::CANDIDATES);
             return Err(Missed { outcome, above });
         }
-        let key = |bytes: &[u8]| {
-            let mut bits = [0; 16];
-            bits[..width].copy_from_slice(bytes);
-            KeyBits::from_le_bytes(bits)
-        };
         let rows = &fetched[layout.out_rows - layout.out_keys..];
         Ok(Top {
-            keys: fetched.chunks_exact(width).take(self.k).map(key).collect(),
+            keys: fetched.chunks_exact(width).take(self.k).map(key_of).collect(),
             rows: rows.as_chunks::<8>().0[..self.k]
                 .iter()
                 .map(|row| u64::from_le_bytes(*row))
