@@ -29,6 +29,7 @@ pub mod splitters;
 mod strategy;
 
 pub use local::LocalShards;
+pub(crate) use progress::countable;
+pub(crate) use solve::wanted_ranks;
 pub use solve::{RoundTrace, Solution, solve, solve_ranks};
-pub(crate) use solve::{countable, wanted_ranks};
 pub use strategy::{Shards, Step, Strategy};

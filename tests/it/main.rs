@@ -38,6 +38,7 @@ mod functions;
 mod grouped;
 mod grouped_values;
 mod memory;
+mod memory_plans;
 mod memory_values;
 mod names;
 mod patterns;

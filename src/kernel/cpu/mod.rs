@@ -31,7 +31,7 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 
 use self::extract::{BracketsOf, Slots};
 use self::lists::Reserved;
-use self::store::{BLOCK, READ_BYTES, Store};
+use self::store::{BLOCK, LaneMemory, READ_BYTES, Store};
 use super::round::{Reply, Request, share};
 use super::{Backend, Lane};
 use crate::cells::Brackets;
@@ -105,14 +105,6 @@ impl Backend for CpuBackend {
             Width::W128 => Box::new(CpuLane::<u128>::try_new(spec, reservation, self)?),
         })
     }
-}
-
-/// Where a lane gets memory beside its own reservation.
-#[derive(Debug, Clone)]
-struct LaneMemory {
-    free: Option<Arc<FreePages>>,
-    spilling: Option<Spilling>,
-    workspace: Arc<Workspace>,
 }
 
 /// Buffers of fewer bytes are copied even if somebody else keeps them: a chunk each would cost more.

@@ -98,10 +98,6 @@ impl Message for Order {
             request: Arc::new(request),
         })
     }
-
-    fn values(&self) -> u64 {
-        self.request.values(self.width)
-    }
 }
 
 impl Message for Reply {
@@ -154,10 +150,6 @@ impl Message for Reply {
             EXTRACT => Reply::Extracted(input.list("lists of keys", key_vec)?),
             kind => return input.damaged(format!("reply of kind {kind}")),
         })
-    }
-
-    fn values(&self) -> u64 {
-        Reply::values(self)
     }
 }
 
