@@ -11,7 +11,7 @@ use crate::key::{Key, KeyBits};
 
 /// The version of all that machines send each other: plans, and the rows between their stages. Bytes of another version are refused, so
 /// it is raised with every change of any of them.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// A row's bytes behind their version.
 ///

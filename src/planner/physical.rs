@@ -21,8 +21,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 
 use super::first_rows::FirstRowsNode;
 use super::rewrite::{aggregate_call, is_quantiles};
-use super::staged::StagedNode;
-use super::staged_groups::StagedGroupsNode;
+use super::staged_node::StagedNode;
 use super::topk::topk_exec;
 use super::{QuantilesNode, TopKNode};
 use crate::config::QuantilesOptions;
@@ -52,11 +51,6 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         #[cfg(feature = "cuda")]
         if let Some(node) = node.as_any().downcast_ref::<super::pinned_node::PinnedNode>() {
             return Ok(Some(node.exec()));
-        }
-        if let Some(groups) = node.as_any().downcast_ref::<StagedGroupsNode>()
-            && let [input, ordinary] = physical_inputs
-        {
-            return groups.exec(input, ordinary).map(Some);
         }
         let [input] = physical_inputs else {
             return Ok(None);

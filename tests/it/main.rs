@@ -39,6 +39,7 @@ mod grouped;
 mod grouped_values;
 mod layers;
 mod memory;
+mod memory_plans;
 mod memory_values;
 mod names;
 mod patterns;
