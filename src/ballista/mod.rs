@@ -29,7 +29,6 @@ mod identity;
 mod job;
 mod listener;
 mod named;
-mod planned;
 mod pool;
 mod scheduler;
 mod serve;
@@ -47,7 +46,6 @@ pub use hooks::{
 };
 pub use identity::{Identity, with_identity};
 pub use job::cancel;
-pub(crate) use planned::ClientPlanner;
 pub use serve::serve_scheduler;
 pub use session::{scheduler_session, session_config};
 pub use stores::{EnvironmentStores, StoreLimits};

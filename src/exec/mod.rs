@@ -26,6 +26,8 @@ mod operator;
 #[cfg(feature = "cuda")]
 mod pinned;
 mod plain;
+#[cfg(feature = "ballista")]
+mod planned_types;
 mod quantiles;
 mod room;
 mod run;
@@ -47,8 +49,6 @@ pub(crate) use mode::{Mode, by_key};
 #[cfg(feature = "cuda")]
 pub(crate) use on_device::UploadChoice;
 pub use operator::Operator;
-#[cfg(feature = "ballista")]
-pub(crate) use operator::{Execution, Work};
 #[cfg(feature = "cuda")]
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
@@ -56,7 +56,10 @@ pub(crate) use pinned::{
     PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK,
     PinnedTopKCall, PinnedWork, PlanFallback,
 };
+#[cfg(feature = "ballista")]
+pub use planned_types::PlannedTypesExec;
 pub use quantiles::QuantilesExec;
+pub(crate) use quantiles::comma_separated;
 #[cfg(feature = "parquet")]
 pub use top::LateFetchExec;
 pub use top::TopKByExec;

@@ -122,3 +122,24 @@ macro_rules! bits {
     )*};
 }
 bits!(u32, u64, u128);
+
+/// Calls `$body` with the key type of a width.
+macro_rules! with_key {
+    ($width:expr, $key:ident => $body:expr) => {
+        match $width {
+            Width::W32 => {
+                type $key = u32;
+                $body
+            }
+            Width::W64 => {
+                type $key = u64;
+                $body
+            }
+            Width::W128 => {
+                type $key = u128;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_key;

@@ -25,6 +25,7 @@ mod single;
 mod sort;
 mod spec;
 
+pub(crate) use bits::with_key;
 pub use bits::{Key, KeyBits, Width};
 pub(crate) use bound::{LeadBound, Least};
 pub(crate) use bytes::ByteSpec;

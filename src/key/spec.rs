@@ -6,7 +6,7 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, plan_err};
 
 use super::fixed;
-use super::{ByteSpec, Encoding, Key, KeyBits, Width, dense, mixed};
+use super::{ByteSpec, Encoding, Key, KeyBits, Width, dense, mixed, with_key};
 
 /// How the values of a type are ordered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -131,11 +131,7 @@ impl KeySpec {
     pub fn keys(&self, values: &dyn Array) -> Result<Vec<KeyBits>> {
         let dense = dense(values, None)?;
         let words = fixed::raw(dense.as_deref().unwrap_or(values), &self.data_type)?;
-        Ok(match self.width() {
-            Width::W32 => encode::<u32>(self.encoding, &words),
-            Width::W64 => encode::<u64>(self.encoding, &words),
-            Width::W128 => encode::<u128>(self.encoding, &words),
-        })
+        Ok(with_key!(self.width(), K => encode::<K>(self.encoding, &words)))
     }
 
     /// How many values are not NULL, and the sum of their mixed keys, modulo 2^64: the same in any order.
@@ -145,11 +141,7 @@ impl KeySpec {
     pub(crate) fn checksum(&self, values: &dyn Array) -> Result<(u64, u64)> {
         let dense = dense(values, None)?;
         let words = fixed::raw(dense.as_deref().unwrap_or(values), &self.data_type)?;
-        Ok(match self.width() {
-            Width::W32 => checksum::<u32>(self.encoding, &words),
-            Width::W64 => checksum::<u64>(self.encoding, &words),
-            Width::W128 => checksum::<u128>(self.encoding, &words),
-        })
+        Ok(with_key!(self.width(), K => checksum::<K>(self.encoding, &words)))
     }
 
     /// The number behind a key of an integer, decimal, Boolean, date or time type (units as in the type).

@@ -16,7 +16,10 @@ mod approx;
 #[cfg(feature = "ballista")]
 mod boundaries;
 mod builtins;
+mod call_spec;
 mod check;
+#[cfg(feature = "ballista")]
+mod client;
 mod first_rows;
 mod float_statistics;
 mod foreign;
@@ -47,7 +50,7 @@ mod windows;
 pub(crate) use boundaries::BoundariesRule;
 pub use check::CheckQuantiles;
 pub use float_statistics::FloatStatisticsRule;
-pub use node::QuantilesNode;
+pub use node::{Node, QuantilesNode};
 pub use physical::QuantilesExtensionPlanner;
 pub use query_planner::QuantilesPlanner;
 #[cfg(feature = "cuda")]

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::Session;
-use datafusion::common::{Result, internal_datafusion_err, internal_err, plan_err};
+use datafusion::common::{DFSchema, Result, plan_err};
 #[cfg(feature = "cuda")]
 use datafusion::functions_aggregate::{
     count::Count,
     min_max::{Max, Min},
 };
+#[cfg(feature = "cuda")]
+use datafusion::logical_expr::ExprSchemable;
+#[cfg(feature = "cuda")]
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode};
@@ -19,19 +22,17 @@ use datafusion::physical_expr::aggregate::LoweredAggregateBuilder;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
+#[cfg(feature = "cuda")]
+use super::call_spec::aggregate_call;
+use super::call_spec::{CallSpec, QuantilesAsked};
 use super::first_rows::FirstRowsNode;
-use super::rewrite::{aggregate_call, is_quantiles};
 use super::staged_node::StagedNode;
 use super::topk::topk_exec;
 use super::{QuantilesNode, TopKNode};
 use crate::config::QuantilesOptions;
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, QuantilesCall, QuantilesExec};
-use crate::functions::{ExactQuantiles, GkFunction, constant_quantiles};
 #[cfg(feature = "cuda")]
 use crate::key::Encoding;
-#[cfg(feature = "cuda")]
-use crate::quantile::Quantile;
-use crate::quantile::{Ask, Method};
 
 /// Plans [`QuantilesNode`]s and [`TopKNode`]s: for a query planner that is built from several extension planners.
 #[derive(Debug, Default)]
@@ -94,12 +95,15 @@ pub(super) fn quantiles_exec(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     check_bounded("exact quantiles", input.as_ref())?;
     let lowering = Lowering {
-        node,
+        schema: node.input().schema(),
         input: input.schema(),
         session,
         planning,
     };
-    let aggregates = node.aggr_expr().iter().map(|expr| lowering.aggregate(expr));
+    let aggregates = node.selected().map(|(expr, call)| match call {
+        Some(call) => lowering.call(call).map(ExecAggregate::Quantiles),
+        None => lowering.plain(expr).map(ExecAggregate::Plain),
+    });
     let aggregates = aggregates.collect::<Result<Vec<_>>>()?;
     let strategy = QuantilesOptions::of(session.config_options()).strategy;
     let group = node.group_expr().iter().map(|expr| lowering.expr(expr));
@@ -118,10 +122,14 @@ pub(super) fn quantiles_exec(
     Ok(Arc::new(exec))
 }
 
+/// An aggregate, with what it asks where that is quantiles.
+#[cfg(feature = "cuda")]
+type Asking = (Option<CallSpec<QuantilesAsked>>, ExecAggregate);
+
 /// The aggregates of `node` if all are quantiles, over an input that is not planned.
 ///
 /// # Errors
-/// A planning error if a quantile is not a constant number in [0, 1].
+/// DataFusion's, for expressions.
 #[cfg(feature = "cuda")]
 pub(super) fn quantiles_alone(
     node: &QuantilesNode,
@@ -129,20 +137,9 @@ pub(super) fn quantiles_alone(
 ) -> Result<Option<Vec<QuantilesCall>>> {
     let planning = PhysicalPlanningContext::default();
     let lowering = Lowering::unplanned(node, session, &planning);
-    let is_call = |expr: &Expr| {
-        aggregate_call(expr).is_some_and(|call| is_quantiles(call, false, node.input().schema()))
-    };
-    if !node.aggr_expr().iter().all(is_call) {
-        return Ok(None);
-    }
-    let aggregates = node.aggr_expr().iter().map(|expr| lowering.aggregate(expr));
-    let calls = aggregates.map(|aggregate| {
-        Ok(match aggregate? {
-            ExecAggregate::Quantiles(call) => Some(call),
-            ExecAggregate::Plain(_) => None,
-        })
-    });
-    calls.collect()
+    let calls: Option<Vec<_>> = node.selected().map(|(_, call)| call).collect();
+    let calls = calls.map(|calls| calls.into_iter().map(|call| lowering.call(call)).collect());
+    calls.transpose()
 }
 
 /// The aggregates of `node`, which has groups, if all are quantiles, among them those that are called `min` and `max`, or counts of
@@ -154,30 +151,42 @@ pub(super) fn quantiles_alone(
 pub(super) fn quantiles_and_counts(
     node: &QuantilesNode,
     session: &dyn Session,
-) -> Result<Option<Vec<ExecAggregate>>> {
+) -> Result<Option<Vec<Asking>>> {
     let planning = PhysicalPlanningContext::default();
     let lowering = Lowering::unplanned(node, session, &planning);
-    let aggregates = node.aggr_expr().iter().map(|expr| {
-        let Some(call) = aggregate_call(expr) else {
-            return Ok(None);
+    let aggregates = node.selected().map(|(expr, call)| {
+        let call = match call {
+            Some(call) => Some(call.clone()),
+            None => end_of(expr, node.input().schema())?,
         };
-        match (call.params.args.as_slice(), end_quantile(call)) {
-            _ if is_quantiles(call, true, node.input().schema()) => lowering.aggregate(expr).map(Some),
-            ([x], Some(quantile)) => lowering.end(x, call, quantile),
-            _ if counts_rows(call) => Ok(Some(ExecAggregate::Plain(lowering.plain(expr)?))),
-            _ => Ok(None),
-        }
+        let aggregate = match &call {
+            Some(call) => ExecAggregate::Quantiles(lowering.call(call)?),
+            None if aggregate_call(expr).is_some_and(counts_rows) => {
+                ExecAggregate::Plain(lowering.plain(expr)?)
+            }
+            None => return Ok(None),
+        };
+        Ok(Some((call, aggregate)))
     });
     aggregates.collect()
 }
 
-/// The quantile that `min` and `max` are.
+/// What `min` and `max` ask; not of floating point, whose NaNs they rank in their own way.
 #[cfg(feature = "cuda")]
-fn end_quantile(call: &AggregateFunction) -> Option<f64> {
+fn end_of(expr: &Expr, input: &DFSchema) -> Result<Option<CallSpec<QuantilesAsked>>> {
+    let Some(call) = aggregate_call(expr).filter(|call| call.params.order_by.is_empty()) else {
+        return Ok(None);
+    };
     let function = call.func.inner();
     let (min, max) = (function.downcast_ref::<Min>(), function.downcast_ref::<Max>());
-    let is_plain = call.params.order_by.is_empty();
-    min.map(|_| 0.0).or(max.map(|_| 1.0)).filter(|_| is_plain)
+    let (Some(quantile), [x]) = (min.map(|_| 0.0).or(max.map(|_| 1.0)), call.params.args.as_slice()) else {
+        return Ok(None);
+    };
+    let data_type = x.get_type(input)?;
+    match data_type.is_floating() || Encoding::of(&data_type).is_none() {
+        true => Ok(None),
+        false => CallSpec::end(call, x, quantile).map(Some),
+    }
 }
 
 /// Whether it is `count(*)`, or `count` of one argument.
@@ -189,13 +198,14 @@ pub(super) fn counts_rows(call: &AggregateFunction) -> bool {
         && call.params.order_by.is_empty()
 }
 
-/// Logical aggregates to physical ones, over one input.
-struct Lowering<'a> {
-    node: &'a QuantilesNode,
-    /// Of its input.
-    input: SchemaRef,
-    session: &'a dyn Session,
-    planning: &'a PhysicalPlanningContext,
+/// Logical expressions to physical ones, over one input.
+pub(super) struct Lowering<'a> {
+    /// Of the input, as it is known before it is planned.
+    pub(super) schema: &'a DFSchema,
+    /// Of the planned input.
+    pub(super) input: SchemaRef,
+    pub(super) session: &'a dyn Session,
+    pub(super) planning: &'a PhysicalPlanningContext,
 }
 
 impl<'a> Lowering<'a> {
@@ -206,90 +216,32 @@ impl<'a> Lowering<'a> {
         session: &'a dyn Session,
         planning: &'a PhysicalPlanningContext,
     ) -> Self {
-        let input = Arc::clone(node.input().schema().inner());
+        let schema = node.input().schema();
         Self {
-            node,
-            input,
+            schema,
+            input: Arc::clone(schema.inner()),
             session,
             planning,
         }
     }
 
-    fn aggregate(&self, expr: &Expr) -> Result<ExecAggregate> {
-        let call = aggregate_call(expr)
-            .ok_or_else(|| internal_datafusion_err!("a Quantiles node holds aggregates only, got {expr}"))?;
-        let is_grouped = !self.node.group_expr().is_empty();
-        if !is_quantiles(call, is_grouped, self.node.input().schema()) {
-            return self.plain(expr).map(ExecAggregate::Plain);
-        }
-        let planned = match (ExactQuantiles::of(&call.func), GkFunction::of(&call.func)) {
-            (Some(function), _) => self.quantiles(function, call),
-            (None, Some(function)) => self.sampled(function, call),
-            (None, None) => internal_err!("{} selects no quantiles", call.func.name()),
-        };
-        planned.map(ExecAggregate::Quantiles)
-    }
-
-    fn quantiles(&self, function: &ExactQuantiles, call: &AggregateFunction) -> Result<QuantilesCall> {
-        let [x, quantiles] = call.params.args.as_slice() else {
-            return Err(internal_datafusion_err!(
-                "{} is planned with two arguments, got {}",
-                call.func.name(),
-                call.params.args.len()
-            ));
-        };
-        let quantiles = constant_quantiles(function.called(), quantiles)?;
-        let ask = Ask {
-            quantiles: quantiles.list,
-            method: function.method(),
-            descending: function.is_descending(),
-        };
-        let planned = self.call(x, call, ask, quantiles.is_list)?;
-        Ok(match call.params.distinct {
-            true => planned.distinct(),
-            false => planned,
-        })
-    }
-
-    fn sampled(&self, function: &GkFunction, call: &AggregateFunction) -> Result<QuantilesCall> {
-        let (Some((quantiles, sampled)), [x]) = (function.sampled(), call.params.args.as_slice()) else {
-            return internal_err!("{} is planned with its constants bound", call.func.name());
-        };
-        let ask = Ask {
-            quantiles: quantiles.list.clone(),
-            method: Method::Disc,
-            descending: function.is_descending(),
-        };
-        Ok(self.call(x, call, ask, quantiles.is_list)?.sampled(sampled))
-    }
-
-    fn call(&self, x: &Expr, call: &AggregateFunction, ask: Ask, is_list: bool) -> Result<QuantilesCall> {
-        let filter = call.params.filter.as_ref().map(|filter| self.expr(filter));
-        let argument = self.expr(x)?;
+    fn call(&self, call: &CallSpec<QuantilesAsked>) -> Result<QuantilesCall> {
+        let filter = call.filter.as_ref().map(|filter| self.expr(filter)).transpose()?;
+        let argument = self.expr(&call.values)?;
         let data_type = argument.data_type(&self.input)?;
-        QuantilesCall::try_new(argument, &data_type, filter.transpose()?, ask, is_list)
-    }
-
-    /// The least or the greatest value; not of floating point, whose NaNs `min` and `max` rank in their own way.
-    #[cfg(feature = "cuda")]
-    fn end(&self, x: &Expr, call: &AggregateFunction, quantile: f64) -> Result<Option<ExecAggregate>> {
-        let data_type = self.expr(x)?.data_type(&self.input)?;
-        if data_type.is_floating() || Encoding::of(&data_type).is_none() {
-            return Ok(None);
-        }
-        let ask = Ask {
-            quantiles: vec![Quantile::try_from_f64(quantile)?],
-            method: Method::Disc,
-            descending: false,
-        };
-        let planned = self.call(x, call, ask, false)?;
-        Ok(Some(ExecAggregate::Quantiles(planned)))
+        let (ask, is_list) = (call.asked.ask.clone(), call.asked.is_list);
+        let planned = QuantilesCall::try_new(argument, &data_type, filter, ask, is_list)?;
+        Ok(match (call.asked.sampled, call.distinct) {
+            (Some(sampled), _) => planned.sampled(sampled),
+            (None, true) => planned.distinct(),
+            (None, false) => planned,
+        })
     }
 
     fn plain(&self, expr: &Expr) -> Result<PlainAggregate> {
         let lowered = LoweredAggregateBuilder::new(
             expr,
-            self.node.input().schema(),
+            self.schema,
             &self.input,
             self.session.execution_props(),
             self.planning,
@@ -298,8 +250,8 @@ impl<'a> Lowering<'a> {
         Ok(PlainAggregate::new(lowered.aggregate, lowered.filter))
     }
 
-    fn expr(&self, expr: &Expr) -> Result<Arc<dyn PhysicalExpr>> {
-        let schema = self.node.input().schema();
-        DefaultPhysicalPlanner::default().create_physical_expr(expr, schema, self.session, self.planning)
+    pub(super) fn expr(&self, expr: &Expr) -> Result<Arc<dyn PhysicalExpr>> {
+        let planner = DefaultPhysicalPlanner::default();
+        planner.create_physical_expr(expr, self.schema, self.session, self.planning)
     }
 }

@@ -18,9 +18,9 @@ use datafusion::logical_expr::{Expr, LogicalPlan, TableScan};
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::QuantilesNode;
+use super::call_spec::{CallSpec, QuantilesAsked, aggregate_call};
 use super::physical::{quantiles_alone, quantiles_and_counts};
 use super::predicate::predicate;
-use super::rewrite::aggregate_call;
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::{
     ExecAggregate, PinnedCount, PinnedExec, PinnedGroups, PinnedQuantiles, PinnedSource, PinnedWork,
@@ -153,8 +153,10 @@ pub(super) async fn quantiles_on_device(
     let Some(calls) = quantiles_alone(node, session)? else {
         return Ok(None);
     };
-    let calls = node.aggr_expr().iter().zip(calls);
-    let calls = calls.map(|(expr, call)| sourced(expr, call, node.input(), &resident));
+    let calls = node.selected().zip(calls).map(|((_, asked), call)| {
+        let source = sourced(asked?, &call, node.input(), &resident)?;
+        Some((call, source))
+    });
     let Some(calls) = calls.collect::<Option<Vec<_>>>() else {
         return Ok(None);
     };
@@ -173,13 +175,13 @@ fn grouped_on_device(
         return Ok(None);
     };
     let (mut calls, mut counts) = (Vec::new(), Vec::new());
-    for (expr, aggregate) in node.aggr_expr().iter().zip(&aggregates) {
-        let found = match aggregate {
-            ExecAggregate::Quantiles(call) => {
-                let found = sourced(expr, call.clone(), node.input(), &resident);
-                found.map(|(_, source)| calls.push(source))
+    for (expr, (asked, aggregate)) in node.aggr_expr().iter().zip(&aggregates) {
+        let found = match (asked, aggregate) {
+            (Some(asked), ExecAggregate::Quantiles(call)) => {
+                let found = sourced(asked, call, node.input(), &resident);
+                found.map(|source| calls.push(source))
             }
-            ExecAggregate::Plain(_) => {
+            _ => {
                 let found = counted(expr, node.input(), &resident);
                 found.map(|count| counts.push(count))
             }
@@ -188,6 +190,7 @@ fn grouped_on_device(
             return Ok(None);
         }
     }
+    let aggregates = aggregates.into_iter().map(|(_, aggregate)| aggregate).collect();
     let grouped = resident.grouped(node.group_expr(), node.input());
     Ok(grouped.map(|(groups, filter)| {
         let work = PinnedGroups::new(groups, filter, aggregates, (calls, counts));
@@ -222,21 +225,19 @@ pub(super) fn device_asked_for(session: &dyn Session) -> Option<UploadChoice> {
     }
 }
 
-/// A call over a pinned column, with the place of its values.
+/// The place of the values of a call over a pinned column, whose physical form is `call`.
 fn sourced(
-    expr: &Expr,
-    call: QuantilesCall,
+    asked: &CallSpec<QuantilesAsked>,
+    call: &QuantilesCall,
     input: &LogicalPlan,
     resident: &Resident,
-) -> Option<(QuantilesCall, PinnedSource)> {
-    let logical = aggregate_call(expr)?;
+) -> Option<PinnedSource> {
     if !call.is_exact_by_keys() {
         return None;
     }
-    let column = resident.column(logical.params.args.first()?, input)?;
-    let filter = resident.filter(logical.params.filter.as_deref(), input)?;
-    let filter = conjunction(filter);
-    Some((call, PinnedSource { column, filter }))
+    let column = resident.column(&asked.values, input)?;
+    let filter = conjunction(resident.filter(asked.filter.as_ref(), input)?);
+    Some(PinnedSource { column, filter })
 }
 
 /// The scan below, if of its rows no more is made than filters leave.

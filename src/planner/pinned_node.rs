@@ -8,19 +8,20 @@
 //! of a table in memory copies its list of batches. With `quantiles.device = 'auto'` the operator keeps the logical plan,
 //! which is planned for the CPU when the device has failed.
 
-use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::catalog::Session;
+use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
-use datafusion::common::{DFSchemaRef, Result, internal_err};
 use datafusion::execution::session_state::SessionState;
-use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 
 use super::QuantilesNode;
+use super::node::{Node, NodeKind};
 use super::pinned::quantiles_on_device;
 use super::pinned_topk::{calls_on_device, is_limited, is_topk, rows_on_device};
 use super::query_planner::Rest;
@@ -30,8 +31,11 @@ use crate::exec::{PinnedExec, PlanFallback};
 use crate::pinned::PinnedTables;
 
 /// An aggregation, or a sort with a limit, that runs on a device.
+pub(super) type PinnedNode = Node<PinnedKind>;
+
+/// What a [`PinnedNode`] stands in for, and the operator.
 #[derive(Debug, Clone)]
-pub(super) struct PinnedNode {
+pub(super) struct PinnedKind {
     plan: LogicalPlan,
     exec: Arc<PinnedExec>,
 }
@@ -39,58 +43,33 @@ pub(super) struct PinnedNode {
 impl PinnedNode {
     /// The operator, for one execution.
     pub(super) fn exec(&self) -> Arc<dyn ExecutionPlan> {
-        Arc::new(self.exec.fresh())
+        Arc::new(self.kind.exec.fresh())
     }
 }
 
 // The operator follows from the plan.
-impl PartialEq for PinnedNode {
+impl PartialEq for PinnedKind {
     fn eq(&self, other: &Self) -> bool {
         self.plan == other.plan
     }
 }
 
-impl Eq for PinnedNode {}
+impl Eq for PinnedKind {}
 
-impl std::hash::Hash for PinnedNode {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+impl Hash for PinnedKind {
+    fn hash<H: Hasher>(&self, state: &mut H) {
         self.plan.hash(state);
     }
 }
 
-impl PartialOrd for PinnedNode {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        self.plan.partial_cmp(&other.plan)
-    }
-}
-
-impl UserDefinedLogicalNodeCore for PinnedNode {
-    fn name(&self) -> &str {
+impl NodeKind for PinnedKind {
+    fn name(&self) -> &'static str {
         "Pinned"
     }
 
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        Vec::new()
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        self.plan.schema()
-    }
-
-    fn expressions(&self) -> Vec<Expr> {
-        Vec::new()
-    }
-
-    fn fmt_for_explain(&self, f: &mut fmt::Formatter) -> fmt::Result {
+    fn details(&self) -> String {
         let exec = displayable(self.exec.as_ref()).one_line().to_string();
-        write!(f, "Pinned: {}", exec.trim_end())
-    }
-
-    fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        match exprs.is_empty() && inputs.is_empty() {
-            true => Ok(self.clone()),
-            false => internal_err!("a Pinned node has no expressions and no inputs"),
-        }
+        exec.trim_end().to_owned()
     }
 }
 
@@ -117,20 +96,16 @@ pub(super) async fn mark_pinned(
     let mut nodes = Vec::new();
     for plan in candidates {
         if let Some(exec) = on_device(&plan, rest, session).await? {
-            let exec = Arc::new(exec);
-            nodes.push(PinnedNode { plan, exec });
+            let (exec, schema) = (Arc::new(exec), Arc::clone(plan.schema()));
+            nodes.push(PinnedNode::new(PinnedKind { plan, exec }, Vec::new(), schema));
         }
     }
     if nodes.is_empty() {
         return Ok(plan);
     }
     let marked = plan.transform_down_with_subqueries(|part| {
-        Ok(match nodes.iter().find(|node| node.plan == part) {
-            Some(node) => {
-                let node = Arc::new(node.clone());
-                let node = LogicalPlan::Extension(Extension { node });
-                Transformed::new(node, true, TreeNodeRecursion::Jump)
-            }
+        Ok(match nodes.iter().find(|node| node.kind.plan == part) {
+            Some(node) => Transformed::new(node.clone().into_plan(), true, TreeNodeRecursion::Jump),
             None => Transformed::no(part),
         })
     })?;
@@ -141,14 +116,7 @@ fn is_candidate(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Aggregate(aggregate) => is_topk(aggregate),
         LogicalPlan::Sort(sort) => is_limited(sort),
-        other => quantiles_node(other).is_some(),
-    }
-}
-
-fn quantiles_node(plan: &LogicalPlan) -> Option<&QuantilesNode> {
-    match plan {
-        LogicalPlan::Extension(extension) => extension.node.as_any().downcast_ref(),
-        _ => None,
+        other => QuantilesNode::of(other).is_some(),
     }
 }
 
@@ -166,7 +134,7 @@ pub(super) async fn on_device(
             calls_on_device(aggregate, session).await?
         }
         LogicalPlan::Sort(sort) if is_limited(sort) => rows_on_device(sort, session).await?,
-        other => match quantiles_node(other) {
+        other => match QuantilesNode::of(other) {
             Some(node) => quantiles_on_device(node, session).await?,
             None => None,
         },

@@ -13,8 +13,8 @@ use datafusion::logical_expr::{
 };
 
 use super::QuantilesNode;
+use super::call_spec::aggregate_call;
 use super::repeatable::is_repeatable;
-use super::rewrite::aggregate_call;
 use super::staged_call::{Column, column_of, staged_call};
 use super::staged_node::StagedNode;
 use crate::config::StrategyName;

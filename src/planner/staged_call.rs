@@ -5,7 +5,7 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{Expr, ExprSchemable, when};
 
 use super::QuantilesNode;
-use super::rewrite::aggregate_call;
+use super::call_spec::aggregate_call;
 use crate::exec::staged::StagedCall;
 use crate::functions::{ExactQuantiles, GkFunction, constant_quantiles};
 use crate::key::KeySpec;

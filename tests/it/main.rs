@@ -37,6 +37,7 @@ mod float_statistics;
 mod functions;
 mod grouped;
 mod grouped_values;
+mod layers;
 mod memory;
 mod memory_plans;
 mod memory_values;

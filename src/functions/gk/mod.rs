@@ -39,7 +39,7 @@ use self::stored::StoredFunction;
 pub(crate) const VALUES: &str = "quantiles.values";
 
 /// A call that is answered by the nearest splitters of a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Sampled {
     pub(crate) buckets: u32,
     /// Whether the ranks that they have are wanted too.
