@@ -20,7 +20,7 @@ use crate::select::choose::Plan;
 use crate::select::distinct::solve_distinct;
 use crate::select::splitters::nearest_splitters;
 use crate::select::{LocalShards, Solution, solve};
-use crate::threads::{Pool, Stop};
+use crate::threads::{Stop, ThreadPool};
 
 /// What selections of one execution work with.
 pub(super) struct SelectionContext {
@@ -76,7 +76,7 @@ impl SelectionContext {
             .within(plan.room, Arc::clone(&self.workspace));
         let solution = match of.buckets {
             _ if of.distinct => {
-                solve_distinct(&mut shards, &Pool::new(plan.threads, Stop::default()), asks).await?
+                solve_distinct(&mut shards, &ThreadPool::new(plan.threads, Stop::default()), asks).await?
             }
             Some(buckets) => nearest_splitters(&mut shards, buckets, asks).await?,
             None => solve(&mut shards, self.strategy, asks).await?,
@@ -151,7 +151,7 @@ impl SelectionContext {
         ByteStringSelection {
             backend: Arc::new(self.backend.clone()),
             strategy: self.strategy,
-            pool: Pool::new(plan.threads, Stop::default()),
+            pool: ThreadPool::new(plan.threads, Stop::default()),
             memory: self.memory.new_empty(),
             workspace: Arc::clone(&self.workspace),
             room: plan.room,
