@@ -9,6 +9,9 @@
 //! statistics: here the rows of a frame are known by their numbers alone. Keys of its rows stay with the frame, so
 //! DataFusion can drop each row that has its answer. Cost of a row as in [`keys`](super::keys).
 
+#[cfg(feature = "ballista")]
+mod plan_bytes;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,14 +26,10 @@ use datafusion::logical_expr::{
 
 use super::ExactQuantiles;
 use super::keys::{Answers, key_at};
-#[cfg(feature = "ballista")]
-use super::wire;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::key::{Key, Width, kept};
 use crate::quantile::{Quantiles, Selected, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
-#[cfg(feature = "ballista")]
-use crate::wire::Reader;
 
 /// A call of ours over frames of `ROWS`: its quantiles and its frame are part of it.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -99,41 +98,6 @@ impl MovingQuantiles {
             Selected::Keys(column) => Ok(column),
             Selected::Bytes(_) => plan_err!("values of type {data_type} have no keys of fixed width"),
         }
-    }
-}
-
-/// As bytes of a plan that travels: see [`wire`](super::wire).
-#[cfg(feature = "ballista")]
-impl MovingQuantiles {
-    pub(super) fn put(&self, out: &mut Vec<u8>) {
-        wire::put_name(self.function.registered_name(), out);
-        self.quantiles.put(out);
-        for end in [self.reach.first, self.reach.last] {
-            wire::put_option(end.as_ref(), out, |end, out| out.extend(end.to_le_bytes()));
-        }
-        out.push(u8::from(self.is_distinct));
-    }
-
-    /// # Errors
-    /// An execution error for other bytes.
-    pub(super) fn read(input: &mut Reader<'_>) -> Result<Self> {
-        let function = wire::named(super::all_aggregates(), input)?;
-        let Some(function) = ExactQuantiles::of(&function) else {
-            return input.damaged(format!("{} as a moving function", function.name()));
-        };
-        let quantiles = Quantiles::read(input)?;
-        let mut end = || wire::read_option(input, |input| input.key::<u64>().map(u64::cast_signed));
-        let reach = Reach {
-            first: end()?,
-            last: end()?,
-        };
-        Ok(Self {
-            function: ExactQuantiles::new(function.called(), function.method(), function.is_descending()),
-            quantiles,
-            reach,
-            is_distinct: input.flag("DISTINCT")?,
-            signature: Signature::any(1, Volatility::Immutable),
-        })
     }
 }
 

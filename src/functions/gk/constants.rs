@@ -8,7 +8,7 @@ use datafusion::common::{DataFusionError, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::PhysicalExpr;
 
-use super::GkName;
+use super::name::{BUCKETS, GkName};
 use crate::functions::call::{QuantileArgument, constant, evaluated, evaluated_quantiles};
 use crate::quantile::Quantiles;
 use crate::select::splitters::NearestSplitter;
@@ -20,8 +20,13 @@ const DEFAULT_ACCURACY: f64 = 10_000.0;
 /// Buckets of calls that name none.
 const DEFAULT_BUCKETS: u32 = 1024;
 
-/// What a number of buckets may be.
-pub(super) const BUCKETS: &str = "a whole number from 2 to 16384";
+/// A call that is answered by the nearest splitters of a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Sampled {
+    pub(crate) buckets: u32,
+    /// Whether the ranks that they have are wanted too.
+    pub(crate) bounds: bool,
+}
 
 /// What a call asks, besides its values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

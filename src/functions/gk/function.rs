@@ -1,6 +1,6 @@
 //! The approximate aggregate functions: their types, their names, their accumulators.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::{Result, plan_err};
@@ -12,11 +12,11 @@ use datafusion::logical_expr::{
 
 use super::accumulator::GkAccumulator;
 use super::column::{GkColumn, bounds_type};
-use super::constants::{Constants, Precision};
+use super::constants::{Constants, Precision, Sampled};
 use super::groups::GkGroupsAccumulator;
 use super::merge::MergeAccumulator;
-use super::stored::binary;
-use super::{GkName, Sampled, VALUES, gk_aggregates};
+use super::name::GkName;
+use super::stored::{VALUES, binary};
 use crate::functions::accumulator as exact;
 use crate::functions::exact_quantiles::ordered_type;
 use crate::functions::groups::groups_accumulator;
@@ -80,7 +80,7 @@ impl GkFunction {
                 other.called == self.called && other.descending == (descending && self.called.asks())
             })
         };
-        let found = gk_aggregates().iter().find(same);
+        let found = AGGREGATES.iter().find(same);
         Arc::clone(found.expect("there is one for each name and each end"))
     }
 
@@ -280,4 +280,25 @@ impl AggregateUDFImpl for GkFunction {
     fn supports_within_group_clause(&self) -> bool {
         self.called.asks()
     }
+}
+
+static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
+    let ends = |called: GkName| match called.asks() {
+        true => vec![false, true],
+        false => vec![false],
+    };
+    GkName::ALL
+        .into_iter()
+        .flat_map(|called| {
+            ends(called)
+                .into_iter()
+                .map(move |end| GkFunction::new(called, end))
+        })
+        .map(|function| Arc::new(AggregateUDF::from(function)))
+        .collect()
+});
+
+/// Every aggregate function over sketches to register.
+pub fn gk_aggregates() -> &'static [Arc<AggregateUDF>] {
+    &AGGREGATES
 }

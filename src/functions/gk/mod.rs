@@ -25,55 +25,8 @@ mod stored;
 #[cfg(feature = "ballista")]
 mod wire;
 
-use std::sync::{Arc, LazyLock};
-
-use datafusion::logical_expr::{AggregateUDF, ScalarUDF};
-
 pub(crate) use self::column::with_bounds;
-pub(crate) use self::constants::check_arguments;
-pub use self::function::GkFunction;
+pub(crate) use self::constants::{Sampled, check_arguments};
+pub use self::function::{GkFunction, gk_aggregates};
 pub use self::name::GkName;
-use self::stored::StoredFunction;
-
-/// Metadata of a column of sketches: the type of their values.
-pub(crate) const VALUES: &str = "quantiles.values";
-
-/// A call that is answered by the nearest splitters of a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Sampled {
-    pub(crate) buckets: u32,
-    /// Whether the ranks that they have are wanted too.
-    pub(crate) bounds: bool,
-}
-
-static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
-    let ends = |called: GkName| match called.asks() {
-        true => vec![false, true],
-        false => vec![false],
-    };
-    GkName::ALL
-        .into_iter()
-        .flat_map(|called| {
-            ends(called)
-                .into_iter()
-                .map(move |end| GkFunction::new(called, end))
-        })
-        .map(|function| Arc::new(AggregateUDF::from(function)))
-        .collect()
-});
-
-static SCALARS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
-    StoredFunction::all()
-        .map(|function| Arc::new(ScalarUDF::from(function)))
-        .to_vec()
-});
-
-/// Every aggregate function over sketches to register.
-pub fn gk_aggregates() -> &'static [Arc<AggregateUDF>] {
-    &AGGREGATES
-}
-
-/// The functions that read stored sketches.
-pub fn gk_scalars() -> &'static [Arc<ScalarUDF>] {
-    &SCALARS
-}
+pub use self::stored::gk_scalars;

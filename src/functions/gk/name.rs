@@ -5,7 +5,9 @@ use std::fmt::{self, Display};
 use datafusion::common::{Result, plan_err};
 
 use super::column::Output;
-use super::constants::BUCKETS;
+
+/// What a number of buckets may be.
+pub(super) const BUCKETS: &str = "a whole number from 2 to 16384";
 
 /// An approximate function, by the name that a user writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
