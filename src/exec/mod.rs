@@ -15,7 +15,7 @@ mod aggregate;
 #[cfg(feature = "ballista")]
 mod boundary;
 #[cfg(feature = "cuda")]
-mod device_rounds;
+mod device_shards;
 #[cfg(feature = "cuda")]
 mod feed;
 mod files;

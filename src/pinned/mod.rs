@@ -48,45 +48,60 @@ use crate::planner::check_runs_here;
 pub(crate) use source::PinnedSource;
 pub use statement::{PinStatement, sql};
 
-/// A column of a pinned table.
+/// Some rows of a pinned table, in the memory of one device.
 #[derive(Debug)]
-pub(crate) struct PinnedColumn {
-    pub(crate) name: String,
-    pub(crate) column: Arc<DeviceColumn>,
+pub(crate) struct PinnedShare {
+    pub(crate) device: Arc<Device>,
+    pub(crate) rows: u64,
+    /// Every pinned column of the table.
+    pub(crate) columns: Vec<Arc<DeviceColumn>>,
 }
 
-/// Columns of one table in the memory of one device, or of several, each of which holds some of the rows.
+/// Columns of one table in the memory of one device, or of several, each of which has a share of the rows.
 #[derive(Debug)]
 pub(crate) struct PinnedTable {
     /// The table whose columns these are.
     pub(crate) source: Arc<PinnedSource>,
-    pub(crate) device: Arc<Device>,
-    pub(crate) columns: Vec<PinnedColumn>,
-    /// Of this device.
-    pub(crate) rows: u64,
-    /// The same columns of other rows, on further devices.
-    pub(crate) further: Vec<PinnedTable>,
+    /// Of the columns.
+    names: Vec<String>,
+    /// At least one.
+    shares: Vec<PinnedShare>,
 }
 
 impl PinnedTable {
     /// What each device has.
-    pub(crate) fn shares(&self) -> impl Iterator<Item = &PinnedTable> {
-        std::iter::once(self).chain(&self.further)
+    pub(crate) fn shares(&self) -> &[PinnedShare] {
+        &self.shares
+    }
+
+    /// What the first device has: all rows, where the table is not spread.
+    pub(crate) fn first(&self) -> &PinnedShare {
+        &self.shares[0]
     }
 
     /// Whether it lies on several devices.
     pub(crate) fn is_spread(&self) -> bool {
-        !self.further.is_empty()
+        self.shares.len() > 1
     }
 
     fn bytes(&self) -> u64 {
-        let columns = self.shares().flat_map(|share| &share.columns);
-        columns.map(|pinned| pinned.column.bytes() as u64).sum()
+        let columns = self.shares.iter().flat_map(|share| &share.columns);
+        columns.map(|column| column.bytes() as u64).sum()
     }
 
     /// Index of a pinned column.
     pub(crate) fn index_of(&self, name: &str) -> Option<usize> {
-        self.columns.iter().position(|column| column.name == name)
+        self.names.iter().position(|own| own == name)
+    }
+
+    /// Name of the pinned column at an index.
+    pub(crate) fn name(&self, index: usize) -> &str {
+        &self.names[index]
+    }
+
+    /// The pinned column at an index, on the first device.
+    pub(crate) fn column(&self, index: usize) -> &DeviceColumn {
+        &self.first().columns[index]
     }
 }
 
@@ -159,11 +174,12 @@ impl PinnedTables {
 
     /// Gives back what queries over a table worked in, on devices that no other table is on.
     fn release(&self, table: Arc<PinnedTable>) {
-        let devices: Vec<_> = table.shares().map(|share| Arc::clone(&share.device)).collect();
+        let shares = table.shares().iter();
+        let devices: Vec<_> = shares.map(|share| Arc::clone(&share.device)).collect();
         drop(table);
         for device in devices {
             let is_used = self.read(|tables| {
-                let mut shares = tables.values().flat_map(|table| table.shares());
+                let mut shares = tables.values().flat_map(|table| &table.shares);
                 shares.any(|share| Arc::ptr_eq(&share.device, &device))
             });
             if !is_used {
@@ -269,24 +285,23 @@ pub fn pinned_tables(ctx: &SessionContext) -> Result<RecordBatch> {
             tables.iter().map(|table| of(table)),
         ))
     };
-    let names = |table: &PinnedTable| {
-        let names: Vec<_> = table.columns.iter().map(|column| column.name.as_str()).collect();
-        names.join(", ")
-    };
     let devices = |table: &PinnedTable| {
-        let devices = table.shares().map(|share| Arc::clone(&share.device));
+        let devices = table.shares.iter().map(|share| Arc::clone(&share.device));
         Devices::Given(devices.collect()).to_string()
     };
     Ok(RecordBatch::try_from_iter([
         ("table_name", text(&|table| table.source.name().to_string())),
-        ("columns", text(&names)),
+        ("columns", text(&|table| table.names.join(", "))),
         (
             "rows",
-            number(&|table| table.shares().map(|share| share.rows).sum()),
+            number(&|table| table.shares.iter().map(|share| share.rows).sum()),
         ),
         ("bytes", number(&|table| table.bytes())),
         ("device", text(&devices)),
-        ("device_name", text(&|table| table.device.name().to_owned())),
+        (
+            "device_name",
+            text(&|table| table.first().device.name().to_owned()),
+        ),
     ])?)
 }
 

@@ -67,7 +67,7 @@ impl Resident {
         if let DeviceChoice::Cuda(Some(ordinal)) = options.device {
             // By the session's own numbers, where it has devices of its own.
             let asked = Devices::of(options.device, session.config());
-            if table.is_spread() || !asked.has(&table.device, ordinal) {
+            if table.is_spread() || !asked.has(&table.first().device, ordinal) {
                 return Ok(None);
             }
         }
@@ -91,7 +91,7 @@ impl Resident {
     /// are not.
     fn group_column(&self, expr: &Expr, input: &LogicalPlan) -> Option<usize> {
         let column = self.column(expr, input)?;
-        let data_type = self.table.columns[column].column.data_type();
+        let data_type = self.table.column(column).data_type();
         (!data_type.is_floating()).then_some(column)
     }
 

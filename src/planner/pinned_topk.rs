@@ -87,11 +87,11 @@ fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
     };
     let (value, column) = (resident.column(value, input)?, resident.column(key, input)?);
     let mut filter = resident.filter(logical.params.filter.as_deref(), input)?;
-    let pinned = &resident.table.columns;
-    if call.skips_null_values() && pinned[value].column.has_nulls() {
+    let table = &resident.table;
+    if call.skips_null_values() && table.column(value).has_nulls() {
         filter.push(Predicate::is_not_null(value));
     }
-    let mut shown = format!("{}({}, {}", call.called, pinned[value].name, pinned[column].name);
+    let mut shown = format!("{}({}, {}", call.called, table.name(value), table.name(column));
     if let Some(k) = call.k {
         shown += &format!(", {k}");
     }
@@ -142,7 +142,7 @@ pub(super) async fn rows_on_device(sort: &Sort, session: &dyn Session) -> Result
         return Ok(None);
     };
     let column = columns[place];
-    if resident.table.columns[column].column.has_nulls() || schema.fields().len() != columns.len() {
+    if resident.table.column(column).has_nulls() || schema.fields().len() != columns.len() {
         return Ok(None);
     }
     let ordering = LexOrdering::new([PhysicalSortExpr::new(

@@ -12,6 +12,8 @@ use crate::kernel::choose::Room;
 use crate::kernel::memory::{Held, Workspace};
 use crate::kernel::round::{Reply, Request};
 use crate::kernel::{Lane, Stop, may_fail};
+#[cfg(feature = "cuda")]
+use crate::key::KeyBits;
 use crate::key::Width;
 
 /// Below this many values a round is answered where it is asked: waking threads would cost more.
@@ -86,6 +88,19 @@ impl LocalShards {
             self.sample = Some(workspace.hold(2 * keys.len() * self.width.bytes(), "a sample")?);
         }
         Ok(())
+    }
+
+    /// The keys of `ranks`, where one lane holds all values and finds them alone.
+    ///
+    /// # Errors
+    /// As [`Lane::select`].
+    #[cfg(feature = "cuda")]
+    pub(crate) fn select_alone(&mut self, ranks: &[u64]) -> Result<Option<Vec<KeyBits>>> {
+        let lanes = self.groups.iter_mut().flatten().collect::<Vec<_>>();
+        match <[_; 1]>::try_from(lanes) {
+            Ok([lane]) => lane.select(ranks, &self.stop),
+            Err(_) => Ok(None),
+        }
     }
 
     async fn ask(&mut self, request: Arc<Request>) -> Result<Reply> {

@@ -60,11 +60,37 @@ pub trait Shards: Send {
         Room::UNLIMITED
     }
 
+    /// The strategy of this name for `ranks` of the values, in the memory that there is.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    fn strategy(&self, name: StrategyName, ranks: &[u64]) -> Result<Box<dyn Strategy>> {
+        name.strategy(self.population(), ranks, self.parallelism(), &self.room())
+    }
+
+    /// The keys of `ranks` (1-based, ascending, distinct, at most the population), found in one go without rounds, as devices do,
+    /// and what found them; `None`: rounds are to find them.
+    ///
+    /// # Errors
+    /// As [`Self::round`].
+    async fn select(&mut self, _ranks: &[u64]) -> Result<Option<Found>> {
+        Ok(None)
+    }
+
     /// Sends a request to every lane and merges the replies.
     ///
     /// # Errors
     /// A lane's error; an execution error when the work was cancelled.
     async fn round(&mut self, request: Arc<Request>) -> Result<Reply>;
+}
+
+/// Keys of ranks that were found without rounds.
+#[derive(Debug)]
+pub struct Found {
+    /// What found them, for `EXPLAIN ANALYZE`.
+    pub label: &'static str,
+    /// The key of each rank.
+    pub keys: Vec<KeyBits>,
 }
 
 /// What a strategy wants next.
@@ -119,6 +145,11 @@ impl StrategyName {
         StrategyName::Dibms,
         StrategyName::GkSelect,
     ];
+
+    /// Whether SampleSelect may run, which devices run in one go.
+    pub(crate) fn is_sample_select(self) -> bool {
+        matches!(self, StrategyName::Auto | StrategyName::SampleSelect)
+    }
 
     /// The strategy for ranks (ascending) among `population` values on `threads` threads, in the memory of `room`.
     ///
@@ -209,19 +240,6 @@ pub struct Solution {
 }
 
 impl Solution {
-    /// The keys of `ranks` (1-based, ascending, distinct) among `n` values, as `strategy` found them without rounds.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn found(n: u64, strategy: &'static str, ranks: Vec<u64>, keys: Vec<KeyBits>) -> Self {
-        Self {
-            n,
-            strategy,
-            rounds: Vec::new(),
-            ranks,
-            keys,
-            places: None,
-        }
-    }
-
     /// The key of a rank that one of the questions needs.
     ///
     /// # Errors
@@ -268,14 +286,26 @@ pub(crate) fn countable(n: u64) -> Result<u64> {
     }
 }
 
-/// Finds the order statistics that all of `asks` need, in shared rounds.
+/// Finds the order statistics that all of `asks` need: in one go where the shards can, else in shared rounds.
 ///
 /// # Errors
 /// Those of the shards.
 pub async fn solve(shards: &mut dyn Shards, strategy: StrategyName, asks: &[&Ask]) -> Result<Solution> {
     let n = shards.population();
     let ranks = wanted_ranks(asks, n);
-    let strategy = strategy.strategy(n, &ranks, shards.parallelism(), &shards.room())?;
+    if strategy.is_sample_select()
+        && let Some(Found { label, keys }) = shards.select(&ranks).await?
+    {
+        return Ok(Solution {
+            n,
+            strategy: label,
+            rounds: Vec::new(),
+            ranks,
+            keys,
+            places: None,
+        });
+    }
+    let strategy = shards.strategy(strategy, &ranks)?;
     solve_ranks(shards, strategy.as_ref(), ranks).await
 }
 

@@ -115,7 +115,7 @@ impl PinnedWork for PinnedGroupTopK {
     }
 
     fn shown(&self, table: &PinnedTable) -> String {
-        let groups = self.groups.iter().map(|index| &table.columns[*index].name);
+        let groups = self.groups.iter().map(|index| table.name(*index));
         format!(
             "gby=[{}], calls=[{}]",
             comma_separated(groups),

@@ -132,7 +132,7 @@ impl PinnedGroups {
         (groups, codes): (&Groups<'_>, &[u64]),
         on: &mut OnDevice<'_>,
     ) -> Result<ArrayRef> {
-        let has_nulls = |column: usize| on.table.columns[column].column.has_nulls();
+        let has_nulls = |column: usize| on.table.column(column).has_nulls();
         let column = count.column.filter(|column| has_nulls(*column));
         // A column that was selected knows them if it has values in the same rows.
         let is_same = |source: &PinnedSource| {
@@ -177,9 +177,8 @@ pub(super) fn all_codes<'a>(
     on: &mut OnDevice<'_>,
 ) -> Result<Vec<u64>> {
     // A column that has a value in every row that makes a group knows them all.
-    let all = known.find(|(source, _)| {
-        source.filter.as_ref() == filter && !on.table.columns[source.column].column.has_nulls()
-    });
+    let all = known
+        .find(|(source, _)| source.filter.as_ref() == filter && !on.table.column(source.column).has_nulls());
     match all {
         Some((_, codes)) => Ok(codes.to_vec()),
         None => Ok(present(groups, group_column, filter, on)?.codes),
@@ -331,7 +330,7 @@ impl PinnedWork for PinnedGroups {
     }
 
     fn shown(&self, table: &PinnedTable) -> String {
-        let groups = self.groups.iter().map(|index| &table.columns[*index].name);
+        let groups = self.groups.iter().map(|index| table.name(*index));
         let calls = self.aggregates.calls.iter().map(|(_, call)| call);
         let mut shown = format!(
             "gby=[{}], calls=[{}]",

@@ -89,15 +89,15 @@ pub(crate) struct OnDevice<'a> {
     /// Host memory.
     memory: MemoryReservation,
     report: Report,
-    /// The rows of each filter: several columns may have the same.
-    masks: Vec<(Predicate, Arc<RowMask>)>,
+    /// The rows of each filter on one of the table's devices: several columns may have the same.
+    masks: Vec<(usize, Predicate, Arc<RowMask>)>,
     /// How each column was selected, where that was in rounds, and in how many.
     rounds: Vec<(&'static str, usize)>,
 }
 
 impl<'a> OnDevice<'a> {
     fn column(&self, index: usize) -> &'a DeviceColumn {
-        &self.table.columns[index].column
+        self.table.column(index)
     }
 
     /// A question to the rows of a column, to those of `mask` where it is given.
@@ -122,18 +122,28 @@ impl<'a> OnDevice<'a> {
         filter: Option<&Predicate>,
         column: &DeviceColumn,
     ) -> Result<Option<(Arc<RowMask>, u64)>> {
+        self.kept_of(0, filter, column)
+    }
+
+    /// The same of the rows that are on one of the table's devices.
+    fn kept_of(
+        &mut self,
+        share: usize,
+        filter: Option<&Predicate>,
+        column: &DeviceColumn,
+    ) -> Result<Option<(Arc<RowMask>, u64)>> {
         let Some(filter) = filter else {
             return Ok(None);
         };
-        let known = self.masks.iter().find(|(other, _)| other == filter);
+        let mut masks = self.masks.iter();
+        let known = masks.find(|(of, other, _)| *of == share && other == filter);
         let mask = match known {
-            Some((_, mask)) => Arc::clone(mask),
+            Some((_, _, mask)) => Arc::clone(mask),
             None => {
-                let columns = self.table.columns.iter().map(|pinned| pinned.column.as_ref());
+                let columns = self.table.shares()[share].columns.iter().map(Arc::as_ref);
                 let columns: Vec<_> = columns.collect();
-                let mask = RowMask::evaluate(filter, &columns, self.limit, &mut self.report)?;
-                let mask = Arc::new(mask);
-                self.masks.push((filter.clone(), Arc::clone(&mask)));
+                let mask = Arc::new(RowMask::evaluate(filter, &columns, self.limit, &mut self.report)?);
+                self.masks.push((share, filter.clone(), Arc::clone(&mask)));
                 mask
             }
         };
@@ -382,14 +392,11 @@ fn distinct(columns: impl Iterator<Item = usize>) -> Vec<usize> {
 impl DisplayAs for PinnedExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         let columns = self.work.columns();
-        let columns = columns.iter().map(|column| &self.table.columns[*column].name);
+        let columns = columns.iter().map(|column| self.table.name(*column));
         let columns = comma_separated(columns);
         let (name, shown) = (self.name(), self.work.shown(&self.table));
-        let devices: Vec<_> = self
-            .table
-            .shares()
-            .map(|share| share.device.to_string())
-            .collect();
+        let devices = self.table.shares().iter();
+        let devices: Vec<_> = devices.map(|share| share.device.to_string()).collect();
         let (device, table) = (devices.join("+"), &self.table.source.name());
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {

@@ -9,13 +9,11 @@ use datafusion::common::{Result, internal_err};
 
 use super::{OnDevice, PinnedSource, PinnedWork};
 use crate::exec::aggregate::{Aggregates, ExecAggregate, Output, QuantilesCall};
-use crate::exec::device_rounds::{Limits, Share, is_devices_own, solve_on_devices};
-use crate::exec::on_device::STRATEGY;
+use crate::exec::device_shards::{ALONE, Limits, Share, solve_on_devices};
 use crate::exec::quantiles::comma_separated;
 use crate::exec::run::{Solved, answer};
-use crate::kernel::cuda::RowMask;
 use crate::pinned::PinnedTable;
-use crate::select::{Ask, Solution, StrategyName, wanted_ranks};
+use crate::select::{Ask, StrategyName};
 
 /// Calls over pinned columns, one output column for each.
 #[derive(Debug)]
@@ -51,51 +49,30 @@ impl PinnedQuantiles {
         }
     }
 
-    /// On the devices of a table that is spread, or in rounds.
-    fn solve_on_devices(&self, column: usize, asks: &[&Ask], on: &mut OnDevice<'_>) -> Result<Solved> {
+    fn solve(&self, column: usize, on: &mut OnDevice<'_>) -> Result<Solved> {
         let source = &self.sources[column];
-        let shares = on.table.shares().map(|table| {
-            let columns = table.columns.iter().map(|pinned| pinned.column.as_ref());
-            let columns: Vec<_> = columns.collect();
-            let mask = source
-                .filter
-                .as_ref()
-                .map(|filter| RowMask::evaluate(filter, &columns, on.limit, &mut on.report).map(Arc::new));
+        let shares = (0..on.table.shares().len()).map(|share| {
+            let column = &on.table.shares()[share].columns[source.column];
+            let mask = on.kept_of(share, source.filter.as_ref(), column)?;
             Ok(Share {
-                column: Arc::clone(&table.columns[source.column].column),
-                mask: mask.transpose()?,
+                column: Arc::clone(column),
+                mask,
             })
         });
         let shares = shares.collect::<Result<Vec<_>>>()?;
-        let spec = &self.aggregates.columns[column].spec;
+        let asks = self.aggregates.calls_of(column);
+        let asks: Vec<&Ask> = asks.map(|call| call.selected().ask()).collect();
         let limits = Limits {
             device: on.limit,
             memory: &on.memory,
             timed: on.timed,
         };
-        let solution = solve_on_devices(&shares, spec, self.strategy, asks, limits, &mut on.report)?;
-        on.rounds.push((solution.strategy, solution.rounds.len()));
-        Ok(Solved::Keys(solution))
-    }
-
-    fn solve(&self, column: usize, on: &mut OnDevice<'_>) -> Result<Solved> {
-        let asks: Vec<&Ask> = self
-            .aggregates
-            .calls_of(column)
-            .map(|call| call.selected().ask())
-            .collect();
-        if !is_devices_own(self.strategy) || on.table.is_spread() {
-            return self.solve_on_devices(column, &asks, on);
+        let spec = &self.aggregates.columns[column].spec;
+        let solution = solve_on_devices(&shares, spec, self.strategy, &asks, limits, &mut on.report)?;
+        if solution.strategy != ALONE {
+            on.rounds.push((solution.strategy, solution.rounds.len()));
         }
-        let source = &self.sources[column];
-        let values = on.column(source.column);
-        let mask = on.kept(source.filter.as_ref(), values)?;
-        let words = values.words(&self.aggregates.columns[column].spec);
-        let selection = on.among(values, words, mask.as_ref());
-        let n = selection.population();
-        let ranks = wanted_ranks(&asks, n);
-        let keys = selection.keys(&ranks, &mut on.report)?;
-        Ok(Solved::Keys(Solution::found(n, STRATEGY, ranks, keys)))
+        Ok(Solved::Keys(solution))
     }
 }
 
@@ -124,7 +101,7 @@ impl PinnedWork for PinnedQuantiles {
 
     fn shown(&self, _table: &PinnedTable) -> String {
         let calls = comma_separated(self.aggregates.calls.iter().map(|(_, call)| call));
-        match is_devices_own(self.strategy) {
+        match self.strategy.is_sample_select() {
             true => format!("calls=[{calls}]"),
             false => format!("strategy={}, calls=[{calls}]", self.strategy),
         }

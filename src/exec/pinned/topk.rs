@@ -164,8 +164,8 @@ impl PinnedWork for PinnedTopK {
 
     fn host_bytes(&self, table: &PinnedTable) -> usize {
         let bytes = |call: &PinnedTopKCall| {
-            let value = table.columns[call.value].column.data_type();
-            call.call.rows().min(table.rows as usize) * (ROW_BYTES + value_bytes(value))
+            let value = table.column(call.value).data_type();
+            call.call.rows().min(table.first().rows as usize) * (ROW_BYTES + value_bytes(value))
         };
         self.0.iter().map(bytes).sum()
     }
@@ -231,7 +231,7 @@ impl PinnedWork for PinnedRows {
 
     fn shown(&self, table: &PinnedTable) -> String {
         let direction = if self.descending { "DESC" } else { "ASC" };
-        let name = &table.columns[self.key.column].name;
+        let name = table.name(self.key.column);
         format!("fetch={}, order_by=[{name} {direction}]", self.k)
     }
 
@@ -239,7 +239,7 @@ impl PinnedWork for PinnedRows {
         let values = self
             .columns
             .iter()
-            .map(|index| value_bytes(table.columns[*index].column.data_type()));
-        self.k.min(table.rows as usize) * (ROW_BYTES + values.sum::<usize>())
+            .map(|index| value_bytes(table.column(*index).data_type()));
+        self.k.min(table.first().rows as usize) * (ROW_BYTES + values.sum::<usize>())
     }
 }

@@ -22,6 +22,7 @@ mod group_records;
 mod group_top;
 mod idle;
 mod lane;
+mod lane_rounds;
 mod launch;
 mod nearest;
 mod nvrtc;
