@@ -293,8 +293,8 @@ mod tests {
         let branch: Arc<dyn ExecutionPlan> = Arc::new(BranchExec::try_new(Arc::clone(&input)).unwrap());
         for node in [
             branch,
-            Arc::new(BoundaryExec::new(Arc::clone(&input), vec![key])),
-            Arc::new(BoundaryExec::new(Arc::clone(&input), Vec::new())),
+            Arc::new(BoundaryExec::try_new(Arc::clone(&input), vec![key]).unwrap()),
+            Arc::new(BoundaryExec::try_new(Arc::clone(&input), Vec::new()).unwrap()),
         ] {
             let mut bytes = Vec::new();
             codec

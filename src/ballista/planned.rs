@@ -1,7 +1,7 @@
 //! The answer of a cluster in the types that its statement was planned with.
 
 use std::any::Any;
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -11,18 +11,16 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{Fields, Schema, SchemaRef};
 use datafusion::catalog::Session;
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::Result;
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::QueryPlanner;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use datafusion_proto::protobuf::LogicalPlanNode;
 use futures::StreamExt;
+
+use crate::exec::{Execution, Operator, Work};
 
 /// A client's planner: Ballista's, whose answers have the types that were planned.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ impl QueryPlanner for ClientPlanner {
         let sent = self.inner.create_physical_plan(plan, session).await?;
         // EXPLAIN ANALYZE has it below an operator whose rows are the client's own.
         match sent.downcast_ref::<DistributedQueryExec<LogicalPlanNode>>() {
-            Some(_) => Ok(Arc::new(PlannedTypesExec { sent })),
+            Some(_) => Ok(Arc::new(PlannedTypesExec::over(PlannedTypesWork, vec![sent])?)),
             None => Ok(sent),
         }
     }
@@ -66,74 +64,32 @@ impl QueryPlanner for ClientPlanner {
 /// Gives the batches of a cluster's answer the types of its schema.
 ///
 /// Arrow Flight 59, by which they come, sends dictionaries as their values and large lists as lists.
+type PlannedTypesExec = Operator<PlannedTypesWork>;
+
+/// What a [`PlannedTypesExec`] does: it casts, where that is needed.
 #[derive(Debug)]
-struct PlannedTypesExec {
-    sent: Arc<dyn ExecutionPlan>,
-}
+struct PlannedTypesWork;
 
-impl PlannedTypesExec {
-    fn over(children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        match <[_; 1]>::try_from(children) {
-            Ok([sent]) => Ok(Arc::new(Self { sent })),
-            Err(children) => internal_err!("PlannedTypesExec has one input, got {}", children.len()),
-        }
-    }
-}
-
-impl DisplayAs for PlannedTypesExec {
-    fn fmt_as(&self, _format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("PlannedTypesExec")
-    }
-}
-
-impl ExecutionPlan for PlannedTypesExec {
-    fn name(&self) -> &str {
+impl Work for PlannedTypesWork {
+    fn name(&self) -> &'static str {
         "PlannedTypesExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.sent.properties()
+    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
+        Ok(Arc::clone(inputs[0].properties()))
     }
 
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
+    fn details(&self) -> String {
+        String::new()
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
+    fn keeps_order(&self) -> bool {
+        true
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.sent]
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Self::over(children)
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Self::over(children)
-    }
-
-    fn apply_expressions(
-        &self,
-        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let schema = self.schema();
-        let planned = Arc::clone(&schema);
-        let batches = self.sent.execute(partition, context)?;
-        let batches = batches.map(move |batch| in_types_of(batch?, &planned));
+    fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
+        let (schema, planned) = (on.schema(), on.schema());
+        let batches = on.input()?.map(move |batch| in_types_of(batch?, &planned));
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches)))
     }
 }

@@ -8,6 +8,7 @@ use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
+use super::quantiles::comma_separated;
 use crate::functions::gk::{GkName, Sampled};
 use crate::functions::{EXACT_QUANTILES, Selected};
 use crate::key::{ByteSpec, KeySpec};
@@ -253,6 +254,29 @@ impl Aggregates {
     pub(super) fn calls_of(&self, column: usize) -> impl Iterator<Item = &QuantilesCall> {
         let mine = move |(other, _): &&(usize, QuantilesCall)| *other == column;
         self.calls.iter().filter(mine).map(|(_, call)| call)
+    }
+
+    /// Columns, calls and plain aggregates, as `EXPLAIN` has them.
+    pub(super) fn details(&self) -> String {
+        let (columns, calls) = (comma_separated(self.columns.iter()), self.shown_calls());
+        let plain = match comma_separated(self.plain.iter()) {
+            plain if plain.is_empty() => plain,
+            plain => format!(", plain=[{plain}]"),
+        };
+        format!("columns=[{columns}], calls=[{calls}]{plain}")
+    }
+
+    /// Calls and plain aggregates, in lines.
+    pub(super) fn tree_details(&self) -> String {
+        let plain = match comma_separated(self.plain.iter()) {
+            plain if plain.is_empty() => plain,
+            plain => format!("\nplain={plain}"),
+        };
+        format!("calls={}{plain}", self.shown_calls())
+    }
+
+    fn shown_calls(&self) -> String {
+        comma_separated(self.calls.iter().map(|(_, call)| call))
     }
 
     /// Every physical expression, for rules that look into operators.

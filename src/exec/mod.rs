@@ -24,6 +24,7 @@ mod mode;
 mod numbered;
 #[cfg(feature = "cuda")]
 mod on_device;
+mod operator;
 #[cfg(feature = "cuda")]
 mod pinned;
 mod plain;
@@ -48,6 +49,9 @@ pub use grouped::GroupedQuantilesExec;
 pub(crate) use mode::{Mode, by_key};
 #[cfg(feature = "cuda")]
 pub(crate) use on_device::UploadChoice;
+pub use operator::Operator;
+#[cfg(feature = "ballista")]
+pub(crate) use operator::{Execution, Work};
 #[cfg(feature = "cuda")]
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::{Result, internal_err};
-use datafusion::execution::memory_pool::MemoryConsumer;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::common::Result;
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::{Distribution, ExecutionPlan, ExecutionPlanProperties};
 
 use super::numbered::each_once;
+use super::operator::Execution;
 
 /// Which rows one output partition is made of, in the words of DataFusion's aggregation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,46 +24,27 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// Partitions of the output over an input of so many.
-    pub(super) fn partitions(self, input: usize) -> usize {
+    /// Partitions of the output over this input.
+    pub(super) fn partitions(self, input: &Arc<dyn ExecutionPlan>) -> usize {
         match self {
             Mode::Single => 1,
-            Mode::Partial | Mode::Final => input,
+            Mode::Partial | Mode::Final => input.output_partitioning().partition_count(),
         }
     }
 
-    /// What one output partition of the operator `name` reads; as a final step, the rows of partial steps without their numbers,
-    /// each once.
+    /// What one output partition of an operator reads; as a final step, the rows of partial steps without their numbers, each once.
     ///
     /// # Errors
-    /// Those of the input; an internal error for a partition that there is not.
-    pub(super) fn streams(
-        self,
-        input: &Arc<dyn ExecutionPlan>,
-        partition: usize,
-        name: &str,
-        context: &Arc<TaskContext>,
-    ) -> Result<Vec<SendableRecordBatchStream>> {
-        let partitions = input.output_partitioning().partition_count();
-        if partition >= self.partitions(partitions) {
-            return internal_err!(
-                "{name} has {} partitions, asked for partition {partition}",
-                self.partitions(partitions)
-            );
-        }
-        let read = match self {
-            Mode::Single => 0..partitions,
-            Mode::Partial | Mode::Final => partition..partition + 1,
-        };
-        let stream = |i| {
-            let stream = input.execute(i, Arc::clone(context))?;
-            if self != Mode::Final {
-                return Ok(stream);
+    /// Those of the input.
+    pub(super) fn streams(self, on: &Execution<'_>) -> Result<Vec<SendableRecordBatchStream>> {
+        match self {
+            Mode::Single => on.partitions(),
+            Mode::Partial => Ok(vec![on.input()?]),
+            Mode::Final => {
+                let memory = on.memory_named(format!("numbers of the rows of {}", on.name()));
+                Ok(vec![each_once(on.input()?, memory)?])
             }
-            let memory = MemoryConsumer::new(format!("numbers of the rows of {name}"));
-            each_once(stream, memory.register(context.memory_pool()))
-        };
-        read.map(stream).collect()
+        }
     }
 }
 

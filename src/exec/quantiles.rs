@@ -1,25 +1,20 @@
 //! The operator behind ungrouped `exact_quantiles`.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, internal_err};
-use datafusion::execution::memory_pool::MemoryConsumer;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::EmissionType;
-use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet, RecordOutput};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
-    ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 
 use super::aggregate::{Aggregates, ExecAggregate};
 #[cfg(feature = "cuda")]
 use super::on_device::{UploadChoice, is_for_device};
+use super::operator::{Execution, Operator, Work, at_the_end};
 use super::run::{Run, RunMetrics};
 use super::values::ValueSolver;
 use crate::select::StrategyName;
@@ -45,14 +40,15 @@ use crate::select::StrategyName;
 /// parts `sample_time`, `count_time` and `extract_time`, and a counter `strategy_<name>` for each column that was
 /// selected so. For types of variable width also `levels` of prefixes and `refined_values`, those that had to be looked
 /// at again behind a prefix. For a device those of [`PinnedExec`](super::PinnedExec).
+pub type QuantilesExec = Operator<QuantilesWork>;
+
+/// What a [`QuantilesExec`] computes, and how.
 #[derive(Debug, Clone)]
-pub struct QuantilesExec {
-    input: Arc<dyn ExecutionPlan>,
+pub struct QuantilesWork {
     aggregates: Arc<Aggregates>,
     strategy: StrategyName,
     schema: SchemaRef,
-    properties: Arc<PlanProperties>,
-    metrics: ExecutionPlanMetricsSet,
+    /// Where columns go as they are read, those that a device can select.
     #[cfg(feature = "cuda")]
     device: Option<UploadChoice>,
 }
@@ -75,175 +71,95 @@ impl QuantilesExec {
                 schema.fields().len()
             );
         }
-        Ok(Self::over(
-            input,
-            Arc::new(Aggregates::new(aggregates)),
+        let work = QuantilesWork {
+            aggregates: Arc::new(Aggregates::new(aggregates)),
             strategy,
             schema,
-        ))
-    }
-
-    fn over(
-        input: Arc<dyn ExecutionPlan>,
-        aggregates: Arc<Aggregates>,
-        strategy: StrategyName,
-        schema: SchemaRef,
-    ) -> Self {
-        let properties = Arc::new(PlanProperties::new(
-            EquivalenceProperties::new(Arc::clone(&schema)),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Final,
-            input.boundedness(),
-        ));
-        Self {
-            input,
-            aggregates,
-            strategy,
-            schema,
-            properties,
-            metrics: ExecutionPlanMetricsSet::new(),
             #[cfg(feature = "cuda")]
             device: None,
-        }
+        };
+        Self::over(work, vec![input])
     }
 
     /// Makes the operator send columns to a device as they are read, those that a device can select.
+    ///
+    /// # Errors
+    /// None but internal ones.
     #[cfg(feature = "cuda")]
-    pub(crate) fn on_device(mut self, choice: UploadChoice) -> Self {
-        if self.aggregates.columns.iter().any(is_for_device) {
-            self.device = Some(choice);
+    pub(crate) fn on_device(self, choice: UploadChoice) -> Result<Self> {
+        if !self.work().aggregates.columns.iter().any(is_for_device) {
+            return Ok(self);
         }
-        self
-    }
-
-    /// The device, and what is sent there.
-    #[cfg(feature = "cuda")]
-    fn fmt_device(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let sent = self
-            .aggregates
-            .columns
-            .iter()
-            .filter(|column| is_for_device(column));
-        match &self.device {
-            Some(device) => write!(f, ", device={device}, on_device=[{}]", comma_separated(sent)),
-            None => Ok(()),
-        }
-    }
-
-    #[cfg(not(feature = "cuda"))]
-    fn fmt_device(&self, _f: &mut fmt::Formatter) -> fmt::Result {
-        Ok(())
+        let work = QuantilesWork {
+            device: Some(choice),
+            ..self.work().clone()
+        };
+        Self::over(work, vec![Arc::clone(self.input())])
     }
 
     /// How it selects; `auto` decides when the number of values is known.
     pub fn strategy(&self) -> StrategyName {
-        self.strategy
-    }
-
-    fn with_input(&self, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        let (Some(input), true) = (children.pop(), children.is_empty()) else {
-            return internal_err!("QuantilesExec has one input");
-        };
-        let (aggregates, schema) = (Arc::clone(&self.aggregates), Arc::clone(&self.schema));
-        let exec = Self::over(input, aggregates, self.strategy, schema);
-        #[cfg(feature = "cuda")]
-        let exec = Self {
-            device: self.device.clone(),
-            ..exec
-        };
-        Ok(Arc::new(exec))
+        self.work().strategy
     }
 }
 
+impl QuantilesWork {
+    /// The device, and what is sent there.
+    #[cfg(feature = "cuda")]
+    fn device_details(&self) -> String {
+        let columns = self.aggregates.columns.iter();
+        let sent = comma_separated(columns.filter(|column| is_for_device(column)));
+        match &self.device {
+            Some(device) => format!(", device={device}, on_device=[{sent}]"),
+            None => String::new(),
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn device_details(&self) -> String {
+        String::new()
+    }
+}
+
+/// The items as they are shown, between commas.
 pub(super) fn comma_separated(items: impl Iterator<Item = impl Display>) -> String {
     let items: Vec<_> = items.map(|item| item.to_string()).collect();
     items.join(", ")
 }
 
-impl DisplayAs for QuantilesExec {
-    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let columns = comma_separated(self.aggregates.columns.iter());
-        let calls = comma_separated(self.aggregates.calls.iter().map(|(_, call)| call));
-        let plain = comma_separated(self.aggregates.plain.iter());
-        match format {
-            DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "QuantilesExec: strategy={}", self.strategy)?;
-                self.fmt_device(f)?;
-                write!(f, ", columns=[{columns}], calls=[{calls}]")?;
-                if !plain.is_empty() {
-                    write!(f, ", plain=[{plain}]")?;
-                }
-                Ok(())
-            }
-            DisplayFormatType::TreeRender => {
-                writeln!(f, "strategy={}", self.strategy)?;
-                writeln!(f, "calls={calls}")?;
-                if !plain.is_empty() {
-                    writeln!(f, "plain={plain}")?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-impl ExecutionPlan for QuantilesExec {
-    fn name(&self) -> &str {
+impl Work for QuantilesWork {
+    fn name(&self) -> &'static str {
         "QuantilesExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
+    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
+        Ok(at_the_end(Arc::clone(&self.schema), 1, &inputs[0]))
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![true]
+    fn details(&self) -> String {
+        let (strategy, device) = (self.strategy, self.device_details());
+        format!("strategy={strategy}{device}, {}", self.aggregates.details())
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
+    fn tree_details(&self) -> String {
+        format!("strategy={}\n{}", self.strategy, self.aggregates.tree_details())
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
+    fn expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        self.aggregates.expressions()
     }
 
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
+    fn wants_partitions(&self) -> bool {
+        true
     }
 
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        for expr in self.aggregates.expressions() {
-            if f(&expr)? == TreeNodeRecursion::Stop {
-                return Ok(TreeNodeRecursion::Stop);
-            }
-        }
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        if partition != 0 {
-            return internal_err!("QuantilesExec has one partition, asked for partition {partition}");
-        }
-        let partitions = self.input.output_partitioning().partition_count();
-        let streams = (0..partitions).map(|i| self.input.execute(i, Arc::clone(&context)));
-        let streams = streams.collect::<Result<Vec<_>>>()?;
-        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
+    fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
+        let streams = on.partitions()?;
         let run = Run {
             aggregates: Arc::clone(&self.aggregates),
             schema: Arc::clone(&self.schema),
-            solver: ValueSolver::new(self.strategy, memory, &context),
-            metrics: RunMetrics::new(&self.metrics),
+            solver: ValueSolver::new(self.strategy, on.memory(), &on.context),
+            metrics: RunMetrics::new(on.metrics),
             #[cfg(feature = "cuda")]
             device: self.device.clone(),
         };
@@ -253,9 +169,5 @@ impl ExecutionPlan for QuantilesExec {
             Arc::clone(&self.schema),
             futures::stream::once(answer),
         )))
-    }
-
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.metrics.clone_inner())
     }
 }

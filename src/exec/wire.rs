@@ -131,10 +131,10 @@ pub(crate) fn read_operator(
     let kind = input.byte("kind of node")?;
     if kind == BRANCH {
         return match inputs {
-            [branch, slots] => Ok(Some(Arc::new(BranchExec::over(
-                Arc::clone(branch),
-                Arc::clone(slots),
-            )))),
+            [branch, slots] => {
+                let branch = BranchExec::from_both(Arc::clone(branch), Arc::clone(slots))?;
+                Ok(Some(Arc::new(branch)))
+            }
             _ => input.damaged(format!("branch of {} inputs", inputs.len())),
         };
     }
@@ -144,7 +144,7 @@ pub(crate) fn read_operator(
     let schema = child.schema();
     if kind == BOUNDARY {
         let keys = input.list("keys", |input| read_expr(input, &schema, exprs))?;
-        return Ok(Some(Arc::new(BoundaryExec::new(Arc::clone(child), keys))));
+        return Ok(Some(Arc::new(BoundaryExec::try_new(Arc::clone(child), keys)?)));
     }
     let mode = match input.byte("step")? {
         0 => Mode::Partial,

@@ -55,7 +55,7 @@ pub(super) fn with_boundaries(
             return safe_union(plan, adaptive);
         }
         match adaptive {
-            true if plan.name() == "DynamicJoinSelectionExec" => Ok(Transformed::yes(unordered(plan))),
+            true if plan.name() == "DynamicJoinSelectionExec" => Ok(Transformed::yes(unordered(plan)?)),
             true => safe_window(plan),
             false => sorted_after_exchange(plan),
         }
@@ -79,7 +79,7 @@ fn safe_union(union: Arc<dyn ExecutionPlan>, adaptive: bool) -> Result<Transform
     let union = replace_children_if_necessary(union, branches)?;
     // Sorts below the union would gather its branches again.
     Ok(Transformed::yes(match adaptive {
-        true => unordered(union),
+        true => unordered(union)?,
         false => union,
     }))
 }
@@ -121,15 +121,15 @@ fn safe_window(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn Execu
     let (Some(keys), Some(input)) = (keys.filter(|keys| !keys.is_empty()), input) else {
         return Ok(Transformed::no(plan));
     };
-    let input = Arc::new(BoundaryExec::new(input, keys));
+    let input = Arc::new(BoundaryExec::try_new(input, keys)?);
     let window = replace_children_if_necessary(plan, vec![input])?;
     // The order of its rows is not known beyond an exchange.
-    Ok(Transformed::yes(unordered(window)))
+    Ok(Transformed::yes(unordered(window)?))
 }
 
 /// The same rows, in no order that is known.
-fn unordered(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-    Arc::new(BoundaryExec::new(plan, Vec::new()))
+fn unordered(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    Ok(Arc::new(BoundaryExec::try_new(plan, Vec::new())?))
 }
 
 /// An exchange by hash, with a sort behind it where rows are to be in an order that those before it have.
@@ -195,13 +195,15 @@ impl PhysicalOptimizerRule for BoundariesRule {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let bounded = without_file_orders(plan)?.transform_up(|plan| {
             if plan.is::<UnionExec>() {
-                return Ok(Transformed::yes(unordered(plan)));
+                return Ok(Transformed::yes(unordered(plan)?));
             }
             if !plan.is::<WindowAggExec>() && !plan.is::<BoundedWindowAggExec>() {
                 return Ok(Transformed::no(plan));
             }
             let inputs = plan.children().into_iter();
-            let inputs = inputs.map(|input| unordered(Arc::clone(input))).collect();
+            let inputs = inputs
+                .map(|input| unordered(Arc::clone(input)))
+                .collect::<Result<_>>()?;
             Ok(Transformed::yes(replace_children_if_necessary(plan, inputs)?))
         })?;
         Ok(bounded.data)

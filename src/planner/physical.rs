@@ -115,7 +115,7 @@ pub(super) fn quantiles_exec(
         let exec = QuantilesExec::try_new(input, aggregates, strategy, schema)?;
         #[cfg(feature = "cuda")]
         let exec = match super::pinned::device_asked_for(session) {
-            Some(choice) => exec.on_device(choice),
+            Some(choice) => exec.on_device(choice)?,
             None => exec,
         };
         return Ok(Arc::new(exec));

@@ -24,21 +24,13 @@ mod scan;
 mod select;
 mod worker;
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{FieldRef, Schema, SchemaRef};
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
-use datafusion::execution::memory_pool::MemoryConsumer;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::EmissionType;
-use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
-    ReplaceChildrenOptions,
-};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 
 pub(super) use self::groups::{Grouping, SEED, group_values};
 #[cfg(feature = "cuda")]
@@ -48,11 +40,12 @@ pub(super) use self::run::share;
 pub(super) use self::scan::FEW_GROUPS;
 pub(super) use self::select::blocking;
 use super::aggregate::{Aggregates, ExecAggregate};
+use super::operator::{Execution, Operator, Work, at_the_end};
 use super::quantiles::comma_separated;
 
-/// What a grouped aggregation computes.
+/// What a [`GroupedQuantilesExec`] computes.
 #[derive(Debug)]
-pub(super) struct GroupPlan {
+pub struct GroupPlan {
     group: Vec<Arc<dyn PhysicalExpr>>,
     fields: Vec<FieldRef>,
     aggregates: Aggregates,
@@ -88,13 +81,7 @@ impl GroupPlan {
 ///
 /// Metrics: `input_rows`, `output_rows`, `groups`, `scan_time` and `select_time` (processor time), `few_groups` or
 /// `many_groups` (1 for the way that was taken), `spill_count`, `spilled_bytes`.
-#[derive(Debug, Clone)]
-pub struct GroupedQuantilesExec {
-    input: Arc<dyn ExecutionPlan>,
-    plan: Arc<GroupPlan>,
-    properties: Arc<PlanProperties>,
-    metrics: ExecutionPlanMetricsSet,
-}
+pub type GroupedQuantilesExec = Operator<GroupPlan>;
 
 impl GroupedQuantilesExec {
     /// `aggregates` over the rows of `input` that agree in all of `group`, under the names and types of `schema`: one
@@ -131,120 +118,40 @@ impl GroupedQuantilesExec {
             aggregates: Aggregates::new(aggregates),
             schema,
         };
-        Ok(Self::over(input, Arc::new(plan)))
-    }
-
-    fn over(input: Arc<dyn ExecutionPlan>, plan: Arc<GroupPlan>) -> Self {
-        let properties = Arc::new(PlanProperties::new(
-            EquivalenceProperties::new(Arc::clone(&plan.schema)),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Final,
-            input.boundedness(),
-        ));
-        Self {
-            input,
-            plan,
-            properties,
-            metrics: ExecutionPlanMetricsSet::new(),
-        }
-    }
-
-    fn with_input(&self, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        let (Some(input), true) = (children.pop(), children.is_empty()) else {
-            return internal_err!("GroupedQuantilesExec has one input");
-        };
-        Ok(Arc::new(Self::over(input, Arc::clone(&self.plan))))
+        Self::over(plan, vec![input])
     }
 }
 
-impl DisplayAs for GroupedQuantilesExec {
-    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let aggregates = &self.plan.aggregates;
-        let groups = comma_separated(self.plan.group.iter());
-        let columns = comma_separated(aggregates.columns.iter());
-        let calls = comma_separated(aggregates.calls.iter().map(|(_, call)| call));
-        let plain = comma_separated(aggregates.plain.iter());
-        match format {
-            DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(
-                    f,
-                    "GroupedQuantilesExec: gby=[{groups}], columns=[{columns}], calls=[{calls}]"
-                )?;
-                if !plain.is_empty() {
-                    write!(f, ", plain=[{plain}]")?;
-                }
-                Ok(())
-            }
-            DisplayFormatType::TreeRender => {
-                writeln!(f, "gby={groups}")?;
-                writeln!(f, "calls={calls}")?;
-                if !plain.is_empty() {
-                    writeln!(f, "plain={plain}")?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-impl ExecutionPlan for GroupedQuantilesExec {
-    fn name(&self) -> &str {
+impl Work for GroupPlan {
+    fn name(&self) -> &'static str {
         "GroupedQuantilesExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
+    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
+        Ok(at_the_end(Arc::clone(&self.schema), 1, &inputs[0]))
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![true]
+    fn details(&self) -> String {
+        let groups = comma_separated(self.group.iter());
+        format!("gby=[{groups}], {}", self.aggregates.details())
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
+    fn tree_details(&self) -> String {
+        let groups = comma_separated(self.group.iter());
+        format!("gby={groups}\n{}", self.aggregates.tree_details())
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
+    fn expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        let group = self.group.iter().cloned();
+        group.chain(self.aggregates.expressions()).collect()
     }
 
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
+    fn wants_partitions(&self) -> bool {
+        true
     }
 
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        let group = self.plan.group.iter().cloned();
-        for expr in group.chain(self.plan.aggregates.expressions()) {
-            if f(&expr)? == TreeNodeRecursion::Stop {
-                return Ok(TreeNodeRecursion::Stop);
-            }
-        }
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        if partition != 0 {
-            return internal_err!("GroupedQuantilesExec has one partition, asked for partition {partition}");
-        }
-        let partitions = self.input.output_partitioning().partition_count();
-        let streams = (0..partitions).map(|i| self.input.execute(i, Arc::clone(&context)));
-        let streams = streams.collect::<Result<Vec<_>>>()?;
-        // Not as one that can spill: a fair pool bounds each reservation of such a consumer, and not their sum.
-        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
-        run::stream(Arc::clone(&self.plan), streams, memory, &self.metrics, &context)
-    }
-
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.metrics.clone_inner())
+    fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
+        let (streams, memory) = (on.partitions()?, on.memory());
+        run::stream(Arc::clone(self), streams, memory, on.metrics, &on.context)
     }
 }

@@ -1,6 +1,5 @@
 //! Columns that are fetched late: only of the rows that are wanted.
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::Array;
@@ -9,30 +8,26 @@ use datafusion::arrow::compute::kernels::cmp::not_distinct;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::JoinSet;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::coop::make_cooperative;
-use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, RecordOutput,
-};
+use datafusion::physical_plan::metrics::{BaselineMetrics, Count, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
-    ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
 use super::super::quantiles::comma_separated;
-use super::TopKByExec;
 use super::rows::{CHANGED, RowSource};
 use super::scan::reserve;
 use super::store::Store;
+use super::{TopKByExec, TopKByWork};
+use crate::exec::operator::{Execution, Operator, Work};
 use crate::exec::scan::in_order;
 
 /// The rows that its input names, with all columns: the input has those that rows are ordered by, and where each row stands.
@@ -46,15 +41,17 @@ use crate::exec::scan::in_order;
 /// and must be what it was: if files changed between the two reads, the query ends with an error.
 ///
 /// Metrics: `output_rows`, `elapsed_compute`, `fetched_rows`.
-#[derive(Debug, Clone)]
-pub struct LateFetchExec {
-    input: Arc<dyn ExecutionPlan>,
+pub type LateFetchExec = Operator<LateFetchWork>;
+
+/// What a [`LateFetchExec`] fetches.
+#[derive(Debug)]
+pub struct LateFetchWork {
     rows: Arc<RowSource>,
     /// Which of the columns the input has, in its order.
     early: Arc<[usize]>,
     k: usize,
+    /// Those of the operator that reads all columns at once.
     properties: Arc<PlanProperties>,
-    metrics: ExecutionPlanMetricsSet,
 }
 
 /// Rows that a page of a column is taken to have.
@@ -87,11 +84,12 @@ impl LateFetchExec {
     /// # Errors
     /// DataFusion's.
     pub(crate) fn try_over(top: &TopKByExec) -> Result<Option<Self>> {
-        let by = &top.plan.by;
-        let Some(rows) = RowSource::of(top.input.as_ref()) else {
+        let TopKByWork { plan, filter, .. } = top.work();
+        let by = &plan.by;
+        let Some(rows) = RowSource::of(top.input().as_ref()) else {
             return Ok(None);
         };
-        let schema = top.input.schema();
+        let schema = top.input().schema();
         let mut early: Vec<usize> = by.iter().flat_map(|by| indices(&by.expr)).collect();
         early.sort_unstable();
         early.dedup();
@@ -100,7 +98,7 @@ impl LateFetchExec {
         let of_early: usize = early.iter().map(|column| bytes(*column)).sum();
         if early.is_empty()
             || by.iter().any(|by| is_volatile(&by.expr))
-            || !pays(top.plan.k, rows.rows(), of_early, all - of_early)
+            || !pays(plan.k, rows.rows(), of_early, all - of_early)
         {
             return Ok(None);
         }
@@ -112,28 +110,16 @@ impl LateFetchExec {
         let Some(moved) = LexOrdering::new(moved.collect::<Result<Vec<_>>>()?) else {
             return internal_err!("an order by nothing");
         };
-        let Some(found) = TopKByExec::try_new(numbered, moved, top.plan.k, top.filter.clone())? else {
+        let Some(found) = TopKByExec::try_new(numbered, moved, plan.k, filter.clone())? else {
             return Ok(None);
         };
-        Ok(Some(Self {
-            input: Arc::new(found),
+        let work = LateFetchWork {
             rows: Arc::new(rows),
             early: early.into(),
-            k: top.plan.k,
+            k: plan.k,
             properties: Arc::clone(top.properties()),
-            metrics: ExecutionPlanMetricsSet::new(),
-        }))
-    }
-
-    fn with_input(&self, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        match (children.pop(), children.is_empty()) {
-            (Some(input), true) => Ok(Arc::new(Self {
-                input,
-                metrics: ExecutionPlanMetricsSet::new(),
-                ..self.clone()
-            })),
-            _ => internal_err!("LateFetchExec has one input"),
-        }
+        };
+        Self::over(work, vec![Arc::new(found)]).map(Some)
     }
 }
 
@@ -251,74 +237,45 @@ impl Fetched {
     }
 }
 
-impl DisplayAs for LateFetchExec {
-    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let schema = self.schema();
-        let late = schema.fields().iter().enumerate();
-        let late = late.filter(|(index, _)| !self.early.contains(index));
-        let late = comma_separated(late.map(|(_, field)| field.name()));
-        match format {
-            DisplayFormatType::TreeRender => writeln!(f, "columns=[{late}]"),
-            _ => write!(f, "LateFetchExec: columns=[{late}]"),
-        }
-    }
-}
-
-impl ExecutionPlan for LateFetchExec {
-    fn name(&self) -> &str {
+impl Work for LateFetchWork {
+    fn name(&self) -> &'static str {
         "LateFetchExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
+    fn properties(&self, _inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
+        Ok(Arc::clone(&self.properties))
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
+    fn details(&self) -> String {
+        let late = self.properties.eq_properties.schema().fields().iter().enumerate();
+        let late = late.filter(|(index, _)| !self.early.contains(index));
+        format!(
+            "columns=[{}]",
+            comma_separated(late.map(|(_, field)| field.name()))
+        )
     }
 
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
+    fn wants_partitions(&self) -> bool {
+        true
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
+    fn keeps_order(&self) -> bool {
+        true
     }
 
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
-    }
-
-    fn apply_expressions(
-        &self,
-        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        if partition != 0 {
-            return internal_err!("LateFetchExec has one partition, asked for partition {partition}");
-        }
-        let found = self.input.execute(0, Arc::clone(&context))?;
-        let batch_rows = context.session_config().batch_size().max(1);
+    fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
+        let found = on.input()?;
+        let batch_rows = on.context.session_config().batch_size().max(1);
         let fetch = Fetch {
             rows: Arc::clone(&self.rows),
             early: Arc::clone(&self.early),
             k: self.k,
-            schema: self.schema(),
-            memory: MemoryConsumer::new(self.name()).register(context.memory_pool()),
-            fetched: MetricBuilder::new(&self.metrics).counter("fetched_rows", 0),
-            context,
+            schema: on.schema(),
+            memory: on.memory(),
+            fetched: on.counter("fetched_rows"),
+            context: Arc::clone(&on.context),
         };
-        let baseline = BaselineMetrics::new(&self.metrics, 0);
+        let baseline = BaselineMetrics::new(on.metrics, on.partition);
         let batches = async move {
             let fetched = fetch.fetch(found).await?;
             let len = fetched.numbers.len();
@@ -331,12 +288,8 @@ impl ExecutionPlan for LateFetchExec {
             Ok::<_, DataFusionError>(futures::stream::iter(batches))
         };
         let batches = futures::stream::once(batches).try_flatten();
-        let stream = RecordBatchStreamAdapter::new(self.schema(), batches);
+        let stream = RecordBatchStreamAdapter::new(on.schema(), batches);
         Ok(make_cooperative(Box::pin(stream)))
-    }
-
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.metrics.clone_inner())
     }
 }
 

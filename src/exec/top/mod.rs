@@ -18,22 +18,17 @@ mod run;
 mod scan;
 mod store;
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, internal_err};
-use datafusion::execution::memory_pool::MemoryConsumer;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::common::Result;
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_expr::projection::ProjectionMapping;
 use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
-use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
-    InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
+    Distribution, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
 };
 
 #[cfg(feature = "parquet")]
@@ -41,6 +36,7 @@ pub use self::late::LateFetchExec;
 use self::plan::TopPlan;
 use super::Mode;
 use super::numbered::{numbered, unnumbered, with_numbers};
+use super::operator::{Execution, Operator, Work};
 
 /// The first `k` rows in the order of expressions of fixed width, 128 bits together at most. One partition, in order;
 /// which of the rows that tie with the last is open.
@@ -54,15 +50,15 @@ use super::numbered::{numbered, unnumbered, with_numbers};
 /// `ResourcesExhausted`.
 ///
 /// Metrics: `input_rows`, `rejected_rows` (never held), `output_rows`, `scan_time` and `elapsed_compute` (processor time).
-#[derive(Debug, Clone)]
-pub struct TopKByExec {
-    input: Arc<dyn ExecutionPlan>,
+pub type TopKByExec = Operator<TopKByWork>;
+
+/// What a [`TopKByExec`] computes, and which step of it.
+#[derive(Debug)]
+pub struct TopKByWork {
     plan: Arc<TopPlan>,
     mode: Mode,
     /// What the scans below are told of the bound.
     filter: Option<Arc<DynamicFilterPhysicalExpr>>,
-    properties: Arc<PlanProperties>,
-    metrics: ExecutionPlanMetricsSet,
 }
 
 impl TopKByExec {
@@ -105,56 +101,18 @@ impl TopKByExec {
             Mode::Single | Mode::Partial => input.schema(),
             Mode::Final => unnumbered(&input.schema())?,
         };
-        let plan = TopPlan::try_new(by, k, schema)?.filter(|plan| plan.k > 0);
-        plan.map(|plan| Self::over(input, Arc::new(plan), mode, filter))
-            .transpose()
+        let Some(plan) = TopPlan::try_new(by, k, schema)?.filter(|plan| plan.k > 0) else {
+            return Ok(None);
+        };
+        let plan = Arc::new(plan);
+        Self::over(TopKByWork { plan, mode, filter }, vec![input]).map(Some)
     }
 
     /// What another machine must know of it; `None`: it does not travel.
     #[cfg(feature = "ballista")]
     pub(crate) fn sent(&self) -> Option<(&LexOrdering, usize, Mode)> {
-        (self.mode != Mode::Single).then_some((&self.plan.by, self.plan.k, self.mode))
-    }
-
-    fn over(
-        input: Arc<dyn ExecutionPlan>,
-        plan: Arc<TopPlan>,
-        mode: Mode,
-        filter: Option<Arc<DynamicFilterPhysicalExpr>>,
-    ) -> Result<Self> {
-        let mut equivalences = match mode {
-            Mode::Single => input.equivalence_properties().clone(),
-            Mode::Partial => equivalences(&input, &plan, numbered(&plan.schema))?,
-            Mode::Final => equivalences(&input, &plan, Arc::clone(&plan.schema))?,
-        };
-        if mode == Mode::Single {
-            equivalences.clear_per_partition_constants();
-        }
-        equivalences.reorder(plan.by.clone())?;
-        let properties = Arc::new(PlanProperties::new(
-            equivalences,
-            Partitioning::UnknownPartitioning(mode.partitions(input.output_partitioning().partition_count())),
-            EmissionType::Final,
-            input.boundedness(),
-        ));
-        Ok(Self {
-            input,
-            plan,
-            mode,
-            filter,
-            properties,
-            metrics: ExecutionPlanMetricsSet::new(),
-        })
-    }
-
-    fn with_input(&self, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        match (children.pop(), children.is_empty()) {
-            (Some(input), true) => {
-                let plan = Arc::clone(&self.plan);
-                Ok(Arc::new(Self::over(input, plan, self.mode, self.filter.clone())?))
-            }
-            _ => internal_err!("TopKByExec has one input"),
-        }
+        let TopKByWork { plan, mode, .. } = self.work();
+        (*mode != Mode::Single).then_some((&plan.by, plan.k, *mode))
     }
 }
 
@@ -169,101 +127,77 @@ fn equivalences(
     Ok(input.equivalence_properties().project(&mapping, output))
 }
 
-impl DisplayAs for TopKByExec {
-    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        match format {
-            DisplayFormatType::TreeRender => writeln!(f, "{}{}", self.mode, self.plan),
-            _ => write!(f, "TopKByExec: {}{}", self.mode, self.plan),
-        }
-    }
-}
-
-impl ExecutionPlan for TopKByExec {
-    fn name(&self) -> &str {
+impl Work for TopKByWork {
+    fn name(&self) -> &'static str {
         "TopKByExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        InputDistributionRequirements::new(vec![match self.mode {
-            Mode::Single | Mode::Partial => Distribution::UnspecifiedDistribution,
-            Mode::Final => Distribution::SinglePartition,
-        }])
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![self.mode == Mode::Single]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
-    }
-
-    fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
-        // What the filter has learnt holds for one execution.
-        let (input, plan) = (Arc::clone(&self.input), Arc::clone(&self.plan));
-        Ok(Arc::new(Self::over(input, plan, self.mode, None)?))
-    }
-
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        let filter = self.dynamic_expressions_produced();
-        for expr in self.plan.by.iter().map(|by| &by.expr).chain(&filter) {
-            if f(expr)? == TreeNodeRecursion::Stop {
-                return Ok(TreeNodeRecursion::Stop);
-            }
+    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
+        let (input, plan) = (&inputs[0], &self.plan);
+        let mut equivalences = match self.mode {
+            Mode::Single => input.equivalence_properties().clone(),
+            Mode::Partial => equivalences(input, plan, numbered(&plan.schema))?,
+            Mode::Final => equivalences(input, plan, Arc::clone(&plan.schema))?,
+        };
+        if self.mode == Mode::Single {
+            equivalences.clear_per_partition_constants();
         }
-        Ok(TreeNodeRecursion::Continue)
+        equivalences.reorder(plan.by.clone())?;
+        Ok(Arc::new(PlanProperties::new(
+            equivalences,
+            Partitioning::UnknownPartitioning(self.mode.partitions(input)),
+            EmissionType::Final,
+            input.boundedness(),
+        )))
     }
 
-    fn dynamic_expressions_produced(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+    fn details(&self) -> String {
+        format!("{}{}", self.mode, self.plan)
+    }
+
+    fn expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        self.plan.by.iter().map(|by| Arc::clone(&by.expr)).collect()
+    }
+
+    fn dynamic_expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
         let filter = self.filter.iter();
         filter
             .map(|filter| Arc::clone(filter) as Arc<dyn PhysicalExpr>)
             .collect()
     }
 
+    fn distribution(&self, _inputs: &[Arc<dyn ExecutionPlan>]) -> Vec<Distribution> {
+        vec![match self.mode {
+            Mode::Single | Mode::Partial => Distribution::UnspecifiedDistribution,
+            Mode::Final => Distribution::SinglePartition,
+        }]
+    }
+
+    fn wants_partitions(&self) -> bool {
+        self.mode == Mode::Single
+    }
+
     fn fetch(&self) -> Option<usize> {
         Some(self.plan.k)
     }
 
-    fn cardinality_effect(&self) -> CardinalityEffect {
-        CardinalityEffect::LowerEqual
+    fn reset(self: &Arc<Self>) -> Arc<Self> {
+        // What the filter has learnt holds for one execution.
+        Arc::new(Self {
+            plan: Arc::clone(&self.plan),
+            mode: self.mode,
+            filter: None,
+        })
     }
 
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let streams = self.mode.streams(&self.input, partition, self.name(), &context)?;
-        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
+    fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
+        let (streams, memory) = (self.mode.streams(&on)?, on.memory());
         let (plan, filter) = (Arc::clone(&self.plan), self.filter.clone());
-        let metrics = (&self.metrics, partition);
-        let rows = run::stream(plan, filter, streams, memory, metrics, &context);
+        let metrics = (on.metrics, on.partition);
+        let rows = run::stream(plan, filter, streams, memory, metrics, &on.context);
         Ok(match self.mode {
             Mode::Partial => with_numbers(rows),
             Mode::Single | Mode::Final => rows,
         })
-    }
-
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.metrics.clone_inner())
     }
 }

@@ -17,26 +17,19 @@ mod run;
 mod scan;
 mod select;
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, internal_err};
-use datafusion::execution::memory_pool::MemoryConsumer;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::EmissionType;
-use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
-    InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::{Distribution, ExecutionPlan, PlanProperties};
 
 use self::plan::TopKPlan;
 pub(super) use self::plan::in_words;
 pub(crate) use self::plan::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
 use super::numbered::{numbered, unnumbered, with_numbers};
+use super::operator::{Execution, Operator, Work, at_the_end};
 use super::{Mode, by_key};
 
 /// The best rows of every group: as one list a group (`topk_by`), or as rows with their number (`ROW_NUMBER`, `RANK`).
@@ -54,13 +47,13 @@ use super::{Mode, by_key};
 /// Metrics: `input_rows`, `output_rows`, `groups`, `rejected_rows` (by the floor of their group), `dropped_rows` (held,
 /// and dropped before the end), `scan_time` and `select_time` (processor time), `few_groups` or `many_groups` (1 for the
 /// way that was taken), `spill_count`, `spilled_bytes`.
-#[derive(Debug, Clone)]
-pub struct GroupedTopKExec {
-    input: Arc<dyn ExecutionPlan>,
+pub type GroupedTopKExec = Operator<GroupedTopKWork>;
+
+/// What a [`GroupedTopKExec`] computes, and which step of it.
+#[derive(Debug)]
+pub struct GroupedTopKWork {
     plan: Arc<TopKPlan>,
     mode: Mode,
-    properties: Arc<PlanProperties>,
-    metrics: ExecutionPlanMetricsSet,
 }
 
 impl GroupedTopKExec {
@@ -90,120 +83,61 @@ impl GroupedTopKExec {
         if mode == Mode::Final {
             unnumbered(&input.schema())?;
         }
-        Ok(Self::over(input, Arc::new(plan), mode))
+        let plan = Arc::new(plan);
+        Self::over(GroupedTopKWork { plan, mode }, vec![input])
     }
 
     /// What another machine must know of it, with the schema of the answer; `None`: it does not travel.
     #[cfg(feature = "ballista")]
     pub(crate) fn sent(&self) -> Option<(&TopKSpec, &SchemaRef, Mode)> {
-        (self.mode != Mode::Single).then_some((self.plan.spec(), &self.plan.schema, self.mode))
-    }
-
-    fn over(input: Arc<dyn ExecutionPlan>, plan: Arc<TopKPlan>, mode: Mode) -> Self {
-        let schema = match mode {
-            Mode::Partial => numbered(&plan.schema),
-            Mode::Single | Mode::Final => Arc::clone(&plan.schema),
-        };
-        let properties = Arc::new(PlanProperties::new(
-            EquivalenceProperties::new(schema),
-            Partitioning::UnknownPartitioning(mode.partitions(input.output_partitioning().partition_count())),
-            EmissionType::Final,
-            input.boundedness(),
-        ));
-        Self {
-            input,
-            plan,
-            mode,
-            properties,
-            metrics: ExecutionPlanMetricsSet::new(),
-        }
-    }
-
-    fn with_input(&self, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        match (children.pop(), children.is_empty()) {
-            (Some(input), true) => Ok(Arc::new(Self::over(input, Arc::clone(&self.plan), self.mode))),
-            _ => internal_err!("GroupedTopKExec has one input"),
-        }
+        let GroupedTopKWork { plan, mode } = self.work();
+        (*mode != Mode::Single).then_some((plan.spec(), &plan.schema, *mode))
     }
 }
 
-impl DisplayAs for GroupedTopKExec {
-    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        match format {
-            DisplayFormatType::TreeRender => writeln!(f, "{}{}", self.mode, self.plan),
-            _ => write!(f, "GroupedTopKExec: {}{}", self.mode, self.plan),
-        }
-    }
-}
-
-impl ExecutionPlan for GroupedTopKExec {
-    fn name(&self) -> &str {
+impl Work for GroupedTopKWork {
+    fn name(&self) -> &'static str {
         "GroupedTopKExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
+    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
+        let schema = match self.mode {
+            Mode::Partial => numbered(&self.plan.schema),
+            Mode::Single | Mode::Final => Arc::clone(&self.plan.schema),
+        };
+        Ok(at_the_end(schema, self.mode.partitions(&inputs[0]), &inputs[0]))
     }
 
-    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        InputDistributionRequirements::new(vec![match self.mode {
+    fn details(&self) -> String {
+        format!("{}{}", self.mode, self.plan)
+    }
+
+    fn expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        self.plan.expressions().cloned().collect()
+    }
+
+    fn distribution(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Vec<Distribution> {
+        vec![match self.mode {
             Mode::Single | Mode::Partial => Distribution::UnspecifiedDistribution,
-            Mode::Final => by_key(&self.input, self.plan.group().to_vec()),
-        }])
+            Mode::Final => by_key(&inputs[0], self.plan.group().to_vec()),
+        }]
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![self.mode == Mode::Single]
+    fn wants_partitions(&self) -> bool {
+        self.mode == Mode::Single
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
-    }
-
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        for expr in self.plan.expressions() {
-            if f(expr)? == TreeNodeRecursion::Stop {
-                return Ok(TreeNodeRecursion::Stop);
-            }
-        }
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let streams = self.mode.streams(&self.input, partition, self.name(), &context)?;
-        // Not as one that can spill: a fair pool bounds each reservation of such a consumer, and not their sum.
-        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
-        let (plan, metrics) = (Arc::clone(&self.plan), (&self.metrics, partition));
+    fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
+        let (streams, memory) = (self.mode.streams(&on)?, on.memory());
+        let (plan, metrics, context) = (Arc::clone(&self.plan), (on.metrics, on.partition), &on.context);
         match self.mode {
-            Mode::Partial => partial::stream(plan, streams, memory, metrics, &context).map(with_numbers),
+            Mode::Partial => partial::stream(plan, streams, memory, metrics, context).map(with_numbers),
             Mode::Single => {
                 let threads = context.session_config().target_partitions();
-                run::stream(plan, streams, memory, metrics, &context, threads)
+                run::stream(plan, streams, memory, metrics, context, threads)
             }
             // Other partitions have threads of their own.
-            Mode::Final => run::stream(plan, streams, memory, metrics, &context, 1),
+            Mode::Final => run::stream(plan, streams, memory, metrics, context, 1),
         }
-    }
-
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.metrics.clone_inner())
     }
 }

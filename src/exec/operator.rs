@@ -1,0 +1,368 @@
+//! What all operators of this crate have in common: [`ExecutionPlan`] is implemented once, over what is an operator's own.
+//!
+//! ```text
+//! Operator<W: Work>                  implements            W says
+//!   inputs ─────────────────────────  children, rebuild     what it wants of their partitions
+//!   work ───────────────────────────  EXPLAIN, expressions  details, expressions
+//!   properties, made of both ───────  schema, partitions    properties
+//!   metrics ────────────────────────  EXPLAIN ANALYZE
+//!                                     execute               execute: one output partition
+//! ```
+
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, Statistics, internal_err};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
+use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
+    InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
+};
+
+/// What one kind of operator does, apart from what all have in common: the whole of an operator but its inputs and its
+/// metrics. Defaults are those of an operator of one input that reads partitions in any number and order.
+pub trait Work: Debug + Send + Sync + Sized + 'static {
+    /// Name of the operator in plans.
+    fn name(&self) -> &'static str;
+
+    /// Schema, partitions and order of the output over these inputs.
+    ///
+    /// # Errors
+    /// The work's own, for inputs that it cannot be done over.
+    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>>;
+
+    /// What `EXPLAIN` says behind the name; empty: nothing.
+    fn details(&self) -> String;
+
+    /// What the boxes of `EXPLAIN FORMAT TREE` say, in lines of `name=value`.
+    fn tree_details(&self) -> String {
+        self.details()
+    }
+
+    /// Expressions over the inputs.
+    fn expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        Vec::new()
+    }
+
+    /// Expressions that change while the operator runs, for scans below to read.
+    fn dynamic_expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        Vec::new()
+    }
+
+    /// How the rows of each input are to be distributed over its partitions.
+    fn distribution(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Vec<Distribution> {
+        vec![Distribution::UnspecifiedDistribution; inputs.len()]
+    }
+
+    /// Whether the operator is faster over inputs of more partitions.
+    fn wants_partitions(&self) -> bool {
+        false
+    }
+
+    /// Whether rows leave in the order in which they come.
+    fn keeps_order(&self) -> bool {
+        false
+    }
+
+    /// Whether statistics of the input hold for the output too, partition by partition.
+    fn keeps_statistics(&self) -> bool {
+        false
+    }
+
+    /// Most rows of the output, where that is known.
+    fn fetch(&self) -> Option<usize> {
+        None
+    }
+
+    /// A plan that took over while the operator ran: shown as if it were an input, and never read as one.
+    fn took_over(&self) -> Option<&Arc<dyn ExecutionPlan>> {
+        None
+    }
+
+    /// The work over other inputs, without what it keeps of an execution.
+    fn renewed(self: &Arc<Self>) -> Arc<Self> {
+        Arc::clone(self)
+    }
+
+    /// The work for one more execution of a plan that has run.
+    fn reset(self: &Arc<Self>) -> Arc<Self> {
+        self.renewed()
+    }
+
+    /// Starts one partition of the output, which there is.
+    ///
+    /// # Errors
+    /// Those of the inputs, and the work's own.
+    fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream>;
+}
+
+/// One execution of one output partition.
+#[derive(Debug)]
+pub struct Execution<'a> {
+    name: &'static str,
+    pub(crate) inputs: &'a [Arc<dyn ExecutionPlan>],
+    properties: &'a PlanProperties,
+    pub(crate) partition: usize,
+    pub(crate) context: Arc<TaskContext>,
+    pub(crate) metrics: &'a ExecutionPlanMetricsSet,
+}
+
+impl Execution<'_> {
+    /// Schema of the output.
+    pub(crate) fn schema(&self) -> SchemaRef {
+        Arc::clone(self.properties.eq_properties.schema())
+    }
+
+    /// Rows of the first input, of the partition that has the output's number.
+    ///
+    /// # Errors
+    /// Those of the input.
+    pub(crate) fn input(&self) -> Result<SendableRecordBatchStream> {
+        self.inputs[0].execute(self.partition, Arc::clone(&self.context))
+    }
+
+    /// Rows of the first input, of all of its partitions.
+    ///
+    /// # Errors
+    /// Those of the input.
+    pub(crate) fn partitions(&self) -> Result<Vec<SendableRecordBatchStream>> {
+        let partitions = 0..self.inputs[0].output_partitioning().partition_count();
+        partitions
+            .map(|partition| self.inputs[0].execute(partition, Arc::clone(&self.context)))
+            .collect()
+    }
+
+    /// Memory of the task's pool, in the operator's name. Not as one that can spill: a fair pool bounds each reservation of
+    /// such a consumer, and not their sum.
+    pub(crate) fn memory(&self) -> MemoryReservation {
+        self.memory_named(self.name)
+    }
+
+    /// Memory of the task's pool, in another name.
+    pub(crate) fn memory_named(&self, name: impl Into<String>) -> MemoryReservation {
+        MemoryConsumer::new(name).register(self.context.memory_pool())
+    }
+
+    /// Name of the operator.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The counter of this name, of this partition.
+    pub(crate) fn counter(&self, name: &'static str) -> Count {
+        MetricBuilder::new(self.metrics).counter(name, self.partition)
+    }
+}
+
+/// Properties of an output whose rows come in no known order, once `input` has ended.
+pub(crate) fn at_the_end(
+    schema: SchemaRef,
+    partitions: usize,
+    input: &Arc<dyn ExecutionPlan>,
+) -> Arc<PlanProperties> {
+    Arc::new(PlanProperties::new(
+        EquivalenceProperties::new(schema),
+        Partitioning::UnknownPartitioning(partitions),
+        EmissionType::Final,
+        input.boundedness(),
+    ))
+}
+
+/// An operator: its work, its inputs, and its metrics. The operators of this crate are this type with a work of their own,
+/// such as [`QuantilesExec`](super::QuantilesExec), which a plan is searched for by `plan.downcast_ref::<QuantilesExec>()`.
+#[derive(Debug)]
+pub struct Operator<W> {
+    inputs: Vec<Arc<dyn ExecutionPlan>>,
+    work: Arc<W>,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl<W> Clone for Operator<W> {
+    /// The same operator: with these metrics.
+    fn clone(&self) -> Self {
+        Self {
+            inputs: self.inputs.clone(),
+            work: Arc::clone(&self.work),
+            properties: Arc::clone(&self.properties),
+            metrics: self.metrics.clone(),
+        }
+    }
+}
+
+impl<W: Work> Operator<W> {
+    /// `work` over `inputs`, which are all that the operator will ever have.
+    ///
+    /// # Errors
+    /// The work's, for inputs that it cannot be done over.
+    pub(crate) fn over(work: W, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Self> {
+        Self::with(Arc::new(work), inputs)
+    }
+
+    fn with(work: Arc<W>, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Self> {
+        Ok(Self {
+            properties: work.properties(&inputs)?,
+            inputs,
+            work,
+            metrics: ExecutionPlanMetricsSet::new(),
+        })
+    }
+
+    /// What the operator does.
+    pub(crate) fn work(&self) -> &W {
+        &self.work
+    }
+
+    /// The first input.
+    pub(crate) fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.inputs[0]
+    }
+
+    fn with_inputs(&self, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        if children.len() != self.children().len() {
+            return internal_err!(
+                "{} has {} inputs, got {}",
+                self.name(),
+                self.children().len(),
+                children.len()
+            );
+        }
+        children.truncate(self.inputs.len());
+        Ok(Arc::new(Self::with(self.work.renewed(), children)?))
+    }
+}
+
+impl<W: Work> DisplayAs for Operator<W> {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        if let DisplayFormatType::TreeRender = format {
+            return writeln!(f, "{}", self.work.tree_details());
+        }
+        f.write_str(self.work.name())?;
+        match self.work.details() {
+            details if details.is_empty() => Ok(()),
+            details => write!(f, ": {details}"),
+        }
+    }
+}
+
+impl<W: Work> ExecutionPlan for Operator<W> {
+    fn name(&self) -> &str {
+        self.work.name()
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn dynamic_expressions_produced(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        self.work.dynamic_expressions()
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        let mut wanted = self.work.distribution(&self.inputs);
+        wanted.resize(self.children().len(), Distribution::UnspecifiedDistribution);
+        InputDistributionRequirements::new(wanted)
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![self.work.keeps_order(); self.children().len()]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![self.work.wants_partitions(); self.children().len()]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        self.inputs.iter().chain(self.work.took_over()).collect()
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.with_inputs(children)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.with_inputs(children)
+    }
+
+    fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(Self::with(self.work.reset(), self.inputs.clone())?))
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        for expr in [self.work.expressions(), self.work.dynamic_expressions()].concat() {
+            if f(&expr)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let partitions = self.properties.partitioning.partition_count();
+        if partition >= partitions {
+            return internal_err!(
+                "{} has {partitions} partitions, asked for partition {partition}",
+                self.name()
+            );
+        }
+        self.work.execute(Execution {
+            name: self.work.name(),
+            inputs: &self.inputs,
+            properties: &self.properties,
+            partition,
+            context,
+            metrics: &self.metrics,
+        })
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        inputs: &[Arc<Statistics>],
+        _args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        match inputs {
+            [input] if self.work.keeps_statistics() => Ok(Arc::clone(input)),
+            _ => Ok(Arc::new(Statistics::new_unknown(&self.schema()))),
+        }
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        let wanted = match self.work.keeps_statistics() {
+            true => ChildStats::At(partition),
+            false => ChildStats::Skip,
+        };
+        vec![wanted; self.children().len()]
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        self.work.fetch()
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        match self.work.fetch() {
+            Some(_) => CardinalityEffect::LowerEqual,
+            None => CardinalityEffect::Unknown,
+        }
+    }
+}
