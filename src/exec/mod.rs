@@ -56,8 +56,8 @@ pub(crate) use operator::{Execution, Work};
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
 pub(crate) use pinned::{
-    PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK,
-    PinnedTopKCall, PinnedWork, PlanFallback,
+    FilteredColumn, PinnedCalls, PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedQuantiles, PinnedQuestion,
+    PinnedRows, PinnedTopK, PinnedTopKCall, PlanFallback,
 };
 pub use quantiles::QuantilesExec;
 #[cfg(feature = "cuda")]

@@ -17,6 +17,7 @@ mod approx;
 mod boundaries;
 mod builtins;
 mod check;
+mod extension;
 mod first_rows;
 mod float_statistics;
 mod foreign;
@@ -24,12 +25,6 @@ mod node;
 mod physical;
 #[cfg(feature = "cuda")]
 mod pinned;
-#[cfg(feature = "cuda")]
-mod pinned_node;
-#[cfg(feature = "cuda")]
-mod pinned_topk;
-#[cfg(feature = "cuda")]
-mod predicate;
 mod query_planner;
 mod register;
 mod repeatable;
@@ -44,9 +39,10 @@ mod windows;
 #[cfg(feature = "ballista")]
 pub(crate) use boundaries::BoundariesRule;
 pub use check::CheckQuantiles;
+pub use extension::QuantilesExtensionPlanner;
 pub use float_statistics::FloatStatisticsRule;
 pub use node::QuantilesNode;
-pub use physical::QuantilesExtensionPlanner;
+
 pub use query_planner::QuantilesPlanner;
 #[cfg(feature = "cuda")]
 pub(crate) use register::check_runs_here;

@@ -9,7 +9,7 @@ use datafusion::common::{Result, resources_err};
 
 use super::groups::{GROUP_BYTES, all_codes, of_each};
 use super::topk::value_bytes;
-use super::{OnDevice, PinnedTopKCall, PinnedWork, distinct};
+use super::{OnDevice, PinnedCalls, PinnedTopKCall, distinct};
 use crate::exec::quantiles::comma_separated;
 use crate::functions::topk::{firsts, lists};
 use crate::kernel::cuda::{GroupTop, GroupTopSelection, Groups, Predicate, RowMask};
@@ -71,11 +71,7 @@ impl PinnedTopKCall {
     }
 }
 
-impl PinnedWork for PinnedGroupTopK {
-    fn name(&self) -> &'static str {
-        "PinnedGroupedTopKExec"
-    }
-
+impl PinnedCalls for PinnedGroupTopK {
     fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
         let groups = Groups::try_new(&columns, on.limit, on.timed, &mut on.report)?;

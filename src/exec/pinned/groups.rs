@@ -10,7 +10,7 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_datafusion_err};
 
 use super::quantiles::sourced_columns;
-use super::{OnDevice, PinnedSource, PinnedWork, distinct};
+use super::{FilteredColumn, OnDevice, PinnedCalls, distinct};
 use crate::exec::aggregate::{Aggregates, ExecAggregate};
 use crate::exec::grouped::{Answers, answered_groups};
 use crate::exec::quantiles::comma_separated;
@@ -43,7 +43,7 @@ pub(crate) struct PinnedGroups {
     filter: Option<Predicate>,
     aggregates: Aggregates,
     /// Of each column of `aggregates`.
-    sources: Vec<PinnedSource>,
+    sources: Vec<FilteredColumn>,
     /// Of each aggregate that is no quantile.
     counts: Vec<PinnedCount>,
 }
@@ -67,7 +67,7 @@ impl PinnedGroups {
         groups: Vec<usize>,
         filter: Option<Predicate>,
         aggregates: Vec<ExecAggregate>,
-        (sources, counts): (Vec<PinnedSource>, Vec<PinnedCount>),
+        (sources, counts): (Vec<FilteredColumn>, Vec<PinnedCount>),
     ) -> Self {
         let (aggregates, sources) = sourced_columns(aggregates, sources);
         Self {
@@ -135,7 +135,7 @@ impl PinnedGroups {
         let has_nulls = |column: usize| on.table.column(column).has_nulls();
         let column = count.column.filter(|column| has_nulls(*column));
         // A column that was selected knows them if it has values in the same rows.
-        let is_same = |source: &PinnedSource| {
+        let is_same = |source: &FilteredColumn| {
             let own = Some(source.column).filter(|column| has_nulls(*column));
             source.filter == count.filter && own == column
         };
@@ -173,7 +173,7 @@ pub(super) fn all_codes<'a>(
     groups: &Groups<'_>,
     group_column: usize,
     filter: Option<&Predicate>,
-    mut known: impl Iterator<Item = (&'a PinnedSource, &'a [u64])>,
+    mut known: impl Iterator<Item = (&'a FilteredColumn, &'a [u64])>,
     on: &mut OnDevice<'_>,
 ) -> Result<Vec<u64>> {
     // A column that has a value in every row that makes a group knows them all.
@@ -271,11 +271,7 @@ pub(super) fn of_each<T: Default>(codes: &[u64], own: &[u64], of: impl Fn(usize)
     }
 }
 
-impl PinnedWork for PinnedGroups {
-    fn name(&self) -> &'static str {
-        "PinnedGroupedQuantilesExec"
-    }
-
+impl PinnedCalls for PinnedGroups {
     fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
         let groups = Groups::try_new(&columns, on.limit, on.timed, &mut on.report)?;

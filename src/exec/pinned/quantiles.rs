@@ -7,8 +7,8 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 
-use super::{OnDevice, PinnedSource, PinnedWork};
-use crate::exec::aggregate::{Aggregates, ExecAggregate, Output, QuantilesCall};
+use super::{FilteredColumn, OnDevice, PinnedCalls};
+use crate::exec::aggregate::{Aggregates, ExecAggregate, Output};
 use crate::exec::device_shards::{ALONE, Limits, Share, solve_on_devices};
 use crate::exec::quantiles::comma_separated;
 use crate::exec::run::{Solved, answer};
@@ -20,15 +20,15 @@ use crate::select::{Ask, StrategyName};
 pub(crate) struct PinnedQuantiles {
     aggregates: Aggregates,
     /// Of each column of `aggregates`.
-    sources: Vec<PinnedSource>,
+    sources: Vec<FilteredColumn>,
     strategy: StrategyName,
 }
 
 /// The columns that calls share, and the place of the values of each; `sources` are those of the calls.
 pub(super) fn sourced_columns(
     aggregates: Vec<ExecAggregate>,
-    sources: Vec<PinnedSource>,
-) -> (Aggregates, Vec<PinnedSource>) {
+    sources: Vec<FilteredColumn>,
+) -> (Aggregates, Vec<FilteredColumn>) {
     let aggregates = Aggregates::new(aggregates);
     let mut of_columns = vec![None; aggregates.columns.len()];
     for ((column, _), source) in aggregates.calls.iter().zip(sources) {
@@ -38,10 +38,13 @@ pub(super) fn sourced_columns(
 }
 
 impl PinnedQuantiles {
-    pub(crate) fn new(calls: Vec<(QuantilesCall, PinnedSource)>, strategy: StrategyName) -> Self {
-        let (calls, sources): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
-        let calls = calls.into_iter().map(ExecAggregate::Quantiles).collect();
-        let (aggregates, sources) = sourced_columns(calls, sources);
+    /// `aggregates` are quantiles, each of a column of `sources`.
+    pub(crate) fn new(
+        aggregates: Vec<ExecAggregate>,
+        sources: Vec<FilteredColumn>,
+        strategy: StrategyName,
+    ) -> Self {
+        let (aggregates, sources) = sourced_columns(aggregates, sources);
         Self {
             aggregates,
             sources,
@@ -76,11 +79,7 @@ impl PinnedQuantiles {
     }
 }
 
-impl PinnedWork for PinnedQuantiles {
-    fn name(&self) -> &'static str {
-        "PinnedQuantilesExec"
-    }
-
+impl PinnedCalls for PinnedQuantiles {
     fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let solutions = (0..self.sources.len()).map(|column| self.solve(column, on));
         let solutions = solutions.collect::<Result<Vec<_>>>()?;

@@ -11,7 +11,7 @@ use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::Result;
 
-use super::{OnDevice, PinnedSource, PinnedWork, distinct};
+use super::{FilteredColumn, OnDevice, PinnedCalls, distinct};
 use crate::exec::quantiles::comma_separated;
 use crate::functions::topk::{Call, firsts, lists};
 use crate::kernel::cuda::{Gather, RowMask, Top, TopSelection};
@@ -28,7 +28,7 @@ pub(crate) struct PinnedTopKCall {
     /// Index of the pinned column of values.
     pub(crate) value: usize,
     /// Keys, and which rows count; of `max_by` and `min_by` only those that have a value.
-    pub(crate) key: PinnedSource,
+    pub(crate) key: FilteredColumn,
     /// The call as it is shown.
     pub(crate) shown: String,
 }
@@ -139,11 +139,7 @@ impl PinnedTopKCall {
     }
 }
 
-impl PinnedWork for PinnedTopK {
-    fn name(&self) -> &'static str {
-        "PinnedTopKExec"
-    }
-
+impl PinnedCalls for PinnedTopK {
     fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let columns = self.0.iter().map(|call| call.answer(on));
         let columns = columns.collect::<Result<Vec<_>>>()?;
@@ -179,7 +175,7 @@ pub(super) fn value_bytes(data_type: &DataType) -> usize {
 /// The first rows of a table in the order of a column that has no NULLs.
 #[derive(Debug)]
 pub(crate) struct PinnedRows {
-    pub(crate) key: PinnedSource,
+    pub(crate) key: FilteredColumn,
     pub(crate) descending: bool,
     /// Rows, at most.
     pub(crate) k: usize,
@@ -187,11 +183,7 @@ pub(crate) struct PinnedRows {
     pub(crate) columns: Vec<usize>,
 }
 
-impl PinnedWork for PinnedRows {
-    fn name(&self) -> &'static str {
-        "PinnedTopKExec"
-    }
-
+impl PinnedCalls for PinnedRows {
     fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let column = on.column(self.key.column);
         let mask = on.kept(self.key.filter.as_ref(), column)?;

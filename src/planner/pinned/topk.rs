@@ -1,7 +1,7 @@
 //! The best rows of pinned columns, on their device.
 //!
 //! ```text
-//! Aggregate: aggr=[[topk_by(id, fare)]]     ->  PinnedTopKExec: device=cuda:0 ..
+//! Aggregate: aggr=[[topk_by(id, fare)]]     ->  PinnedExec: device=cuda:0 ..
 //!   TableScan: trips projection=[id, fare]
 //! ```
 //! Taken where all aggregates are `topk_by`, `max_by` or `min_by` without `DISTINCT` over columns of one pinned table, and
@@ -18,12 +18,12 @@ use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Sort};
 use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 
-use super::pinned::{Resident, conjunction, over_table, unaliased};
-use super::rewrite::{aggregate_call, has_subquery};
-use crate::exec::{PinnedExec, PinnedGroupTopK, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall};
+use super::table::{Resident, conjunction, over_table, unaliased};
+use crate::exec::{FilteredColumn, PinnedGroupTopK, PinnedQuestion, PinnedRows, PinnedTopK, PinnedTopKCall};
 use crate::functions::TopKBy;
 use crate::functions::topk::Call;
 use crate::kernel::cuda::{Predicate, TopSelection};
+use crate::planner::rewrite::{aggregate_call, has_subquery};
 
 pub(super) fn is_topk(aggregate: &Aggregate) -> bool {
     let is_ours = |expr: &Expr| {
@@ -40,14 +40,15 @@ pub(super) fn is_limited(sort: &Sort) -> bool {
     (1..=TopSelection::MOST).contains(&fetch) && sort.expr.len() == 1
 }
 
-/// The operator on the device for calls of `topk_by`; `None`: they run as ever.
+/// What calls of `topk_by` ask of a pinned table; `None`: they are planned as any other.
 ///
 /// # Errors
 /// Those of the catalog.
-pub(super) async fn calls_on_device(
+pub(super) async fn calls_question(
     aggregate: &Aggregate,
+    timed: bool,
     session: &dyn Session,
-) -> Result<Option<PinnedExec>> {
+) -> Result<Option<PinnedQuestion>> {
     let Some(resident) = Resident::below(&aggregate.input, session).await? else {
         return Ok(None);
     };
@@ -60,16 +61,16 @@ pub(super) async fn calls_on_device(
     if aggregate.group_expr.is_empty() {
         let most = TopSelection::MOST;
         let few = calls.iter().all(|call| call.call.rows() as u64 <= most);
-        return Ok(few.then(|| resident.exec(Arc::new(PinnedTopK(calls)), schema)));
+        return Ok(few.then(|| resident.question(PinnedTopK(calls), schema, timed)));
     }
     let grouped = resident.grouped(&aggregate.group_expr, &aggregate.input);
     Ok(grouped.map(|(groups, filter)| {
-        let work = PinnedGroupTopK {
+        let calls = PinnedGroupTopK {
             groups,
             filter,
             calls,
         };
-        resident.exec(Arc::new(work), schema)
+        resident.question(calls, schema, timed)
     }))
 }
 
@@ -106,7 +107,7 @@ fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
     Some(PinnedTopKCall {
         call,
         value,
-        key: PinnedSource {
+        key: FilteredColumn {
             column,
             filter: conjunction(filter),
         },
@@ -114,11 +115,15 @@ fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
     })
 }
 
-/// The operator on the device for the first rows of an order; `None`: it runs as ever.
+/// What the first rows of an order are of a pinned table; `None`: the sort is planned as any other.
 ///
 /// # Errors
 /// Those of the catalog.
-pub(super) async fn rows_on_device(sort: &Sort, session: &dyn Session) -> Result<Option<PinnedExec>> {
+pub(super) async fn rows_question(
+    sort: &Sort,
+    timed: bool,
+    session: &dyn Session,
+) -> Result<Option<PinnedQuestion>> {
     let (Some(k), [by]) = (sort.fetch, sort.expr.as_slice()) else {
         return Ok(None);
     };
@@ -152,15 +157,17 @@ pub(super) async fn rows_on_device(sort: &Sort, session: &dyn Session) -> Result
             nulls_first: by.nulls_first,
         },
     )]);
-    let work = Arc::new(PinnedRows {
-        key: PinnedSource {
+    let rows = PinnedRows {
+        key: FilteredColumn {
             column,
             filter: conjunction(filter),
         },
         descending: !by.asc,
         k,
         columns,
-    });
-    let exec = resident.exec(work, schema);
-    Ok(ordering.map(|ordering| exec.ordered(ordering)))
+    };
+    let question = resident.question(rows, schema, timed);
+    Ok(ordering
+        .is_some()
+        .then_some(PinnedQuestion { ordering, ..question }))
 }
