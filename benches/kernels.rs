@@ -14,9 +14,12 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int32Array, Int64Array};
 use datafusion::arrow::datatypes::Float64Type;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
-use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane, Stop};
+use datafusion_quantiles::config::StrategyName;
+use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane};
 use datafusion_quantiles::key::KeySpec;
-use datafusion_quantiles::select::{Ask, LocalShards, Method, Quantile, Shards, StrategyName, solve};
+use datafusion_quantiles::quantile::{Ask, Method, Quantile};
+use datafusion_quantiles::select::{LocalShards, Shards, solve};
+use datafusion_quantiles::threads::Stop;
 use patterns::Pattern;
 
 fn setting(name: &str, default: usize) -> usize {

@@ -4,22 +4,23 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::arrow::compute::cast;
-use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::common::Result;
 use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryPool, MemoryReservation, UnboundedMemoryPool,
 };
-use futures::FutureExt;
 
+use crate::config::StrategyName;
 use crate::functions::ordered_type;
-use crate::kernel::choose::Room;
-use crate::kernel::memory::Workspace;
 use crate::kernel::values::Values;
-use crate::kernel::{Backend, CpuBackend, Stop};
+use crate::kernel::{Backend, CpuBackend};
 use crate::key::{ByteSpec, KeySpec, Order};
+use crate::memory::Room;
+use crate::memory::Workspace;
+use crate::quantile::{Ask, Method, Quantile};
 use crate::select::by_value::ValueSelection;
-use crate::select::quantile::{Ask, Method, Quantile};
-use crate::select::workers::Workers;
-use crate::select::{LocalShards, StrategyName, solve};
+use crate::select::{LocalShards, solve};
+use crate::threads::Stop;
+use crate::threads::{Pool, completed};
 
 /// Exact quantiles of `values`: one for each of `quantiles` (numbers in [0, 1]), in that order.
 ///
@@ -31,7 +32,7 @@ use crate::select::{LocalShards, StrategyName, solve};
 /// # use datafusion::arrow::array::{AsArray, Int64Array};
 /// # use datafusion::arrow::datatypes::Int64Type;
 /// # use datafusion_quantiles::compute::quantiles;
-/// # use datafusion_quantiles::select::quantile::Method;
+/// # use datafusion_quantiles::Method;
 /// let values = Int64Array::from(vec![Some(30), None, Some(10), Some(20)]);
 /// let answers = quantiles(&values, &[1.0, 0.5], Method::Disc)?;
 /// assert_eq!(answers.as_primitive::<Int64Type>().values(), &[30, 20]);
@@ -73,7 +74,7 @@ fn of_keys(array: &ArrayRef, spec: &KeySpec, ask: &Ask) -> Result<ArrayRef> {
     let mut lane = backend.open(spec, memory)?;
     lane.append(array, None)?;
     let mut shards = LocalShards::blocking(spec.width(), vec![lane], threads, Stop::default());
-    let solution = blocking(solve(&mut shards, StrategyName::Auto, &[ask]))?;
+    let solution = completed(solve(&mut shards, StrategyName::Auto, &[ask]))?;
     ask.answers(spec, solution.n, &|rank| solution.key_at(rank))
 }
 
@@ -84,17 +85,11 @@ fn of_bytes(array: &ArrayRef, spec: &ByteSpec, ask: &Ask) -> Result<ArrayRef> {
     let selection = ValueSelection {
         backend: Arc::new(backend),
         strategy: StrategyName::Auto,
-        workers: Workers::blocking(threads),
+        pool: Pool::scoped(threads, Stop::default()),
         workspace: Workspace::new(memory.new_empty()),
         memory,
         room: Room::UNLIMITED,
         disk: None,
     };
-    blocking(selection.solve(values, &[ask]))?.answers(ask, spec)
-}
-
-/// What a future of blocking work gives.
-fn blocking<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    let done = work.now_or_never();
-    done.ok_or_else(|| internal_datafusion_err!("blocking shards did not block"))?
+    completed(selection.solve(values, &[ask]))?.answers(ask, spec)
 }

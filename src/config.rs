@@ -8,9 +8,7 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
-use datafusion::common::{DataFusionError, Result, config_err};
-
-use crate::select::StrategyName;
+use datafusion::common::{DataFusionError, Result, config_err, plan_err};
 
 /// One option: what `SET` takes, what a session starts with, and what it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +97,67 @@ impl Default for QuantilesOptions {
             strategy: StrategyName::default(),
             topk: true,
             trust_float_statistics: false,
+        }
+    }
+}
+
+/// The strategies that `SET quantiles.strategy` knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum StrategyName {
+    /// The cheapest for the data at hand.
+    #[default]
+    Auto,
+    /// SampleSelect.
+    SampleSelect,
+    /// Distributed bucket multiselect.
+    DistributedBms,
+    /// Distributed iterative bucket multiselect.
+    Dibms,
+    /// GK Select.
+    GkSelect,
+}
+
+impl StrategyName {
+    /// All strategies.
+    pub const ALL: [StrategyName; 5] = [
+        StrategyName::Auto,
+        StrategyName::SampleSelect,
+        StrategyName::DistributedBms,
+        StrategyName::Dibms,
+        StrategyName::GkSelect,
+    ];
+
+    /// Whether SampleSelect may run, which devices run in one go.
+    pub(crate) fn is_sample_select(self) -> bool {
+        matches!(self, StrategyName::Auto | StrategyName::SampleSelect)
+    }
+}
+
+impl Display for StrategyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StrategyName::Auto => "auto",
+            StrategyName::SampleSelect => "sample_select",
+            StrategyName::DistributedBms => "distributed_bms",
+            StrategyName::Dibms => "dibms",
+            StrategyName::GkSelect => "gk_select",
+        })
+    }
+}
+
+impl FromStr for StrategyName {
+    type Err = DataFusionError;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let known = StrategyName::ALL
+            .into_iter()
+            .find(|known| known.to_string().eq_ignore_ascii_case(name));
+        match known {
+            Some(known) => Ok(known),
+            None => {
+                let allowed = StrategyName::ALL.map(|known| known.to_string()).join(", ");
+                plan_err!("unknown strategy '{name}': allowed are {allowed}")
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use datafusion::logical_expr::{Expr, lit};
 use datafusion::prelude::{DataFrame, ident};
 
 use crate::functions::expr_fn::exact_quantiles;
-use crate::select::quantile::Method;
+use crate::quantile::Method;
 
 /// Name of the column that says which quantile a row is for.
 pub const QUANTILE_COLUMN: &str = "quantile";

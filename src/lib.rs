@@ -43,10 +43,16 @@
 
 #[cfg(feature = "ballista")]
 pub mod ballista;
+#[cfg(not(feature = "internals"))]
+mod cells;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod cells;
 pub mod compute;
 pub mod config;
 pub mod dataframe;
 pub mod exec;
+mod failpoint;
 pub mod functions;
 #[cfg(not(feature = "internals"))]
 mod kernel;
@@ -58,11 +64,21 @@ mod key;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod key;
+#[cfg(not(feature = "internals"))]
+mod memory;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod memory;
 #[cfg(test)]
 mod mutated;
 #[cfg(feature = "cuda")]
 pub mod pinned;
 pub mod planner;
+#[cfg(not(feature = "internals"))]
+mod quantile;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod quantile;
 #[cfg(not(feature = "internals"))]
 mod select;
 #[cfg(feature = "internals")]
@@ -74,6 +90,11 @@ mod sketch;
 #[doc(hidden)]
 pub mod sketch;
 #[cfg(not(feature = "internals"))]
+mod threads;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod threads;
+#[cfg(not(feature = "internals"))]
 mod wire;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
@@ -82,7 +103,7 @@ pub mod wire;
 pub use dataframe::DataFrameQuantilesExt;
 pub use functions::expr_fn;
 pub use planner::{QuantilesPlanner, SessionStateBuilderExt, register_all};
-pub use select::quantile::Method;
+pub use quantile::Method;
 
 /// The guide's program compiles.
 #[cfg(doctest)]

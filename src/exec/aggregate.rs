@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Result;
+use datafusion::functions_aggregate::array_agg::ArrayAgg;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use super::quantiles::comma_separated;
+use crate::functions::EXACT_QUANTILES;
 use crate::functions::gk::{GkName, Sampled};
-use crate::functions::{EXACT_QUANTILES, Selected};
 use crate::key::{ByteSpec, KeySpec};
-use crate::select::quantile::{Ask, Quantile};
+use crate::quantile::Selected;
+use crate::quantile::{Ask, Quantile};
 
 /// One aggregate of the operator, one column of its output.
 #[derive(Debug, Clone)]
@@ -144,6 +146,17 @@ impl PlainAggregate {
     /// `expr`, which must not need sorted input, over the rows where `filter` is true.
     pub fn new(expr: Arc<AggregateFunctionExpr>, filter: Option<Arc<dyn PhysicalExpr>>) -> Self {
         Self { expr, filter }
+    }
+
+    /// Whether it keeps its input as it came.
+    pub(crate) fn keeps_input(&self) -> bool {
+        let function: Option<&ArrayAgg> = self.expr.fun().inner().downcast_ref();
+        function.is_some() && !self.expr.is_distinct()
+    }
+
+    /// Whether it is given an order of its own, that of the rows in each group.
+    pub(crate) fn needs_order(&self) -> bool {
+        !self.expr.order_bys().is_empty()
     }
 
     /// What its accumulator is given of each row: arguments, and what its own order is by.

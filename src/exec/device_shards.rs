@@ -11,14 +11,16 @@ use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::FutureExt;
 
-use crate::kernel::choose::Room;
+use crate::config::StrategyName;
+use crate::kernel::Lane;
 use crate::kernel::cuda::{CudaBackend, DeviceColumn, Report, RowMask, Selection, SpreadSelection};
-use crate::kernel::memory::Workspace;
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::{Lane, Stop};
 use crate::key::{KeyBits, KeySpec, Width};
+use crate::memory::{Room, Workspace};
+use crate::quantile::Ask;
 use crate::select::sample_select::SampleSelect;
-use crate::select::{Ask, Found, LocalShards, Shards, Solution, Strategy, StrategyName, solve};
+use crate::select::{Found, LocalShards, Shards, Solution, Strategy, solve};
+use crate::threads::Stop;
 
 /// How one device found ranks without rounds.
 pub(super) const ALONE: &str = "sample_select on the device";

@@ -36,6 +36,7 @@ pub mod staged;
 mod top;
 mod topk;
 mod values;
+mod window;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
 
@@ -67,3 +68,4 @@ pub use top::LateFetchExec;
 pub use top::TopKByExec;
 pub use topk::GroupedTopKExec;
 pub(crate) use topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
+pub use window::ReservingWindowExec;

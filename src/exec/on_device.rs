@@ -16,10 +16,12 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder}
 
 use super::aggregate::KeyColumn;
 use super::device_shards::{Limits, Share, solve_on_devices};
-use super::grouped::blocking;
+use crate::config::StrategyName;
 use crate::kernel::cuda::{ColumnUpload, Device, DeviceColumn, Devices, Report, SharedStaging, Staging};
 use crate::key::KeySpec;
-use crate::select::{Ask, Solution, StrategyName};
+use crate::quantile::Ask;
+use crate::select::Solution;
+use crate::threads::blocking;
 
 /// Devices that columns are sent to, partition by partition, and the memory of each that this crate may hold.
 #[derive(Debug, Clone)]

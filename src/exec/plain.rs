@@ -7,7 +7,6 @@ use datafusion::arrow::compute::filter_record_batch;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::functions_aggregate::array_agg::ArrayAgg;
 use datafusion::logical_expr::Accumulator;
 
 use super::aggregate::PlainAggregate;
@@ -111,16 +110,10 @@ fn reserved_copy(memory: &MemoryReservation, bytes: usize, what: &str) -> Result
 
 fn accumulator(plain: &PlainAggregate) -> Result<Box<dyn Accumulator>> {
     let inner = plain.expr.create_accumulator()?;
-    Ok(match keeps_input(plain) {
+    Ok(match plain.keeps_input() {
         true => Box::new(Keeping { inner, bytes: 0 }),
         false => inner,
     })
-}
-
-/// Whether an aggregate keeps its input as it came.
-pub(super) fn keeps_input(plain: &PlainAggregate) -> bool {
-    let function: Option<&ArrayAgg> = plain.expr.fun().inner().downcast_ref();
-    function.is_some() && !plain.expr.is_distinct()
 }
 
 /// An accumulator that keeps its input as it came: what it says of its size leaves out what lies behind views.

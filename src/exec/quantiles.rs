@@ -17,7 +17,7 @@ use super::on_device::{UploadChoice, is_for_device};
 use super::operator::{Execution, Operator, Work, at_the_end};
 use super::run::{Run, RunMetrics};
 use super::values::ValueSolver;
-use crate::select::StrategyName;
+use crate::config::StrategyName;
 
 /// Exact quantiles over a whole input, with plain aggregates beside them. One partition, one row.
 ///

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 
-use super::grouped::blocking;
 use super::scan::Kept;
-use crate::kernel::choose::{Plan, Room};
-use crate::kernel::memory::Workspace;
-use crate::kernel::{Stop, StopOnDrop};
 use crate::key::Width;
+use crate::memory::Room;
+use crate::memory::Workspace;
+use crate::select::choose::Plan;
+use crate::threads::blocking;
+use crate::threads::{Stop, StopOnDrop};
 
 /// What each partition kept of every column that is still to be solved.
 pub(super) type Columns = Vec<Vec<Kept>>;
@@ -43,7 +44,7 @@ pub(super) struct Wanting {
 impl Wanting {
     /// What to set aside, best first, and what to find free with it.
     fn plans(&self, threads: usize) -> Vec<Plan> {
-        let plans = Room::wanted(self.n, self.width, threads, self.distinct);
+        let plans = Plan::wanted(self.n, self.width, threads, self.distinct);
         let at_least = |plan: Plan| Plan {
             bytes: plan.bytes.max(plan.threads * self.each),
             ..plan

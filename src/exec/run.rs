@@ -19,14 +19,16 @@ use super::plain::PlainAccumulators;
 use super::room::{Columns, Wanting, make_room};
 use super::scan::{Kept, PartitionScan, in_order};
 use super::values::ValueSolver;
-use crate::functions::Selected;
+use crate::failpoint::may_fail;
 use crate::functions::gk::with_bounds;
-use crate::kernel::{Stop, may_fail};
+use crate::quantile::Ask;
+use crate::quantile::Selected;
 use crate::select::by_value::ValueSolution;
 use crate::select::distinct::solve_distinct;
 use crate::select::splitters::nearest_splitters;
-use crate::select::workers::Workers;
-use crate::select::{Ask, LocalShards, Solution, solve};
+use crate::select::{LocalShards, Solution, solve};
+use crate::threads::Pool;
+use crate::threads::Stop;
 
 /// Metrics of one execution. Their names are stable.
 pub(super) struct RunMetrics {
@@ -234,7 +236,9 @@ impl Run {
             .within(plan.room, Arc::clone(&solver.workspace));
         let asks = self.asks(column);
         let solution = match *buckets {
-            _ if distinct => solve_distinct(&mut shards, &Workers::new(plan.threads), &asks).await?,
+            _ if distinct => {
+                solve_distinct(&mut shards, &Pool::new(plan.threads, Stop::default()), &asks).await?
+            }
             Some(buckets) => nearest_splitters(&mut shards, buckets, &asks).await?,
             None => solve(&mut shards, solver.strategy, &asks).await?,
         };

@@ -22,11 +22,13 @@ use super::feed::fed;
 #[cfg(feature = "cuda")]
 use super::on_device::{ToDevice, is_for_device, send};
 use super::plain::PlainAccumulators;
+use crate::failpoint::may_fail;
 #[cfg(feature = "cuda")]
 use crate::kernel::cuda::ColumnUpload;
 use crate::kernel::values::Values;
-use crate::kernel::{Backend, CpuBackend, Lane, Stop, may_fail};
+use crate::kernel::{Backend, CpuBackend, Lane};
 use crate::key::ByteSpec;
+use crate::threads::Stop;
 
 /// A scan gives way to others, and to being cancelled, after so much work.
 pub(super) const YIELD: Duration = Duration::from_millis(10);

@@ -8,14 +8,16 @@ use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 
 use super::room::{Columns, Wanting, make_room};
 use super::scan::Kept;
+use crate::config::StrategyName;
 use crate::kernel::CpuBackend;
-use crate::kernel::choose::Plan;
-use crate::kernel::memory::Workspace;
 use crate::kernel::values::Values;
 use crate::key::{ByteSpec, Width};
+use crate::memory::Workspace;
+use crate::quantile::Ask;
 use crate::select::by_value::{ValueSelection, ValueSolution};
-use crate::select::workers::Workers;
-use crate::select::{Ask, StrategyName};
+use crate::select::choose::Plan;
+use crate::threads::Pool;
+use crate::threads::Stop;
 
 /// What selections of one execution work with.
 pub(super) struct ValueSolver {
@@ -96,7 +98,7 @@ impl ValueSolver {
         ValueSelection {
             backend: Arc::new(self.backend.clone()),
             strategy: self.strategy,
-            workers: Workers::new(plan.threads),
+            pool: Pool::new(plan.threads, Stop::default()),
             memory: self.memory.new_empty(),
             workspace: Arc::clone(&self.workspace),
             room: plan.room,

@@ -14,7 +14,7 @@ use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::physical_expr::PhysicalExpr;
 
 use super::FunctionName;
-use crate::select::quantile::Quantiles;
+use crate::quantile::Quantiles;
 
 /// What the second argument of a call is, as far as a logical plan tells.
 pub(crate) enum QuantileArgument {

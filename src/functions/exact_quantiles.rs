@@ -14,13 +14,14 @@ use datafusion::logical_expr::{
 };
 
 use super::FunctionName;
-use super::accumulator::{QuantilesAccumulator, Selected, state_type};
+use super::accumulator::QuantilesAccumulator;
 use super::call::evaluated_quantiles;
 use super::frame::SlidingQuantilesAccumulator;
 use super::frame_values::SlidingValuesAccumulator;
 use super::groups::groups_accumulator;
 use super::rows::{ValuesAccumulator, ValuesGroupsAccumulator};
-use crate::select::quantile::{Ask, Method, Quantiles};
+use crate::quantile::{Ask, Method, Quantiles};
+use crate::quantile::{Selected, state_type};
 
 /// Exact quantiles of a column under one name, by one method, counted from one end.
 ///

@@ -11,7 +11,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr, WindowFunctionDefinition, lit
 
 use super::gk::{GkFunction, check_arguments};
 use super::{ExactQuantiles, FunctionName, QuantileArgument, TopKBy, constant, topk, variant};
-use crate::select::quantile::Method;
+use crate::quantile::Method;
 
 /// Plans `exact_quantiles(x, q [, method])` and its other names, with `WITHIN GROUP` and with `OVER`.
 ///

@@ -14,10 +14,11 @@ use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 use datafusion::logical_expr::Accumulator;
 
-use super::accumulator::{SelectedColumn, state_rows};
+use super::accumulator::state_rows;
 use crate::key::{Key, KeyBits, KeySpec, Width};
+use crate::quantile::SelectedColumn;
+use crate::quantile::{Interpolation, Picks};
 use crate::select::ordered::OrderedKeys;
-use crate::select::quantile::{Interpolation, Picks};
 
 /// The values of one frame, in order.
 #[derive(Debug)]

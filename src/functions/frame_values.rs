@@ -9,12 +9,12 @@ use std::mem::{size_of, take};
 use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
-use super::accumulator::SelectedColumn;
 use super::frame::{Moving, SlidingAccumulator};
 use crate::kernel::values::{At, Values};
 use crate::key::{ByteSpec, kept};
+use crate::quantile::SelectedColumn;
+use crate::quantile::byte_values::Picked;
 use crate::select::ordered::OrderedKeys;
-use crate::select::quantile::by_value::Picked;
 
 /// Values that have left and are kept at least, before the others are copied.
 const LEFT: u64 = 1024;

@@ -16,9 +16,10 @@ use datafusion::arrow::compute::filter;
 use datafusion::common::{Result, internal_err, resources_datafusion_err};
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
-use super::accumulator::{SelectedColumn, reserve, state_item, state_rows};
+use super::accumulator::{reserve, state_rows};
 use crate::kernel::cpu::groups::segments::{Plans, Segments};
 use crate::key::{Key, KeyBits, KeySpec, Width, kept};
+use crate::quantile::{SelectedColumn, state_item};
 
 /// The accumulator over keys of the column's width.
 pub(super) fn groups_accumulator(column: SelectedColumn) -> Box<dyn GroupsAccumulator> {
@@ -333,8 +334,8 @@ mod tests {
     use datafusion::arrow::datatypes::{DataType, Int32Type};
 
     use super::*;
-    use crate::functions::Selected;
-    use crate::select::quantile::{Ask, Method, Quantile};
+    use crate::quantile::Selected;
+    use crate::quantile::{Ask, Method, Quantile};
 
     fn accumulator() -> QuantilesGroupsAccumulator<u32> {
         let ask = Ask {

@@ -37,9 +37,8 @@ use std::sync::{Arc, LazyLock};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{AggregateUDF, Expr};
 
-use crate::select::quantile::Method;
+use crate::quantile::Method;
 
-pub(crate) use accumulator::{Selected, SelectedColumn};
 pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
 pub use exact_quantiles::ExactQuantiles;
 pub(crate) use exact_quantiles::ordered_type;
@@ -106,7 +105,7 @@ pub mod expr_fn {
     /// ```
     /// # use datafusion::prelude::*;
     /// # use datafusion_quantiles::functions::expr_fn::exact_quantiles;
-    /// # use datafusion_quantiles::select::quantile::Method;
+    /// # use datafusion_quantiles::Method;
     /// let median = exact_quantiles(col("fare"), lit(0.5), Method::Disc, false).alias("median");
     /// ```
     pub fn exact_quantiles(x: Expr, quantiles: Expr, method: Method, descending: bool) -> Expr {

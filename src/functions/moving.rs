@@ -22,13 +22,13 @@ use datafusion::logical_expr::{
 };
 
 use super::ExactQuantiles;
-use super::accumulator::{Selected, SelectedColumn};
 use super::frame::Answers;
 #[cfg(feature = "ballista")]
 use super::wire;
 use crate::key::{Key, KeyBits, Width, kept};
+use crate::quantile::Quantiles;
+use crate::quantile::{Selected, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
-use crate::select::quantile::Quantiles;
 #[cfg(feature = "ballista")]
 use crate::wire::Reader;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use crate::select::quantile::Method;
+use crate::quantile::Method;
 
 /// A function, by the name that a user writes.
 ///

@@ -13,12 +13,13 @@ use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::{Accumulator, EmitTo, GroupsAccumulator};
 
-use super::accumulator::{SelectedColumn, extend, state_rows};
+use super::accumulator::{extend, state_rows};
 use super::frame_values::ValuesFrame;
 use super::groups::{emitted_count, extend_groups, group_id, lengths, rows_as_states, starts, state_column};
 use crate::kernel::values::{At, Values};
 use crate::key::{ByteSpec, kept};
-use crate::select::quantile::by_value::Picked;
+use crate::quantile::SelectedColumn;
+use crate::quantile::byte_values::Picked;
 
 impl SelectedColumn<ByteSpec> {
     /// Adds the answers over the values at some places (at least one) to `picked`.
@@ -270,8 +271,8 @@ mod tests {
 
     use super::super::frame_values::SlidingValuesAccumulator;
     use super::*;
-    use crate::functions::Selected;
-    use crate::select::quantile::{Ask, Method, Quantile};
+    use crate::quantile::Selected;
+    use crate::quantile::{Ask, Method, Quantile};
 
     fn column(quantile: f64, is_distinct: bool) -> SelectedColumn<ByteSpec> {
         let ask = Ask {

@@ -20,7 +20,7 @@ use super::guarded::Guarded;
 use super::{ExactQuantiles, GkFunction, MovingQuantiles, TopKBy, all_aggregates};
 use crate::functions::gk::gk_aggregates;
 use crate::functions::topk::topk_aggregates;
-use crate::select::quantile::Quantiles;
+use crate::quantile::Quantiles;
 use crate::wire::{Reader, put};
 
 const EXACT: u8 = 0;
@@ -155,7 +155,7 @@ pub(super) fn read_option<T>(
 mod tests {
     use super::*;
     use crate::functions::TopKName;
-    use crate::select::quantile::Quantile;
+    use crate::quantile::Quantile;
 
     fn quantiles() -> Quantiles {
         Quantiles {

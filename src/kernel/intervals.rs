@@ -3,12 +3,15 @@
 
 use datafusion::common::{Result, internal_err};
 
-use super::buckets::{CellTable, Cells, Edges, MAX_CELLS};
-use super::cpu::LaneKey;
-use super::round::{Bracket, Brackets, KeyVec, Reply, Request};
-use super::{Lane, Stop};
+use super::Lane;
+use super::round::{Reply, Request};
+use crate::cells::{Bracket, Brackets};
+use crate::cells::{CellTable, Cells, Edges, MAX_CELLS};
+use crate::key::KeyVec;
+use crate::key::LaneKey;
 use crate::key::{Key, KeyBits, Width};
 use crate::sketch::dyadic::{Interval, Joined, around};
+use crate::threads::Stop;
 
 /// Up to so many keys are sorted.
 const SORTED: u64 = 1 << 13;

@@ -1,77 +1,26 @@
 //! Partition-local work: a *lane* keeps the keys of one partition and answers the coordinator's requests.
 //!
-//! [`round`] holds what goes back and forth, [`buckets`] the cell functions that both sides must compute alike,
-//! [`cpu`] the lanes for the processor, `values` the byte strings whose prefixes are keys of lanes, and [`choose`]
-//! the one place where measured costs decide which rounds are asked. `spill` keeps what memory is refused for, `memory` what rounds work in, `wire` is the form in which [`round`]'s messages
-//! travel.
+//! [`round`] holds what goes back and forth, `round_messages` the form in which it travels, [`cpu`] the lanes for the processor, and
+//! `values` the byte strings whose prefixes are keys of lanes.
 
-pub mod buckets;
-pub mod choose;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub(crate) mod intervals;
-pub(crate) mod memory;
 pub mod round;
-pub(crate) mod spill;
+pub mod round_messages;
 pub(crate) mod values;
-pub mod wire;
 
 use std::fmt::Debug;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use datafusion::arrow::array::{ArrayRef, BooleanArray};
-use datafusion::common::{Result, exec_err};
+use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::key::{KeyBits, KeySpec};
+use crate::threads::Stop;
 pub use cpu::CpuBackend;
 use round::{Reply, Request};
-
-/// A place where tests have a phase fail or wait, by the name `quantiles::<phase>`: see the crate `fail`. Elsewhere
-/// nothing is compiled of it.
-macro_rules! may_fail {
-    ($phase:literal) => {
-        fail::fail_point!(concat!("quantiles::", $phase), |error| {
-            datafusion::common::exec_err!("{}", error.unwrap_or_default())
-        })
-    };
-}
-pub(crate) use may_fail;
-
-/// A flag that ends work early: kernels look at it every few thousand values.
-#[derive(Debug, Clone, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Asks all who share the flag to stop.
-    pub fn stop(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether to go on.
-    ///
-    /// # Errors
-    /// An execution error once [`Self::stop`] was called.
-    pub fn check(&self) -> Result<()> {
-        if self.0.load(Ordering::Relaxed) {
-            exec_err!("selection was cancelled")
-        } else {
-            Ok(())
-        }
-    }
-}
-
-/// Ends the work when nobody waits for it any more.
-#[derive(Debug, Default)]
-pub(crate) struct StopOnDrop(pub(crate) Stop);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.stop();
-    }
-}
 
 /// Where lanes come from: one implementation a device.
 pub trait Backend: Debug + Send + Sync {

@@ -19,11 +19,11 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 pub(crate) use self::chunk::{BLOCK_BYTES, Blocks, Chunk};
 pub(crate) use self::distinct::{DistinctValues, hash};
-use super::Stop;
 use super::cpu::groups::segments::select_by;
-use super::cpu::reserve;
-use super::spill::{SpillFile, Spilling};
 use crate::key::{ByteSpec, PrefixKey, kept};
+use crate::memory::reserve;
+use crate::memory::{SpillFile, Spilling};
+use crate::threads::Stop;
 
 /// Bytes of a full-grown chunk, unless one value is larger.
 const CHUNK_BYTES: usize = 4 << 20;

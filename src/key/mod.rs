@@ -14,6 +14,7 @@
 mod bound;
 mod bytes;
 mod fixed;
+mod keys;
 mod single;
 mod sort;
 
@@ -31,6 +32,7 @@ use fixed::Bits;
 pub(crate) use fixed::Encoding;
 #[cfg(test)]
 pub(crate) use fixed::tests::samples;
+pub use keys::{KeyVec, LaneKey};
 pub(crate) use sort::{OrderBy, RowOrder, SortColumn, SortKeys, with_one_nan};
 
 /// A key outside a lane: the key's bits, zero-extended to 128.

@@ -19,7 +19,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, LogicalPlan, W
 use super::swap::{Place, over_same_window, swap_calls};
 use crate::functions::{GkFunction, aggregate};
 use crate::key::KeySpec;
-use crate::select::quantile::Method;
+use crate::quantile::Method;
 
 /// Swaps the calls of each aggregation and window that are better answered exactly, in subqueries too.
 pub(super) fn answer_exactly(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {

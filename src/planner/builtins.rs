@@ -20,7 +20,7 @@ use datafusion::logical_expr::{
 
 use super::swap::{Place, over_same_window, swap_calls};
 use crate::functions::{aggregate, is_percentile_cont};
-use crate::select::quantile::Method;
+use crate::quantile::Method;
 
 /// Swaps the calls in each aggregation and window, in subqueries too.
 pub(super) fn replace_builtins(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {

@@ -21,6 +21,7 @@ mod extension;
 mod first_rows;
 mod float_statistics;
 mod foreign;
+mod memory;
 mod node;
 mod physical;
 #[cfg(feature = "cuda")]

@@ -27,8 +27,8 @@ use crate::kernel::cuda::Devices;
 #[cfg(feature = "cuda")]
 use crate::key::Encoding;
 #[cfg(feature = "cuda")]
-use crate::select::Quantile;
-use crate::select::quantile::{Ask, Method};
+use crate::quantile::Quantile;
+use crate::quantile::{Ask, Method};
 
 /// # Errors
 /// A planning error if the input has no end, where `what` is known.

@@ -18,6 +18,7 @@ use super::builtins::replace_builtins;
 use super::check::check_calls;
 use super::first_rows::first_rows;
 use super::foreign::{SharedQueryPlanner, plan_with_inner};
+use super::memory::with_memory_rules;
 use super::rewrite::rewrite;
 use super::staged::into_stages;
 use super::topk::{bind_rows, rewrite_topk};
@@ -192,6 +193,11 @@ impl QueryPlanner for QuantilesPlanner {
                             .data
                     }
                 };
+                let limited = match self.staged {
+                    true => None,
+                    false => with_memory_rules(&plan, session)?,
+                };
+                let session = limited.as_ref().map_or(session, |state| state as &dyn Session);
                 self.rest.create_physical_plan(&plan, session).await
             }
         }?;

@@ -19,11 +19,11 @@ use super::QuantilesNode;
 use super::repeatable::is_repeatable;
 use super::rewrite::aggregate_call;
 use super::staged_groups::in_group_stages;
+use crate::config::StrategyName;
 use crate::exec::staged::{Rounds, StagedCall, StagedColumns, Workload, stages};
 use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy, constant_quantiles};
 use crate::key::KeySpec;
-use crate::select::StrategyName;
-use crate::select::quantile::{Ask, Method};
+use crate::quantile::{Ask, Method};
 
 /// The name of a count that guards the aggregates beside it.
 const GUARD: &str = "quantiles.guard";

@@ -20,8 +20,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use super::QuantilesNode;
 use super::repeatable::is_repeatable;
 use super::staged::{Column, column_of, staged_call};
+use crate::config::StrategyName;
 use crate::exec::staged::{GroupWorkload, GroupedColumns, KeyColumns, group_stages};
-use crate::select::StrategyName;
 
 /// Calls of exact quantiles over columns of one input, by group: in stages that read it twice, or in one aggregation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

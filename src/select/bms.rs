@@ -15,9 +15,11 @@ use datafusion::common::{Result, internal_err, resources_err};
 
 use super::progress::Progress;
 use super::{Step, Strategy};
-use crate::kernel::buckets::{Cells, Linear, MAX_CELLS};
-use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
+use crate::cells::{Bracket, Brackets};
+use crate::cells::{Cells, Linear, MAX_CELLS};
+use crate::kernel::round::{Reply, Request};
 use crate::key::KeyBits;
+use crate::key::KeyVec;
 
 /// Buckets in all: the paper's B for a device with 32 KiB of counters.
 pub const BUCKETS: u32 = 8192;

@@ -23,17 +23,23 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use self::level::{Compared, Level, Reader, Share, Wanted, Which};
-use super::quantile::by_value::Picked;
-use super::workers::Workers;
-use super::{Ask, Shards, Solution, StrategyName, solve_ranks, wanted_ranks};
-use crate::kernel::buckets::{Cells, Edges};
-use crate::kernel::choose::Room;
-use crate::kernel::memory::Workspace;
-use crate::kernel::round::{Brackets, Reply, Request};
-use crate::kernel::spill::Spilling;
+use super::{Shards, Solution, solve_ranks, wanted_ranks};
+use crate::cells::Brackets;
+use crate::cells::{Cells, Edges};
+use crate::config::StrategyName;
+use crate::failpoint::may_fail;
+use crate::kernel::round::{Reply, Request};
 use crate::kernel::values::{At, Bounds, Values};
-use crate::kernel::{Backend, Lane, Stop, may_fail};
+use crate::kernel::{Backend, Lane};
 use crate::key::{ByteSpec, KeyBits, PrefixKey};
+use crate::memory::Room;
+use crate::memory::Spilling;
+use crate::memory::Workspace;
+use crate::quantile::Ask;
+use crate::quantile::byte_values::Picked;
+use crate::select::LocalShards;
+use crate::threads::Pool;
+use crate::threads::Stop;
 
 /// Up to this many values are selected by comparing them.
 const FEW: u64 = 1 << 14;
@@ -92,7 +98,7 @@ impl ValueSolution {
 pub(crate) struct ValueSelection {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) strategy: StrategyName,
-    pub(crate) workers: Workers,
+    pub(crate) pool: Pool,
     /// For keys and places; the values have theirs.
     pub(crate) memory: MemoryReservation,
     /// For rounds, and for reading and writing between them.
@@ -176,7 +182,7 @@ impl ValueSelection {
                 let compared = levels.into_iter().map(|level| compare(level, &stop));
                 compared.collect::<Result<Vec<_>>>()?
             }
-            false => self.workers.map(levels, compare).await?,
+            false => self.pool.map(levels, compare).await?,
         };
         let mut refused = Vec::new();
         for compared in compared {
@@ -221,7 +227,7 @@ impl ValueSelection {
     async fn bounds_at(&self, level: &Level, lists: Vec<Arc<Vec<At>>>) -> Result<Option<Bounds>> {
         let (values, known) = (Arc::clone(&level.values), level.known);
         let of_list = move |list: Arc<Vec<At>>, _: &Stop| Ok(values.bounds_of(&list, known));
-        let each = self.workers.map(lists, of_list).await?;
+        let each = self.pool.map(lists, of_list).await?;
         Ok(each.into_iter().flatten().reduce(Bounds::joined))
     }
 
@@ -242,7 +248,7 @@ impl ValueSelection {
             })?;
             Ok(all)
         };
-        let each = self.workers.map(self.shares(level), of_share).await?;
+        let each = self.pool.map(self.shares(level), of_share).await?;
         Ok(each.into_iter().flatten().reduce(Bounds::joined))
     }
 
@@ -253,7 +259,7 @@ impl ValueSelection {
         solution: &mut ValueSolution,
     ) -> Result<Vec<Level>> {
         let lanes = self.lanes::<K>(&level, prefix.len()).await?;
-        let shards = self.workers.shards(K::spec().width(), lanes);
+        let shards = LocalShards::on(K::spec().width(), lanes, self.pool.another());
         let mut shards = shards.within(self.room, Arc::clone(&self.workspace));
         let ranks: Vec<u64> = level.wanted.iter().map(|wanted| wanted.rank).collect();
         let strategy = self
@@ -306,7 +312,7 @@ impl ValueSelection {
             lane.append(&K::array(keys), None)?;
             Ok(lane)
         };
-        self.workers.map(items.collect(), fill).await
+        self.pool.map(items.collect(), fill).await
     }
 }
 

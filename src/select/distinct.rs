@@ -16,12 +16,15 @@ use std::time::Instant;
 use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_err};
 
 use super::sample_select::after;
-use super::workers::Workers;
-use super::{Ask, RoundTrace, Shards, Solution, wanted_ranks};
-use crate::kernel::buckets::{CellTable, Cells, Edges, Linear};
-use crate::kernel::choose::{GATHER, MOST_READS};
-use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
+use super::{RoundTrace, Shards, Solution, wanted_ranks};
+use crate::cells::{Bracket, Brackets};
+use crate::cells::{CellTable, Cells, Edges, Linear};
+use crate::kernel::round::{Reply, Request};
+use crate::key::KeyVec;
 use crate::key::{KeyBits, Width};
+use crate::quantile::Ask;
+use crate::select::choose::{GATHER, MOST_READS};
+use crate::threads::Pool;
 
 /// Keys of the sample.
 const SAMPLE: u64 = 1 << 13;
@@ -69,15 +72,11 @@ impl Piece {
 ///
 /// # Errors
 /// Those of the shards.
-pub(crate) async fn solve_distinct(
-    shards: &mut dyn Shards,
-    workers: &Workers,
-    asks: &[&Ask],
-) -> Result<Solution> {
+pub(crate) async fn solve_distinct(shards: &mut dyn Shards, pool: &Pool, asks: &[&Ask]) -> Result<Solution> {
     let mut search = Search {
         limit: shards.room().keys.max(1),
         shards,
-        workers,
+        pool,
         rounds: Vec::new(),
         open: 0,
     };
@@ -97,7 +96,7 @@ pub(crate) async fn solve_distinct(
 
 struct Search<'a> {
     shards: &'a mut dyn Shards,
-    workers: &'a Workers,
+    pool: &'a Pool,
     rounds: Vec<RoundTrace>,
     /// Keys that can be collected at once.
     limit: u64,
@@ -210,7 +209,7 @@ impl Search<'_> {
             keys.sort_distinct();
             Ok(keys)
         };
-        self.workers.map(lists, distinct).await.map(Some)
+        self.pool.map(lists, distinct).await.map(Some)
     }
 
     async fn first_pieces(&mut self) -> Result<Vec<Piece>> {
@@ -321,10 +320,12 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::kernel::choose::Room;
-    use crate::kernel::{Backend, CpuBackend, Stop};
+    use crate::kernel::{Backend, CpuBackend};
     use crate::key::KeySpec;
-    use crate::select::{LocalShards, Method, Quantile};
+    use crate::memory::Room;
+    use crate::quantile::{Method, Quantile};
+    use crate::select::LocalShards;
+    use crate::threads::Stop;
 
     /// Shards that say that they have less room than they have, and that once refuse what fits it.
     struct Limited {
@@ -397,8 +398,8 @@ mod tests {
             method: Method::Disc,
             descending: false,
         };
-        let (workers, asks) = (Workers::blocking(2), [&ask]);
-        let solved = solve_distinct(&mut shards, &workers, &asks);
+        let (pool, asks) = (Pool::scoped(2, Stop::default()), [&ask]);
+        let solved = solve_distinct(&mut shards, &pool, &asks);
         let solution = solved.now_or_never().unwrap().unwrap();
         assert_eq!(solution.n, expected.len() as u64, "room {room}");
         for rank in ask.ranks(solution.n) {

@@ -21,8 +21,9 @@ use super::bms::{BUCKETS, narrower};
 use super::progress::Progress;
 use super::sample_select::{after, count_and_keep, extract_or_narrow};
 use super::{Step, Strategy};
-use crate::kernel::buckets::MAX_CELLS;
-use crate::kernel::round::{Bracket, Brackets, Reply, Request};
+use crate::cells::MAX_CELLS;
+use crate::cells::{Bracket, Brackets};
+use crate::kernel::round::{Reply, Request};
 use crate::sketch::{AnySummary, Epsilon};
 
 /// Bytes of a tuple in a message, about.

@@ -3,35 +3,29 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
-use tokio::runtime::Handle;
+use datafusion::common::{Result, exec_datafusion_err};
 
 use super::Shards;
-use crate::kernel::choose::Room;
-use crate::kernel::memory::{Held, Workspace};
+use crate::failpoint::may_fail;
+use crate::kernel::Lane;
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::{Lane, Stop, may_fail};
 #[cfg(feature = "cuda")]
 use crate::key::KeyBits;
 use crate::key::Width;
+use crate::memory::{Held, Room, Workspace};
+use crate::threads::{Pool, Stop};
 
 /// Below this many values a round is answered where it is asked: waking threads would cost more.
 const INLINE: u64 = 1 << 16;
 
 type Group = Vec<Box<dyn Lane>>;
 
-/// Lanes in groups of about equal size, one group a thread.
-///
-/// Rounds run on the blocking threads of the tokio runtime that polls them, or, outside of one, on threads of their
-/// own. Dropping the shards stops what still runs.
+/// Lanes in groups of about equal size, one group a thread of a [`Pool`]. Dropping the shards stops what still runs.
 pub struct LocalShards {
     width: Width,
     population: u64,
     groups: Vec<Group>,
-    stop: Stop,
-    /// Threads of our own, also inside of a runtime.
-    blocking: bool,
+    pool: Pool,
     room: Room,
     /// What merged replies are reserved in, where the lanes share it.
     workspace: Option<Arc<Workspace>>,
@@ -40,25 +34,26 @@ pub struct LocalShards {
 }
 
 impl LocalShards {
-    /// Spreads what `lanes` hold over at most `threads` threads, splitting lanes that are too large for one.
+    /// Spreads what `lanes` hold over at most `threads` threads, as [`Pool::new`] has them, splitting lanes that are too large for
+    /// one. `stop` ends their rounds.
     pub fn new(width: Width, lanes: Vec<Box<dyn Lane>>, threads: usize, stop: Stop) -> Self {
-        Self::with(width, lanes, threads, stop, false)
+        Self::on(width, lanes, Pool::new(threads, stop))
     }
 
-    /// The same, but a round blocks its caller: its future is ready when it is first polled.
+    /// As [`Self::new`], on the threads of [`Pool::scoped`]: a round's future is ready when it is first polled.
     pub fn blocking(width: Width, lanes: Vec<Box<dyn Lane>>, threads: usize, stop: Stop) -> Self {
-        Self::with(width, lanes, threads, stop, true)
+        Self::on(width, lanes, Pool::scoped(threads, stop))
     }
 
-    fn with(width: Width, lanes: Vec<Box<dyn Lane>>, threads: usize, stop: Stop, blocking: bool) -> Self {
+    /// As [`Self::new`], on the threads of `pool`.
+    pub(crate) fn on(width: Width, lanes: Vec<Box<dyn Lane>>, pool: Pool) -> Self {
         let population = lanes.iter().map(|lane| lane.len()).sum();
-        let groups = balance(lanes, threads.max(1), population);
+        let groups = balance(lanes, pool.threads(), population);
         Self {
             width,
             population,
             groups,
-            stop,
-            blocking,
+            pool,
             room: Room::UNLIMITED,
             workspace: None,
             sample: None,
@@ -98,19 +93,25 @@ impl LocalShards {
     pub(crate) fn select_alone(&mut self, ranks: &[u64]) -> Result<Option<Vec<KeyBits>>> {
         let lanes = self.groups.iter_mut().flatten().collect::<Vec<_>>();
         match <[_; 1]>::try_from(lanes) {
-            Ok([lane]) => lane.select(ranks, &self.stop),
+            Ok([lane]) => lane.select(ranks, self.pool.stop()),
             Err(_) => Ok(None),
         }
     }
 
+    /// The merged reply. The lanes travel with the work: a round that failed or was cancelled loses them, and the selection with
+    /// it.
     async fn ask(&mut self, request: Arc<Request>) -> Result<Reply> {
         if self.groups.len() == 1 && self.population <= INLINE {
-            return merge([answer(&mut self.groups[0], &request, &self.stop)?]);
+            return merge([answer(&mut self.groups[0], &request, self.pool.stop())?]);
         }
-        if self.blocking || Handle::try_current().is_err() {
-            return self.on_threads(&request);
-        }
-        self.on_runtime(request).await
+        let groups = std::mem::take(&mut self.groups);
+        let answers = self.pool.map(groups, move |mut group, stop| {
+            let reply = answer(&mut group, &request, stop)?;
+            Ok((group, reply))
+        });
+        let (groups, replies): (_, Vec<_>) = answers.await?.into_iter().unzip();
+        self.groups = groups;
+        merge(replies)
     }
 }
 
@@ -164,55 +165,6 @@ fn merge(replies: impl IntoIterator<Item = Option<Reply>>) -> Result<Reply> {
     Ok(merged)
 }
 
-impl LocalShards {
-    /// On blocking threads of the runtime. The lanes travel with the work: a cancelled round loses them, and the
-    /// selection with it.
-    async fn on_runtime(&mut self, request: Arc<Request>) -> Result<Reply> {
-        let tasks: Vec<_> = std::mem::take(&mut self.groups)
-            .into_iter()
-            .map(|mut group| {
-                let (request, stop) = (Arc::clone(&request), self.stop.clone());
-                SpawnedTask::spawn_blocking(move || {
-                    let reply = answer(&mut group, &request, &stop);
-                    (group, reply)
-                })
-            })
-            .collect();
-        let mut replies = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            let (group, reply) = task
-                .join()
-                .await
-                .map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?;
-            self.groups.push(group);
-            replies.push(reply?);
-        }
-        merge(replies)
-    }
-
-    fn on_threads(&mut self, request: &Request) -> Result<Reply> {
-        let stop = &self.stop;
-        // The first on this one: starting a thread costs as much as a read on a device.
-        let Some((first, others)) = self.groups.split_first_mut() else {
-            return merge([]);
-        };
-        let replies: Result<Vec<_>> = std::thread::scope(|scope| {
-            let work = |group| scope.spawn(move || answer(group, request, stop));
-            let threads: Vec<_> = others.iter_mut().map(work).collect();
-            let own = answer(first, request, stop);
-            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            std::iter::once(own)
-                .chain(threads.into_iter().map(join))
-                .collect()
-        });
-        merge(replies?)
-    }
-}
-
 #[async_trait]
 impl Shards for LocalShards {
     fn width(&self) -> Width {
@@ -236,11 +188,5 @@ impl Shards for LocalShards {
         let reply = self.ask(request).await?;
         self.hold_sample(&reply)?;
         Ok(reply)
-    }
-}
-
-impl Drop for LocalShards {
-    fn drop(&mut self) {
-        self.stop.stop();
     }
 }

@@ -6,11 +6,12 @@ use std::ops::Range;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use super::countable;
-use crate::kernel::buckets::Cells;
-use crate::kernel::choose::Room;
-use crate::kernel::round::{Bracket, Brackets, KeyVec};
-use crate::kernel::wire::{bracket, put_bracket, put_width, width};
+use crate::cells::Cells;
+use crate::cells::{Bracket, Brackets};
+use crate::kernel::round_messages::{bracket, put_bracket, put_width, width};
+use crate::key::KeyVec;
 use crate::key::{KeyBits, Width};
+use crate::memory::Room;
 use crate::wire::{Message, Reader, put, put_ascending};
 
 /// A bracket that holds at least one wanted rank.
@@ -404,7 +405,7 @@ mod tests {
     #[test]
     fn counts_beyond_all_numbers_are_errors() {
         let mut progress = Progress::try_new(Width::W32, 10, vec![3, 8]).unwrap();
-        let cells = Cells::Edges(crate::kernel::buckets::Edges::try_new(vec![7]).unwrap());
+        let cells = Cells::Edges(crate::cells::Edges::try_new(vec![7]).unwrap());
         let counts = [u64::MAX, u64::MAX];
         assert!(progress.narrow(&cells, &counts, &[], Vec::new()).is_err());
     }

@@ -15,12 +15,14 @@ use datafusion::common::{Result, internal_err};
 use super::bms::{BUCKETS, narrower};
 use super::progress::{Active, Progress};
 use super::{Step, Strategy};
-use crate::kernel::buckets::{CellTable, Cells, Edges, MAX_CELLS};
-#[cfg(feature = "cuda")]
-use crate::kernel::choose::GATHER;
-use crate::kernel::choose::{Choice, Form, SIGMAS, table_cells};
-use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
+use crate::cells::{Bracket, Brackets};
+use crate::cells::{CellTable, Cells, Edges, MAX_CELLS};
+use crate::kernel::round::{Reply, Request};
+use crate::key::KeyVec;
 use crate::key::{KeyBits, Width};
+#[cfg(feature = "cuda")]
+use crate::select::choose::GATHER;
+use crate::select::choose::{Choice, Form, SIGMAS, table_cells};
 
 /// Up to so many different keys in the sample, each is compared with.
 const FEW_DISTINCT: usize = 4;

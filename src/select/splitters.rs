@@ -13,10 +13,13 @@ use datafusion::common::{Result, internal_err};
 
 use super::progress::Progress;
 use super::sample_select::{after, extract_or_narrow};
-use super::{Ask, Shards, Solution, Step, Strategy, solve_ranks, wanted_ranks};
-use crate::kernel::buckets::{Cells, Edges, MAX_CELLS};
-use crate::kernel::round::{Brackets, KeyVec, Reply, Request};
+use super::{Shards, Solution, Step, Strategy, solve_ranks, wanted_ranks};
+use crate::cells::Brackets;
+use crate::cells::{Cells, Edges, MAX_CELLS};
+use crate::kernel::round::{Reply, Request};
+use crate::key::KeyVec;
 use crate::key::{KeyBits, Width};
+use crate::quantile::Ask;
 
 /// Sampled keys for each bucket: their sizes spread by `1 / sqrt(32)`.
 const OVERSAMPLING: u64 = 32;

@@ -16,10 +16,10 @@ use super::build::Builder;
 use super::cuts::Cuts;
 use super::epsilon::Epsilon;
 use super::gk::Summary;
-use crate::kernel::buckets::CellTable;
-use crate::kernel::cpu::classify::{TableOf, number};
-use crate::kernel::round::KeyVec;
+use crate::cells::CellTable;
+use crate::cells::classify::{TableOf, number};
 use crate::key::Key;
+use crate::key::KeyVec;
 use datafusion::common::Result;
 
 /// Keys whose cells are numbered at once: keys, numbers and cells share the cache.

@@ -1,7 +1,7 @@
 //! Cutting empty stretches out of the key space: a few keys far from all others (sentinels, infinities, clusters far
 //! apart) would otherwise take most of a cell table's resolution.
 
-use crate::kernel::cpu::dispatch::{Kernel, dispatch};
+use crate::cells::simd::{Kernel, dispatch};
 use crate::key::Key;
 
 /// Most cuts: each costs a key three operations.

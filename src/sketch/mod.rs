@@ -33,8 +33,8 @@ mod gk;
 mod merge;
 mod parts;
 mod stream;
+mod summary_bytes;
 mod tree;
-mod wire;
 
 #[cfg(test)]
 mod tests;
@@ -44,6 +44,6 @@ pub use epsilon::Epsilon;
 pub(crate) use gk::Summary;
 pub(crate) use stream::Sketch;
 pub use stream::Variant;
+pub(crate) use summary_bytes::Header;
 #[cfg(test)]
 pub(crate) use tests::sealed;
-pub(crate) use wire::Header;

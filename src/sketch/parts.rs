@@ -11,11 +11,11 @@ use super::build::Builder;
 use super::cells::sample;
 use super::epsilon::Epsilon;
 use super::gk::Summary;
-use crate::kernel::buckets::CellTable;
-use crate::kernel::cpu::classify::{TableOf, number};
-use crate::kernel::cpu::dispatch::{Kernel, dispatch};
-use crate::kernel::round::KeyVec;
+use crate::cells::CellTable;
+use crate::cells::classify::{TableOf, number};
+use crate::cells::simd::{Kernel, dispatch};
 use crate::key::Key;
+use crate::key::KeyVec;
 use datafusion::common::Result;
 
 /// log2 of the most parts of a later scatter: their write positions stay in the cache, their pages in the TLB.

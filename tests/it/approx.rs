@@ -6,7 +6,7 @@ use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array, UInt64Array
 use datafusion::arrow::compute::{concat_batches, filter, is_not_null, take};
 use datafusion::arrow::datatypes::{DataType, UInt64Type};
 use datafusion_quantiles::key::{KeyBits, KeySpec};
-use datafusion_quantiles::select::quantile::Quantile;
+use datafusion_quantiles::quantile::Quantile;
 use proptest::prelude::*;
 
 use crate::patterns::{self, Pattern};

@@ -10,9 +10,11 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::*;
-use datafusion_quantiles::kernel::{Backend, CpuBackend, Stop};
+use datafusion_quantiles::config::StrategyName;
+use datafusion_quantiles::kernel::{Backend, CpuBackend};
 use datafusion_quantiles::key::{KeyBits, KeySpec};
-use datafusion_quantiles::select::{LocalShards, Shards, StrategyName, solve_ranks};
+use datafusion_quantiles::select::{LocalShards, Shards, solve_ranks};
+use datafusion_quantiles::threads::Stop;
 use tempfile::TempDir;
 
 use crate::patterns::Pattern;

@@ -9,8 +9,8 @@ use datafusion::arrow::compute::{SortOptions, cast, sort, take};
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion_quantiles::Method;
 use datafusion_quantiles::compute::quantiles;
+use datafusion_quantiles::config::StrategyName;
 use datafusion_quantiles::key::KeySpec;
-use datafusion_quantiles::select::StrategyName;
 use proptest::prelude::*;
 
 use crate::patterns::{self, Pattern};

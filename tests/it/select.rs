@@ -6,16 +6,19 @@ use datafusion::arrow::array::{
     Array, ArrayRef, BooleanArray, Decimal128Array, Float64Array, Int32Array, Int64Array,
 };
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, UnboundedMemoryPool};
-use datafusion_quantiles::kernel::buckets::{CellTable, Cells, Edges, Linear};
-use datafusion_quantiles::kernel::choose::{Choice, Form};
-use datafusion_quantiles::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request};
-use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane, Stop};
+use datafusion_quantiles::cells::{Bracket, Brackets};
+use datafusion_quantiles::cells::{CellTable, Cells, Edges, Linear};
+use datafusion_quantiles::kernel::round::{Reply, Request};
+use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane};
+use datafusion_quantiles::key::KeyVec;
 use datafusion_quantiles::key::{KeyBits, KeySpec, Width};
 use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
+use datafusion_quantiles::select::choose::{Choice, Form};
 use datafusion_quantiles::select::gk_select::GkSelect;
 use datafusion_quantiles::select::sample_select::SampleSelect;
 use datafusion_quantiles::select::{LocalShards, Solution, Strategy, solve_ranks};
 use datafusion_quantiles::sketch::Epsilon;
+use datafusion_quantiles::threads::Stop;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use quantiles_literature::NaiveBackend;

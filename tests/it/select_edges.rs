@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, Decimal128Array, Int64Array};
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
-use datafusion_quantiles::kernel::buckets::{Cells, Edges};
-use datafusion_quantiles::kernel::choose::Choice;
-use datafusion_quantiles::kernel::round::{Brackets, Reply, Request};
-use datafusion_quantiles::kernel::{Backend, CpuBackend, Stop};
+use datafusion_quantiles::cells::Brackets;
+use datafusion_quantiles::cells::{Cells, Edges};
+use datafusion_quantiles::kernel::round::{Reply, Request};
+use datafusion_quantiles::kernel::{Backend, CpuBackend};
 use datafusion_quantiles::key::{KeyBits, KeySpec};
 use datafusion_quantiles::select::LocalShards;
 use datafusion_quantiles::select::bms::Dibms;
+use datafusion_quantiles::select::choose::Choice;
 use datafusion_quantiles::select::sample_select::SampleSelect;
 use datafusion_quantiles::select::splitters::NearestSplitter;
+use datafusion_quantiles::threads::Stop;
 
 use crate::memory::runtime;
 use crate::patterns::{self, Pattern};

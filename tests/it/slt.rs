@@ -4,7 +4,7 @@ use std::path::Path;
 
 use datafusion::common::Result;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_quantiles::select::StrategyName;
+use datafusion_quantiles::config::StrategyName;
 use sqllogictest::Runner;
 
 use crate::scripts::{Engine, register_tables, scripts, write_tables};

@@ -8,7 +8,7 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion_quantiles::Method;
 use datafusion_quantiles::key::KeySpec;
-use datafusion_quantiles::select::quantile::{Ask, Quantile};
+use datafusion_quantiles::quantile::{Ask, Quantile};
 use proptest::prelude::*;
 
 use crate::patterns::{self, Pattern};

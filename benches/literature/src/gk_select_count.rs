@@ -11,7 +11,7 @@ use datafusion::common::{Result, exec_datafusion_err, internal_err};
 
 use super::{KeyLists, Setup, partition};
 use crate::cluster::{Cluster, Gather};
-use datafusion_quantiles::kernel::wire::{put_summary, summary};
+use datafusion_quantiles::kernel::round_messages::{put_summary, summary};
 use datafusion_quantiles::key::{Key, Width};
 use datafusion_quantiles::select::gk_select::GkSelect;
 use datafusion_quantiles::sketch::{AnySketch, AnySummary, Epsilon, Variant};

@@ -35,8 +35,8 @@ mod tests;
 use datafusion::common::{Result, exec_err};
 
 use self::cluster::{Cluster, Gather};
-use datafusion_quantiles::kernel::cpu::LaneKey;
-use datafusion_quantiles::kernel::round::KeyVec;
+use datafusion_quantiles::key::KeyVec;
+use datafusion_quantiles::key::LaneKey;
 use datafusion_quantiles::key::{Key, KeyBits};
 use datafusion_quantiles::sketch::Epsilon;
 use datafusion_quantiles::wire::{Message, Reader, put, put_keys};

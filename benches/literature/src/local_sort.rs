@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use super::samplesort::{InPlace, OutOfPlace};
-use datafusion_quantiles::kernel::round::KeyVec;
 use datafusion_quantiles::key::Key;
+use datafusion_quantiles::key::KeyVec;
 
 /// What sorts the keys of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

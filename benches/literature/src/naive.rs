@@ -1,4 +1,4 @@
-//! The slow lane: plain loops over 128-bit keys by the definitions of [`datafusion_quantiles::kernel::round`] and [`datafusion_quantiles::kernel::buckets`].
+//! The slow lane: plain loops over 128-bit keys by the definitions of [`datafusion_quantiles::kernel::round`] and [`datafusion_quantiles::cells`].
 //!
 //! It exists to be obviously right. Tests run every request on it and on the fast lanes and compare the replies.
 
@@ -6,10 +6,13 @@ use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use datafusion_quantiles::kernel::round::{Bracket, Brackets, KeyVec, Reply, Request, share};
-use datafusion_quantiles::kernel::{Backend, Lane, Stop};
+use datafusion_quantiles::cells::{Bracket, Brackets};
+use datafusion_quantiles::kernel::round::{Reply, Request, share};
+use datafusion_quantiles::kernel::{Backend, Lane};
+use datafusion_quantiles::key::KeyVec;
 use datafusion_quantiles::key::{KeyBits, KeySpec, Width, dense};
 use datafusion_quantiles::sketch::{AnySketch, Variant};
+use datafusion_quantiles::threads::Stop;
 
 /// Opens [`NaiveLane`]s.
 #[derive(Debug, Default)]

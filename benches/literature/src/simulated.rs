@@ -7,11 +7,12 @@ use datafusion::common::Result;
 
 use super::cluster::{Cluster, Gather};
 use super::message_log::MessageLog;
+use datafusion_quantiles::kernel::Lane;
 use datafusion_quantiles::kernel::round::{Reply, Request};
-use datafusion_quantiles::kernel::wire::Order;
-use datafusion_quantiles::kernel::{Lane, Stop};
+use datafusion_quantiles::kernel::round_messages::Order;
 use datafusion_quantiles::key::Width;
 use datafusion_quantiles::select::Shards;
+use datafusion_quantiles::threads::Stop;
 
 /// One lane a shard. The first shard is the host, as in DIBMS (section II): what it sends to itself is not counted.
 pub struct SimulatedShards {

@@ -6,12 +6,15 @@ use std::time::Instant;
 use datafusion::arrow::array::{ArrayRef, UInt32Array};
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
-use datafusion_quantiles::kernel::choose::{Choice, Room};
-use datafusion_quantiles::kernel::{Backend, CpuBackend, Stop};
+use datafusion_quantiles::config::StrategyName;
+use datafusion_quantiles::kernel::{Backend, CpuBackend};
 use datafusion_quantiles::key::{KeySpec, Width};
+use datafusion_quantiles::memory::Room;
+use datafusion_quantiles::select::choose::Choice;
 use datafusion_quantiles::select::sample_select::SampleSelect;
 use datafusion_quantiles::select::splitters::NearestSplitter;
-use datafusion_quantiles::select::{LocalShards, Solution, Strategy, StrategyName, solve_ranks};
+use datafusion_quantiles::select::{LocalShards, Solution, Strategy, solve_ranks};
+use datafusion_quantiles::threads::Stop;
 
 use super::Arguments;
 use super::methods::mix;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use datafusion::common::{Result, exec_err};
-use datafusion_quantiles::kernel::round::KeyVec;
+use datafusion_quantiles::key::KeyVec;
 use quantiles_literature::{LocalSort, sort};
 
 use super::Arguments;

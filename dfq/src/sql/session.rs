@@ -1,6 +1,7 @@
 //! Builds the session: memory, spilling, parallelism, files as tables, and this crate's functions.
 
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +16,16 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 
 use super::files;
 use crate::args::{parse_bytes, parse_count};
+
+/// With a memory limit, batches of all partitions take at most one part in so many of it, as long as rows take no more than
+/// [`WIDE_ROW_BYTES`]: a scan reserves nothing for what it decodes.
+const BATCHES_SHARE: usize = 4;
+
+/// Bytes of a row that is long.
+const WIDE_ROW_BYTES: usize = 8 << 10;
+
+/// Fewest and most rows of a batch with a memory limit; the most are DataFusion's default.
+const BATCH_ROWS: RangeInclusive<usize> = 512..=8192;
 
 /// How many memory consumers a failed reservation names.
 const TOP_CONSUMERS: NonZeroUsize = NonZeroUsize::new(3).expect("3 is not 0");
@@ -93,11 +104,17 @@ impl SessionArgs {
         if self.memory_limit.is_some() && !chosen {
             options.optimizer.enable_round_robin_repartition = false;
         }
-        let config = SessionConfig::from(options).with_information_schema(true);
-        Ok(match self.partitions {
-            Some(partitions) => config.with_target_partitions(partitions.get()),
-            None => config,
-        })
+        let mut config = SessionConfig::from(options).with_information_schema(true);
+        if let Some(partitions) = self.partitions {
+            config = config.with_target_partitions(partitions.get());
+        }
+        if let Some(limit) = self.memory_limit
+            && std::env::var_os("DATAFUSION_EXECUTION_BATCH_SIZE").is_none()
+        {
+            let rows = batch_rows(limit, config.target_partitions());
+            config = config.with_batch_size(rows);
+        }
+        Ok(config)
     }
 
     fn runtime(&self) -> Result<Arc<RuntimeEnv>> {
@@ -115,6 +132,12 @@ impl SessionArgs {
     }
 }
 
+/// Rows of a batch where queries may hold `limit` bytes.
+fn batch_rows(limit: usize, partitions: usize) -> usize {
+    let rows = limit / BATCHES_SHARE / WIDE_ROW_BYTES / partitions.max(1);
+    rows.clamp(*BATCH_ROWS.start(), *BATCH_ROWS.end())
+}
+
 /// Makes the folder if it is missing and proves that files can be written in it, so that a mistake shows at
 /// once and not in the middle of a long query.
 fn check_writable(folder: &Path) -> Result<()> {
@@ -125,4 +148,18 @@ fn check_writable(folder: &Path) -> Result<()> {
         .map_err(|error| {
             plan_datafusion_err!("cannot write in the spill folder '{}': {error}", folder.display())
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_of_all_partitions_fit_a_quarter_of_the_limit() {
+        assert_eq!(batch_rows(16 << 20, 2), 512);
+        assert_eq!(batch_rows(64 << 20, 2), 1024);
+        assert_eq!(batch_rows(1 << 30, 16), 2048);
+        assert_eq!(batch_rows(1 << 30, 2), 8192);
+        assert_eq!(batch_rows(1, 0), 512);
+    }
 }

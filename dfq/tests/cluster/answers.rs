@@ -9,7 +9,7 @@ use datafusion::arrow::array::{
     RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
 };
 use datafusion::common::Result;
-use datafusion_quantiles::select::StrategyName;
+use datafusion_quantiles::config::StrategyName;
 use sqllogictest::Runner;
 
 use crate::machines::{ADAPTIVE, SHARED, query, register, session, write_parquet};

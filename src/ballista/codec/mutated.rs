@@ -115,9 +115,9 @@ fn mutated_nodes_of_plans_do_no_harm() {
 
 /// Functions of ours as bytes, behind which kind they are.
 fn functions() -> Vec<Vec<u8>> {
-    let quantiles = || crate::select::Quantiles {
+    let quantiles = || crate::quantile::Quantiles {
         list: [0.25, 0.9]
-            .map(|q| crate::select::Quantile::try_from_f64(q).unwrap())
+            .map(|q| crate::quantile::Quantile::try_from_f64(q).unwrap())
             .to_vec(),
         is_list: true,
     };

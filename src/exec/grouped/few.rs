@@ -12,11 +12,11 @@ use super::output::{self, Answers};
 use super::plain::PlainGroups;
 use super::scan::{FEW_GROUPS, GroupScan, Phase};
 use super::select::{GATHERED, Selection};
-use crate::kernel::StopOnDrop;
 use crate::kernel::cpu::groups::cells::Piece;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::Width;
+use crate::threads::StopOnDrop;
 
 /// Bytes of the counters of a few threads.
 const COUNTING_BYTES: usize = 8 << 20;

@@ -11,16 +11,19 @@ use datafusion::physical_plan::metrics::{Count, Time};
 use super::heavy::Strings;
 use super::many::{PartGroups, Parts, words_of};
 use super::output::{self, Answers};
-use super::select::{Selection, blocking};
+use super::select::Selection;
 use super::worker::PartWorker;
 use crate::exec::values::ValueSolver;
-use crate::kernel::StopOnDrop;
+use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::cells::{BLOCK, Numbered};
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::{GroupTable, Word};
-use crate::kernel::cpu::{LaneKey, reserve};
-use crate::kernel::{Stop, may_fail};
+use crate::key::LaneKey;
 use crate::key::Width;
+use crate::memory::reserve;
+use crate::threads::Stop;
+use crate::threads::StopOnDrop;
+use crate::threads::blocking;
 
 /// What numbers the groups of a part, for reading from several threads.
 pub(super) enum Numbers<W> {

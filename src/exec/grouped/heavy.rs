@@ -18,21 +18,23 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::giant::Numbers;
 use super::many::{Parts, words_of};
-use super::select::{GATHERED, blocking};
+use super::select::GATHERED;
 use crate::exec::scan::Kept;
 use crate::exec::values::ValueSolver;
-use crate::kernel::StopOnDrop;
+use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::bytes::{PartReader, READ_BYTES, VALUES};
 use crate::kernel::cpu::groups::segments::Plans;
 use crate::kernel::cpu::groups::strings::{ByteAnswers, ByteSegments};
 use crate::kernel::cpu::groups::words::Word;
-use crate::kernel::cpu::reserve;
-use crate::kernel::spill::Spilling;
 use crate::kernel::values::Values;
-use crate::kernel::{Stop, may_fail};
 use crate::key::ByteSpec;
-use crate::select::Ask;
-use crate::select::workers::Workers;
+use crate::memory::Spilling;
+use crate::memory::reserve;
+use crate::quantile::Ask;
+use crate::threads::Pool;
+use crate::threads::Stop;
+use crate::threads::StopOnDrop;
+use crate::threads::blocking;
 
 /// Memory that groups are selected in together, best first.
 const TOGETHER: [usize; 4] = [16 << 20, 4 << 20, 1 << 20, 256 << 10];
@@ -314,7 +316,9 @@ impl<W: Word> Strings<W> {
         let work = move |(runs, memory): (Vec<(usize, usize)>, MemoryReservation), stop: &Stop| {
             own.collected(group, runs, memory, disk.clone(), stop)
         };
-        Workers::new(threads).map(shares.collect(), work).await
+        Pool::new(threads, Stop::default())
+            .map(shares.collect(), work)
+            .await
     }
 
     /// Those of some runs.

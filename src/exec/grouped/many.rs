@@ -22,7 +22,7 @@ use super::select::GATHERED;
 use crate::kernel::cpu::groups::runs::{Parted, Run};
 use crate::kernel::cpu::groups::strings::ByteSegments;
 use crate::kernel::cpu::groups::words::{GroupTable, NULL_PART, PARTS, Word};
-use crate::kernel::cpu::reserve;
+use crate::memory::reserve;
 
 /// Bytes of the counters of a giant part, and of the keys that they lead to.
 const GIANT_BYTES: usize = 4 << 20;

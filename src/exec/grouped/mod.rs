@@ -38,7 +38,6 @@ pub(super) use self::output::{Answers, answered_groups};
 pub(super) use self::packing::Packing;
 pub(super) use self::run::share;
 pub(super) use self::scan::FEW_GROUPS;
-pub(super) use self::select::blocking;
 use super::aggregate::{Aggregates, ExecAggregate};
 use super::operator::{Execution, Operator, Work, at_the_end};
 use super::quantiles::comma_separated;

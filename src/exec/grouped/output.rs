@@ -9,10 +9,10 @@ use datafusion::common::{Result, internal_err};
 
 use super::GroupPlan;
 use crate::exec::aggregate::{Aggregates, Output};
-use crate::functions::Selected;
+use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
 use crate::kernel::cpu::groups::strings::ByteAnswers;
-use crate::kernel::may_fail;
+use crate::quantile::Selected;
 
 /// The answers of the calls over one column.
 #[derive(Debug)]

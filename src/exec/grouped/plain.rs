@@ -11,7 +11,7 @@ use datafusion::logical_expr::{ColumnarValue, EmitTo, GroupsAccumulator};
 use datafusion::physical_expr::GroupsAccumulatorAdapter;
 
 use crate::exec::aggregate::PlainAggregate;
-use crate::exec::plain::{keeps_input, lean};
+use crate::exec::plain::lean;
 use crate::exec::scan::mask;
 use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::words::PARTS;
@@ -69,7 +69,7 @@ impl PlainGroups {
             accumulators: accumulators.collect::<Result<_>>()?,
             kept: plain
                 .iter()
-                .map(|plain| keeps_input(plain).then_some(0))
+                .map(|plain| plain.keeps_input().then_some(0))
                 .collect(),
             groups: 0,
         })

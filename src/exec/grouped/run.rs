@@ -20,16 +20,16 @@ use super::few::FewGroups;
 use super::giant;
 use super::many::Parts;
 use super::scan::{GroupScan, Shared};
-use super::select::blocking;
 use super::worker::PartWorker;
+use crate::config::StrategyName;
 use crate::exec::scan::in_order;
 use crate::exec::values::ValueSolver;
-use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
-use crate::kernel::spill::Spiller;
 use crate::key::Width;
-use crate::select::StrategyName;
+use crate::memory::FreePages;
+use crate::memory::Spiller;
+use crate::threads::blocking;
 
 /// The groups of `streams`.
 pub(super) fn stream(
@@ -53,7 +53,7 @@ pub(super) fn stream(
         shared: Arc::new(Shared::new(
             plan,
             FreePages::of(context.memory_pool().as_ref()),
-            Spiller::new(Arc::clone(&context.runtime_env().disk_manager)),
+            Spiller::new(&context.runtime_env()),
             share(context.memory_pool().as_ref(), streams.len()),
             builder().counter("input_rows", 0),
             [

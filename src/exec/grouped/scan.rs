@@ -24,6 +24,7 @@ use super::groups::Grouping;
 use super::plain::{PlainGroups, PlainStates};
 use crate::exec::aggregate::KeyColumn;
 use crate::exec::scan::{YIELD, mask, values};
+use crate::failpoint::may_fail;
 use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::bytes::StagedBytes;
 use crate::kernel::cpu::groups::cells::NumberedKeys;
@@ -31,10 +32,9 @@ use crate::kernel::cpu::groups::runs::{
     RUN_ROWS, Run, Staged, StagedColumn, StagedValues, run_bytes, scatter, with_key,
 };
 use crate::kernel::cpu::groups::words::Word;
-use crate::kernel::cpu::{FreePages, reserve};
-use crate::kernel::may_fail;
-use crate::kernel::spill::{SpillFile, Spiller};
 use crate::key::{self, KeySpec, Width};
+use crate::memory::{FreePages, reserve};
+use crate::memory::{SpillFile, Spiller};
 
 /// More groups than this, and rows are partitioned.
 pub(in crate::exec) const FEW_GROUPS: usize = 4096;

@@ -6,11 +6,14 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::cells::{COUNTERS, Grid, LEAST_CELLS, Numbered, Wanted, shares};
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
-use crate::kernel::cpu::{LaneKey, reserve};
-use crate::kernel::{Stop, StopOnDrop, may_fail};
 use crate::key::KeySpec;
+use crate::key::LaneKey;
+use crate::memory::reserve;
+use crate::threads::blocking;
+use crate::threads::{Stop, StopOnDrop};
 
 /// Up to so many rows, bringing the keys of each group together takes no longer than counting.
 pub(super) const GATHERED: usize = 1 << 17;
@@ -140,12 +143,4 @@ impl<P: 'static> Selection<P> {
         }
         Ok(results)
     }
-}
-
-/// Runs `work` where it may block.
-pub(in crate::exec) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let joined = SpawnedTask::spawn_blocking(work).join().await;
-    joined.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
 }

@@ -9,10 +9,10 @@ use datafusion::physical_plan::metrics::{Count, Time};
 
 use super::many::{PartGroups, Parts};
 use super::output::{self, Answers};
+use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
 use crate::kernel::cpu::groups::strings::ByteSegments;
 use crate::kernel::cpu::groups::words::{GroupTable, Word};
-use crate::kernel::may_fail;
 use crate::key::{Key, Width};
 
 /// Works parts off, until none is left. Its memory is used again from part to part.

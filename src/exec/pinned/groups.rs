@@ -18,7 +18,7 @@ use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
 use crate::kernel::cuda::{Groups, PickedKeys, Predicate, RowMask, Segments};
 use crate::key::KeySpec;
 use crate::pinned::PinnedTable;
-use crate::select::Ask;
+use crate::quantile::Ask;
 
 /// Bytes of host memory for a key that is wanted: its place, itself, its part in the answer.
 const KEY_BYTES: usize = 96;

@@ -59,15 +59,15 @@ pub use refine::RefineExec;
 pub use round::RoundExec;
 pub(crate) use rounds::Rounds;
 
-use crate::functions::{Selected, SelectedColumn};
 use crate::key::KeySpec;
-use crate::select::Ask;
+use crate::quantile::Ask;
+use crate::quantile::{Selected, SelectedColumn};
 
 /// A point that a stage has reached: in the log, and in tests one where it can stop.
 macro_rules! reached {
     ($point:literal) => {
         log::debug!(concat!("reached ", $point));
-        crate::kernel::may_fail!($point);
+        crate::failpoint::may_fail!($point);
     };
 }
 pub(super) use reached;

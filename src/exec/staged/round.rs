@@ -18,14 +18,15 @@ use datafusion::physical_plan::{
 };
 use futures::TryStreamExt;
 
-use super::super::grouped::blocking;
 use super::device::RoundBackend;
 use super::rows::{Rows, Seen, schema};
 use super::state::{COMPARING_READ, State};
 use super::{Fetched, StagedColumns, reached, single_state};
-use crate::kernel::memory::Workspace;
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::{CpuBackend, Lane, Stop, StopOnDrop};
+use crate::kernel::{CpuBackend, Lane};
+use crate::memory::Workspace;
+use crate::threads::blocking;
+use crate::threads::{Stop, StopOnDrop};
 
 /// One round over every partition of `input`, whose columns are the values of the key columns.
 ///

@@ -21,11 +21,13 @@ use std::fmt::{self, Display};
 use datafusion::common::Result;
 
 use super::cost::{Workload, cheapest};
-use crate::kernel::round::{Brackets, Request};
+use crate::cells::Brackets;
+use crate::config::StrategyName;
+use crate::kernel::round::Request;
 use crate::key::Width;
 use crate::select::bms::{Dibms, DistributedBms, SAMPLES, finish};
 use crate::select::gk_select::GkSelect;
-use crate::select::{Step, Strategy, StrategyName};
+use crate::select::{Step, Strategy};
 
 /// Counts of `dibms` by its name.
 pub(super) const COUNTS: u8 = 3;

@@ -20,8 +20,9 @@ use datafusion::common::{Result, exec_datafusion_err, exec_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::READ_DIFFERENTLY;
-use crate::kernel::round::{KeyVec, Reply};
-use crate::kernel::wire::{key_vec, put_key_vec};
+use crate::kernel::round::Reply;
+use crate::kernel::round_messages::{key_vec, put_key_vec};
+use crate::key::KeyVec;
 use crate::key::Width;
 use crate::select::countable;
 use crate::wire::{Message, Reader, VERSION, put_numbers, versioned};

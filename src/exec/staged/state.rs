@@ -8,10 +8,11 @@ use super::READ_DIFFERENTLY;
 use super::Rounds;
 use super::rows::Seen;
 use crate::kernel::round::Reply;
-use crate::kernel::wire::Order;
+use crate::kernel::round_messages::Order;
 use crate::key::Width;
+use crate::quantile::Ask;
 use crate::select::progress::Progress;
-use crate::select::{Ask, Step, countable, wanted_ranks};
+use crate::select::{Step, countable, wanted_ranks};
 use crate::wire::{Message, Reader, put};
 
 /// The read in which all columns are read again, those that are done too: what the first read missed, or saw twice, differs from it.

@@ -13,10 +13,11 @@ use super::rows::Merged;
 use super::state::State;
 use super::*;
 use crate::config::QuantilesOptions;
+use crate::config::StrategyName;
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::{Backend, CpuBackend, Lane, Stop};
+use crate::kernel::{Backend, CpuBackend, Lane};
 use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
-use crate::select::StrategyName;
+use crate::threads::Stop;
 use crate::wire::Message;
 
 /// The partitions as a table `t` with a column `x`, in a session that plans stages by a strategy.

@@ -18,9 +18,9 @@ use super::rounds::Steps;
 use super::{
     GroupStageExec, KeyColumns, MergeExec, RefineExec, RoundExec, Rounds, StagedCall, StagedColumns,
 };
-use crate::kernel::wire::{epsilon, put_epsilon};
+use crate::kernel::round_messages::{epsilon, put_epsilon};
 use crate::key::KeySpec;
-use crate::select::Ask;
+use crate::quantile::Ask;
 use crate::select::gk_select::GkSelect;
 use crate::wire::{Reader, foreign, put};
 
@@ -231,9 +231,9 @@ mod tests {
     use datafusion::physical_plan::empty::EmptyExec;
 
     use super::*;
+    use crate::config::StrategyName;
     use crate::exec::staged::{GroupedColumns, Workload, group_stages, stages};
-    use crate::select::StrategyName;
-    use crate::select::quantile::{Method, Quantile};
+    use crate::quantile::{Method, Quantile};
 
     /// Stages over an input of so many partitions, and the reads of it.
     fn plan(strategy: StrategyName, partitions: usize) -> (Arc<dyn ExecutionPlan>, usize) {

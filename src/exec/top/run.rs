@@ -15,16 +15,16 @@ use datafusion::physical_plan::metrics::{
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{Stream, StreamExt, TryStreamExt};
 
-use super::super::grouped::blocking;
 use super::floor::{Floats, SharedFloor};
 use super::plan::TopPlan;
 use super::scan::{Shared, TopScan, reserve};
 use super::store::Store;
 use crate::exec::scan::in_order;
+use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::top::{Best, Places};
-use crate::kernel::may_fail;
 use crate::key::{Key, Width};
+use crate::threads::blocking;
 
 /// The first rows of `streams`.
 pub(super) fn stream(

@@ -24,8 +24,8 @@ use super::floor::SharedFloor;
 use super::plan::TopPlan;
 use super::store::{Store, with_columns};
 use crate::exec::scan::values;
+use crate::failpoint::may_fail;
 use crate::kernel::cpu::top::{Best, Places};
-use crate::kernel::may_fail;
 use crate::key::Key;
 
 /// A scan gives way to others, and to being cancelled, after so much work.

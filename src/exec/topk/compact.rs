@@ -8,9 +8,9 @@ use datafusion::logical_expr::ColumnarValue;
 use super::many::{Numbers, PartReader};
 use super::plan::TopKPlan;
 use super::scan::{Many, Shared, Stage, repeated, spec_of};
+use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::runs::{RUN_ROWS, Run, Staged, StagedColumn, StagedValues};
 use crate::kernel::cpu::groups::words::{GroupTable, PARTS, Word};
-use crate::kernel::may_fail;
 
 /// Parts that tell whether it is worth it.
 const TRIED: usize = 16;

@@ -17,10 +17,10 @@ use super::super::grouped::group_values;
 use super::plan::TopKPlan;
 use super::scan::{Many, Phase, Shared, TopKScan, repeated, reserve};
 use super::select::{AnySieve, BestRows, part_keys};
+use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::runs::Run;
 use crate::kernel::cpu::groups::words::{GroupTable, NULL_PART, PARTS, Word};
-use crate::kernel::may_fail;
-use crate::kernel::spill::SpillFile;
+use crate::memory::SpillFile;
 
 /// Rows of a part that a worker sets memory aside for; what larger ones need is asked for on the way.
 const USUAL_ROWS: usize = 1 << 17;

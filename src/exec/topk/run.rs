@@ -15,7 +15,7 @@ use datafusion::physical_plan::metrics::{
 use datafusion::physical_plan::stream::{RecordBatchReceiverStreamBuilder, RecordBatchStreamAdapter};
 use futures::{StreamExt, TryStreamExt};
 
-use super::super::grouped::{FEW_GROUPS, Grouping, blocking};
+use super::super::grouped::{FEW_GROUPS, Grouping};
 use super::many::{PartWorker, Parts, batches};
 use super::plan::TopKPlan;
 use super::scan::{Phase, Shared, TopKScan, repeated, reserve};
@@ -24,6 +24,7 @@ use crate::exec::scan::in_order;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::Width;
+use crate::threads::blocking;
 
 /// Of the words that tell groups apart.
 pub(super) fn width_of(plan: &TopKPlan) -> Width {

@@ -25,15 +25,15 @@ use futures::StreamExt;
 use super::super::grouped::{FEW_GROUPS, Grouping, SEED, share};
 use super::plan::TopKPlan;
 use super::select::{AnySieve, keys};
-use crate::kernel::cpu::FreePages;
+use crate::failpoint::may_fail;
 use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::runs::{
     RUN_ROWS, Run, Staged, StagedColumn, StagedValues, run_bytes, scatter,
 };
 use crate::kernel::cpu::groups::words::{Word, part_of};
-use crate::kernel::may_fail;
-use crate::kernel::spill::{SpillFile, Spiller};
 use crate::key::{KeySpec, Width};
+use crate::memory::FreePages;
+use crate::memory::{SpillFile, Spiller};
 
 /// A scan gives way to others, and to being cancelled, after so much work.
 const YIELD: Duration = Duration::from_millis(10);
@@ -74,7 +74,7 @@ impl Shared {
             plan,
             many: AtomicBool::new(false),
             free: FreePages::of(pool),
-            spiller: Spiller::new(Arc::clone(&context.runtime_env().disk_manager)),
+            spiller: Spiller::new(&context.runtime_env()),
             share: share(pool, scans),
             rows: builder().counter("input_rows", partition),
             rejected: builder().counter("rejected_rows", partition),

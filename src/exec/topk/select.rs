@@ -7,8 +7,8 @@ use datafusion::common::Result;
 use super::plan::{Numbering, TopKPlan};
 use crate::kernel::cpu::groups::runs::{Parted, with_key};
 use crate::kernel::cpu::top::{Rows, Sieve};
-use crate::kernel::spill::SpillFile;
 use crate::key::{Key, Width, words};
+use crate::memory::SpillFile;
 
 /// The best rows of groups: their carried columns, how many each group has, and their numbers if rows are wanted.
 pub(super) struct BestRows {

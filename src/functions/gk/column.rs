@@ -6,7 +6,7 @@ use datafusion::arrow::array::{ArrayRef, BinaryArray, StructArray, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, Fields};
 use datafusion::common::{Result, ScalarValue};
 
-use super::super::accumulator::SelectedColumn;
+use crate::quantile::SelectedColumn;
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
 
 /// What a call gives for each group.

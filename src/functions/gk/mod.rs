@@ -39,7 +39,7 @@ use self::column::{GkColumn, Output, bounds_type};
 use self::groups::GkGroupsAccumulator;
 use self::merge::MergeAccumulator;
 use self::stored::StoredFunction;
-use super::accumulator::{QuantilesAccumulator, Selected, state_type};
+use super::accumulator::QuantilesAccumulator;
 use super::call::{QuantileArgument, constant, evaluated, evaluated_quantiles};
 use super::exact_quantiles::ordered_type;
 use super::frame::SlidingQuantilesAccumulator;
@@ -47,7 +47,8 @@ use super::frame_values::SlidingValuesAccumulator;
 use super::groups::groups_accumulator;
 use super::rows::{ValuesAccumulator, ValuesGroupsAccumulator};
 use crate::key::{KeySpec, Order};
-use crate::select::quantile::{Ask, Method, Quantiles};
+use crate::quantile::{Ask, Method, Quantiles};
+use crate::quantile::{Selected, state_type};
 use crate::select::splitters::NearestSplitter;
 use crate::sketch::Epsilon;
 

@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
 
 use super::VALUES;
 use crate::key::{KeyBits, KeySpec};
-use crate::select::quantile::Quantiles;
+use crate::quantile::Quantiles;
 use crate::sketch::{AnySummary, Header};
 
 /// A function of a stored sketch and one more argument.

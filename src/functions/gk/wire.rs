@@ -4,8 +4,8 @@ use datafusion::common::Result;
 
 use super::{Constants, GkFunction, Precision};
 use crate::functions::wire::{put_option, read_option};
-use crate::kernel::wire::{epsilon, put_epsilon};
-use crate::select::quantile::Quantiles;
+use crate::kernel::round_messages::{epsilon, put_epsilon};
+use crate::quantile::Quantiles;
 use crate::select::splitters::NearestSplitter;
 use crate::wire::{Reader, put};
 

@@ -34,9 +34,9 @@ use self::column::TopKColumn;
 pub(crate) use self::column::{Call, firsts, lists};
 use self::groups::TopKGroupsAccumulator;
 use self::sliding::SlidingTopKAccumulator;
-use super::accumulator::state_type;
 use super::ordered_type;
 use crate::key::Width;
+use crate::quantile::state_type;
 
 /// A name that users call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

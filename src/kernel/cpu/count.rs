@@ -1,6 +1,6 @@
 //! The counting pass: one increment an element, several in flight.
 
-use super::classify::boxed_array;
+use crate::cells::classify::boxed_array;
 
 /// Counters for every `u16`, in private copies: neighbours that fall into one cell would otherwise wait for each
 /// other's increment to come back from the store buffer.

@@ -5,11 +5,11 @@ use std::ops::RangeInclusive;
 
 use datafusion::common::Result;
 
-use super::classify::{Classify, TreeOf, boxed_array, number};
-use super::dispatch::{Kernel, dispatch};
 use super::store::BLOCK;
-use crate::kernel::buckets::Edges;
-use crate::kernel::round::Brackets;
+use crate::cells::Brackets;
+use crate::cells::Edges;
+use crate::cells::classify::{Classify, TreeOf, boxed_array, number};
+use crate::cells::simd::{Kernel, dispatch};
 use crate::key::{Key, Width};
 
 /// Keys that are compared several times while they are in the first-level cache.

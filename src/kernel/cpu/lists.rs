@@ -5,11 +5,11 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::LaneKey;
-use crate::kernel::choose::COLLECTED_BYTES;
-use crate::kernel::memory::{Held, Workspace};
-use crate::kernel::round::KeyVec;
 use crate::key::Key;
+use crate::key::KeyVec;
+use crate::key::LaneKey;
+use crate::memory::COLLECTED_BYTES;
+use crate::memory::{Held, Workspace};
 
 /// Least that lists grow by.
 const STEP: usize = 64 << 10;

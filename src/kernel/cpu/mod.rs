@@ -11,14 +11,11 @@
 //! Cost on one of two busy cores, an element of 64 bits: counting into 60 000 cells and writing the oracle 1 ns,
 //! extraction by oracle 0.4 ns, counting and extracting around a bracket 0.6 ns, the search tree 4 ns.
 
-pub(crate) mod classify;
 pub(crate) mod columns;
 mod count;
-pub(crate) mod dispatch;
 mod extract;
 pub(crate) mod groups;
 mod lists;
-mod pages;
 mod rounds;
 pub(crate) mod sample;
 mod sketch;
@@ -34,16 +31,15 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 
 use self::extract::{BracketsOf, Slots};
 use self::lists::Reserved;
-pub(crate) use self::pages::FreePages;
-use self::pages::Pages;
-pub(crate) use self::store::reserve;
 use self::store::{BLOCK, READ_BYTES, Store};
-use super::buckets::Cells;
-use super::memory::{Held, Workspace};
-use super::round::{Brackets, KeyVec, Reply, Request, share};
-use super::spill::{Spiller, Spilling};
-use super::{Backend, Lane, Stop};
-use crate::key::{Key, KeySpec, Width, dense, words};
+use super::round::{Reply, Request, share};
+use super::{Backend, Lane};
+use crate::cells::Brackets;
+use crate::cells::Cells;
+use crate::key::{KeySpec, LaneKey, Width, dense, words};
+use crate::memory::{FreePages, Held, Pages, Workspace};
+use crate::memory::{Spiller, Spilling};
+use crate::threads::Stop;
 
 /// Opens lanes in main memory, and on disk where that is not enough.
 #[derive(Debug, Clone, Default)]
@@ -77,7 +73,7 @@ impl CpuBackend {
             MemoryLimit::Finite(limit) => Some(limit),
             MemoryLimit::Infinite | MemoryLimit::Unknown => None,
         };
-        let spiller = Spiller::new(Arc::clone(&runtime.disk_manager));
+        let spiller = Spiller::new(runtime);
         let refuses = !matches!(pool.memory_limit(), MemoryLimit::Infinite);
         let spilling =
             (refuses && spiller.is_enabled()).then(|| Spilling::new(spiller, Arc::clone(pool), limit));
@@ -130,36 +126,6 @@ const TABLE_BYTES: usize = 16 << 10;
 
 /// Up to this many edges a count goes by compares, element by element, and not by the search tree.
 const FEW_EDGES: usize = 8;
-
-/// A key type that a lane can hold: ties [`KeyVec`] to it.
-pub trait LaneKey: Key {
-    const WIDTH: Width;
-    fn vec(keys: Vec<Self>) -> KeyVec;
-    /// `None` for keys of another width.
-    fn keys(keys: KeyVec) -> Option<Vec<Self>>;
-}
-
-macro_rules! lane_key {
-    ($type:ty, $variant:ident) => {
-        impl LaneKey for $type {
-            const WIDTH: Width = Width::$variant;
-
-            fn vec(keys: Vec<Self>) -> KeyVec {
-                KeyVec::$variant(keys)
-            }
-
-            fn keys(keys: KeyVec) -> Option<Vec<Self>> {
-                match keys {
-                    KeyVec::$variant(keys) => Some(keys),
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-lane_key!(u32, W32);
-lane_key!(u64, W64);
-lane_key!(u128, W128);
 
 /// The cell of every key, as the last whole count saw it.
 struct Oracle {

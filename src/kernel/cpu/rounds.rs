@@ -3,17 +3,19 @@
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::classify::{Classify, LinearOf, TableOf, TreeOf, number, with_classifier};
 use super::count::Counters;
 use super::extract::{self, BracketsOf, Slots};
 use super::lists::{Lists, key_vecs};
-use super::pages::Pages;
 use super::store::BLOCK;
-use super::{CpuLane, FEW_EDGES, LaneKey, Oracle, Stop};
-use crate::kernel::buckets::{Cells, Edges};
-use crate::kernel::may_fail;
-use crate::kernel::round::{Bracket, Brackets, Reply};
+use super::{CpuLane, FEW_EDGES, Oracle, Stop};
+use crate::cells::classify::{Classify, LinearOf, TableOf, TreeOf, number, with_classifier};
+use crate::cells::{Bracket, Brackets};
+use crate::cells::{Cells, Edges};
+use crate::failpoint::may_fail;
+use crate::kernel::round::Reply;
+use crate::key::LaneKey;
 use crate::key::{Key, Width};
+use crate::memory::Pages;
 
 impl<K: LaneKey> CpuLane<K> {
     pub(super) fn count(

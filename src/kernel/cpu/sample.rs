@@ -3,9 +3,11 @@
 
 use datafusion::common::Result;
 
-use super::{CpuLane, LaneKey, Stop};
-use crate::kernel::may_fail;
-use crate::kernel::round::{Brackets, Reply};
+use super::{CpuLane, Stop};
+use crate::cells::Brackets;
+use crate::failpoint::may_fail;
+use crate::kernel::round::Reply;
+use crate::key::LaneKey;
 use crate::key::{GOLDEN, KeyBits, finalised};
 
 /// A good mix of a counter.

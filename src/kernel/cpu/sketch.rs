@@ -2,10 +2,11 @@
 
 use datafusion::common::Result;
 
-use super::{CpuLane, LaneKey, Stop};
+use super::{CpuLane, Stop};
+use crate::failpoint::may_fail;
 use crate::kernel::intervals::{LEAST_SHARE, intervals};
-use crate::kernel::may_fail;
 use crate::kernel::round::Reply;
+use crate::key::LaneKey;
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
 
 impl<K: LaneKey> CpuLane<K> {

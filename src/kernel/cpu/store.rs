@@ -16,11 +16,12 @@ use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::LaneMemory;
-use super::dispatch::{Kernel, dispatch};
-use super::pages::Pages;
-use crate::kernel::Stop;
-use crate::kernel::spill::SpillFile;
+use crate::cells::simd::{Kernel, dispatch};
 use crate::key::{Encoding, Key, words};
+use crate::memory::Pages;
+use crate::memory::SpillFile;
+use crate::memory::reserve;
+use crate::threads::Stop;
 
 /// Keys that a kernel handles between two looks at the stop flag, and the size of its scratch.
 pub(crate) const BLOCK: usize = 4096;
@@ -460,14 +461,4 @@ impl<K: Key> Store<K> {
         }
         Ok(keys)
     }
-}
-
-/// Reserves, or says what was wanted.
-pub(crate) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<()> {
-    reservation.try_grow(bytes).map_err(|error| {
-        error.context(format!(
-            "exact quantiles keep every key until the answer is known: {bytes} more bytes wanted, {} bytes held",
-            reservation.size()
-        ))
-    })
 }

@@ -25,7 +25,7 @@ use super::nvrtc::Nvrtc;
 use super::source::Program;
 use super::upload::Stage;
 use super::workspace::Workspace;
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 
 /// Oldest driver whose functions are all there: that of CUDA 12.8.
 const OLDEST_DRIVER: i32 = 12080;

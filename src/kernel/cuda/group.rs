@@ -24,7 +24,7 @@ use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortRoom};
 use super::source::{KernelFile, Program, Words};
 use super::timeline::Timeline;
 use super::workspace::{Places, Workspace};
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
 const THREADS: u32 = 1024;

@@ -30,7 +30,7 @@ use super::sort::{RecordShape, RecordSort, Segments, SortRoom};
 use super::source::storage_bytes;
 use super::timeline::Timeline;
 use super::workspace::{Places, Workspace};
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 
 /// Warps of a block that selects.
 const WARPS: u32 = 4;

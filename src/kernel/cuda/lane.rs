@@ -22,11 +22,13 @@ use super::report::Report;
 use super::select::Selection;
 use super::source::{Program, Words};
 use super::upload::Staging;
-use crate::kernel::buckets::Cells;
-use crate::kernel::choose::Room;
-use crate::kernel::round::{Brackets, Reply, Request, share};
-use crate::kernel::{Backend, Lane, Stop, may_fail};
+use crate::cells::{Brackets, Cells};
+use crate::failpoint::may_fail;
+use crate::kernel::round::{Reply, Request, share};
+use crate::kernel::{Backend, Lane};
 use crate::key::{KeyBits, KeySpec, Width, dense};
+use crate::memory::Room;
+use crate::threads::Stop;
 
 /// Bytes of values that are copied to the device at once.
 const CHUNK: usize = 64 << 20;

@@ -6,13 +6,12 @@ use super::buffer::numbers;
 use super::lane::{CudaLane, Reduced, granted};
 use super::launch::ColumnArgument;
 use super::pass::{NO_LIST, Passes, cells_of};
-use crate::kernel::Stop;
-use crate::kernel::buckets::Cells;
-use crate::kernel::cpu::LaneKey;
+use crate::cells::{Bracket, Brackets, Cells};
 use crate::kernel::intervals::{LEAST_SHARE, intervals};
-use crate::kernel::round::{Bracket, Brackets, KeyVec, Reply};
-use crate::key::Width;
+use crate::kernel::round::Reply;
+use crate::key::{KeyVec, LaneKey, Width};
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
+use crate::threads::Stop;
 
 /// Keys that are brought back at once to be sketched.
 const SKETCHED: u64 = 1 << 22;

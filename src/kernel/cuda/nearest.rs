@@ -21,7 +21,7 @@ use super::report::Report;
 use super::source::{KernelFile, Program};
 use super::timeline::Timeline;
 use super::upload::Staging;
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
 const THREADS: u32 = 1024;

@@ -11,8 +11,9 @@ use super::CudaBackend;
 use super::column::DeviceColumn;
 use super::lane::{CudaLane, is_refused};
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::{Backend, Lane, Stop};
+use crate::kernel::{Backend, Lane};
 use crate::key::KeySpec;
+use crate::threads::Stop;
 
 /// Opens lanes on a device whose values go to `rest` where the device has no memory, or none at all works.
 #[derive(Debug, Clone)]

@@ -17,9 +17,9 @@ use super::report::Report;
 use super::source::{KernelFile, Program, Words};
 use super::timeline::Timeline;
 use super::workspace::Workspace;
-use crate::kernel::buckets::Cells;
-use crate::kernel::may_fail;
-use crate::kernel::round::{Bracket, Brackets};
+use crate::cells::Cells;
+use crate::cells::{Bracket, Brackets};
+use crate::failpoint::may_fail;
 use crate::key::{KeyBits, Width};
 
 const THREADS: usize = 1024;
@@ -417,7 +417,7 @@ pub(super) fn cells_of(brackets: &[Bracket], width: Width) -> Result<(Cells, Vec
         let after = (bracket.last < width.max_key()).then(|| bracket.last + 1);
         [Some(bracket.first), after].into_iter().flatten()
     });
-    let cells = Cells::Edges(crate::kernel::buckets::Edges::try_new(ends.collect())?);
+    let cells = Cells::Edges(crate::cells::Edges::try_new(ends.collect())?);
     let mut map = vec![NO_LIST; cells.len()];
     for (list, bracket) in brackets.iter().enumerate() {
         let (first, last) = cells.span(bracket)?;

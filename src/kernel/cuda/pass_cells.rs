@@ -3,8 +3,9 @@
 use datafusion::common::Result;
 
 use super::launch::{ColumnArgument, halves, kernel_argument};
-use crate::kernel::buckets::{CellTable, Cells};
-use crate::kernel::round::{Brackets, KeyVec};
+use crate::cells::Brackets;
+use crate::cells::{CellTable, Cells};
+use crate::key::KeyVec;
 use crate::key::{KeyBits, Width};
 
 /// Bytes of a [`CellTable`]'s entries in shared memory.

@@ -1,7 +1,7 @@
 //! Exact ranks of a column on the device: the launches of `kernels/sample_select.cu` and `kernels/sample_finish.cu`, one after the
 //! other on one stream.
 //!
-//! SampleSelect with a cell table (Ribizel and Anzt 2020, section IV; cells as in [`buckets`](crate::kernel::buckets)): a
+//! SampleSelect with a cell table (Ribizel and Anzt 2020, section IV; cells as in [`buckets`](crate::cells)): a
 //! sample gives cells and brackets, one read counts all and copies what lies in the brackets, and the counts say which
 //! ranks were missed; those are found by a second read or by counting narrower intervals, still on the device. The host
 //! waits once, at the end.
@@ -22,7 +22,7 @@ use super::shape::{Shape, THREADS};
 use super::source::{KernelFile, Program, Words};
 use super::timeline::Timeline;
 use super::workspace::{Places, Workspace};
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
 /// Bytes of `Control` that say how it went.

@@ -23,7 +23,7 @@ use super::select::{
 };
 use super::timeline::Timeline;
 use super::workspace::Workspace;
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
 /// Kernels of each device; before each step but the first it waits for the others to have done the step before.

@@ -18,7 +18,7 @@ use super::select::Selection;
 use super::source::{KernelFile, Program};
 use super::timeline::Timeline;
 use super::workspace::{Places, Workspace};
-use crate::kernel::may_fail;
+use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
 const THREADS: u32 = 1024;

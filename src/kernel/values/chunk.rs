@@ -9,7 +9,7 @@
 
 use datafusion::common::{Result, resources_datafusion_err};
 
-use crate::kernel::spill::SpillFile;
+use crate::memory::SpillFile;
 
 /// Bytes of a full-grown block, unless one value is larger: what a thread has in memory to read it.
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;

@@ -6,7 +6,7 @@ use datafusion::common::Result;
 use datafusion::common::hash_utils::QualityRandomState;
 
 use super::{At, Values};
-use crate::kernel::memory::Held;
+use crate::memory::Held;
 
 /// The same for all, so that hashes of several threads agree.
 const STATE: QualityRandomState = QualityRandomState::with_seed(0x1337);
@@ -125,7 +125,7 @@ mod tests {
     use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
 
     use super::*;
-    use crate::kernel::memory::Workspace;
+    use crate::memory::Workspace;
 
     #[test]
     fn every_value_is_there_once() {

@@ -2,12 +2,12 @@
 
 use datafusion::arrow::array::StringArray;
 use datafusion::arrow::datatypes::DataType;
-use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
+use datafusion::execution::runtime_env::RuntimeEnv;
 
 use super::*;
-use crate::kernel::spill::Spiller;
 use crate::key::Order;
+use crate::memory::Spiller;
 
 fn spec() -> ByteSpec {
     match Order::try_new(&DataType::Utf8).unwrap() {
@@ -114,8 +114,9 @@ fn ranks_and_distinct_values_are_those_of_a_sort() {
 #[test]
 fn what_memory_refuses_is_read_from_disk() {
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
-    let disk = Arc::new(DiskManagerBuilder::default().build().unwrap());
-    let spilling = || Spilling::new(Spiller::new(Arc::clone(&disk)), Arc::clone(&pool), Some(1 << 20));
+    let runtime = RuntimeEnv::default();
+    let disk = &runtime.disk_manager;
+    let spilling = || Spilling::new(Spiller::new(&runtime), Arc::clone(&pool), Some(1 << 20));
     let consumer = MemoryConsumer::new("values").register(&pool);
     let open = || Values::spilling(consumer.new_empty(), Some(spilling())).unwrap();
     for length in [0, 1, 40, 3000, 300_000] {
@@ -158,8 +159,8 @@ fn what_memory_refuses_is_read_from_disk() {
 #[test]
 fn a_value_that_fits_nowhere_says_so() {
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
-    let disk = Arc::new(DiskManagerBuilder::default().build().unwrap());
-    let spilling = Spilling::new(Spiller::new(disk), Arc::clone(&pool), Some(1 << 20));
+    let spiller = Spiller::new(&RuntimeEnv::default());
+    let spilling = Spilling::new(spiller, Arc::clone(&pool), Some(1 << 20));
     let consumer = MemoryConsumer::new("values").register(&pool);
     let mut values = Values::spilling(consumer, Some(spilling)).unwrap();
     let error = values.push(&[1; 2_000_000]).unwrap_err().to_string();

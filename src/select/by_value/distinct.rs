@@ -15,10 +15,11 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use super::ValueSelection;
 use super::gather::PART_BYTES;
 use super::level::{Reader, Share, shares_of};
-use crate::kernel::memory::Workspace;
-use crate::kernel::spill::Spilling;
+use crate::failpoint::may_fail;
 use crate::kernel::values::{Chunk, DistinctValues, Values, hash};
-use crate::kernel::{Stop, may_fail};
+use crate::memory::Spilling;
+use crate::memory::Workspace;
+use crate::threads::Stop;
 
 /// Most files that values are dealt out to at a time.
 const FAN: usize = 1 << FAN_BITS;
@@ -77,7 +78,7 @@ impl ValueSelection {
             false => values
                 .len()
                 .div_ceil(VALUES_A_THREAD)
-                .clamp(1, self.workers.threads() as u64),
+                .clamp(1, self.pool.threads() as u64),
         };
         let values = Arc::new(values);
         let parts = (0..ranges).map(|number| Part {
@@ -120,7 +121,7 @@ impl ValueSelection {
                 Err(error) => Err(error),
             }
         };
-        self.workers.map(parts, collect).await
+        self.pool.map(parts, collect).await
     }
 
     /// A part in files, by further bits of the hashes.
@@ -130,7 +131,7 @@ impl ValueSelection {
         let depth = part.depth + 1;
         let shift = part.depth * FAN_BITS;
         let values = Arc::clone(&part.values);
-        let shares = shares_of(&values, self.workers.threads());
+        let shares = shares_of(&values, self.pool.threads());
         let file_of = move |value: &[u8]| {
             let hash = hash(value);
             let bits = (hash >> shift) as usize & (FAN - 1);

@@ -8,11 +8,12 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::level::{Level, Reader, Share, Wanted, Which};
 use super::{Tie, ValueSelection};
-use crate::kernel::memory::Held;
-use crate::kernel::spill::SpillFile;
+use crate::failpoint::may_fail;
 use crate::kernel::values::{At, Blocks, Chunk, Totals, Values};
-use crate::kernel::{Stop, may_fail};
 use crate::key::PrefixKey;
+use crate::memory::Held;
+use crate::memory::SpillFile;
+use crate::threads::Stop;
 
 /// Places in one list of a level.
 const LIST: usize = 1 << 16;
@@ -81,7 +82,7 @@ impl ValueSelection {
             Ok(found)
         };
         let mut lists: Vec<Vec<Vec<At>>> = vec![Vec::new(); ties.len()];
-        for share in self.workers.map(self.shares(level), find).await? {
+        for share in self.pool.map(self.shares(level), find).await? {
             for (lists, found) in lists.iter_mut().zip(share) {
                 found.iter().for_each(|places| append(lists, places));
             }
@@ -124,7 +125,7 @@ impl ValueSelection {
     pub(super) fn hold_to_deal(&self, block: usize) -> Result<(Held, usize)> {
         let mut refused = None;
         for bytes in DEALING_BYTES {
-            let all = (block + bytes) * self.workers.threads();
+            let all = (block + bytes) * self.pool.threads();
             match self.workspace.hold(all, "sorting values out on disk") {
                 Ok(held) => return Ok((held, bytes)),
                 Err(error) => refused = Some(error),
@@ -179,7 +180,7 @@ impl ValueSelection {
         };
         let mut dealt: Vec<Vec<Values>> = Vec::new();
         dealt.resize_with(parts, Vec::new);
-        for share in self.workers.map(shares, deal).await? {
+        for share in self.pool.map(shares, deal).await? {
             for (dealt, part) in dealt.iter_mut().zip(share) {
                 dealt.push(part);
             }
@@ -188,7 +189,7 @@ impl ValueSelection {
     }
 
     pub(super) fn shares(&self, level: &Level) -> Vec<Share> {
-        level.shares(self.workers.threads())
+        level.shares(self.pool.threads())
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::kernel::Stop;
-use crate::kernel::memory::Workspace;
 use crate::kernel::values::{At, Chunk, Values};
+use crate::memory::Workspace;
+use crate::threads::Stop;
 
 /// Bytes to compare a value by, beside its own: its place, and its place with a key.
 const COMPARED_BYTES: usize = size_of::<At>() + size_of::<(u64, At)>();

@@ -1,8 +1,8 @@
 //! The stored form: no byte string does harm.
 
-use super::super::wire::{CHECKSUM, Header, checksum};
 use super::message;
 use super::{eps, sketch};
+use crate::sketch::summary_bytes::{CHECKSUM, Header, checksum};
 use crate::sketch::tests::patterns::{generate, mix};
 use crate::sketch::{Summary, Variant};
 

@@ -10,7 +10,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use super::super::super::grouped::Grouping;
 use super::rows::{Body, Guard, Guards, Header, Rows, group_rows};
 use super::{GroupedColumns, MOST_GROUPS};
-use crate::kernel::buckets::{Cells, Edges};
+use crate::cells::{Cells, Edges};
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::Width;
 use crate::select::progress::Progress;

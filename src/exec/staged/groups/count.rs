@@ -12,14 +12,14 @@ use super::super::super::grouped::Grouping;
 use super::super::rows::Seen;
 use super::rows::{Guard, Guards, Header, Rows, class_of, of_part};
 use super::{GroupedColumns, MOST_GROUPS};
-use crate::kernel::Stop;
-use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::groups::cells::{Chunk, NumberedKeys};
 use crate::kernel::cpu::groups::intervals::{self, GroupCounts};
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::{self, KeySpec, Width, mixed, words};
+use crate::memory::FreePages;
 use crate::sketch::dyadic::{Interval, merged};
+use crate::threads::Stop;
 
 /// Keys of a column that are counted at a time, at most.
 const COUNTED_ROWS: usize = 1 << 24;

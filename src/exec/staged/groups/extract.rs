@@ -19,8 +19,8 @@ use super::rows::{
 use crate::kernel::cpu::groups::collect::{Collect, GroupBrackets, collector};
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
-use crate::kernel::cpu::reserve;
 use crate::key::Width;
+use crate::memory::reserve;
 
 /// Keys of a column that are held before they are sent, at most.
 const SENT_KEYS: usize = 1 << 22;

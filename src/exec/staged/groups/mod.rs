@@ -56,13 +56,14 @@ use self::count::Counting;
 use self::extract::{Extracting, GroupState};
 use self::select::Selecting;
 use super::super::by_key;
-use super::super::grouped::{Grouping, Packing, blocking};
+use super::super::grouped::{Grouping, Packing};
 use super::{Fetched, KeyColumns, gathered, reached};
-use crate::kernel::StopOnDrop;
-use crate::kernel::cpu::FreePages;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::Width;
+use crate::memory::FreePages;
+use crate::threads::StopOnDrop;
+use crate::threads::blocking;
 
 /// Most groups with brackets: what 16 bits tell apart.
 pub(crate) const MOST_GROUPS: usize = u16::MAX as usize;

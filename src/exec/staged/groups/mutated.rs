@@ -12,10 +12,10 @@ use rand::{Rng, SeedableRng};
 use super::rows::{Guards, group_rows};
 use super::*;
 use crate::exec::staged::StagedCall;
-use crate::kernel::Stop;
 use crate::mutated::{Decoder, Loose, SLACK, put_piece, uncounted};
-use crate::select::Ask;
-use crate::select::quantile::{Method, Quantile};
+use crate::quantile::Ask;
+use crate::quantile::{Method, Quantile};
+use crate::threads::Stop;
 use crate::wire::put;
 
 /// What stages compute over an integer group column, which is packed into keys, or a text beside it.

@@ -20,8 +20,8 @@ use datafusion::common::{Result, exec_err, internal_err};
 
 use super::super::READ_DIFFERENTLY;
 use super::super::rows::Seen;
-use crate::kernel::round::KeyVec;
-use crate::kernel::wire::{key_vec, put_key_vec};
+use crate::kernel::round_messages::{key_vec, put_key_vec};
+use crate::key::KeyVec;
 use crate::key::{KeySpec, Width, mixed};
 use crate::select::progress::Progress;
 use crate::sketch::dyadic::{Interval, intervals, put_intervals};

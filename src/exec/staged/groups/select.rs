@@ -16,9 +16,9 @@ use crate::kernel::cpu::groups::collect::{Collect, collector};
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
 use crate::kernel::cpu::groups::words::Word;
-use crate::kernel::cpu::reserve;
 use crate::key::Width;
-use crate::select::Ask;
+use crate::memory::reserve;
+use crate::quantile::Ask;
 use crate::select::progress::Progress;
 
 /// What is known of a group.

@@ -13,9 +13,9 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use super::super::READ_DIFFERENTLY;
 use super::*;
 use crate::config::QuantilesOptions;
+use crate::config::StrategyName;
 use crate::key::finalised;
 use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
-use crate::select::StrategyName;
 
 /// Groups `k` and texts `s`, values `x` and floats `f`, some of them NULL, in partitions.
 fn partitions(rows: u64, groups: u64, partitions: u64) -> Vec<Vec<RecordBatch>> {

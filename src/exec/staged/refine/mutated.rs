@@ -9,13 +9,15 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+use crate::config::StrategyName;
 use crate::exec::staged::rows::Seen;
 use crate::exec::staged::{Rounds, StagedCall, Workload};
 use crate::kernel::round::Request;
-use crate::kernel::{Backend, CpuBackend, Lane, Stop};
+use crate::kernel::{Backend, CpuBackend, Lane};
 use crate::mutated::{Decoder, Loose, SLACK, put_piece, uncounted};
-use crate::select::quantile::{Method, Quantile};
-use crate::select::{Ask, StrategyName};
+use crate::quantile::Ask;
+use crate::quantile::{Method, Quantile};
+use crate::threads::Stop;
 use crate::wire::put;
 
 const STRATEGIES: [StrategyName; 3] = [

@@ -13,12 +13,12 @@ use datafusion::arrow::array::Array;
 use datafusion::arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, resources_datafusion_err, resources_err};
 
-use super::super::pages::{FreePages, Pages};
 use super::runs::{Parted, Place, Starts, write};
 use super::words::PARTS;
-use crate::kernel::Stop;
-use crate::kernel::spill::SpillFile;
 use crate::key::ByteSpec;
+use crate::memory::SpillFile;
+use crate::memory::{FreePages, Pages};
+use crate::threads::Stop;
 
 /// Values whose lengths are read at a time.
 pub(crate) const VALUES: usize = 4096;

@@ -13,7 +13,7 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err, internal_
 use datafusion::logical_expr::ColumnarValue;
 
 use super::super::columns::{row_bytes, to_write};
-use crate::kernel::spill::SpillFile;
+use crate::memory::SpillFile;
 
 /// Fewest bytes of rows that are written together: parts that lie side by side share what a message costs.
 const CHUNK_BYTES: usize = 4 << 10;
@@ -175,10 +175,10 @@ fn read(chunks: &[Chunk], range: Range<usize>, file: Option<&SpillFile>) -> Resu
 #[cfg(test)]
 mod tests {
     use datafusion::arrow::array::{Int64Array, StringViewArray};
-    use datafusion::execution::disk_manager::DiskManagerBuilder;
+    use datafusion::execution::runtime_env::RuntimeEnv;
 
     use super::*;
-    use crate::kernel::spill::Spiller;
+    use crate::memory::Spiller;
 
     #[test]
     fn parts_are_joined_until_they_are_worth_a_message() {
@@ -207,9 +207,7 @@ mod tests {
         let ends = (0..1000).chain([1000, 1000, 4000]).chain(4001..=rows);
         let mut start = 0;
         let parts: Vec<Range<usize>> = ends.map(|end| std::mem::replace(&mut start, end)..end).collect();
-        let mut file = Spiller::new(Arc::new(DiskManagerBuilder::default().build().unwrap()))
-            .create("test")
-            .unwrap();
+        let mut file = Spiller::new(&RuntimeEnv::default()).create("test").unwrap();
         spilled.spill(parts.iter().cloned(), &mut file).unwrap();
         assert!(spilled.bytes() * 10 < kept.bytes());
         for part in parts.into_iter().filter(|part| !part.is_empty()) {

@@ -12,15 +12,16 @@ use datafusion::arrow::buffer::Buffer;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::super::classify::{LinearOf, TableOf, TreeOf, number, with_classifier};
-use super::super::pages::{FreePages, Pages};
 pub(crate) use super::super::store::BLOCK;
-use super::super::store::{encode, reserve};
+use super::super::store::encode;
 use super::segments::{GroupAnswers, Plans, Segments, select_ranks};
-use crate::kernel::Stop;
-use crate::kernel::buckets::{CellTable, Cells, Edges};
-use crate::kernel::cpu::LaneKey;
+use crate::cells::classify::{LinearOf, TableOf, TreeOf, number, with_classifier};
+use crate::cells::{CellTable, Cells, Edges};
+use crate::key::LaneKey;
 use crate::key::{KeyBits, KeySpec, words};
+use crate::memory::reserve;
+use crate::memory::{FreePages, Pages};
+use crate::threads::Stop;
 
 /// Rows of a chunk: its keys of 64 bits fill two huge pages.
 const CHUNK_ROWS: usize = 1 << 19;

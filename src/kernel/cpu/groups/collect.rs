@@ -10,11 +10,13 @@ use datafusion::arrow::buffer::Buffer;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::super::store::{encode, reserve};
+use super::super::store::encode;
 use super::segments::{GroupAnswers, Plans, Segments};
-use crate::kernel::cpu::LaneKey;
-use crate::kernel::round::{Bracket, KeyVec};
+use crate::cells::Bracket;
+use crate::key::KeyVec;
+use crate::key::LaneKey;
 use crate::key::{KeySpec, mixed, words};
+use crate::memory::reserve;
 
 /// Keys that are made at a time: they stay in the first-level cache.
 const BLOCK: usize = 1024;

@@ -11,16 +11,17 @@
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::super::classify::{TableOf, number};
-use super::super::store::{BLOCK, reserve};
+use super::super::store::BLOCK;
 use super::cells::Chunk;
 use super::segments::Segments;
-use crate::kernel::Stop;
-use crate::kernel::buckets::{CellTable, Cells};
-use crate::kernel::cpu::LaneKey;
+use crate::cells::classify::{TableOf, number};
+use crate::cells::{CellTable, Cells};
 use crate::kernel::intervals::table;
+use crate::key::LaneKey;
 use crate::key::{KeyBits, mixed};
+use crate::memory::reserve;
 use crate::sketch::dyadic::{Interval, Joined, around};
+use crate::threads::Stop;
 
 /// Up to so many keys are brought together by group and sorted.
 const SORTED: usize = 1 << 13;

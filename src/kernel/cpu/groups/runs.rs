@@ -19,13 +19,13 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::logical_expr::ColumnarValue;
 
 use super::super::columns::without_others;
-use super::super::pages::{FreePages, Pages};
 use super::super::store::encode;
 use super::bytes::{PartedBytes, StagedBytes};
 use super::carried::Carried;
 use super::words::PARTS;
-use crate::kernel::spill::SpillFile;
 use crate::key::{Encoding, Key, KeySpec, Width, words};
+use crate::memory::SpillFile;
+use crate::memory::{FreePages, Pages};
 
 /// Rows of a run.
 pub(crate) const RUN_ROWS: usize = 1 << 18;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use datafusion::common::{Result, internal_datafusion_err};
 
 use crate::key::{Key, KeyBits};
-use crate::select::quantile::{Ask, Found, Picks};
+use crate::quantile::{Ask, Found, Picks};
 
 /// Segments up to this length are sorted: selection in place is not faster there.
 const SORTED: usize = 64;
@@ -235,7 +235,7 @@ pub(crate) fn sorted_distinct<K: Ord>(keys: &mut [K]) -> &mut [K] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::select::quantile::{Method, Quantile};
+    use crate::quantile::{Method, Quantile};
 
     #[test]
     fn ranks_land_in_place() {

@@ -13,11 +13,11 @@ use datafusion::arrow::array::ArrayRef;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::super::reserve;
 use super::segments::{Plans, select_ranks_by};
 use crate::kernel::values::common_prefix;
 use crate::key::{ByteSpec, PrefixKey};
-use crate::select::quantile::by_value::Picked;
+use crate::memory::reserve;
+use crate::quantile::byte_values::Picked;
 
 /// The answers of many groups, in the order of groups.
 #[derive(Debug)]
@@ -224,7 +224,7 @@ mod tests {
 
     use super::*;
     use crate::key::Order;
-    use crate::select::quantile::{Ask, Method, Quantile};
+    use crate::quantile::{Ask, Method, Quantile};
 
     fn ask(quantiles: &[f64]) -> Ask {
         let quantiles = quantiles.iter().map(|q| Quantile::try_from_f64(*q).unwrap());

@@ -3,8 +3,8 @@
 //! A block of 64 keys is first asked whether any key passes, which costs about a tenth of a nanosecond a key; only
 //! then is the mask made. Loses where most blocks have a key that passes: then both are paid.
 
-use super::super::dispatch::{Kernel, dispatch};
 use super::floor::Floor;
+use crate::cells::simd::{Kernel, dispatch};
 use crate::key::Key;
 
 /// Keys of a mask.

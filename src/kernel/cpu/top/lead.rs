@@ -3,8 +3,8 @@
 use datafusion::arrow::array::Array;
 use datafusion::common::{Result, internal_datafusion_err};
 
-use super::super::dispatch::{Kernel, dispatch};
 use super::filter::{BLOCK, CHUNK, Masks, for_each_bit, passing};
+use crate::cells::simd::{Kernel, dispatch};
 use crate::key::{Encoding, Key, KeyBits, LeadBound, Least, Width, words};
 
 /// Raw words as words of which larger ones come earlier.

@@ -9,12 +9,12 @@
 //! Every row is written to the next free place of its group, which then advances or not: no branch for the predictor
 //! to miss. Where the lowest floor rejects most keys, it does so in blocks, before groups are even read.
 
-use super::super::dispatch::{Kernel, dispatch};
 use super::cut::{Scratch, Sorter};
 use super::filter::{BLOCK, CHUNK, Masks, passing};
 use super::floor::Floor;
 use super::make_room;
 use super::ranking::{FEW, places, with_size};
+use crate::cells::simd::{Kernel, dispatch};
 use crate::key::Key;
 use datafusion::common::{Result, internal_err};
 

@@ -2,7 +2,8 @@
 
 use datafusion::common::Result;
 
-use super::{Ask, MAX_EXACT_SCALE, Method, Quantile, Quantiles};
+use super::number::MAX_EXACT_SCALE;
+use super::{Ask, Method, Quantile, Quantiles};
 use crate::wire::{Reader, put};
 
 /// Methods by their number in a message: new ones go to the end.

@@ -12,9 +12,9 @@
 
 use datafusion::common::{Result, exec_err};
 
-use super::epsilon::Epsilon;
-use super::gk::{Summary, Tuple};
 use crate::key::{Key, KeyBits};
+use crate::sketch::epsilon::Epsilon;
+use crate::sketch::gk::{Summary, Tuple};
 use crate::wire::{Reader, put};
 
 const MAGIC: &[u8; 3] = b"GKS";

@@ -10,10 +10,11 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::*;
-use crate::kernel::{Backend, CpuBackend, Lane, Stop};
+use crate::kernel::{Backend, CpuBackend, Lane};
 use crate::key::KeySpec;
 use crate::mutated::{Decoder, SLACK};
 use crate::sketch::{AnySketch, Variant};
+use crate::threads::Stop;
 
 pub(crate) const WIDTHS: [Width; 3] = [Width::W32, Width::W64, Width::W128];
 

@@ -120,7 +120,7 @@ fn lerp_rounded(low: i256, high: i256, weight: Fraction) -> i256 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::select::quantile::Quantile;
+    use crate::quantile::Quantile;
 
     fn int(value: i128) -> i256 {
         i256::from_i128(value)
@@ -157,7 +157,7 @@ mod tests {
             for high in numbers {
                 for (num, den) in weights {
                     let weight = fraction(num, den);
-                    let expected = crate::select::quantile::between::lerp_rounded(low, high, weight);
+                    let expected = crate::quantile::between::lerp_rounded(low, high, weight);
                     assert_eq!(
                         lerp_rounded(int(low), int(high), weight),
                         int(expected),

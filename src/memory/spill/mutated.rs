@@ -1,7 +1,6 @@
 //! Spill files that a disk changes: what is read back is what was written, or an error.
 
 use datafusion::common::exec_err;
-use datafusion::execution::disk_manager::DiskManagerBuilder;
 use rand::Rng;
 
 use super::*;
@@ -29,11 +28,11 @@ fn pieces(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
 
 #[test]
 fn mutated_spill_files_do_no_harm() {
-    let disk = Arc::new(DiskManagerBuilder::default().build().unwrap());
+    let spiller = Spiller::new(&RuntimeEnv::default());
     let mut random = <rand::rngs::SmallRng as rand::SeedableRng>::seed_from_u64(3);
     let written: Vec<u8> = (0..ENDS[ENDS.len() - 1]).map(|_| random.random()).collect();
     let file = || {
-        let mut file = Spiller::new(Arc::clone(&disk)).create("keys").unwrap();
+        let mut file = spiller.create("keys").unwrap();
         pieces(&written).for_each(|(start, piece)| {
             assert_eq!(file.append(piece).unwrap(), start as u64);
         });

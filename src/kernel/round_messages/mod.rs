@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 
-use super::buckets::{CellTable, Cells, Edges, Linear};
-use super::round::{Bracket, Brackets, KeyVec, Reply, Request};
+use crate::cells::{Bracket, Brackets};
+use crate::cells::{CellTable, Cells, Edges, Linear};
+use crate::kernel::round::{Reply, Request};
+use crate::key::KeyVec;
 use crate::key::{Key, KeyBits, Width};
 use crate::sketch::{AnySummary, Epsilon};
 use crate::wire::{Message, Reader, put, put_ascending, put_keys, put_numbers};

@@ -10,12 +10,8 @@
 //! | cells: count with oracle, then extract by oracle | 1.3, and 0.3 ms to begin and end |
 //! | a candidate: copied by a lane, selected by the coordinator | 6, on one thread |
 
-use super::buckets::MAX_CELLS;
 use crate::key::Width;
-
-/// Memory for a collected key, in its own bytes: a list is up to twice as large as what it holds, and is copied when it
-/// is merged with others.
-pub(crate) const COLLECTED_BYTES: usize = 3;
+use crate::memory::{COLLECTED_BYTES, Room};
 
 /// Cells that rounds can do with: those of the smallest table.
 const LEAST_CELLS: usize = 5 << 10;
@@ -32,25 +28,16 @@ const THREAD_BYTES: usize = 640 << 10;
 /// Memory for everything else where all is collected at once.
 const GATHER_BYTES: usize = 384 << 10;
 
-/// What rounds can do with the memory that is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// Cells of a count, at most; more where there are more ranks than that.
-    pub cells: usize,
-    /// Keys of a sample, at most.
-    pub sample: u64,
-    /// Keys that can be collected at once.
-    pub keys: u64,
+/// Memory for rounds, and what can be done with it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) room: Room,
+    pub(crate) threads: usize,
+    /// To be reserved.
+    pub(crate) bytes: usize,
 }
 
-impl Room {
-    /// No limit.
-    pub const UNLIMITED: Room = Room {
-        cells: MAX_CELLS,
-        sample: u64::MAX,
-        keys: u64::MAX,
-    };
-
+impl Plan {
     /// What is wanted for `n` values on `threads` threads, best first: first fewer keys at once, then fewer cells and
     /// threads. `all`: the keys are wanted all at once, not only those around ranks.
     pub(crate) fn wanted(n: u64, width: Width, threads: usize, all: bool) -> impl Iterator<Item = Plan> {
@@ -81,15 +68,6 @@ impl Room {
             Plan { room, threads, bytes }
         })
     }
-}
-
-/// Memory for rounds, and what can be done with it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Plan {
-    pub(crate) room: Room,
-    pub(crate) threads: usize,
-    /// To be reserved.
-    pub(crate) bytes: usize,
 }
 
 /// How `sample_select` goes about it.

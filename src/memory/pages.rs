@@ -93,7 +93,7 @@ impl FreePages {
 }
 
 /// Fixed-capacity memory for plain integers. What it holds at first is not said.
-pub(super) struct Pages<T> {
+pub(crate) struct Pages<T> {
     /// `None` only while it is dropped.
     map: Option<MmapMut>,
     /// What was asked for: pages that waited may be more, which nobody has reserved.
@@ -103,7 +103,7 @@ pub(super) struct Pages<T> {
 }
 
 impl<T: bytemuck::Pod> Pages<T> {
-    pub(super) fn new(capacity: usize, free: Option<&Arc<FreePages>>) -> Result<Self> {
+    pub(crate) fn new(capacity: usize, free: Option<&Arc<FreePages>>) -> Result<Self> {
         let bytes = capacity * size_of::<T>();
         let free = free.filter(|_| bytes >= LARGE);
         let map = match free.and_then(|free| free.take(bytes)) {
@@ -118,12 +118,12 @@ impl<T: bytemuck::Pod> Pages<T> {
         })
     }
 
-    pub(super) fn words(&self) -> &[T] {
+    pub(crate) fn words(&self) -> &[T] {
         let bytes = self.map.as_deref().unwrap_or_default();
         bytemuck::cast_slice(bytes.get(..self.bytes).unwrap_or_default())
     }
 
-    pub(super) fn words_mut(&mut self) -> &mut [T] {
+    pub(crate) fn words_mut(&mut self) -> &mut [T] {
         let bytes = self.map.as_deref_mut().unwrap_or_default();
         bytemuck::cast_slice_mut(bytes.get_mut(..self.bytes).unwrap_or_default())
     }

@@ -19,11 +19,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use datafusion::common::{DataFusionError, Result, resources_datafusion_err, resources_err};
 use datafusion::execution::disk_manager::DiskManager;
-use datafusion::execution::memory_pool::MemoryPool;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SpillFile as TempFile, SpillWriter};
 
 use self::sums::{BLOCK, Sums};
-use super::may_fail;
+use crate::failpoint::may_fail;
 
 /// Most bytes of one write: what the disk manager goes on counting as used after a write that failed.
 const WRITE: usize = 1 << 20;
@@ -32,6 +33,7 @@ const WRITE: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Spiller {
     disk: Arc<DiskManager>,
+    pool: Arc<dyn MemoryPool>,
     counts: Arc<Counts>,
 }
 
@@ -42,10 +44,11 @@ struct Counts {
 }
 
 impl Spiller {
-    /// Files of this disk manager. Clones count together.
-    pub(crate) fn new(disk: Arc<DiskManager>) -> Self {
+    /// Files of the disk manager of `runtime`. Clones count together.
+    pub(crate) fn new(runtime: &RuntimeEnv) -> Self {
         Self {
-            disk,
+            disk: Arc::clone(&runtime.disk_manager),
+            pool: Arc::clone(&runtime.memory_pool),
             counts: Arc::default(),
         }
     }
@@ -73,6 +76,7 @@ impl Spiller {
             what: what.to_owned(),
             len: 0,
             sums: Sums::default(),
+            sums_memory: MemoryConsumer::new("checksums of spilled blocks").register(&self.pool),
             counts: Arc::clone(&self.counts),
             writer,
             reader,
@@ -129,6 +133,8 @@ pub(crate) struct SpillFile {
     what: String,
     len: u64,
     sums: Sums,
+    /// For `sums`. It grows whether there is room or not: files are written to make room.
+    sums_memory: MemoryReservation,
     counts: Arc<Counts>,
     /// The mutex only makes it `Sync`: whoever appends is the only owner.
     writer: Mutex<Box<dyn SpillWriter>>,
@@ -163,6 +169,10 @@ impl SpillFile {
             }
             self.len += piece.len() as u64;
             self.sums.append(piece);
+        }
+        let held = self.sums.bytes();
+        if held > self.sums_memory.size() {
+            self.sums_memory.resize(held);
         }
         self.counts.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(start)
@@ -291,18 +301,26 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+    use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 
     use super::*;
 
-    fn disk(most: u64) -> Arc<DiskManager> {
-        let disk = DiskManagerBuilder::default().with_max_temp_directory_size(most);
-        Arc::new(disk.build().unwrap())
+    fn runtime(disk: DiskManagerBuilder) -> RuntimeEnv {
+        RuntimeEnvBuilder::new()
+            .with_disk_manager_builder(disk)
+            .build()
+            .unwrap()
+    }
+
+    fn bounded(most: u64) -> RuntimeEnv {
+        runtime(DiskManagerBuilder::default().with_max_temp_directory_size(most))
     }
 
     #[test]
     fn bytes_come_back_from_any_place_while_more_are_written() {
-        let disk = disk(1 << 30);
-        let spiller = Spiller::new(Arc::clone(&disk));
+        let runtime = bounded(1 << 30);
+        let disk = &runtime.disk_manager;
+        let spiller = Spiller::new(&runtime);
         let mut file = spiller.create("numbers").unwrap();
         let bytes: Vec<u8> = (0..3 * WRITE + 17).map(|i| (i % 251) as u8).collect();
         assert_eq!(file.append(&bytes[..10]).unwrap(), 0);
@@ -327,17 +345,21 @@ mod tests {
             (1, bytes.len() as u64)
         );
         assert_eq!(disk.used_disk_space(), bytes.len() as u64);
+        let sums = bytes.len() / BLOCK * size_of::<u32>();
+        assert!(runtime.memory_pool.reserved() >= sums, "checksums are reserved");
         let path = file.file.path().unwrap().to_owned();
         assert!(path.exists());
         drop(file);
         assert!(!path.exists());
+        assert_eq!(runtime.memory_pool.reserved(), 0);
         assert_eq!(disk.used_disk_space(), 0);
     }
 
     #[test]
     fn errors_say_what_was_written_and_why_it_failed() {
-        let disk = disk(1000);
-        let mut file = Spiller::new(Arc::clone(&disk)).create("keys of a lane").unwrap();
+        let runtime = bounded(1000);
+        let disk = &runtime.disk_manager;
+        let mut file = Spiller::new(&runtime).create("keys of a lane").unwrap();
         file.append(&[1; 600]).unwrap();
         let error = file.append(&[2; 500]).unwrap_err();
         assert!(
@@ -362,11 +384,8 @@ mod tests {
 
     #[test]
     fn nothing_spills_where_the_disk_manager_is_disabled() {
-        let disk = DiskManagerBuilder::default()
-            .with_mode(DiskManagerMode::Disabled)
-            .build()
-            .unwrap();
-        let spiller = Spiller::new(Arc::new(disk));
+        let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
+        let spiller = Spiller::new(&runtime(disk));
         assert!(!spiller.is_enabled());
         let error = spiller.create("keys").unwrap_err();
         assert!(matches!(error, DataFusionError::ResourcesExhausted(_)), "{error}");

@@ -1,7 +1,7 @@
 //! What was written to a spill file, block by block: whatever a disk gives back in its place is noticed where it is read, before
 //! anybody takes it for lengths or numbers.
 
-use crate::kernel::cpu::dispatch::{Kernel, dispatch};
+use crate::cells::simd::{Kernel, dispatch};
 use crate::key::finalised;
 
 /// Bytes of a block. Each keeps 4 bytes in memory; what is read is read by whole blocks, and groups are often small.
@@ -16,6 +16,11 @@ pub(super) struct Sums {
 }
 
 impl Sums {
+    /// Bytes of memory held.
+    pub(super) fn bytes(&self) -> usize {
+        self.whole.capacity() * size_of::<u32>() + self.last.capacity()
+    }
+
     /// Takes what was added at the end.
     pub(super) fn append(&mut self, mut bytes: &[u8]) {
         if !self.last.is_empty() {

@@ -1,10 +1,10 @@
-//! Cell functions over keys of one width: what [`crate::kernel::buckets`] defines, ready for an inner loop.
+//! Cell functions over keys of one width: what [`crate::cells`] defines, ready for an inner loop.
 //!
 //! Cells are `u16`, so that counters in an array of 65536 need no bounds check. Where a key may have no cell, it
 //! gets the number after the last one: counted, then forgotten.
 
-use super::dispatch::{Kernel, dispatch};
-use crate::kernel::buckets::{CellTable, Edges, Linear};
+use crate::cells::simd::{Kernel, dispatch};
+use crate::cells::{CellTable, Edges, Linear};
 use crate::key::Key;
 
 /// A cell function over keys of one width.
@@ -63,7 +63,7 @@ macro_rules! with_classifier {
         }
     };
 }
-pub(super) use with_classifier;
+pub(crate) use with_classifier;
 
 /// Cells of all keys by `$several` at a time, then of the rest. Not a function over closures: those would not be
 /// inlined into code for other instructions.
@@ -166,13 +166,13 @@ struct PieceOf<K> {
 }
 
 /// [`Linear`]: branch-free binary search for the piece, then one multiplication.
-pub(super) struct LinearOf<K> {
+pub(crate) struct LinearOf<K> {
     pieces: Vec<PieceOf<K>>,
     outside: u16,
 }
 
 impl<K: Key> LinearOf<K> {
-    pub(super) fn new(linear: &Linear) -> Self {
+    pub(crate) fn new(linear: &Linear) -> Self {
         let pieces = linear.pieces.iter().map(|piece| PieceOf {
             first: K::from_bits(piece.first),
             span: K::from_bits(piece.last - piece.first),
@@ -216,7 +216,7 @@ impl<K: Key> Classify<K> for LinearOf<K> {
 
 /// [`Edges`] as an implicit search tree (SampleSelect, section IV-B; Sanders and Winkel's layout): the children of
 /// node `i` are `2i` and `2i + 1`, so a descent is a compare and an addition a level, without a branch.
-pub(super) struct TreeOf<K> {
+pub(crate) struct TreeOf<K> {
     /// As long as `u16` can index, so that a descent needs no bounds check; the tree is the front of it.
     nodes: Box<[K; 1 << 16]>,
     /// The nodes of the first [`TOP`] levels in ascending order, if there are so many levels: comparing with all of
@@ -233,7 +233,7 @@ const TOP: u32 = 4;
 const FLIGHT: usize = 64;
 
 impl<K: Key> TreeOf<K> {
-    pub(super) fn new(edges: &Edges) -> Self {
+    pub(crate) fn new(edges: &Edges) -> Self {
         let edges = edges.as_slice();
         let levels = usize::BITS - edges.len().leading_zeros();
         let leaves = 1_usize << levels;
@@ -290,7 +290,7 @@ impl<K: Key> Classify<K> for TreeOf<K> {
 }
 
 /// An array for every `u16`, on the heap.
-pub(super) fn boxed_array<T: Copy>(value: T) -> Box<[T; 1 << 16]> {
+pub(crate) fn boxed_array<T: Copy>(value: T) -> Box<[T; 1 << 16]> {
     match vec![value; 1 << 16].into_boxed_slice().try_into() {
         Ok(array) => array,
         Err(_) => unreachable!("the length is the array's"),
@@ -302,8 +302,9 @@ mod tests {
     use datafusion::common::Result;
 
     use super::*;
-    use crate::kernel::buckets::Cells;
-    use crate::kernel::round::{Bracket, KeyVec};
+    use crate::cells::Bracket;
+    use crate::cells::Cells;
+    use crate::key::KeyVec;
     use crate::key::Width;
 
     fn agree<K: Key>(cells: &Cells, keys: impl IntoIterator<Item = K>) -> Result<()> {

@@ -1,0 +1,349 @@
+//! DataFusion's windows over whole groups of `PARTITION BY`, with what they hold reserved.
+//!
+//! ```text
+//! sorted batches ─┬─ rows of groups that begin and end in the batch ─ evaluated group by group ──┬─> batches
+//!                 └─ rows of the batch's last group ─ held and reserved until it has ended ───────┘
+//! ```
+//! DataFusion's `WindowAggExec` holds its whole input, a copy of it and all answers, a small array for each group, and reserves none of
+//! that. Its input is sorted by `PARTITION BY`: one group at a time is enough, and without `PARTITION BY` all rows are that group.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::compute::{SortColumn, concat, concat_batches};
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::utils::evaluate_partition_ranges;
+use datafusion::common::{Result, Statistics, internal_datafusion_err};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{OrderingRequirements, PhysicalExpr, PhysicalSortExpr};
+use datafusion::physical_plan::coop::make_cooperative;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
+};
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::windows::WindowAggExec;
+use datafusion::physical_plan::{
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements,
+    PlanProperties, ReplaceChildrenOptions,
+};
+use futures::{StreamExt, TryStreamExt};
+
+use super::plain::lean;
+use super::quantiles::comma_separated;
+use crate::kernel::cpu::columns::row_bytes;
+
+/// What evaluating a group takes beside its answers, as a multiple of its rows' bytes: the rows, one copy that brings their batches
+/// together, and what an accumulator keeps.
+const GROUP_FACTOR: usize = 3;
+
+/// A `WindowAggExec` that holds the rows of one group of `PARTITION BY` at a time, and reserves what that takes: `ResourcesExhausted`
+/// where there is no room. Rows, their order and the answers are those of the `WindowAggExec`.
+///
+/// Planned where the memory pool has a limit. Metrics: `output_rows`, `elapsed_compute`.
+#[derive(Debug)]
+pub struct ReservingWindowExec {
+    window: Arc<WindowAggExec>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl ReservingWindowExec {
+    /// In place of `window`.
+    pub fn new(window: WindowAggExec) -> Self {
+        Self {
+            window: Arc::new(window),
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
+    }
+}
+
+impl DisplayAs for ReservingWindowExec {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let windows = self.window.window_expr().iter();
+        match format {
+            DisplayFormatType::Default | DisplayFormatType::Verbose => {
+                let shown = windows.map(|expr| format!("{}: {}", expr.name(), expr.get_window_frame()));
+                write!(f, "ReservingWindowExec: wdw=[{}]", comma_separated(shown))
+            }
+            DisplayFormatType::TreeRender => {
+                let names = comma_separated(windows.map(|expr| expr.name()));
+                writeln!(f, "select_list={names}")
+            }
+        }
+    }
+}
+
+impl ExecutionPlan for ReservingWindowExec {
+    fn name(&self) -> &str {
+        "ReservingWindowExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.window.properties()
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        self.window.children()
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        self.window.maintains_input_order()
+    }
+
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        self.window.required_input_ordering()
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        self.window.input_distribution_requirements()
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let window: Arc<dyn ExecutionPlan> = Arc::clone(&self.window) as _;
+        let window = window.replace_children(children, options)?;
+        let window: Option<&WindowAggExec> = window.downcast_ref();
+        let window = window.ok_or_else(|| internal_datafusion_err!("a window is no WindowAggExec"))?;
+        Ok(Arc::new(Self::new(window.clone())))
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+        self.replace_children(children, options)
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        self.window.apply_expressions(f)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let memory = MemoryConsumer::new(format!("{}[{partition}]", self.name()));
+        let baseline = BaselineMetrics::new(&self.metrics, partition);
+        let rows = WindowRows {
+            keys: self.window.partition_by_sort_keys()?,
+            input: Some(self.window.input().execute(partition, Arc::clone(&context))?),
+            window: Arc::clone(&self.window),
+            open: Vec::new(),
+            last_keys: Vec::new(),
+            open_bytes: 0,
+            ready: VecDeque::new(),
+            ready_bytes: 0,
+            batch_rows: context.session_config().batch_size().max(1),
+            memory: memory.register(context.memory_pool()),
+            baseline: baseline.clone(),
+        };
+        let batches = futures::stream::try_unfold(rows, |mut rows| async move {
+            Ok(rows.next().await?.map(|batch| (batch, rows)))
+        });
+        let batches = batches.map(move |batch| batch.record_output(&baseline));
+        Ok(make_cooperative(Box::pin(RecordBatchStreamAdapter::new(
+            self.schema(),
+            batches,
+        ))))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        self.window.child_stats_requests(partition)
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        inputs: &[Arc<Statistics>],
+        args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        self.window.statistics_from_inputs(inputs, args)
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        self.window.cardinality_effect()
+    }
+}
+
+/// The rows of one partition, with the answers behind their columns.
+struct WindowRows {
+    window: Arc<WindowAggExec>,
+    /// `PARTITION BY`.
+    keys: Vec<PhysicalSortExpr>,
+    /// `None` at its end.
+    input: Option<SendableRecordBatchStream>,
+    /// Rows of a group that may go on, and the keys of the last of them.
+    open: Vec<RecordBatch>,
+    last_keys: Vec<SortColumn>,
+    open_bytes: usize,
+    /// Rows with answers, to be given out.
+    ready: VecDeque<RecordBatch>,
+    /// Bytes that are held for `ready`.
+    ready_bytes: usize,
+    batch_rows: usize,
+    memory: MemoryReservation,
+    baseline: BaselineMetrics,
+}
+
+impl WindowRows {
+    /// The next rows; `None` at the end.
+    ///
+    /// # Errors
+    /// The input's, a window function's, or `ResourcesExhausted`.
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(batch) = self.ready.pop_front() {
+                return Ok(Some(batch));
+            }
+            let Some(input) = &mut self.input else {
+                return Ok(None);
+            };
+            let batch = input.try_next().await?;
+            let compute = self.baseline.elapsed_compute().clone();
+            let _timer = compute.timer();
+            self.ready_bytes = 0;
+            match batch {
+                Some(batch) if batch.num_rows() > 0 => self.push(&batch)?,
+                Some(_) => (),
+                None => {
+                    // What the input held is free before the last group is evaluated.
+                    self.input = None;
+                    self.end_group()?;
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        let keys = self.keys.iter().map(|key| key.evaluate_to_sort_column(batch));
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        let rows = batch.num_rows();
+        let mut groups = evaluate_partition_ranges(rows, &keys)?;
+        if self.goes_on(&keys)? {
+            let first = groups.remove(0);
+            self.hold(&slice(batch, &first))?;
+        }
+        let Some(last) = groups.pop() else {
+            return Ok(());
+        };
+        self.end_group()?;
+        if let Some(first) = groups.first() {
+            let start = first.start;
+            let groups: Vec<_> = groups.iter().map(|g| g.start - start..g.end - start).collect();
+            self.finish(&slice(batch, &(start..last.start)), &groups)?;
+        }
+        self.last_keys = keys.iter().map(|key| row_of(key, rows - 1)).collect();
+        self.hold(&slice(batch, &last))
+    }
+
+    /// Whether the group that is open is that of the first of further rows.
+    fn goes_on(&self, keys: &[SortColumn]) -> Result<bool> {
+        if self.open.is_empty() {
+            return Ok(false);
+        }
+        let both = self.last_keys.iter().zip(keys).map(|(last, key)| {
+            let values = concat(&[last.values.as_ref(), row_of(key, 0).values.as_ref()])?;
+            Ok(SortColumn {
+                values,
+                options: key.options,
+            })
+        });
+        let both = both.collect::<Result<Vec<_>>>()?;
+        Ok(evaluate_partition_ranges(2, &both)?.len() == 1)
+    }
+
+    /// Keeps rows of a group that may go on, without what other rows keep alive.
+    fn hold(&mut self, rows: &RecordBatch) -> Result<()> {
+        let columns = rows.columns().iter().map(lean).collect::<Result<Vec<_>>>()?;
+        self.open_bytes += columns.iter().map(row_bytes).sum::<usize>();
+        self.reserve()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.num_rows()));
+        self.open.push(RecordBatch::try_new_with_options(
+            rows.schema(),
+            columns,
+            &options,
+        )?);
+        Ok(())
+    }
+
+    /// Evaluates the group that is open, if one is.
+    fn end_group(&mut self) -> Result<()> {
+        let open = std::mem::take(&mut self.open);
+        let Some(first) = open.first() else {
+            return Ok(());
+        };
+        let rows = match open.len() {
+            1 => first.clone(),
+            _ => concat_batches(&first.schema(), &open)?,
+        };
+        drop(open);
+        let group = 0..rows.num_rows();
+        self.finish(&rows, std::slice::from_ref(&group))?;
+        // From here on its rows are given out.
+        self.ready_bytes += std::mem::take(&mut self.open_bytes);
+        self.reserve()
+    }
+
+    /// Evaluates whole groups, which are all of `rows`.
+    fn finish(&mut self, rows: &RecordBatch, groups: &[Range<usize>]) -> Result<()> {
+        let mut columns = rows.columns().to_vec();
+        let window = Arc::clone(&self.window);
+        for expr in window.window_expr() {
+            let answers = groups.iter().map(|group| expr.evaluate(&slice(rows, group)));
+            let answers = together(answers.collect::<Result<Vec<_>>>()?)?;
+            self.ready_bytes += row_bytes(&answers);
+            self.reserve()?;
+            columns.push(answers);
+        }
+        let batch = RecordBatch::try_new(window.schema(), columns)?;
+        let starts = (0..batch.num_rows()).step_by(self.batch_rows);
+        self.ready.extend(starts.map(|from| {
+            let to = batch.num_rows().min(from + self.batch_rows);
+            slice(&batch, &(from..to))
+        }));
+        Ok(())
+    }
+
+    /// Reserves what is held.
+    fn reserve(&self) -> Result<()> {
+        let bytes = GROUP_FACTOR * self.open_bytes + self.ready_bytes;
+        self.memory.try_resize(bytes).map_err(|error| {
+            error.context(format!(
+                "the rows of a window's group, and its answers: {bytes} bytes wanted; PARTITION BY more columns makes groups smaller"
+            ))
+        })
+    }
+}
+
+fn slice(batch: &RecordBatch, rows: &Range<usize>) -> RecordBatch {
+    batch.slice(rows.start, rows.len())
+}
+
+/// One row of a key.
+fn row_of(key: &SortColumn, row: usize) -> SortColumn {
+    SortColumn {
+        values: key.values.slice(row, 1),
+        options: key.options,
+    }
+}
+
+/// Arrays one behind the other.
+fn together(mut arrays: Vec<ArrayRef>) -> Result<ArrayRef> {
+    if arrays.len() == 1 {
+        return Ok(arrays.remove(0));
+    }
+    let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
+    Ok(concat(&arrays)?)
+}

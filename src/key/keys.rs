@@ -1,0 +1,213 @@
+//! Keys of one width, whichever it is.
+
+use datafusion::common::{Result, internal_err};
+
+use super::{Key, KeyBits, Width};
+
+/// Keys of one width, as a lane returns them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyVec {
+    /// Keys of at most 32 bits.
+    W32(Vec<u32>),
+    /// 64-bit keys.
+    W64(Vec<u64>),
+    /// 128-bit keys.
+    W128(Vec<u128>),
+}
+
+/// Runs the same expression on whichever vector a [`KeyVec`] holds.
+macro_rules! on_keys {
+    ($keys:expr, $vec:ident => $body:expr) => {
+        match $keys {
+            KeyVec::W32($vec) => $body,
+            KeyVec::W64($vec) => $body,
+            KeyVec::W128($vec) => $body,
+        }
+    };
+}
+
+impl KeyVec {
+    /// No keys.
+    pub fn new(width: Width) -> Self {
+        match width {
+            Width::W32 => KeyVec::W32(Vec::new()),
+            Width::W64 => KeyVec::W64(Vec::new()),
+            Width::W128 => KeyVec::W128(Vec::new()),
+        }
+    }
+
+    /// Width of the keys.
+    pub(crate) fn width(&self) -> Width {
+        match self {
+            KeyVec::W32(_) => Width::W32,
+            KeyVec::W64(_) => Width::W64,
+            KeyVec::W128(_) => Width::W128,
+        }
+    }
+
+    /// A copy of keys of any width.
+    pub(crate) fn of<K: Key>(keys: &[K]) -> Self {
+        let width = match K::BITS {
+            32 => Width::W32,
+            64 => Width::W64,
+            _ => Width::W128,
+        };
+        Self::from_bits(keys.iter().map(|key| key.to_bits()), width)
+    }
+
+    /// Keys of this width by their bits.
+    pub(crate) fn from_bits(bits: impl Iterator<Item = KeyBits>, width: Width) -> Self {
+        match width {
+            Width::W32 => KeyVec::W32(bits.map(|bits| bits as u32).collect()),
+            Width::W64 => KeyVec::W64(bits.map(|bits| bits as u64).collect()),
+            Width::W128 => KeyVec::W128(bits.collect()),
+        }
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        on_keys!(self, keys => keys.len())
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The key at `index`, which is less than [`Self::len`].
+    pub fn get(&self, index: usize) -> KeyBits {
+        on_keys!(self, keys => Key::to_bits(keys[index]))
+    }
+
+    /// Sorts ascending; fast where it is made of a few ascending runs.
+    pub fn sort(&mut self) {
+        on_keys!(self, keys => keys.sort())
+    }
+
+    /// Sorts ascending and drops duplicates.
+    pub fn sort_distinct(&mut self) {
+        on_keys!(self, keys => {
+            keys.sort_unstable();
+            keys.dedup();
+        })
+    }
+
+    /// How many keys are less than `key`; the keys are ascending.
+    pub fn lower_bound(&self, key: KeyBits) -> usize {
+        on_keys!(self, keys => keys.partition_point(|own| own.to_bits() < key))
+    }
+
+    /// How many keys are at most `key`; the keys are ascending.
+    pub fn upper_bound(&self, key: KeyBits) -> usize {
+        on_keys!(self, keys => keys.partition_point(|own| own.to_bits() <= key))
+    }
+
+    /// The keys of the given 0-based ranks (ascending, each less than [`Self::len`]); reorders the keys.
+    pub fn select(&mut self, ranks: &[u64]) -> Vec<KeyBits> {
+        on_keys!(self, keys => select(keys, ranks))
+    }
+
+    /// The same keys in pieces of at most `length`.
+    pub(crate) fn pieces(&self, length: usize) -> impl Iterator<Item = KeyVec> {
+        let piece = move |start: usize| {
+            let end = (start + length).min(self.len());
+            on_keys!(self, keys => KeyVec::of(&keys[start..end]))
+        };
+        (0..self.len()).step_by(length.max(1)).map(piece)
+    }
+
+    /// Adds the keys of `other` behind these.
+    ///
+    /// # Errors
+    /// An internal error for keys of another width.
+    pub(crate) fn append(&mut self, other: KeyVec) -> Result<()> {
+        match (self, other) {
+            (KeyVec::W32(own), KeyVec::W32(other)) => append(own, other),
+            (KeyVec::W64(own), KeyVec::W64(other)) => append(own, other),
+            (KeyVec::W128(own), KeyVec::W128(other)) => append(own, other),
+            (own, other) => return internal_err!("keys of two widths: {own:?} and {other:?}"),
+        }
+        Ok(())
+    }
+}
+
+/// Keys of two replies are many or few: room for exactly so many is what was reserved.
+fn append<K>(own: &mut Vec<K>, mut other: Vec<K>) {
+    own.reserve_exact(other.len());
+    own.append(&mut other);
+}
+
+fn select<K: Key>(keys: &mut [K], ranks: &[u64]) -> Vec<KeyBits> {
+    // A selection reads about 2n keys, a sort about n log n: past a handful of ranks the sort wins.
+    if ranks.len() > 4 {
+        keys.sort_unstable();
+        return ranks.iter().map(|rank| keys[*rank as usize].to_bits()).collect();
+    }
+    let (mut rest, mut skipped) = (keys, 0);
+    let mut found: Vec<KeyBits> = Vec::with_capacity(ranks.len());
+    for &rank in ranks {
+        let index = rank as usize;
+        if index < skipped {
+            // The same rank again.
+            found.extend(found.last().copied());
+            continue;
+        }
+        let (_, key, above) = rest.select_nth_unstable(index - skipped);
+        found.push(key.to_bits());
+        (rest, skipped) = (above, index + 1);
+    }
+    found
+}
+
+/// A key type that a lane can hold: ties [`KeyVec`] to it.
+pub trait LaneKey: Key {
+    const WIDTH: Width;
+    fn vec(keys: Vec<Self>) -> KeyVec;
+    /// `None` for keys of another width.
+    fn keys(keys: KeyVec) -> Option<Vec<Self>>;
+}
+
+macro_rules! lane_key {
+    ($type:ty, $variant:ident) => {
+        impl LaneKey for $type {
+            const WIDTH: Width = Width::$variant;
+
+            fn vec(keys: Vec<Self>) -> KeyVec {
+                KeyVec::$variant(keys)
+            }
+
+            fn keys(keys: KeyVec) -> Option<Vec<Self>> {
+                match keys {
+                    KeyVec::$variant(keys) => Some(keys),
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+lane_key!(u32, W32);
+lane_key!(u64, W64);
+lane_key!(u128, W128);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selection_of_few_and_of_many_ranks_agree_with_a_sort() {
+        let keys: Vec<u64> = (0..1000_u64).map(|i| (i * 7919) % 512).collect();
+        let mut sorted = keys.clone();
+        sorted.sort_unstable();
+        for ranks in [
+            vec![],
+            vec![0],
+            vec![999],
+            vec![3, 3, 500],
+            vec![0, 1, 2, 500, 998, 999],
+        ] {
+            let found = KeyVec::W64(keys.clone()).select(&ranks);
+            let expected: Vec<u128> = ranks.iter().map(|rank| sorted[*rank as usize].into()).collect();
+            assert_eq!(found, expected, "{ranks:?}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What one call asks of a column: its ranks, and its answers from the keys of those ranks.
+
+use datafusion::arrow::array::{ArrayRef, new_null_array};
+use datafusion::common::Result;
+
+use super::{Found, Fraction, Interpolation, Method, Pick, Picks, Quantile, builtin};
+use crate::key::{KeyBits, KeySpec};
+
+/// One call's question: which quantiles, by which method, from which end.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Ask {
+    /// The quantiles, in the caller's order.
+    pub quantiles: Vec<Quantile>,
+    /// How a position becomes an answer.
+    pub method: Method,
+    /// Count from the greatest value (`WITHIN GROUP (ORDER BY x DESC)`).
+    pub descending: bool,
+}
+
+impl Ask {
+    /// Where the answer for one quantile lies among `n > 0` values.
+    pub(super) fn pick(&self, quantile: Quantile, n: u64) -> Pick {
+        if self.method.is_builtin() {
+            return builtin::pick(self.method, quantile, self.descending, n);
+        }
+        let (floor, fraction) = quantile.times(n - 1);
+        let above = floor + 1 + u64::from(fraction.num > 0);
+        let nearest = || {
+            let up = match (2 * fraction.num).cmp(&fraction.den) {
+                std::cmp::Ordering::Less => false,
+                std::cmp::Ordering::Greater => true,
+                std::cmp::Ordering::Equal => floor % 2 == 1,
+            };
+            floor + 1 + u64::from(up)
+        };
+        let mut pick = match self.method {
+            Method::Disc => Pick::at(quantile.rank(n)),
+            Method::Lower => Pick::at(floor + 1),
+            Method::Higher => Pick::at(above),
+            Method::Nearest => Pick::at(nearest()),
+            _ if fraction.num == 0 => Pick::at(floor + 1),
+            Method::Linear => Pick {
+                low: floor + 1,
+                high: above,
+                weight: fraction,
+            },
+            _ => Pick {
+                low: floor + 1,
+                high: above,
+                weight: Fraction::HALF,
+            },
+        };
+        if self.descending {
+            (pick.low, pick.high) = (n + 1 - pick.low, n + 1 - pick.high);
+        }
+        pick
+    }
+
+    /// The ranks needed to answer, among `n` values: 1-based from the least, ascending, distinct; none if `n` is 0.
+    pub fn ranks(&self, n: u64) -> Vec<u64> {
+        if n == 0 {
+            return Vec::new();
+        }
+        let picks = self.quantiles.iter().map(|quantile| self.pick(*quantile, n));
+        let mut ranks: Vec<u64> = picks.flat_map(|pick| [pick.low, pick.high]).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    /// The answers, one for each quantile in the caller's order, of type [`Method::result_type`]; all NULL if `n` is 0.
+    ///
+    /// # Errors
+    /// Those of `key_at`, which gives the key of a rank that [`Self::ranks`] named.
+    pub fn answers(
+        &self,
+        spec: &KeySpec,
+        n: u64,
+        key_at: &dyn Fn(u64) -> Result<KeyBits>,
+    ) -> Result<ArrayRef> {
+        if n == 0 {
+            return Ok(new_null_array(
+                &self.method.result_type(spec.data_type())?,
+                self.quantiles.len(),
+            ));
+        }
+        let mut found = Found::default();
+        found.add(&self.picks(n), key_at)?;
+        self.values(spec, &found)
+    }
+
+    /// Where the answers lie among `n > 0` values, in the caller's order.
+    pub(crate) fn picks(&self, n: u64) -> Picks {
+        let picks = self.quantiles.iter().map(|quantile| self.pick(*quantile, n));
+        Picks {
+            list: picks.collect(),
+            interpolates: self.method.interpolates(),
+        }
+    }
+
+    /// The answers from the keys that were picked, of type [`Method::result_type`].
+    pub(crate) fn values(&self, spec: &KeySpec, found: &Found) -> Result<ArrayRef> {
+        if !self.method.interpolates() {
+            return spec.to_array(&found.low);
+        }
+        let interpolation = self.interpolation(spec)?;
+        let ends = found.low.iter().zip(&found.high);
+        let keys = ends
+            .zip(&found.picks)
+            .map(|((low, high), pick)| interpolation.between(spec, *pick, *low, *high));
+        interpolation.result.to_array(&keys.collect::<Result<Vec<_>>>()?)
+    }
+
+    /// How the keys of `spec` become keys of the answers.
+    pub(crate) fn interpolation(&self, spec: &KeySpec) -> Result<Interpolation> {
+        Interpolation::try_new(self.method, spec)
+    }
+}

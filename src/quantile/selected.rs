@@ -1,0 +1,212 @@
+//! What a call asks of a column, and how what was selected becomes the column of answers.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, LargeListArray, ListArray, UInt64Array};
+use datafusion::arrow::buffer::{NullBuffer, OffsetBuffer};
+use datafusion::arrow::compute::take;
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::utils::SingleRowListArrayBuilder;
+use datafusion::common::{Result, ScalarValue};
+
+use super::Ask;
+use crate::key::{ByteSpec, KeySpec, Order, PrefixKey};
+
+/// What is asked of one column, and how its keys, or the bytes of its values, become the answer.
+#[derive(Debug, Clone)]
+pub(crate) struct SelectedColumn<S = KeySpec> {
+    spec: S,
+    ask: Ask,
+    is_list: bool,
+    is_distinct: bool,
+}
+
+/// A [`SelectedColumn`] of either kind.
+#[derive(Debug, Clone)]
+pub(crate) enum Selected {
+    Keys(SelectedColumn),
+    Bytes(SelectedColumn<ByteSpec>),
+}
+
+impl Selected {
+    /// # Errors
+    /// A planning error if values of this type have no order, or none between them where the method needs it.
+    pub(crate) fn try_new(data_type: &DataType, ask: Ask, is_list: bool, is_distinct: bool) -> Result<Self> {
+        ask.method.result_type(data_type)?;
+        Ok(match Order::try_new(data_type)? {
+            Order::Keys(_) => Self::Keys(SelectedColumn {
+                spec: ask.method.key_spec(data_type)?,
+                ask,
+                is_list,
+                is_distinct,
+            }),
+            Order::Bytes(spec) => Self::Bytes(SelectedColumn {
+                spec,
+                ask,
+                is_list,
+                is_distinct,
+            }),
+        })
+    }
+
+    /// The keys of the values, or the widest that their prefixes have.
+    pub(crate) fn spec(&self) -> KeySpec {
+        match self {
+            Selected::Keys(column) => column.spec.clone(),
+            Selected::Bytes(_) => u128::spec(),
+        }
+    }
+
+    /// How values become bytes, where they have no keys.
+    pub(crate) fn bytes(&self) -> Option<&ByteSpec> {
+        match self {
+            Selected::Keys(_) => None,
+            Selected::Bytes(column) => Some(&column.spec),
+        }
+    }
+
+    /// The same over distinct values.
+    pub(crate) fn distinct(self) -> Self {
+        match self {
+            Selected::Keys(column) => Selected::Keys(column.distinct()),
+            Selected::Bytes(column) => Selected::Bytes(column.distinct()),
+        }
+    }
+
+    pub(crate) fn is_distinct(&self) -> bool {
+        match self {
+            Selected::Keys(column) => column.is_distinct,
+            Selected::Bytes(column) => column.is_distinct,
+        }
+    }
+
+    pub(crate) fn ask(&self) -> &Ask {
+        match self {
+            Selected::Keys(column) => &column.ask,
+            Selected::Bytes(column) => &column.ask,
+        }
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        match self {
+            Selected::Keys(column) => column.is_list,
+            Selected::Bytes(column) => column.is_list,
+        }
+    }
+}
+
+/// What is known of values besides their order.
+pub(crate) trait Typed {
+    /// Their type.
+    fn data_type(&self) -> &DataType;
+}
+
+impl Typed for KeySpec {
+    fn data_type(&self) -> &DataType {
+        self.data_type()
+    }
+}
+
+impl Typed for ByteSpec {
+    fn data_type(&self) -> &DataType {
+        self.data_type()
+    }
+}
+
+impl<S: Typed> SelectedColumn<S> {
+    pub(crate) fn spec(&self) -> &S {
+        &self.spec
+    }
+
+    pub(crate) fn ask(&self) -> &Ask {
+        &self.ask
+    }
+
+    /// The same over distinct values.
+    pub(crate) fn distinct(mut self) -> Self {
+        self.is_distinct = true;
+        self
+    }
+
+    pub(crate) fn is_distinct(&self) -> bool {
+        self.is_distinct
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        self.is_list
+    }
+
+    /// Type of the answer to one quantile.
+    pub(crate) fn answer_type(&self) -> Result<DataType> {
+        self.ask.method.result_type(self.spec.data_type())
+    }
+
+    /// Type of the answer.
+    pub(crate) fn result_type(&self) -> Result<DataType> {
+        let one = self.answer_type()?;
+        Ok(match self.is_list {
+            true => DataType::new_list(one, true),
+            false => one,
+        })
+    }
+
+    /// The answers of one group, as the value of its row: NULL if it has no values.
+    pub(crate) fn row(&self, answers: ArrayRef, n: u64) -> Result<ScalarValue> {
+        let one = answers.data_type();
+        match self.is_list {
+            true if n == 0 => ScalarValue::try_from(&DataType::new_list(one.clone(), true)),
+            false if n == 0 => ScalarValue::try_from(one),
+            true => Ok(SingleRowListArrayBuilder::new(answers)
+                .with_nullable(true)
+                .build_list_scalar()),
+            false => ScalarValue::try_from_array(&answers, 0),
+        }
+    }
+
+    /// One row for each group, from the answers of the groups that have values.
+    pub(crate) fn group_rows(&self, answers: ArrayRef, lengths: &[u64]) -> Result<ArrayRef> {
+        let valid = NullBuffer::from_iter(lengths.iter().map(|&length| length > 0));
+        if self.is_list() {
+            let quantiles = self.ask.quantiles.len();
+            let lengths = lengths
+                .iter()
+                .map(|&length| if length > 0 { quantiles } else { 0 });
+            let item = Arc::new(Field::new_list_field(answers.data_type().clone(), true));
+            let offsets = OffsetBuffer::from_lengths(lengths);
+            let list = ListArray::try_new(item, offsets, answers, Some(valid))?;
+            return Ok(Arc::new(list));
+        }
+        if valid.null_count() == 0 {
+            return Ok(answers);
+        }
+        let mut next = 0;
+        let indices = valid.iter().map(|has_answer| {
+            has_answer.then(|| {
+                next += 1;
+                next - 1_u64
+            })
+        });
+        let indices = indices.collect::<UInt64Array>();
+        Ok(take(answers.as_ref(), &indices, None)?)
+    }
+
+    /// The state of one group.
+    pub(crate) fn state_of(&self, values: ArrayRef) -> Result<Vec<ScalarValue>> {
+        let list = LargeListArray::try_new(
+            state_item(self.spec.data_type()),
+            OffsetBuffer::from_lengths([values.len()]),
+            values,
+            None,
+        )?;
+        Ok(vec![ScalarValue::LargeList(Arc::new(list))])
+    }
+}
+
+/// Type of an accumulator's state: the values themselves.
+pub(crate) fn state_type(data_type: &DataType) -> DataType {
+    DataType::LargeList(state_item(data_type))
+}
+
+pub(crate) fn state_item(data_type: &DataType) -> FieldRef {
+    Arc::new(Field::new_list_field(data_type.clone(), true))
+}

@@ -1,0 +1,238 @@
+//! Work on threads, and the flag that ends it early.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err};
+use futures::FutureExt;
+use tokio::runtime::Handle;
+
+/// A flag that ends work early: kernels look at it every few thousand values.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Asks all who share the flag to stop.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether to go on.
+    ///
+    /// # Errors
+    /// An execution error once [`Self::stop`] was called.
+    pub fn check(&self) -> Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            exec_err!("selection was cancelled")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Ends the work when nobody waits for it any more.
+#[derive(Debug, Default)]
+pub(crate) struct StopOnDrop(pub(crate) Stop);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Threads that work on the pieces of one selection. Dropping the pool stops what still runs.
+pub struct Pool {
+    threads: usize,
+    scoped: bool,
+    stop: Stop,
+}
+
+impl Pool {
+    /// At most `threads` blocking threads of the runtime that polls the pool's futures; where there is none, as [`Self::scoped`].
+    /// `stop` ends the work early.
+    pub fn new(threads: usize, stop: Stop) -> Self {
+        Self {
+            threads: threads.max(1),
+            scoped: false,
+            stop,
+        }
+    }
+
+    /// The caller's thread and up to `threads - 1` others, which end with each piece of work: the pool's futures are ready when they
+    /// are first polled.
+    pub fn scoped(threads: usize, stop: Stop) -> Self {
+        Self {
+            threads: threads.max(1),
+            scoped: true,
+            stop,
+        }
+    }
+
+    /// A pool of as many threads of this kind, with a stop flag of its own.
+    pub(crate) fn another(&self) -> Self {
+        Self {
+            threads: self.threads,
+            scoped: self.scoped,
+            stop: Stop::default(),
+        }
+    }
+
+    /// Most pieces that are worked on at a time.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// What ends the work early.
+    pub(crate) fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    /// `work` on each item; the results in the order of the items. Long work looks at the flag that it gets.
+    ///
+    /// # Errors
+    /// The first error of any item, or of being stopped.
+    pub(crate) async fn map<T, R>(
+        &self,
+        items: Vec<T>,
+        work: impl Fn(T, &Stop) -> Result<R> + Send + Sync + 'static,
+    ) -> Result<Vec<R>>
+    where
+        T: Send + 'static,
+        R: Send + 'static,
+    {
+        let threads = self.threads.min(items.len());
+        let queue = Arc::new(Queue {
+            items: Mutex::new(items.into_iter().enumerate()),
+            work,
+            stop: self.stop.clone(),
+        });
+        let mut results = Vec::new();
+        if self.scoped || Handle::try_current().is_err() {
+            std::thread::scope(|scope| {
+                // One on this thread: starting another costs as much as a read on a device.
+                let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| queue.run())).collect();
+                let own = queue.run();
+                let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                };
+                std::iter::once(own)
+                    .chain(others.into_iter().map(join))
+                    .try_for_each(|part| {
+                        results.extend(part?);
+                        Ok::<_, DataFusionError>(())
+                    })
+            })?;
+        } else {
+            let spawn = || {
+                let queue = Arc::clone(&queue);
+                SpawnedTask::spawn_blocking(move || queue.run())
+            };
+            let tasks: Vec<_> = (0..threads).map(|_| spawn()).collect();
+            for task in tasks {
+                results.extend(joined(task).await?);
+            }
+        }
+        results.sort_unstable_by_key(|(index, _)| *index);
+        Ok(results.into_iter().map(|(_, result)| result).collect())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.stop.stop();
+    }
+}
+
+/// Runs `work` on a blocking thread of the runtime.
+///
+/// # Errors
+/// Those of `work`; that it panicked.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    joined(SpawnedTask::spawn_blocking(work)).await
+}
+
+async fn joined<T: 'static>(task: SpawnedTask<Result<T>>) -> Result<T> {
+    let joined = task.join().await;
+    joined.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
+}
+
+/// What a future over a [scoped](Pool::scoped) pool gives, without a runtime.
+///
+/// # Errors
+/// Those of `work`; an internal error for a future that waits for something else.
+pub(crate) fn completed<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let done = work.now_or_never();
+    done.ok_or_else(|| internal_datafusion_err!("work over a scoped pool did not block"))?
+}
+
+/// Items that threads take one by one.
+struct Queue<I, W> {
+    items: Mutex<I>,
+    work: W,
+    stop: Stop,
+}
+
+impl<I, W> Queue<I, W> {
+    fn run<T, R>(&self) -> Result<Vec<(usize, R)>>
+    where
+        I: Iterator<Item = (usize, T)>,
+        W: Fn(T, &Stop) -> Result<R>,
+    {
+        let mut results = Vec::new();
+        loop {
+            self.stop.check()?;
+            // Taking an item never panics half-way.
+            let next = self.items.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((index, item)) = next else {
+                return Ok(results);
+            };
+            results.push((index, (self.work)(item, &self.stop)?));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn check(pool: Pool) {
+        let items: Vec<u64> = (0..1000).collect();
+        let squares = pool.map(items.clone(), |i, _| Ok(i * i)).await.unwrap();
+        assert_eq!(squares, items.iter().map(|i| i * i).collect::<Vec<_>>());
+        assert!(
+            pool.map(Vec::<u64>::new(), |i, _| Ok(i))
+                .await
+                .unwrap()
+                .is_empty()
+        );
+        let error = pool
+            .map(items, |i, _| {
+                if i == 500 {
+                    exec_err!("item {i} is broken")
+                } else {
+                    Ok(i)
+                }
+            })
+            .await;
+        assert_eq!(
+            error.unwrap_err().strip_backtrace(),
+            "Execution error: item 500 is broken"
+        );
+    }
+
+    #[test]
+    fn results_keep_their_order_and_errors_arrive() {
+        check(Pool::new(3, Stop::default())).now_or_never().unwrap();
+        check(Pool::scoped(3, Stop::default())).now_or_never().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .build()
+            .unwrap();
+        runtime.block_on(check(Pool::new(4, Stop::default())));
+    }
+}
