@@ -14,6 +14,7 @@ pub mod cache;
 mod column;
 mod device;
 mod devices;
+mod driver;
 mod fault;
 mod filter;
 mod gather;
