@@ -215,6 +215,11 @@ impl QuantilesOptions {
         config.extensions.get::<Self>().cloned().unwrap_or_default()
     }
 
+    /// Whether the extension is registered in `config`.
+    pub(crate) fn are_in(config: &ConfigOptions) -> bool {
+        config.extensions.get::<Self>().is_some()
+    }
+
     /// Current value of the option with this full name; `None` if there is no such option.
     fn value(&self, name: &str) -> Option<String> {
         match name {

@@ -26,7 +26,6 @@ mod codec;
 mod identity;
 mod listener;
 mod named;
-mod planned;
 mod pool;
 mod scheduler;
 mod serve;
@@ -55,7 +54,6 @@ pub use client::{
 };
 pub use codec::QuantilesCodec;
 pub use identity::{Identity, with_identity};
-pub(crate) use planned::ClientPlanner;
 pub use serve::serve_scheduler;
 pub use stores::{EnvironmentStores, StoreLimits};
 pub use watch::Watch;

@@ -28,6 +28,8 @@ mod operator;
 #[cfg(feature = "cuda")]
 mod pinned;
 mod plain;
+#[cfg(feature = "ballista")]
+mod planned_types;
 mod quantiles;
 mod room;
 mod run;
@@ -51,8 +53,6 @@ pub(crate) use mode::{Mode, by_key};
 #[cfg(feature = "cuda")]
 pub(crate) use on_device::UploadChoice;
 pub use operator::Operator;
-#[cfg(feature = "ballista")]
-pub(crate) use operator::{Execution, Work};
 #[cfg(feature = "cuda")]
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
@@ -60,7 +60,10 @@ pub(crate) use pinned::{
     FilteredColumn, PinnedCalls, PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedQuantiles, PinnedQuestion,
     PinnedRows, PinnedTopK, PinnedTopKCall, PlanFallback,
 };
+#[cfg(feature = "ballista")]
+pub use planned_types::PlannedTypesExec;
 pub use quantiles::QuantilesExec;
+pub(crate) use quantiles::comma_separated;
 #[cfg(feature = "cuda")]
 pub(crate) use scan::in_order;
 #[cfg(feature = "parquet")]

@@ -122,7 +122,7 @@ impl QuantilesWork {
 }
 
 /// The items as they are shown, between commas.
-pub(super) fn comma_separated(items: impl Iterator<Item = impl Display>) -> String {
+pub(crate) fn comma_separated(items: impl Iterator<Item = impl Display>) -> String {
     let items: Vec<_> = items.map(|item| item.to_string()).collect();
     items.join(", ")
 }

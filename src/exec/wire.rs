@@ -51,69 +51,79 @@ pub(crate) fn put_operator(
     out: &mut Vec<u8>,
     exprs: &dyn ExprCodec,
 ) -> Result<bool> {
-    if let Some(top) = plan.downcast_ref::<TopKByExec>()
-        && let Some((by, k, mode)) = top.sent()
-    {
-        out.push(TOP);
-        put_mode(mode, out);
-        put(out, k as u64);
-        put(out, by.len() as u64);
-        for by in by {
-            put_expr(&by.expr, out, exprs)?;
-            put_options(by.options, out);
-        }
-        return Ok(true);
-    }
     if plan.is::<BranchExec>() {
         out.push(BRANCH);
-        return Ok(true);
-    }
-    if let Some(boundary) = plan.downcast_ref::<BoundaryExec>() {
+    } else if let Some(boundary) = plan.downcast_ref::<BoundaryExec>() {
         out.push(BOUNDARY);
-        put(out, boundary.keys().len() as u64);
-        for key in boundary.keys() {
-            put_expr(key, out, exprs)?;
-        }
-        return Ok(true);
-    }
-    let Some((spec, schema, mode)) = plan
+        put_list(boundary.keys(), out, |key, out| put_expr(key, out, exprs))?;
+    } else if let Some((by, k, mode)) = plan.downcast_ref::<TopKByExec>().and_then(TopKByExec::sent) {
+        out.push(TOP);
+        put_step(mode, k, out);
+        put_list(by, out, |by, out| {
+            put_expr(&by.expr, out, exprs)?;
+            put_options(by.options, out);
+            Ok(())
+        })?;
+    } else if let Some((spec, schema, mode)) = plan
         .downcast_ref::<GroupedTopKExec>()
         .and_then(GroupedTopKExec::sent)
-    else {
+        && let Answer::Rows { k, numbering, output } = &spec.answer
+    {
+        out.push(TOPK);
+        put_step(mode, *k, out);
+        out.push(u8::from(*numbering == Numbering::Rank));
+        put_list(&spec.group, out, |group, out| put_expr(group, out, exprs))?;
+        put_list(&spec.order, out, |by, out| {
+            put_expr(&by.expr, out, exprs)?;
+            put_options(by.column.options, out);
+            Ok(())
+        })?;
+        put_list(output, out, |column, out| put_column(column, out, exprs))?;
+        put_schema(schema, out)?;
+    } else {
         return Ok(false);
-    };
-    let Answer::Rows { k, numbering, output } = &spec.answer else {
-        return Ok(false);
-    };
-    out.push(TOPK);
-    put_mode(mode, out);
-    put(out, *k as u64);
-    out.push(u8::from(*numbering == Numbering::Rank));
-    put(out, spec.group.len() as u64);
-    for group in &spec.group {
-        put_expr(group, out, exprs)?;
     }
-    put(out, spec.order.len() as u64);
-    for by in &spec.order {
-        put_expr(&by.expr, out, exprs)?;
-        put_options(by.column.options, out);
-    }
-    put(out, output.len() as u64);
-    for column in output {
-        match column {
-            OutputColumn::Row(expr) => {
-                out.push(0);
-                put_expr(expr, out, exprs)?;
-            }
-            OutputColumn::Group(index) => {
-                out.push(1);
-                put(out, *index as u64);
-            }
-            OutputColumn::Number => out.push(2),
-        }
-    }
-    put_schema(schema, out)?;
     Ok(true)
+}
+
+fn put_list<T>(
+    list: &[T],
+    out: &mut Vec<u8>,
+    put_one: impl Fn(&T, &mut Vec<u8>) -> Result<()>,
+) -> Result<()> {
+    put(out, list.len() as u64);
+    list.iter().try_for_each(|one| put_one(one, out))
+}
+
+fn put_step(mode: Mode, k: usize, out: &mut Vec<u8>) {
+    out.push(u8::from(mode == Mode::Final));
+    put(out, k as u64);
+}
+
+fn put_expr(expr: &Arc<dyn PhysicalExpr>, out: &mut Vec<u8>, exprs: &dyn ExprCodec) -> Result<()> {
+    let bytes = exprs.encode(expr)?;
+    put(out, bytes.len() as u64);
+    out.extend(bytes);
+    Ok(())
+}
+
+fn put_options(options: SortOptions, out: &mut Vec<u8>) {
+    out.extend([u8::from(options.descending), u8::from(options.nulls_first)]);
+}
+
+fn put_column(column: &OutputColumn, out: &mut Vec<u8>, exprs: &dyn ExprCodec) -> Result<()> {
+    match column {
+        OutputColumn::Row(expr) => {
+            out.push(0);
+            put_expr(expr, out, exprs)?;
+        }
+        OutputColumn::Group(index) => {
+            out.push(1);
+            put(out, *index as u64);
+        }
+        OutputColumn::Number => out.push(2),
+    }
+    Ok(())
 }
 
 /// The operator that comes next, over these inputs; `None` if it is no such operator, and then nothing is read.
@@ -125,116 +135,118 @@ pub(crate) fn read_operator(
     inputs: &[Arc<dyn ExecutionPlan>],
     exprs: &dyn ExprCodec,
 ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    if !matches!(input.peek(), Some(TOP | TOPK | BRANCH | BOUNDARY)) {
-        return Ok(None);
-    }
-    let kind = input.byte("kind of node")?;
-    if kind == BRANCH {
-        return match inputs {
-            [branch, slots] => {
-                let branch = BranchExec::from_both(Arc::clone(branch), Arc::clone(slots))?;
-                Ok(Some(Arc::new(branch)))
+    let kind = match input.peek() {
+        Some(kind @ (TOP | TOPK | BRANCH | BOUNDARY)) => kind,
+        _ => return Ok(None),
+    };
+    input.byte("kind of node")?;
+    Ok(Some(match (kind, inputs) {
+        (BRANCH, [branch, slots]) => Arc::new(BranchExec::from_both(Arc::clone(branch), Arc::clone(slots))?),
+        (TOP | TOPK | BOUNDARY, [child]) => {
+            let over = Over {
+                schema: &child.schema(),
+                exprs,
+            };
+            let child = Arc::clone(child);
+            match kind {
+                TOP => Arc::new(over.top(input, child)?),
+                TOPK => Arc::new(over.topk(input, child)?),
+                _ => Arc::new(BoundaryExec::try_new(child, over.exprs(input, "keys")?)?),
             }
-            _ => input.damaged(format!("branch of {} inputs", inputs.len())),
+        }
+        _ => return input.damaged(format!("operator of {} inputs", inputs.len())),
+    }))
+}
+
+/// Reads expressions over an input.
+struct Over<'a> {
+    schema: &'a Schema,
+    exprs: &'a dyn ExprCodec,
+}
+
+impl Over<'_> {
+    fn top(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<TopKByExec> {
+        let (mode, k) = step(input)?;
+        let Some(by) = LexOrdering::new(self.order(input)?) else {
+            return input.damaged("rows in no order");
         };
+        match TopKByExec::step(child, by, k, mode)? {
+            Some(top) => Ok(top),
+            None => input.damaged("an order that 128 bits do not hold"),
+        }
     }
-    let [child] = inputs else {
-        return input.damaged(format!("operator of {} inputs", inputs.len()));
-    };
-    let schema = child.schema();
-    if kind == BOUNDARY {
-        let keys = input.list("keys", |input| read_expr(input, &schema, exprs))?;
-        return Ok(Some(Arc::new(BoundaryExec::try_new(Arc::clone(child), keys)?)));
+
+    fn topk(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<GroupedTopKExec> {
+        let (mode, k) = step(input)?;
+        let numbering = match input.flag("numbering")? {
+            false => Numbering::RowNumber,
+            true => Numbering::Rank,
+        };
+        let group = self.exprs(input, "groups")?;
+        let order = self.order(input)?.into_iter().map(|by| self.sort_by(by));
+        let order = order.collect::<Result<_>>()?;
+        let output = input.list("output columns", |input| self.column(input, group.len()))?;
+        let answer = Answer::Rows { k, numbering, output };
+        let spec = TopKSpec { group, order, answer };
+        GroupedTopKExec::step(child, spec, read_schema(input)?, mode)
     }
-    let mode = match input.byte("step")? {
-        0 => Mode::Partial,
-        1 => Mode::Final,
-        step => return input.damaged(format!("step {step}")),
-    };
-    let k: usize = input.number("number of rows")?;
-    if k == 0 {
-        return input.damaged("0 rows");
+
+    fn expr(&self, input: &mut Reader<'_>) -> Result<Arc<dyn PhysicalExpr>> {
+        let length = input.number("length of an expression")?;
+        self.exprs.decode(input.take(length, "expression")?, self.schema)
     }
-    let expr = |input: &mut Reader<'_>| read_expr(input, &schema, exprs);
-    let order = |input: &mut Reader<'_>| {
+
+    fn exprs(&self, input: &mut Reader<'_>, what: &'static str) -> Result<Vec<Arc<dyn PhysicalExpr>>> {
+        input.list(what, |input| self.expr(input))
+    }
+
+    fn order(&self, input: &mut Reader<'_>) -> Result<Vec<PhysicalSortExpr>> {
         input.list("order", |input| {
             Ok(PhysicalSortExpr {
-                expr: expr(input)?,
+                expr: self.expr(input)?,
                 options: SortOptions {
                     descending: input.flag("direction")?,
                     nulls_first: input.flag("place of NULLs")?,
                 },
             })
         })
-    };
-    if kind == TOP {
-        let Some(by) = LexOrdering::new(order(input)?) else {
-            return input.damaged("rows in no order");
-        };
-        return match TopKByExec::step(Arc::clone(child), by, k, mode)? {
-            Some(top) => Ok(Some(Arc::new(top))),
-            None => input.damaged("an order that 128 bits do not hold"),
-        };
     }
-    let numbering = match input.flag("numbering")? {
-        false => Numbering::RowNumber,
-        true => Numbering::Rank,
-    };
-    let group = input.list("groups", expr)?;
-    let by = |by: PhysicalSortExpr| {
+
+    fn sort_by(&self, by: PhysicalSortExpr) -> Result<SortBy> {
         Ok(SortBy {
             column: SortColumn {
-                data_type: by.expr.data_type(&schema)?,
-                nullable: by.expr.nullable(&schema)?,
+                data_type: by.expr.data_type(self.schema)?,
+                nullable: by.expr.nullable(self.schema)?,
                 options: by.options,
                 total_order: true,
             },
             expr: by.expr,
         })
-    };
-    let order = order(input)?.into_iter().map(by).collect::<Result<_>>()?;
-    let output = input.list("output columns", |input| {
+    }
+
+    /// An output column of rows that have a number of group expressions.
+    fn column(&self, input: &mut Reader<'_>, groups: usize) -> Result<OutputColumn> {
         Ok(match input.byte("output column")? {
-            0 => OutputColumn::Row(expr(input)?),
+            0 => OutputColumn::Row(self.expr(input)?),
             1 => match input.number("group")? {
-                index if index < group.len() => OutputColumn::Group(index),
-                index => return input.damaged(format!("group {index} of {}", group.len())),
+                index if index < groups => OutputColumn::Group(index),
+                index => return input.damaged(format!("group {index} of {groups}")),
             },
             2 => OutputColumn::Number,
             column => return input.damaged(format!("output column {column}")),
         })
-    })?;
-    let answer = Answer::Rows { k, numbering, output };
-    let spec = TopKSpec { group, order, answer };
-    let schema = read_schema(input)?;
-    Ok(Some(Arc::new(GroupedTopKExec::step(
-        Arc::clone(child),
-        spec,
-        schema,
-        mode,
-    )?)))
+    }
 }
 
-fn put_mode(mode: Mode, out: &mut Vec<u8>) {
-    out.push(u8::from(mode == Mode::Final));
-}
-
-fn put_expr(expr: &Arc<dyn PhysicalExpr>, out: &mut Vec<u8>, exprs: &dyn ExprCodec) -> Result<()> {
-    let bytes = exprs.encode(expr)?;
-    put(out, bytes.len() as u64);
-    out.extend(bytes);
-    Ok(())
-}
-
-fn read_expr(
-    input: &mut Reader<'_>,
-    schema: &Schema,
-    exprs: &dyn ExprCodec,
-) -> Result<Arc<dyn PhysicalExpr>> {
-    let length = input.number("length of an expression")?;
-    exprs.decode(input.take(length, "expression")?, schema)
-}
-
-fn put_options(options: SortOptions, out: &mut Vec<u8>) {
-    out.extend([u8::from(options.descending), u8::from(options.nulls_first)]);
+/// Which step of a plan an operator is, and how many rows it keeps.
+fn step(input: &mut Reader<'_>) -> Result<(Mode, usize)> {
+    let mode = match input.byte("step")? {
+        0 => Mode::Partial,
+        1 => Mode::Final,
+        step => return input.damaged(format!("step {step}")),
+    };
+    match input.number("number of rows")? {
+        0 => input.damaged("0 rows"),
+        k => Ok((mode, k)),
+    }
 }

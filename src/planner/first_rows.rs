@@ -8,30 +8,31 @@
 //! A node of its own, and not the rule of one process: an engine that plans again after each stage has other rules, and no
 //! dynamic filter reaches a scan on another machine.
 
-use std::cmp::Ordering;
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::catalog::Session;
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{DFSchemaRef, Result, internal_err};
+use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::expr::Sort as SortBy;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{Expr, Extension, LogicalPlan, Sort, UserDefinedLogicalNodeCore};
+use datafusion::logical_expr::{Expr, LogicalPlan, Sort};
 use datafusion::physical_expr::{LexOrdering, create_physical_sort_exprs};
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
+use super::node::{Node, NodeKind};
 use super::rewrite::has_subquery;
 use super::top::is_faster;
 use super::topk::sort_column;
-use crate::exec::{Mode, TopKByExec};
+use crate::exec::{Mode, TopKByExec, comma_separated};
 use crate::key::SortKeys;
 
-/// The first `k` rows of an order.
+/// The first rows of an order.
+pub(super) type FirstRowsNode = Node<FirstRowsKind>;
+
+/// Which order the rows of a [`FirstRowsNode`] have, and how many they are.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct FirstRowsNode {
-    input: LogicalPlan,
+pub(super) struct FirstRowsKind {
     by: Vec<SortBy>,
     k: usize,
 }
@@ -47,13 +48,10 @@ pub(super) fn first_rows(plan: LogicalPlan, session: &dyn Session) -> Result<Tra
             let Some(k) = rows_of(&sort)? else {
                 return Ok(Transformed::no(LogicalPlan::Sort(sort)));
             };
-            let node = FirstRowsNode {
-                input: Arc::unwrap_or_clone(sort.input),
-                by: sort.expr,
-                k,
-            };
-            let node = LogicalPlan::Extension(Extension { node: Arc::new(node) });
-            Ok(Transformed::yes(node))
+            let schema = Arc::clone(sort.input.schema());
+            let input = Arc::unwrap_or_clone(sort.input);
+            let node = FirstRowsNode::new(FirstRowsKind { by: sort.expr, k }, vec![input], schema);
+            Ok(Transformed::yes(node.into_plan()))
         }
         other => Ok(Transformed::no(other)),
     })
@@ -88,64 +86,47 @@ impl FirstRowsNode {
         session: &dyn Session,
         planning: &PhysicalPlanningContext,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let schema = self.input.schema();
-        let by = create_physical_sort_exprs(&self.by, schema, session.execution_props(), planning)?;
+        let (FirstRowsKind { by, k }, schema) = (&self.kind, self.input().schema());
+        let by = create_physical_sort_exprs(by, schema, session.execution_props(), planning)?;
         let Some(by) = LexOrdering::new(by) else {
             return internal_err!("an order of no expressions");
         };
         let ordered = input.equivalence_properties().clone();
         let (prefix, is_sorted) = ordered.extract_common_sort_prefix(by.clone())?;
         if !is_sorted && prefix.is_empty() {
-            let partial = TopKByExec::step(Arc::clone(&input), by.clone(), self.k, Mode::Partial)?;
+            let partial = TopKByExec::step(Arc::clone(&input), by.clone(), *k, Mode::Partial)?;
             if let Some(partial) = partial
-                && let Some(last) = TopKByExec::step(Arc::new(partial), by.clone(), self.k, Mode::Final)?
+                && let Some(last) = TopKByExec::step(Arc::new(partial), by.clone(), *k, Mode::Final)?
             {
                 return Ok(Arc::new(last));
             }
         }
-        Ok(Arc::new(SortExec::new(by, input).with_fetch(Some(self.k))))
+        Ok(Arc::new(SortExec::new(by, input).with_fetch(Some(*k))))
     }
 }
 
-impl PartialOrd for FirstRowsNode {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        (&self.input, self.k)
-            .partial_cmp(&(&other.input, other.k))
-            .filter(|order| *order != Ordering::Equal || self == other)
-    }
-}
-
-impl UserDefinedLogicalNodeCore for FirstRowsNode {
-    fn name(&self) -> &str {
+impl NodeKind for FirstRowsKind {
+    fn name(&self) -> &'static str {
         "FirstRows"
     }
 
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.input]
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        self.input.schema()
+    fn details(&self) -> String {
+        format!("{}, fetch={}", comma_separated(self.by.iter()), self.k)
     }
 
     fn expressions(&self) -> Vec<Expr> {
         self.by.iter().map(|by| by.expr.clone()).collect()
     }
 
-    fn fmt_for_explain(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let by: Vec<String> = self.by.iter().map(SortBy::to_string).collect();
-        write!(f, "FirstRows: {}, fetch={}", by.join(", "), self.k)
-    }
-
-    fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
-        let (Some(input), true) = (inputs.pop(), inputs.is_empty() && exprs.len() == self.by.len()) else {
-            return internal_err!("a FirstRows node has one input and keeps its expressions");
-        };
+    fn rebuilt(&self, exprs: Vec<Expr>, _has_same_inputs: &dyn Fn() -> bool) -> Result<Self> {
         let by = self.by.iter().zip(exprs).map(|(by, expr)| by.with_expr(expr));
         Ok(Self {
-            input,
             by: by.collect(),
             k: self.k,
         })
+    }
+
+    fn passes_rows(&self) -> bool {
+        true
     }
 }

@@ -12,8 +12,6 @@ use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{Column, Result, TableReference};
 use datafusion::datasource::{TableType, provider_as_source};
 use datafusion::execution::context::QueryPlanner;
-#[cfg(feature = "cuda")]
-use datafusion::logical_expr::Extension;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_expr::projection::ProjectionExpr;
@@ -52,9 +50,7 @@ async fn planned(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     #[cfg(feature = "cuda")]
     {
-        let plan = LogicalPlan::Extension(Extension {
-            node: Arc::new(node.clone()),
-        });
+        let plan = node.clone().into_plan();
         let (fallback, timed) = device;
         if let Some(node) = super::pinned::pinned_node(&plan, fallback, timed, session).await? {
             return node.exec(session);
@@ -66,18 +62,11 @@ async fn planned(
     quantiles_exec(node, input, session, &PhysicalPlanningContext::default())
 }
 
-fn as_node(plan: &LogicalPlan) -> Option<&QuantilesNode> {
-    match plan {
-        LogicalPlan::Extension(extension) => extension.node.as_any().downcast_ref(),
-        _ => None,
-    }
-}
-
 /// Some node of ours with none below it.
 fn innermost(plan: &LogicalPlan) -> Result<Option<QuantilesNode>> {
     let mut found = None;
     plan.apply_with_subqueries(|part| {
-        let Some(node) = as_node(part) else {
+        let Some(node) = QuantilesNode::of(part) else {
             return Ok(TreeNodeRecursion::Continue);
         };
         let below = innermost(node.input())?;
@@ -91,7 +80,7 @@ fn innermost(plan: &LogicalPlan) -> Result<Option<QuantilesNode>> {
 fn replace_first(plan: LogicalPlan, node: &QuantilesNode, by: &LogicalPlan) -> Result<LogicalPlan> {
     let mut replaced = false;
     let plan = plan.transform_up_with_subqueries(|part| {
-        if replaced || as_node(&part) != Some(node) {
+        if replaced || QuantilesNode::of(&part) != Some(node) {
             return Ok(Transformed::no(part));
         }
         replaced = true;

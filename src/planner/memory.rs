@@ -24,7 +24,7 @@ use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrderMode};
 
-use super::rewrite::aggregate_call;
+use super::call_spec::aggregate_call;
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, ReservingWindowExec};
 
 /// The session with the rules of this module, for a plan that they are for, where memory has a limit; `None`: the session as it is. A

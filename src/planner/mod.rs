@@ -16,7 +16,10 @@ mod approx;
 #[cfg(feature = "ballista")]
 mod boundaries;
 mod builtins;
+mod call_spec;
 mod check;
+#[cfg(feature = "ballista")]
+mod client;
 mod extension;
 mod first_rows;
 mod float_statistics;
@@ -42,8 +45,7 @@ pub(crate) use boundaries::BoundariesRule;
 pub use check::CheckQuantiles;
 pub use extension::QuantilesExtensionPlanner;
 pub use float_statistics::FloatStatisticsRule;
-pub use node::QuantilesNode;
-
+pub use node::{Node, QuantilesNode};
 pub use query_planner::QuantilesPlanner;
 #[cfg(feature = "cuda")]
 pub(crate) use register::check_runs_here;

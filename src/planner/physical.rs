@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::Session;
-use datafusion::common::{Result, internal_datafusion_err, internal_err, plan_err};
+use datafusion::common::{DFSchema, Result, plan_err};
 use datafusion::logical_expr::Expr;
-use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::LoweredAggregateBuilder;
@@ -14,21 +13,15 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 
 use super::QuantilesNode;
-use super::rewrite::{aggregate_call, is_quantiles};
+use super::call_spec::{CallSpec, QuantilesAsked};
 #[cfg(feature = "cuda")]
 use crate::config::DeviceChoice;
 use crate::config::QuantilesOptions;
 #[cfg(feature = "cuda")]
 use crate::exec::UploadChoice;
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, QuantilesCall, QuantilesExec};
-use crate::functions::{ExactQuantiles, GkFunction, constant_quantiles};
 #[cfg(feature = "cuda")]
 use crate::kernel::cuda::Devices;
-#[cfg(feature = "cuda")]
-use crate::key::Encoding;
-#[cfg(feature = "cuda")]
-use crate::quantile::Quantile;
-use crate::quantile::{Ask, Method};
 
 /// # Errors
 /// A planning error if the input has no end, where `what` is known.
@@ -50,8 +43,16 @@ pub(super) fn quantiles_exec(
     planning: &PhysicalPlanningContext,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     check_bounded("exact quantiles", input.as_ref())?;
-    let lowering = Lowering::new(node, input.schema(), session, planning);
-    let aggregates = node.aggr_expr().iter().map(|expr| lowering.aggregate(expr));
+    let lowering = Lowering {
+        schema: node.input().schema(),
+        input: input.schema(),
+        session,
+        planning,
+    };
+    let aggregates = node.selected().map(|(expr, call)| match call {
+        Some(call) => lowering.call(call).map(ExecAggregate::Quantiles),
+        None => lowering.plain(expr).map(ExecAggregate::Plain),
+    });
     let aggregates = aggregates.collect::<Result<Vec<_>>>()?;
     let strategy = QuantilesOptions::of(session.config_options()).strategy;
     let group = node.group_expr().iter().map(|expr| lowering.expr(expr));
@@ -83,111 +84,34 @@ fn device_asked_for(session: &dyn Session) -> Option<UploadChoice> {
     }
 }
 
-/// Logical aggregates to physical ones, over one input.
+/// Logical expressions to physical ones, over one input.
 pub(super) struct Lowering<'a> {
-    node: &'a QuantilesNode,
-    /// Of its input.
-    input: SchemaRef,
-    session: &'a dyn Session,
-    planning: &'a PhysicalPlanningContext,
+    /// Of the input, as it is known before it is planned.
+    pub(super) schema: &'a DFSchema,
+    /// Of the planned input.
+    pub(super) input: SchemaRef,
+    pub(super) session: &'a dyn Session,
+    pub(super) planning: &'a PhysicalPlanningContext,
 }
 
-impl<'a> Lowering<'a> {
-    /// For aggregates of `node` over an input of this schema, planned or not.
-    pub(super) fn new(
-        node: &'a QuantilesNode,
-        input: SchemaRef,
-        session: &'a dyn Session,
-        planning: &'a PhysicalPlanningContext,
-    ) -> Self {
-        Self {
-            node,
-            input,
-            session,
-            planning,
-        }
-    }
-
-    pub(super) fn aggregate(&self, expr: &Expr) -> Result<ExecAggregate> {
-        let call = aggregate_call(expr)
-            .ok_or_else(|| internal_datafusion_err!("a Quantiles node holds aggregates only, got {expr}"))?;
-        let is_grouped = !self.node.group_expr().is_empty();
-        if !is_quantiles(call, is_grouped, self.node.input().schema()) {
-            return self.plain(expr).map(ExecAggregate::Plain);
-        }
-        let planned = match (ExactQuantiles::of(&call.func), GkFunction::of(&call.func)) {
-            (Some(function), _) => self.quantiles(function, call),
-            (None, Some(function)) => self.sampled(function, call),
-            (None, None) => internal_err!("{} selects no quantiles", call.func.name()),
-        };
-        planned.map(ExecAggregate::Quantiles)
-    }
-
-    fn quantiles(&self, function: &ExactQuantiles, call: &AggregateFunction) -> Result<QuantilesCall> {
-        let [x, quantiles] = call.params.args.as_slice() else {
-            return Err(internal_datafusion_err!(
-                "{} is planned with two arguments, got {}",
-                call.func.name(),
-                call.params.args.len()
-            ));
-        };
-        let quantiles = constant_quantiles(function.called(), quantiles)?;
-        let ask = Ask {
-            quantiles: quantiles.list,
-            method: function.method(),
-            descending: function.is_descending(),
-        };
-        let planned = self.call(x, call, ask, quantiles.is_list)?;
-        Ok(match call.params.distinct {
-            true => planned.distinct(),
-            false => planned,
-        })
-    }
-
-    fn sampled(&self, function: &GkFunction, call: &AggregateFunction) -> Result<QuantilesCall> {
-        let (Some((quantiles, sampled)), [x]) = (function.sampled(), call.params.args.as_slice()) else {
-            return internal_err!("{} is planned with its constants bound", call.func.name());
-        };
-        let ask = Ask {
-            quantiles: quantiles.list.clone(),
-            method: Method::Disc,
-            descending: function.is_descending(),
-        };
-        Ok(self.call(x, call, ask, quantiles.is_list)?.sampled(sampled))
-    }
-
-    fn call(&self, x: &Expr, call: &AggregateFunction, ask: Ask, is_list: bool) -> Result<QuantilesCall> {
-        let filter = call.params.filter.as_ref().map(|filter| self.expr(filter));
-        let argument = self.expr(x)?;
+impl Lowering<'_> {
+    pub(super) fn call(&self, call: &CallSpec<QuantilesAsked>) -> Result<QuantilesCall> {
+        let filter = call.filter.as_ref().map(|filter| self.expr(filter)).transpose()?;
+        let argument = self.expr(&call.values)?;
         let data_type = argument.data_type(&self.input)?;
-        QuantilesCall::try_new(argument, &data_type, filter.transpose()?, ask, is_list)
-    }
-
-    /// The least or the greatest value; not of floating point, whose NaNs `min` and `max` rank in their own way.
-    #[cfg(feature = "cuda")]
-    pub(super) fn end(
-        &self,
-        x: &Expr,
-        call: &AggregateFunction,
-        quantile: f64,
-    ) -> Result<Option<ExecAggregate>> {
-        let data_type = self.expr(x)?.data_type(&self.input)?;
-        if data_type.is_floating() || Encoding::of(&data_type).is_none() {
-            return Ok(None);
-        }
-        let ask = Ask {
-            quantiles: vec![Quantile::try_from_f64(quantile)?],
-            method: Method::Disc,
-            descending: false,
-        };
-        let planned = self.call(x, call, ask, false)?;
-        Ok(Some(ExecAggregate::Quantiles(planned)))
+        let (ask, is_list) = (call.asked.ask.clone(), call.asked.is_list);
+        let planned = QuantilesCall::try_new(argument, &data_type, filter, ask, is_list)?;
+        Ok(match (call.asked.sampled, call.distinct) {
+            (Some(sampled), _) => planned.sampled(sampled),
+            (None, true) => planned.distinct(),
+            (None, false) => planned,
+        })
     }
 
     pub(super) fn plain(&self, expr: &Expr) -> Result<PlainAggregate> {
         let lowered = LoweredAggregateBuilder::new(
             expr,
-            self.node.input().schema(),
+            self.schema,
             &self.input,
             self.session.execution_props(),
             self.planning,
@@ -196,8 +120,8 @@ impl<'a> Lowering<'a> {
         Ok(PlainAggregate::new(lowered.aggregate, lowered.filter))
     }
 
-    fn expr(&self, expr: &Expr) -> Result<Arc<dyn PhysicalExpr>> {
-        let schema = self.node.input().schema();
-        DefaultPhysicalPlanner::default().create_physical_expr(expr, schema, self.session, self.planning)
+    pub(super) fn expr(&self, expr: &Expr) -> Result<Arc<dyn PhysicalExpr>> {
+        let planner = DefaultPhysicalPlanner::default();
+        planner.create_physical_expr(expr, self.schema, self.session, self.planning)
     }
 }

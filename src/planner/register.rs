@@ -6,19 +6,20 @@ use std::sync::{Arc, LazyLock, Once};
 use datafusion::common::Result;
 #[cfg(feature = "cuda")]
 use datafusion::common::plan_err;
-use datafusion::execution::FunctionRegistry;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::prelude::SessionContext;
 
-use super::{CheckQuantiles, FloatStatisticsRule, QuantilesPlanner, TopKByRule};
 #[cfg(feature = "ballista")]
-use crate::ballista::ClientPlanner;
+use super::client::ClientPlanner;
+use super::{CheckQuantiles, FloatStatisticsRule, QuantilesPlanner, TopKByRule};
 use crate::config::QuantilesOptions;
 use crate::functions::gk::{gk_aggregates, gk_scalars};
 use crate::functions::topk::topk_aggregates;
 use crate::functions::{EXACT_QUANTILES, ExactQuantiles, QuantilesExprPlanner, all_aggregates, unaliased};
+
+type SharedRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// Puts this crate into an existing session: functions, `quantiles.*` options, query planner.
 ///
@@ -35,110 +36,54 @@ use crate::functions::{EXACT_QUANTILES, ExactQuantiles, QuantilesExprPlanner, al
 pub fn register_all(ctx: &SessionContext) -> Result<()> {
     let shared = ctx.state_ref();
     let mut state = shared.write();
-    register_functions(&mut state)?;
-    match origin(state.query_planner().as_ref()) {
-        Origin::DataFusion => {
-            *state = rebuilt(&state, |builder| {
-                with_rules(
-                    builder.with_query_planner(Arc::new(QuantilesPlanner::new())),
-                    true,
-                )
-            });
-        }
-        Origin::Ours | Origin::Wrapping => add_rules(&mut state, true),
-        Origin::Staged => add_rules(&mut state, false),
-        #[cfg(feature = "ballista")]
-        Origin::Remote if !ClientPlanner::is(state.query_planner().as_ref()) => {
-            let planner = Arc::new(ClientPlanner::new(Arc::clone(state.query_planner())));
-            *state = rebuilt(&state, |builder| builder.with_query_planner(planner));
-        }
-        Origin::Remote => {}
-        Origin::Foreign => {
-            warn_foreign();
-            add_rules(&mut state, false);
-        }
+    if !is_registered(&state) {
+        let creates_default = state.config_options().catalog.create_default_catalog_and_schema;
+        let builder = SessionStateBuilder::new_from_existing(state.clone());
+        let builder = builder.with_session_id(state.session_id().to_owned());
+        *state = builder.with_quantiles().build();
+        // The builder turns it off where the catalog exists already.
+        let catalog = &mut state.config_mut().options_mut().catalog;
+        catalog.create_default_catalog_and_schema = creates_default;
     }
     Ok(())
 }
 
-/// Functions, their planner and check, and options: what needs no rebuild.
-fn register_functions(state: &mut SessionState) -> Result<()> {
-    let extensions = &mut state.config_mut().options_mut().extensions;
-    if extensions.get::<QuantilesOptions>().is_none() {
-        extensions.insert(QuantilesOptions::default());
-    }
-    let registered = state.aggregate_functions().get(EXACT_QUANTILES);
-    if registered.is_some_and(|function| ExactQuantiles::of(function).is_some()) {
-        return Ok(());
-    }
-    let originals: Vec<_> = state
-        .aggregate_functions()
-        .values()
-        .filter_map(|f| unaliased(f))
-        .collect();
-    let ours = all_aggregates()
-        .iter()
-        .chain(gk_aggregates())
-        .chain(topk_aggregates());
-    for function in originals.iter().chain(ours) {
-        state.register_udaf(Arc::clone(function))?;
-    }
-    for function in gk_scalars() {
-        state.register_udf(Arc::clone(function))?;
-    }
-    state.register_expr_planner(Arc::new(QuantilesExprPlanner))?;
-    state.add_analyzer_rule(Arc::new(CheckQuantiles));
-    Ok(())
+/// Whether a session has all that [`SessionStateBuilderExt::with_quantiles`] gives it.
+fn is_registered(state: &SessionState) -> bool {
+    let origin = origin(state.query_planner().as_ref());
+    let function = state.aggregate_functions().get(EXACT_QUANTILES);
+    QuantilesOptions::are_in(state.config_options())
+        && function.is_some_and(|function| ExactQuantiles::of(function).is_some())
+        && !matches!(origin, Origin::DataFusion | Origin::Remote { wrapped: false })
+        && lacking_rules(&origin, state.physical_optimizers()).is_empty()
 }
 
-/// Rebuilds the state with the physical optimizer rules that it lacks, `topk`: with [`TopKByRule`].
-fn add_rules(state: &mut SessionState, topk: bool) {
-    let rules = state.physical_optimizers();
-    if !has_rule(rules, &FloatStatisticsRule) || (topk && !has_rule(rules, &TopKByRule)) {
-        *state = rebuilt(state, |builder| with_rules(builder, topk));
-    }
+/// The physical optimizer rules that a session with this planner has and that are not among `rules`.
+fn lacking_rules(origin: &Origin, rules: &[SharedRule]) -> Vec<SharedRule> {
+    let (floats, topk): (SharedRule, SharedRule) = (Arc::new(FloatStatisticsRule), Arc::new(TopKByRule));
+    let ours = match origin {
+        Origin::DataFusion | Origin::Ours | Origin::Wrapping => vec![floats, topk],
+        Origin::Staged | Origin::Foreign => vec![floats],
+        Origin::Remote { .. } => Vec::new(),
+    };
+    let is_lacking = |ours: &SharedRule| !rules.iter().any(|rule| rule.name() == ours.name());
+    ours.into_iter().filter(is_lacking).collect()
 }
 
-/// The builder with the physical optimizer rules that it lacks, `topk`: with [`TopKByRule`].
-fn with_rules(mut builder: SessionStateBuilder, topk: bool) -> SessionStateBuilder {
-    let mut rules = builder
-        .physical_optimizers()
-        .get_or_insert_default()
-        .rules
-        .clone();
+/// The builder with the physical optimizer rules that it lacks.
+fn with_rules(mut builder: SessionStateBuilder, origin: &Origin) -> SessionStateBuilder {
+    let built_in = builder.physical_optimizers().get_or_insert_default();
+    let mut rules = built_in.rules.clone();
     rules.extend(builder.physical_optimizer_rules().iter().flatten().cloned());
-    if !has_rule(&rules, &FloatStatisticsRule) {
-        // First, before rules that answer from statistics, and last, when predicates have reached the scans.
-        let built_in = &mut builder.physical_optimizers().get_or_insert_default().rules;
-        built_in.insert(0, Arc::new(FloatStatisticsRule));
-        builder = builder.with_physical_optimizer_rule(Arc::new(FloatStatisticsRule));
+    for rule in lacking_rules(origin, &rules) {
+        if rule.name() == FloatStatisticsRule.name() {
+            // First, before rules that answer from statistics, and last, when predicates have reached the scans.
+            let built_in = &mut builder.physical_optimizers().get_or_insert_default().rules;
+            built_in.insert(0, Arc::clone(&rule));
+        }
+        builder = builder.with_physical_optimizer_rule(rule);
     }
-    match topk && !has_rule(&rules, &TopKByRule) {
-        true => builder.with_physical_optimizer_rule(Arc::new(TopKByRule)),
-        false => builder,
-    }
-}
-
-fn rebuilt(
-    state: &SessionState,
-    change: impl FnOnce(SessionStateBuilder) -> SessionStateBuilder,
-) -> SessionState {
-    let creates_default = state.config_options().catalog.create_default_catalog_and_schema;
-    let builder =
-        SessionStateBuilder::new_from_existing(state.clone()).with_session_id(state.session_id().to_owned());
-    let mut rebuilt = change(builder).build();
-    // The builder turns it off where the catalog exists already.
-    let catalog = &mut rebuilt.config_mut().options_mut().catalog;
-    catalog.create_default_catalog_and_schema = creates_default;
-    rebuilt
-}
-
-/// Whether a rule of this name is among these.
-fn has_rule(
-    rules: &[Arc<dyn PhysicalOptimizerRule + Send + Sync>],
-    wanted: &dyn PhysicalOptimizerRule,
-) -> bool {
-    rules.iter().any(|rule| rule.name() == wanted.name())
+    builder
 }
 
 /// Whose query planner it is.
@@ -149,8 +94,11 @@ enum Origin {
     /// Ours, for plans that run on many machines.
     Staged,
     DataFusion,
-    /// It sends plans to machines that plan them: with this crate, if they have it.
-    Remote,
+    /// It sends plans to machines that plan them: with this crate, if they have it. `wrapped`: its answers have the types that
+    /// were planned.
+    Remote {
+        wrapped: bool,
+    },
     Foreign,
 }
 
@@ -161,23 +109,21 @@ fn origin(planner: &(dyn QueryPlanner + Send + Sync)) -> Origin {
         let planner: &dyn Any = state.query_planner().as_ref();
         planner.type_id()
     });
-    #[cfg(feature = "ballista")]
-    let is_remote = ClientPlanner::sends(planner);
-    #[cfg(not(feature = "ballista"))]
-    let is_remote = false;
     let planner: &dyn Any = planner;
     if let Some(ours) = planner.downcast_ref::<QuantilesPlanner>() {
-        match (ours.is_staged(), ours.wraps_another()) {
+        return match (ours.is_staged(), ours.wraps_another()) {
             (true, _) => Origin::Staged,
             (false, true) => Origin::Wrapping,
             (false, false) => Origin::Ours,
-        }
-    } else if is_remote {
-        Origin::Remote
-    } else if planner.type_id() == *DEFAULT {
-        Origin::DataFusion
-    } else {
-        Origin::Foreign
+        };
+    }
+    #[cfg(feature = "ballista")]
+    if let Some(wrapped) = ClientPlanner::sends(planner) {
+        return Origin::Remote { wrapped };
+    }
+    match planner.type_id() == *DEFAULT {
+        true => Origin::DataFusion,
+        false => Origin::Foreign,
     }
 }
 
@@ -189,7 +135,7 @@ fn origin(planner: &(dyn QueryPlanner + Send + Sync)) -> Origin {
 pub(crate) fn check_runs_here(state: &SessionState) -> Result<()> {
     match origin(state.query_planner().as_ref()) {
         Origin::Ours => Ok(()),
-        Origin::Remote | Origin::Staged => plan_err!(
+        Origin::Remote { .. } | Origin::Staged => plan_err!(
             "queries of this session run on a cluster, whose executors have no pinned tables: pin tables in a session that \
              runs its queries itself"
         ),
@@ -222,9 +168,9 @@ pub trait SessionStateBuilderExt {
 
 impl SessionStateBuilderExt for SessionStateBuilder {
     fn with_quantiles(mut self) -> Self {
-        let extensions = &mut self.config().get_or_insert_default().options_mut().extensions;
-        if extensions.get::<QuantilesOptions>().is_none() {
-            extensions.insert(QuantilesOptions::default());
+        let options = self.config().get_or_insert_default().options_mut();
+        if !QuantilesOptions::are_in(options) {
+            options.extensions.insert(QuantilesOptions::default());
         }
         let functions = self.aggregate_functions().get_or_insert_default();
         if !functions
@@ -247,21 +193,21 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             planners.push(Arc::new(QuantilesExprPlanner));
             self = self.with_analyzer_rule(Arc::new(CheckQuantiles));
         }
-        match self
-            .query_planner()
+        let planner = self.query_planner().clone();
+        let origin = planner
             .as_ref()
-            .map(|planner| origin(planner.as_ref()))
-        {
-            None | Some(Origin::DataFusion) => {
-                with_rules(self.with_query_planner(Arc::new(QuantilesPlanner::new())), true)
+            .map_or(Origin::DataFusion, |planner| origin(planner.as_ref()));
+        match origin {
+            Origin::DataFusion => self = self.with_query_planner(Arc::new(QuantilesPlanner::new())),
+            Origin::Foreign => warn_foreign(),
+            #[cfg(feature = "ballista")]
+            Origin::Remote { wrapped: false } => {
+                if let Some(planner) = planner {
+                    self = self.with_query_planner(Arc::new(ClientPlanner::new(planner)));
+                }
             }
-            Some(Origin::Ours | Origin::Wrapping) => with_rules(self, true),
-            Some(Origin::Staged) => with_rules(self, false),
-            Some(Origin::Remote) => self,
-            Some(Origin::Foreign) => {
-                warn_foreign();
-                with_rules(self, false)
-            }
+            Origin::Ours | Origin::Wrapping | Origin::Staged | Origin::Remote { .. } => {}
         }
+        with_rules(self, &origin)
     }
 }

@@ -8,7 +8,7 @@ use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, LogicalPlan};
 
 use super::QuantilesNode;
-use super::rewrite::aggregate_call;
+use super::call_spec::aggregate_call;
 use super::topk::has_one_form;
 use crate::functions::{ExactQuantiles, Guarded, TopKBy};
 
@@ -48,13 +48,10 @@ pub(super) fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
                 let schema = aggregate.input.schema();
                 !are_unordered(&aggregate.group_expr, &aggregate.aggr_expr, schema)?
             }
-            LogicalPlan::Extension(extension) => {
-                match extension.node.as_any().downcast_ref::<QuantilesNode>() {
-                    Some(node) => !are_unordered(node.group_expr(), node.aggr_expr(), node.input().schema())?,
-                    None => false,
-                }
-            }
-            _ => false,
+            other => match QuantilesNode::of(other) {
+                Some(node) => !are_unordered(node.group_expr(), node.aggr_expr(), node.input().schema())?,
+                None => false,
+            },
         } || node.expressions().iter().any(Expr::is_volatile);
         Ok(match differs {
             true => TreeNodeRecursion::Stop,

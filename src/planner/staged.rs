@@ -16,8 +16,8 @@ use datafusion::logical_expr::{
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::QuantilesNode;
+use super::call_spec::aggregate_call;
 use super::repeatable::is_repeatable;
-use super::rewrite::aggregate_call;
 use super::staged_groups::in_group_stages;
 use crate::config::StrategyName;
 use crate::exec::staged::{Rounds, StagedCall, StagedColumns, Workload, stages};

@@ -238,7 +238,7 @@ impl Precision {
 }
 
 /// A call that is answered by the nearest splitters of a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Sampled {
     pub(crate) buckets: u32,
     /// Whether the ranks that they have are wanted too.

@@ -19,11 +19,12 @@ use datafusion::catalog::Session;
 use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::execution::session_state::SessionState;
-use datafusion::logical_expr::{Extension, LogicalPlan};
+use datafusion::logical_expr::LogicalPlan;
 
 use super::QuantilesNode;
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::pinned::PinnedTables;
+use node::PinnedKind;
 pub(super) use node::{FallbackPlanner, PinnedNode};
 use quantiles::quantiles_question;
 use topk::{calls_question, is_limited, is_topk, rows_question};
@@ -58,12 +59,8 @@ pub(super) async fn mark_pinned(
         return Ok(plan);
     }
     let marked = plan.transform_down_with_subqueries(|part| {
-        Ok(match nodes.iter().find(|node| *node.plan() == part) {
-            Some(node) => {
-                let node = Arc::new(node.clone());
-                let node = LogicalPlan::Extension(Extension { node });
-                Transformed::new(node, true, TreeNodeRecursion::Jump)
-            }
+        Ok(match nodes.iter().find(|node| node.kind.plan == part) {
+            Some(node) => Transformed::new(node.clone().into_plan(), true, TreeNodeRecursion::Jump),
             None => Transformed::no(part),
         })
     })?;
@@ -74,14 +71,7 @@ fn is_candidate(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Aggregate(aggregate) => is_topk(aggregate),
         LogicalPlan::Sort(sort) => is_limited(sort),
-        other => quantiles_node(other).is_some(),
-    }
-}
-
-fn quantiles_node(plan: &LogicalPlan) -> Option<&QuantilesNode> {
-    match plan {
-        LogicalPlan::Extension(extension) => extension.node.as_any().downcast_ref(),
-        _ => None,
+        other => QuantilesNode::of(other).is_some(),
     }
 }
 
@@ -100,7 +90,7 @@ pub(super) async fn pinned_node(
             calls_question(aggregate, timed, session).await?
         }
         LogicalPlan::Sort(sort) if is_limited(sort) => rows_question(sort, timed, session).await?,
-        other => match quantiles_node(other) {
+        other => match QuantilesNode::of(other) {
             Some(node) => quantiles_question(node, timed, session).await?,
             None => None,
         },
@@ -119,5 +109,11 @@ pub(super) async fn pinned_node(
         return Ok(None);
     }
     let fallback = falls_back.then(|| Arc::clone(fallback));
-    Ok(Some(PinnedNode::new(plan, question, fallback)))
+    let (plan, schema) = (plan.clone(), Arc::clone(plan.schema()));
+    let kind = PinnedKind {
+        plan,
+        question,
+        fallback,
+    };
+    Ok(Some(PinnedNode::new(kind, Vec::new(), schema)))
 }

@@ -4,122 +4,84 @@
 //! of a table in memory copies its list of batches. With `quantiles.device = 'auto'` the operator keeps the logical plan,
 //! which is planned for the CPU when the device has failed.
 
-use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::catalog::Session;
-use datafusion::common::{DFSchemaRef, Result, internal_err};
+use datafusion::common::Result;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::session_state::SessionState;
-use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::{PinnedExec, PinnedQuestion, PlanFallback};
+use crate::planner::node::{Node, NodeKind};
 use crate::planner::topk::rewrite_topk;
 
 /// What plans for the CPU after a device has failed.
 pub(in crate::planner) type FallbackPlanner = Arc<dyn QueryPlanner + Send + Sync>;
 
 /// An aggregation, or a sort with a limit, that runs on a device.
+pub(in crate::planner) type PinnedNode = Node<PinnedKind>;
+
+/// What a [`PinnedNode`] stands in for, and what it asks.
 #[derive(Debug, Clone)]
-pub(in crate::planner) struct PinnedNode {
-    /// What it stands in for.
-    plan: LogicalPlan,
-    question: Arc<PinnedQuestion>,
+pub(in crate::planner) struct PinnedKind {
+    pub(super) plan: LogicalPlan,
+    pub(super) question: Arc<PinnedQuestion>,
     /// Plans `plan` for the CPU when the device has failed; `None`: a failure is the query's error.
-    fallback: Option<FallbackPlanner>,
+    pub(super) fallback: Option<FallbackPlanner>,
 }
 
 impl PinnedNode {
-    /// The node for `plan`, which asks `question`.
-    pub(super) fn new(
-        plan: &LogicalPlan,
-        question: Arc<PinnedQuestion>,
-        fallback: Option<FallbackPlanner>,
-    ) -> Self {
-        Self {
-            plan: plan.clone(),
-            question,
-            fallback,
-        }
-    }
-
-    /// The plan that it stands in for.
-    pub(super) fn plan(&self) -> &LogicalPlan {
-        &self.plan
-    }
-
     /// The operator.
     ///
     /// # Errors
     /// None but internal ones.
     pub(in crate::planner) fn exec(&self, session: &dyn Session) -> Result<Arc<dyn ExecutionPlan>> {
+        let PinnedKind {
+            plan,
+            question,
+            fallback,
+        } = &self.kind;
         // Without a session to plan in later there is no way back to the CPU.
         let state = session.as_any().downcast_ref::<SessionState>();
-        let fallback = self.fallback.as_ref().zip(state).map(|(planner, state)| {
+        let fallback = fallback.as_ref().zip(state).map(|(planner, state)| {
             Arc::new(OnCpu {
-                plan: self.plan.clone(),
+                plan: plan.clone(),
                 state: state.clone(),
                 planner: Arc::clone(planner),
             }) as Arc<dyn PlanFallback>
         });
-        Ok(Arc::new(PinnedExec::try_new(
-            Arc::clone(&self.question),
-            fallback,
-        )?))
+        Ok(Arc::new(PinnedExec::try_new(Arc::clone(question), fallback)?))
     }
 }
 
 // The question follows from the plan.
-impl PartialEq for PinnedNode {
+impl PartialEq for PinnedKind {
     fn eq(&self, other: &Self) -> bool {
         self.plan == other.plan
     }
 }
 
-impl Eq for PinnedNode {}
+impl Eq for PinnedKind {}
 
-impl std::hash::Hash for PinnedNode {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+impl Hash for PinnedKind {
+    fn hash<H: Hasher>(&self, state: &mut H) {
         self.plan.hash(state);
     }
 }
 
-impl PartialOrd for PinnedNode {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        self.plan.partial_cmp(&other.plan)
-    }
-}
-
-impl UserDefinedLogicalNodeCore for PinnedNode {
-    fn name(&self) -> &str {
+impl NodeKind for PinnedKind {
+    fn name(&self) -> &'static str {
         "Pinned"
     }
 
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        Vec::new()
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        self.plan.schema()
-    }
-
-    fn expressions(&self) -> Vec<Expr> {
-        Vec::new()
-    }
-
-    fn fmt_for_explain(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "Pinned: {}", self.question)
-    }
-
-    fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        match exprs.is_empty() && inputs.is_empty() {
-            true => Ok(self.clone()),
-            false => internal_err!("a Pinned node has no expressions and no inputs"),
-        }
+    fn details(&self) -> String {
+        self.question.to_string()
     }
 }
 

@@ -11,20 +11,21 @@
 use std::sync::Arc;
 
 use datafusion::catalog::Session;
-use datafusion::common::Result;
+use datafusion::common::{DFSchema, Result};
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
 
 use super::table::{Resident, conjunction};
 use crate::exec::{
     ExecAggregate, FilteredColumn, PinnedCount, PinnedGroups, PinnedQuantiles, PinnedQuestion, QuantilesCall,
 };
+use crate::key::Encoding;
 use crate::planner::QuantilesNode;
+use crate::planner::call_spec::{CallSpec, QuantilesAsked, aggregate_call};
 use crate::planner::physical::Lowering;
-use crate::planner::rewrite::{aggregate_call, is_quantiles};
 
 /// What `node` asks of a pinned table; `None`: it is planned as any other.
 ///
@@ -43,22 +44,34 @@ pub(super) async fn quantiles_question(
         return Ok(None);
     }
     let planning = PhysicalPlanningContext::default();
-    let lowering = Lowering::new(node, Arc::clone(input.schema().inner()), session, &planning);
+    let lowering = Lowering {
+        schema: input.schema(),
+        input: Arc::clone(input.schema().inner()),
+        session,
+        planning: &planning,
+    };
     let (mut aggregates, mut sources, mut counts) = (Vec::new(), Vec::new(), Vec::new());
-    for expr in node.aggr_expr() {
-        let Some(aggregate) = aggregate(expr, node, &lowering)? else {
-            return Ok(None);
+    for (expr, selected) in node.selected() {
+        let end = match (selected, is_grouped) {
+            (None, true) => end_of(expr, input.schema())?,
+            _ => None,
         };
-        let found = match &aggregate {
-            ExecAggregate::Quantiles(call) => {
-                sourced(expr, call, input, &resident).map(|source| sources.push(source))
+        let found = match selected.or(end.as_ref()) {
+            Some(asked) => {
+                let call = lowering.call(asked)?;
+                let source = sourced(asked, &call, input, &resident);
+                aggregates.push(ExecAggregate::Quantiles(call));
+                source.map(|source| sources.push(source))
             }
-            ExecAggregate::Plain(_) => counted(expr, input, &resident).map(|count| counts.push(count)),
+            None if is_grouped && aggregate_call(expr).is_some_and(counts_rows) => {
+                aggregates.push(ExecAggregate::Plain(lowering.plain(expr)?));
+                counted(expr, input, &resident).map(|count| counts.push(count))
+            }
+            None => None,
         };
         if found.is_none() {
             return Ok(None);
         }
-        aggregates.push(aggregate);
     }
     let schema = Arc::clone(node.schema().inner());
     if !is_grouped {
@@ -72,28 +85,21 @@ pub(super) async fn quantiles_question(
     }))
 }
 
-/// What a device computes of an aggregate: quantiles, in groups among them those that are called `min` and `max`, and there counts
-/// of rows; `None`: the device does not compute it.
-fn aggregate(expr: &Expr, node: &QuantilesNode, lowering: &Lowering<'_>) -> Result<Option<ExecAggregate>> {
-    let is_grouped = !node.group_expr().is_empty();
-    let Some(call) = aggregate_call(expr) else {
+/// What `min` and `max` ask; not of floating point, whose NaNs they rank in their own way.
+fn end_of(expr: &Expr, input: &DFSchema) -> Result<Option<CallSpec<QuantilesAsked>>> {
+    let Some(call) = aggregate_call(expr).filter(|call| call.params.order_by.is_empty()) else {
         return Ok(None);
     };
-    match (call.params.args.as_slice(), end_quantile(call)) {
-        _ if is_quantiles(call, is_grouped, node.input().schema()) => lowering.aggregate(expr).map(Some),
-        _ if !is_grouped => Ok(None),
-        ([x], Some(quantile)) => lowering.end(x, call, quantile),
-        _ if counts_rows(call) => Ok(Some(ExecAggregate::Plain(lowering.plain(expr)?))),
-        _ => Ok(None),
-    }
-}
-
-/// The quantile that `min` and `max` are.
-fn end_quantile(call: &AggregateFunction) -> Option<f64> {
     let function = call.func.inner();
     let (min, max) = (function.downcast_ref::<Min>(), function.downcast_ref::<Max>());
-    let is_plain = call.params.order_by.is_empty();
-    min.map(|_| 0.0).or(max.map(|_| 1.0)).filter(|_| is_plain)
+    let (Some(quantile), [x]) = (min.map(|_| 0.0).or(max.map(|_| 1.0)), call.params.args.as_slice()) else {
+        return Ok(None);
+    };
+    let data_type = x.get_type(input)?;
+    match data_type.is_floating() || Encoding::of(&data_type).is_none() {
+        true => Ok(None),
+        false => CallSpec::end(call, x, quantile).map(Some),
+    }
 }
 
 /// Whether it is `count(*)`, or `count` of one argument.
@@ -119,19 +125,17 @@ fn counted(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
     })
 }
 
-/// The values of a call, if they are a pinned column.
+/// The values of a call whose physical form is `call`, if they are a pinned column.
 fn sourced(
-    expr: &Expr,
+    asked: &CallSpec<QuantilesAsked>,
     call: &QuantilesCall,
     input: &LogicalPlan,
     resident: &Resident,
 ) -> Option<FilteredColumn> {
-    let logical = aggregate_call(expr)?;
     if !call.is_exact_by_keys() {
         return None;
     }
-    let column = resident.column(logical.params.args.first()?, input)?;
-    let filter = resident.filter(logical.params.filter.as_deref(), input)?;
-    let filter = conjunction(filter);
+    let column = resident.column(&asked.values, input)?;
+    let filter = conjunction(resident.filter(asked.filter.as_ref(), input)?);
     Some(FilteredColumn { column, filter })
 }

@@ -20,19 +20,14 @@ use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 
 use super::table::{Resident, conjunction, over_table, unaliased};
 use crate::exec::{FilteredColumn, PinnedGroupTopK, PinnedQuestion, PinnedRows, PinnedTopK, PinnedTopKCall};
-use crate::functions::TopKBy;
-use crate::functions::topk::Call;
 use crate::kernel::cuda::{Predicate, TopSelection};
-use crate::planner::rewrite::{aggregate_call, has_subquery};
+use crate::planner::call_spec::{CallSpec, RowsAsked};
+use crate::planner::rewrite::has_subquery;
 
 pub(super) fn is_topk(aggregate: &Aggregate) -> bool {
-    let is_ours = |expr: &Expr| {
-        aggregate_call(expr).is_some_and(|call| {
-            TopKBy::of(&call.func).is_some() && !call.params.distinct && call.params.order_by.is_empty()
-        })
-    };
     let calls = &aggregate.aggr_expr;
-    !calls.is_empty() && calls.iter().all(is_ours) && !calls.iter().any(has_subquery)
+    let is_ours = |expr: &Expr| CallSpec::rows(expr).is_some() && !has_subquery(expr);
+    !calls.is_empty() && calls.iter().all(is_ours)
 }
 
 pub(super) fn is_limited(sort: &Sort) -> bool {
@@ -76,18 +71,13 @@ pub(super) async fn calls_question(
 
 /// A call over pinned columns.
 fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<PinnedTopKCall> {
-    let logical = aggregate_call(expr)?;
-    let function = TopKBy::of(&logical.func)?;
-    let [value, key, ..] = logical.params.args.as_slice() else {
-        return None;
-    };
-    let call = Call {
-        called: function.called(),
-        ascending: function.is_ascending(),
-        k: function.k_of(&logical.params.args).ok()?,
-    };
-    let (value, column) = (resident.column(value, input)?, resident.column(key, input)?);
-    let mut filter = resident.filter(logical.params.filter.as_deref(), input)?;
+    let asked = CallSpec::rows(expr)?;
+    let (RowsAsked { key, call }, own) = (asked.asked, asked.filter);
+    let (value, column) = (
+        resident.column(&asked.values, input)?,
+        resident.column(&key, input)?,
+    );
+    let mut filter = resident.filter(own.as_ref(), input)?;
     let table = &resident.table;
     if call.skips_null_values() && table.column(value).has_nulls() {
         filter.push(Predicate::is_not_null(value));
@@ -100,8 +90,8 @@ fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
         shown += ", asc";
     }
     shown.push(')');
-    if let Some(own) = &logical.params.filter {
-        let own = over_table((**own).clone(), input)?;
+    if let Some(own) = own {
+        let own = over_table(own, input)?;
         shown += &format!(" FILTER ({own})");
     }
     Some(PinnedTopKCall {

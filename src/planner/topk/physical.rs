@@ -5,24 +5,22 @@ use std::sync::Arc;
 use datafusion::arrow::compute::SortOptions;
 use datafusion::arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use datafusion::catalog::Session;
-use datafusion::common::{DFSchema, Result, internal_datafusion_err, internal_err};
+use datafusion::common::{DFSchema, Result, internal_err};
+use datafusion::logical_expr::ExprSchemable;
 use datafusion::logical_expr::expr::Sort;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::windows::get_window_mode;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrderMode};
-use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
+use datafusion::physical_planner::PhysicalPlanner;
 
 use super::TopKNode;
-use super::node::Made;
+use super::node::{Made, TopKKind};
 use crate::exec::{Answer, GroupedTopKExec, Mode, OutputColumn, SortBy, TopKSpec};
-use crate::functions::TopKBy;
-use crate::functions::topk::Call;
 use crate::key::SortColumn;
-use crate::planner::physical::check_bounded;
-use crate::planner::rewrite::aggregate_call;
+use crate::planner::call_spec::{CallSpec, RowsAsked};
+use crate::planner::physical::{Lowering, check_bounded};
 
 /// How `ORDER BY` orders by an expression.
 pub(in crate::planner) fn sort_column(by: &Sort, schema: &DFSchema) -> Result<SortColumn> {
@@ -58,16 +56,23 @@ pub(in crate::planner) async fn topk_exec(
     session: &dyn Session,
     planning: &PhysicalPlanningContext,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let spec = topk_spec(node, session, planning)?;
-    if let Some(original) = &node.original
-        && !node.staged
+    let lowering = Lowering {
+        schema: node.input().schema(),
+        input: input.schema(),
+        session,
+        planning,
+    };
+    let spec = topk_spec(&node.kind, &lowering)?;
+    let staged = node.kind.staged;
+    if let Some(original) = &node.kind.original
+        && !staged
         && (input.boundedness().is_unbounded() || is_in_order(&spec, &input)?)
     {
         return planner.create_physical_plan(original, session).await;
     }
     check_bounded("best rows of groups", input.as_ref())?;
-    let schema = Arc::clone(node.schema.inner());
-    if !node.staged {
+    let schema = Arc::clone(node.schema().inner());
+    if !staged {
         return Ok(Arc::new(GroupedTopKExec::try_new(input, spec, schema)?));
     }
     let input = match passing(&spec, &input.schema()) {
@@ -90,20 +95,71 @@ fn is_in_order(spec: &TopKSpec, input: &Arc<dyn ExecutionPlan>) -> Result<bool> 
     Ok(matches!(mode, Some((false, InputOrderMode::Sorted))))
 }
 
-/// What the operator for `node` is to do.
-fn topk_spec(node: &TopKNode, session: &dyn Session, planning: &PhysicalPlanningContext) -> Result<TopKSpec> {
-    let lowering = Lowering {
-        node,
-        session,
-        planning,
-    };
-    let group = node.group.iter().map(|group| lowering.expr(group));
+/// What the operator for a node is to do.
+fn topk_spec(kind: &TopKKind, lowering: &Lowering<'_>) -> Result<TopKSpec> {
+    let group = kind.group.iter().map(|group| lowering.expr(group));
     let group = group.collect::<Result<Vec<_>>>()?;
-    let (order, answer) = match &node.made {
-        Made::Call(call) => lowering.call(call)?,
-        Made::Rows { .. } => lowering.rows()?,
+    let (order, answer) = match &kind.made {
+        Made::Call(_, call) => lists(call, lowering)?,
+        Made::Rows { .. } => rows(kind, lowering)?,
     };
     Ok(TopKSpec { group, order, answer })
+}
+
+/// The lists of a call, and the one column that orders their rows.
+fn lists(call: &CallSpec<RowsAsked>, lowering: &Lowering<'_>) -> Result<(Vec<SortBy>, Answer)> {
+    let RowsAsked { key, call: asked } = &call.asked;
+    let by = SortBy {
+        column: asked.key_column(&key.get_type(lowering.schema)?),
+        expr: lowering.expr(key)?,
+    };
+    let filter = call.filter.as_ref().map(|filter| lowering.expr(filter));
+    let answer = Answer::Lists {
+        call: *asked,
+        value: lowering.expr(&call.values)?,
+        filter: filter.transpose()?,
+    };
+    Ok((vec![by], answer))
+}
+
+/// The rows of a node, and what orders them.
+fn rows(kind: &TopKKind, lowering: &Lowering<'_>) -> Result<(Vec<SortBy>, Answer)> {
+    let Made::Rows {
+        k,
+        numbering,
+        order,
+        columns,
+        with_groups,
+        with_number,
+    } = &kind.made
+    else {
+        return internal_err!("a TopK node without rows");
+    };
+    let by = order.iter().map(|by| {
+        Ok(SortBy {
+            expr: lowering.expr(&by.expr)?,
+            column: sort_column(by, lowering.schema)?,
+        })
+    });
+    let mut output = Vec::new();
+    if *with_groups {
+        output.extend((0..kind.group.len()).map(OutputColumn::Group));
+    }
+    for column in columns {
+        let group = kind.group.iter().position(|group| group == column);
+        let is_exact = has_one_form(&column.get_type(lowering.schema)?);
+        output.push(match group.filter(|_| is_exact) {
+            Some(index) => OutputColumn::Group(index),
+            None => OutputColumn::Row(lowering.expr(column)?),
+        });
+    }
+    output.extend(with_number.then_some(OutputColumn::Number));
+    let answer = Answer::Rows {
+        k: *k,
+        numbering: *numbering,
+        output,
+    };
+    Ok((by.collect::<Result<_>>()?, answer))
 }
 
 /// The same best rows as they are in the input.
@@ -123,86 +179,4 @@ fn passing(spec: &TopKSpec, input: &SchemaRef) -> Option<TopKSpec> {
             output: input.fields().iter().enumerate().map(column).collect(),
         },
     })
-}
-
-/// Logical expressions to physical ones, over the input of a node.
-struct Lowering<'a> {
-    node: &'a TopKNode,
-    session: &'a dyn Session,
-    planning: &'a PhysicalPlanningContext,
-}
-
-impl Lowering<'_> {
-    fn schema(&self) -> &DFSchema {
-        self.node.input.schema()
-    }
-
-    fn expr(&self, expr: &Expr) -> Result<Arc<dyn PhysicalExpr>> {
-        let planner = DefaultPhysicalPlanner::default();
-        planner.create_physical_expr(expr, self.schema(), self.session, self.planning)
-    }
-
-    fn call(&self, call: &Expr) -> Result<(Vec<SortBy>, Answer)> {
-        let call = aggregate_call(call);
-        let call = call.ok_or_else(|| internal_datafusion_err!("a TopK node without its call"))?;
-        let args = call.params.args.as_slice();
-        let (Some(function), [value, key, ..]) = (TopKBy::of(&call.func), args) else {
-            return internal_err!("{} ranks no rows", call.func.name());
-        };
-        let asked = Call {
-            called: function.called(),
-            ascending: function.is_ascending(),
-            k: function.k_of(args)?,
-        };
-        let by = SortBy {
-            column: asked.key_column(&key.get_type(self.schema())?),
-            expr: self.expr(key)?,
-        };
-        let filter = call.params.filter.as_deref().map(|filter| self.expr(filter));
-        let answer = Answer::Lists {
-            call: asked,
-            value: self.expr(value)?,
-            filter: filter.transpose()?,
-        };
-        Ok((vec![by], answer))
-    }
-
-    fn rows(&self) -> Result<(Vec<SortBy>, Answer)> {
-        let Made::Rows {
-            k,
-            numbering,
-            order,
-            columns,
-            with_groups,
-            with_number,
-        } = &self.node.made
-        else {
-            return internal_err!("a TopK node without rows");
-        };
-        let by = order.iter().map(|by| {
-            Ok(SortBy {
-                expr: self.expr(&by.expr)?,
-                column: sort_column(by, self.schema())?,
-            })
-        });
-        let mut output = Vec::new();
-        if *with_groups {
-            output.extend((0..self.node.group.len()).map(OutputColumn::Group));
-        }
-        for column in columns {
-            let group = self.node.group.iter().position(|group| group == column);
-            let is_exact = has_one_form(&column.get_type(self.schema())?);
-            output.push(match group.filter(|_| is_exact) {
-                Some(index) => OutputColumn::Group(index),
-                None => OutputColumn::Row(self.expr(column)?),
-            });
-        }
-        output.extend(with_number.then_some(OutputColumn::Number));
-        let answer = Answer::Rows {
-            k: *k,
-            numbering: *numbering,
-            output,
-        };
-        Ok((by.collect::<Result<_>>()?, answer))
-    }
 }

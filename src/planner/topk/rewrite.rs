@@ -8,24 +8,24 @@ use std::sync::Arc;
 
 use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{Column, DFSchema, DataFusionError, Result, ScalarValue};
+use datafusion::common::{Column, DFSchema, DFSchemaRef, DataFusionError, Result, ScalarValue};
 use datafusion::functions_aggregate::first_last::FirstValue;
 use datafusion::functions_window::rank::Rank;
 use datafusion::functions_window::row_number::RowNumber;
 use datafusion::logical_expr::expr::{Sort, WindowFunction};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{
-    Aggregate, BinaryExpr, Expr, ExprSchemable, Extension, Filter, LogicalPlan, Operator, Projection, Window,
+    Aggregate, BinaryExpr, Expr, ExprSchemable, Filter, LogicalPlan, Operator, Projection, Window,
     WindowFunctionDefinition,
 };
 
 use super::TopKNode;
-use super::node::Made;
+use super::node::{Made, TopKKind};
 use super::physical::{has_one_form, sort_column};
 use crate::exec::Numbering;
-use crate::functions::TopKBy;
 use crate::key::SortKeys;
-use crate::planner::rewrite::{aggregate_call, has_subquery};
+use crate::planner::call_spec::{CallSpec, aggregate_call};
+use crate::planner::rewrite::has_subquery;
 
 /// Replaces what [`TopKNode`] can stand in for, in subqueries too. `staged`: for many machines, where `topk_by` stays an
 /// aggregation, whose states are lists of k.
@@ -39,18 +39,16 @@ pub(in crate::planner) fn rewrite_topk(plan: LogicalPlan, staged: bool) -> Resul
             .map(|made| {
                 // An aggregate of lists streams nowhere.
                 let original = match &made {
-                    Made::Call(_) => None,
+                    Made::Call(..) => None,
                     Made::Rows { .. } => Some(Arc::new(node.clone())),
                 };
-                let node = TopKNode {
-                    input: aggregate.input.as_ref().clone(),
+                let kind = TopKKind {
                     group: aggregate.group_expr.clone(),
                     made,
                     staged,
                     original,
-                    schema: Arc::clone(&aggregate.schema),
                 };
-                extension(node)
+                node_over(&aggregate.input, kind, &aggregate.schema)
             }),
             LogicalPlan::Filter(filter) => numbered(filter, staged)?,
             _ => None,
@@ -62,8 +60,8 @@ pub(in crate::planner) fn rewrite_topk(plan: LogicalPlan, staged: bool) -> Resul
     })
 }
 
-fn extension(node: TopKNode) -> LogicalPlan {
-    LogicalPlan::Extension(Extension { node: Arc::new(node) })
+fn node_over(input: &LogicalPlan, kind: TopKKind, schema: &DFSchemaRef) -> LogicalPlan {
+    TopKNode::new(kind, vec![input.clone()], Arc::clone(schema)).into_plan()
 }
 
 fn is_grouped(aggregate: &Aggregate) -> bool {
@@ -78,10 +76,8 @@ fn call(aggregate: &Aggregate) -> Option<Made> {
     let [expr] = aggregate.aggr_expr.as_slice() else {
         return None;
     };
-    let params = &aggregate_call(expr)?.params;
-    let function = TopKBy::of(&aggregate_call(expr)?.func)?;
-    let is_ours = is_grouped(aggregate) && !params.distinct && params.order_by.is_empty();
-    (is_ours && function.k_of(&params.args).is_ok()).then(|| Made::Call(expr.clone()))
+    let spec = CallSpec::rows(expr).filter(|_| is_grouped(aggregate))?;
+    Some(Made::Call(expr.clone(), Box::new(spec)))
 }
 
 /// `first_value(..)` of several columns in one order, which is what `DISTINCT ON` becomes.
@@ -177,7 +173,7 @@ fn numbered(filter: &Filter, staged: bool) -> Result<Option<LogicalPlan>> {
         let window = Arc::new(LogicalPlan::Window(window.clone()));
         Ok::<_, DataFusionError>(Arc::new(LogicalPlan::Filter(Filter::try_new(bounds, window)?)))
     });
-    let node = TopKNode {
+    let kind = TopKKind {
         original: original.transpose()?,
         made: Made::Rows {
             k,
@@ -187,12 +183,10 @@ fn numbered(filter: &Filter, staged: bool) -> Result<Option<LogicalPlan>> {
             with_groups: false,
             with_number: true,
         },
-        input: window.input.as_ref().clone(),
         group: group.clone(),
         staged,
-        schema: Arc::clone(&window.schema),
     };
-    let mut plan = extension(node);
+    let mut plan = node_over(&window.input, kind, &window.schema);
     if let Some(rest) = conjunction(rest) {
         plan = LogicalPlan::Filter(Filter::try_new(rest, Arc::new(plan))?);
     }
