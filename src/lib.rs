@@ -19,24 +19,27 @@
 //! SQL, DataFrame ── functions/ ── planner/ ── exec/   operators of one process
 //!                                               └── select/   coordinator: brackets, rounds, strategies
 //!                                                     └── kernel/   partition-local work: sample, count, extract
-//!                                                           └── key/   order-preserving unsigned integers
+//!                                                           └── sketch/ · memory/ · cells/ · quantile/ · key/
 //! ```
 //! - [`functions`]: `exact_quantiles` and its accumulators, [`functions::expr_fn`] for the expression API;
 //!   [`functions::topk`]: the best values by another column
 //! - [`planner`]: turns calls into [`exec::QuantilesExec`] and, with groups, [`exec::GroupedQuantilesExec`] and
 //!   [`exec::GroupedTopKExec`], and sorts with a limit into [`exec::TopKByExec`]; [`register_all`] puts all into a session
 //! - [`exec`]: reads every partition once, keeps the keys, drives the rounds
-//! - `select`: quantiles as exact ranks, and the strategies that find the values of ranks
-//! - `sketch`: Greenwald-Khanna summaries: [`functions::gk`] makes percentiles of them, `gk_select` brackets
+//! - `select`: the strategies that find the values of ranks
 //! - `kernel`: what one partition does in a round
+//! - `sketch`: Greenwald-Khanna summaries: [`functions::gk`] makes percentiles of them, `gk_select` brackets
+//! - `memory`: memory of rounds, pages, and files for what memory is refused; `threads`: work on threads
+//! - `cells`: brackets of keys, and the functions that count keys by intervals
+//! - `quantile`: quantiles as exact ranks, and keys as answers
 //! - `key`: types as unsigned integers, or byte strings, of the same order
 //! - `pinned` (feature `cuda`): tables in the memory of an NVIDIA device, and `PIN TABLE`
 //! - [`config`]: the options `quantiles.*`
 //! - `ballista` (feature `ballista`): a cluster's scheduler, executors and clients
 //! - [`dataframe`], [`compute`]: use without SQL, and without a session
 //!
-//! `select`, `sketch`, `kernel` and `key` are the crate's own: the feature `internals`, which promises nothing, shows them to its
-//! tests and benchmarks.
+//! `select` and all below it are the crate's own: the feature `internals`, which promises nothing, shows them to its tests and
+//! benchmarks. Each module uses those below it only.
 
 // What only tests and benchmarks of this project call is public with the feature `internals`, and looks unused without it.
 #![cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub, unused_imports))]

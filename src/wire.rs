@@ -11,7 +11,7 @@ use crate::key::{Key, KeyBits};
 
 /// The version of all that machines send each other: plans, and the rows between their stages. Bytes of another version are refused, so
 /// it is raised with every change of any of them.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// A row's bytes behind their version.
 ///
@@ -48,9 +48,6 @@ pub trait Message: Sized {
     /// # Errors
     /// An execution error for bytes that are no such message.
     fn read(input: &mut Reader<'_>) -> Result<Self>;
-
-    /// Keys, counts and ends of brackets in it: the unit of the literature.
-    fn values(&self) -> u64;
 }
 
 /// Bytes that are still to be read.
@@ -319,10 +316,6 @@ impl<K: Key> Message for Vec<K> {
 
     fn read(input: &mut Reader<'_>) -> Result<Self> {
         input.keys()
-    }
-
-    fn values(&self) -> u64 {
-        self.len() as u64
     }
 }
 

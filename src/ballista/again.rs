@@ -13,7 +13,8 @@ use datafusion::physical_plan::execute_stream;
 use futures::TryStreamExt;
 use futures::future::{Either, select};
 
-use super::client::{cancel, explained, is_worth_another_try};
+use super::client::{explained, is_worth_another_try};
+use super::job::cancel;
 use super::watch::Watch;
 
 /// How long a query may stand still without a warning.

@@ -1,41 +1,26 @@
 //! A session whose queries run on a cluster.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use ballista::extension::SessionContextExt;
-use ballista_core::JobId;
-use ballista_core::execution_plans::DistributedQueryExec;
-use ballista_core::serde::protobuf::CancelJobParams;
-use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
-use ballista_core::utils::{GrpcClientConfig, create_grpc_client_endpoint};
-use datafusion::common::{
-    DataFusionError, Result, config_datafusion_err, config_err, exec_datafusion_err, exec_err,
-};
+use datafusion::common::{DataFusionError, Result, config_err, exec_datafusion_err, exec_err};
 use datafusion::execution::session_state::SessionStateBuilder;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_proto::protobuf::LogicalPlanNode;
 use url::Url;
 
+use super::endpoint::{address, http_client, innermost};
+use super::identity::Identity;
 use super::scheduler::Scheduler;
+use super::session::{runtime, session_config};
+use super::stores::StoreLimits;
 use super::watch::{LOST_EXECUTOR, LOST_TRACK};
-use super::{Identity, StoreLimits, runtime, session_config};
 use crate::exec::staged::READ_DIFFERENTLY;
 use crate::functions::DELIVERED_TWICE;
 use crate::planner::register_all;
-
-/// A scheduler's port, unless its address names one.
-const PORT: u16 = 50050;
 
 /// What errors say of callers that show no certificate of the cluster, or another one.
 const STRANGERS: &str = "not authorised";
 
 /// What an error says of a scheduler that takes no certificates.
 const OPEN: &str = "asks nobody for a certificate or token";
-
-/// How long a scheduler may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A session on the cluster of this scheduler, `df://host:port`, with this crate's functions and options.
 ///
@@ -143,97 +128,6 @@ async fn has_executors(url: &str, identity: Option<&Identity>) -> bool {
     }
 }
 
-/// Where a scheduler's services are, from its address, for callers with this identity.
-pub(super) fn address(url: &str, identity: Option<&Identity>) -> String {
-    let scheme = identity.map_or("http://", |_| "https://");
-    let host = url.replacen("df://", scheme, 1);
-    let host = host.trim_end_matches('/');
-    match Url::parse(url).is_ok_and(|url| url.port().is_none()) {
-        true => format!("{host}:{PORT}"),
-        false => host.to_string(),
-    }
-}
-
-/// A client of a cluster's HTTP services, which gives up after 10 seconds.
-///
-/// # Errors
-/// A configuration error, if there can be none.
-pub fn http_client(identity: Option<&Identity>) -> Result<reqwest::Client> {
-    let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy();
-    let client = match identity {
-        Some(identity) => client.use_preconfigured_tls(identity.client()),
-        None => client,
-    };
-    let client = client.build();
-    client.map_err(|error| config_datafusion_err!("no client for HTTP: {}", innermost(&error)))
-}
-
-/// The endpoint of the gRPC services at an address, `df://host:port`, not yet connected.
-///
-/// # Errors
-/// A configuration error for an address that is none.
-pub fn endpoint(url: &str, identity: Option<&Identity>) -> Result<tonic::transport::Endpoint> {
-    let config = GrpcClientConfig::default();
-    let wrong = |error: tonic::transport::Error| config_datafusion_err!("'{url}': {}", innermost(&error));
-    let plain = create_grpc_client_endpoint(address(url, None), Some(&config)).map_err(wrong)?;
-    match identity {
-        Some(identity) => identity.secured(&plain, &config).map_err(wrong),
-        None => Ok(plain),
-    }
-}
-
-/// The cause that says most: those around it name the request.
-pub(super) fn innermost(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => innermost(source),
-        None => error.to_string(),
-    }
-}
-
-/// Cancels what the cluster at `url` still does for a plan that a session of this configuration executed, if that is a
-/// cluster's.
-///
-/// # Errors
-/// Where the scheduler cannot be told.
-pub async fn cancel(url: &str, plan: &Arc<dyn ExecutionPlan>, config: &SessionConfig) -> Result<()> {
-    let Some(job) = job_of(plan) else {
-        return Ok(());
-    };
-    let endpoint = endpoint(url, Identity::of(config).as_deref())?;
-    let cancelled = async {
-        let scheduler = endpoint.connect().await.map_err(|error| innermost(&error))?;
-        let mut scheduler = SchedulerGrpcClient::new(scheduler);
-        let params = CancelJobParams {
-            job_id: job.to_string(),
-        };
-        let cancelled = scheduler.cancel_job(params).await;
-        cancelled.map_err(|error| error.message().to_owned())
-    };
-    match tokio::time::timeout(PATIENCE, cancelled).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => exec_err!("the scheduler at {url} did not cancel job {job}: {error}"),
-        Err(_) => exec_err!("the scheduler at {url} did not cancel job {job} in {PATIENCE:?}"),
-    }
-}
-
-/// The node of a plan that a cluster executes.
-fn query_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&DistributedQueryExec<LogicalPlanNode>> {
-    match plan.downcast_ref() {
-        Some(query) => Some(query),
-        None => plan.children().into_iter().find_map(query_of),
-    }
-}
-
-/// Whether a cluster executes the plan.
-pub(super) fn is_of_a_cluster(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    query_of(plan).is_some()
-}
-
-/// The job that an executed plan is, if it is a cluster's, and its scheduler has accepted it.
-pub(super) fn job_of(plan: &Arc<dyn ExecutionPlan>) -> Option<JobId> {
-    query_of(plan)?.job_id()
-}
-
 /// Whether a query failed because a machine was lost or its input changed while it ran, so that it may succeed if it is
 /// run again.
 pub fn is_worth_another_try(error: &DataFusionError) -> bool {
@@ -266,18 +160,5 @@ mod tests {
     #[test]
     fn what_strangers_are_told_is_known() {
         assert!(super::super::listener::NOT_AUTHORISED.starts_with(STRANGERS));
-    }
-
-    #[test]
-    fn services_are_at_the_port_of_the_address_or_at_that_of_schedulers() {
-        for (url, expected) in [
-            ("df://localhost", "http://localhost:50050"),
-            ("df://localhost/", "http://localhost:50050"),
-            ("df://10.0.0.7:80", "http://10.0.0.7:80"),
-            ("df://[::1]", "http://[::1]:50050"),
-            ("df://[::1]:7", "http://[::1]:7"),
-        ] {
-            assert_eq!(address(url, None), expected);
-        }
     }
 }

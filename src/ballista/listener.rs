@@ -19,7 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-use super::Identity;
+use super::identity::Identity;
 
 /// What a stranger is told. Clients know the first words.
 pub(super) const NOT_AUTHORISED: &str = "not authorised: this process serves members of its cluster alone, which show a \

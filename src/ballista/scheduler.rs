@@ -6,8 +6,8 @@ use ballista_core::JobId;
 use reqwest::Client;
 use serde_json::Value;
 
-use super::Identity;
-use super::client::{address, http_client, innermost};
+use super::endpoint::{address, http_client, innermost};
+use super::identity::Identity;
 
 /// The REST side of a scheduler.
 pub(super) struct Scheduler {

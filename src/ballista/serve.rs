@@ -25,7 +25,7 @@ use datafusion::common::{Result, config_err, exec_datafusion_err};
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use tonic::service::RoutesBuilder;
 
-use super::Identity;
+use super::identity::Identity;
 use super::listener::Listener;
 use super::tasks::{Calls, Tasks};
 

@@ -13,8 +13,8 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::prelude::SessionConfig;
 use futures::{StreamExt, TryStreamExt};
 
-use super::Identity;
-use super::client::{is_of_a_cluster, job_of};
+use super::identity::Identity;
+use super::job::{is_of_a_cluster, job_of};
 use super::scheduler::{Refusal, Scheduler, Stages};
 
 /// How often the scheduler is asked.

@@ -59,22 +59,12 @@ impl Cells {
             _ => internal_err!("{bracket:?} reaches beyond the cells that were counted"),
         }
     }
-
-    /// Values in a message that carries the function.
-    pub(crate) fn values(&self) -> u64 {
-        match self {
-            // Base, top and shift; offset and shift of each entry travel as one value.
-            Cells::Table(table) => 3 + (table.entries.len() + table.heavy.len()) as u64,
-            // Both pivots, first cell and number of cells: the slope follows from them.
-            Cells::Linear(linear) => 4 * linear.pieces.len() as u64,
-            Cells::Edges(edges) => edges.as_slice().len() as u64,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::KeyVec;
 
     fn sample(keys: &[u64]) -> KeyVec {
         let mut keys = keys.to_vec();

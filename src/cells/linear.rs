@@ -74,6 +74,11 @@ impl Linear {
         Ok(Self { pieces, width })
     }
 
+    /// The pieces, ascending.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
     pub(super) fn len(&self) -> usize {
         let last = self.pieces[self.pieces.len() - 1];
         (last.base + last.cells) as usize

@@ -155,6 +155,11 @@ impl CellTable {
         Ok(self)
     }
 
+    /// Numbers that the table consists of: base, top and shift, one for each entry, one for each heavy key.
+    pub fn numbers(&self) -> usize {
+        3 + self.entries.len() + self.heavy.len()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.cells as usize + 2 * self.heavy.len()
     }

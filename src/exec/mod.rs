@@ -16,8 +16,6 @@ mod aggregate;
 mod boundary;
 #[cfg(feature = "cuda")]
 mod device_shards;
-#[cfg(feature = "cuda")]
-mod feed;
 mod files;
 mod grouped;
 mod mode;
@@ -45,8 +43,6 @@ pub(crate) mod wire;
 pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 #[cfg(feature = "ballista")]
 pub use boundary::{BoundaryExec, BranchExec};
-#[cfg(feature = "cuda")]
-pub(crate) use feed::{Batches, fed};
 pub(crate) use files::{file_scan, with_file_scans};
 pub use grouped::GroupedQuantilesExec;
 pub(crate) use mode::{Mode, by_key};
@@ -64,8 +60,6 @@ pub(crate) use pinned::{
 pub use planned_types::PlannedTypesExec;
 pub use quantiles::QuantilesExec;
 pub(crate) use quantiles::comma_separated;
-#[cfg(feature = "cuda")]
-pub(crate) use scan::in_order;
 #[cfg(feature = "parquet")]
 pub use top::LateFetchExec;
 pub use top::TopKByExec;

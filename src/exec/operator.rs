@@ -17,7 +17,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_expr::{EquivalenceProperties, OrderingRequirements, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
@@ -59,6 +59,11 @@ pub trait Work: Debug + Send + Sync + Sized + 'static {
     /// How the rows of each input are to be distributed over its partitions.
     fn distribution(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Vec<Distribution> {
         vec![Distribution::UnspecifiedDistribution; inputs.len()]
+    }
+
+    /// The order that the rows of each partition are to have, of every input.
+    fn wanted_order(&self) -> Option<OrderingRequirements> {
+        None
     }
 
     /// Whether the operator is faster over inputs of more partitions.
@@ -269,6 +274,10 @@ impl<W: Work> ExecutionPlan for Operator<W> {
         let mut wanted = self.work.distribution(&self.inputs);
         wanted.resize(self.children().len(), Distribution::UnspecifiedDistribution);
         InputDistributionRequirements::new(wanted)
+    }
+
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        vec![self.work.wanted_order(); self.children().len()]
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {

@@ -17,7 +17,7 @@ use super::aggregate::{Aggregates, KeyColumn, Output, QuantilesCall};
 use super::on_device::{self, ToDevice, UploadChoice, is_for_device};
 use super::plain::PlainAccumulators;
 use super::room::{Columns, Wanting, make_room};
-use super::scan::{Kept, PartitionScan, in_order};
+use super::scan::{Kept, PartitionScan};
 use super::values::ValueSolver;
 use crate::failpoint::may_fail;
 use crate::functions::gk::with_bounds;
@@ -29,6 +29,7 @@ use crate::select::splitters::nearest_splitters;
 use crate::select::{LocalShards, Solution, solve};
 use crate::threads::Pool;
 use crate::threads::Stop;
+use crate::threads::in_order;
 
 /// Metrics of one execution. Their names are stable.
 pub(super) struct RunMetrics {

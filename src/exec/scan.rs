@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::compute::{filter_record_batch, prep_null_mask_filter};
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::runtime::JoinSet;
-use datafusion::common::{Result, exec_err, internal_datafusion_err};
+use datafusion::common::{Result, exec_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExpr;
@@ -17,8 +16,6 @@ use datafusion::physical_plan::metrics::{Count, Time};
 use futures::StreamExt;
 
 use super::aggregate::{Aggregates, KeyColumn};
-#[cfg(feature = "cuda")]
-use super::feed::fed;
 #[cfg(feature = "cuda")]
 use super::on_device::{ToDevice, is_for_device, send};
 use super::plain::PlainAccumulators;
@@ -29,31 +26,11 @@ use crate::kernel::values::Values;
 use crate::kernel::{Backend, CpuBackend, Lane};
 use crate::key::ByteSpec;
 use crate::threads::Stop;
+#[cfg(feature = "cuda")]
+use crate::threads::fed;
 
 /// A scan gives way to others, and to being cancelled, after so much work.
 pub(super) const YIELD: Duration = Duration::from_millis(10);
-
-/// What a task for each partition gives, in the order of partitions, so that merging is reproducible. The first error ends
-/// the others.
-pub(crate) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, Result<T>)>) -> Result<Vec<T>> {
-    let mut done = Vec::with_capacity(tasks.len());
-    while let Some(joined) = tasks.join_next().await {
-        let failed = match joined {
-            Ok((partition, Ok(result))) => {
-                done.push((partition, result));
-                continue;
-            }
-            Ok((_, Err(error))) => error,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(error) => internal_datafusion_err!("the task of a partition ended early: {error}"),
-        };
-        // What the other tasks hold is given back before anybody learns of the failure.
-        tasks.shutdown().await;
-        return Err(failed);
-    }
-    done.sort_by_key(|(partition, _)| *partition);
-    Ok(done.into_iter().map(|(_, result)| result).collect())
-}
 
 /// The values of a column that calls may answer with.
 pub(super) enum Kept {

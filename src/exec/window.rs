@@ -8,32 +8,26 @@
 //! that. Its input is sorted by `PARTITION BY`: one group at a time is enough, and without `PARTITION BY` all rows are that group.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::compute::{SortColumn, concat, concat_batches};
-use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::Result;
 use datafusion::common::utils::evaluate_partition_ranges;
-use datafusion::common::{Result, Statistics, internal_datafusion_err};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::{OrderingRequirements, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::coop::make_cooperative;
-use datafusion::physical_plan::execution_plan::CardinalityEffect;
-use datafusion::physical_plan::metrics::{
-    BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
-};
-use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{
-    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements,
-    PlanProperties, ReplaceChildrenOptions,
+    ChildrenPropertiesMode, Distribution, ExecutionPlan, PlanProperties, ReplaceChildrenOptions,
 };
 use futures::{StreamExt, TryStreamExt};
 
+use super::operator::{Execution, Operator, Work};
 use super::plain::lean;
 use super::quantiles::comma_separated;
 use crate::kernel::cpu::columns::row_bytes;
@@ -46,104 +40,84 @@ const GROUP_FACTOR: usize = 3;
 /// where there is no room. Rows, their order and the answers are those of the `WindowAggExec`.
 ///
 /// Planned where the memory pool has a limit. Metrics: `output_rows`, `elapsed_compute`.
+pub type ReservingWindowExec = Operator<WindowWork>;
+
+/// The windows of a [`ReservingWindowExec`].
 #[derive(Debug)]
-pub struct ReservingWindowExec {
+pub struct WindowWork {
     window: Arc<WindowAggExec>,
-    metrics: ExecutionPlanMetricsSet,
 }
 
 impl ReservingWindowExec {
     /// In place of `window`.
-    pub fn new(window: WindowAggExec) -> Self {
-        Self {
-            window: Arc::new(window),
-            metrics: ExecutionPlanMetricsSet::new(),
-        }
+    ///
+    /// # Errors
+    /// None but internal ones.
+    pub fn try_new(window: WindowAggExec) -> Result<Self> {
+        let input = Arc::clone(window.input());
+        let window = Arc::new(window);
+        Self::over(WindowWork { window }, vec![input])
     }
 }
 
-impl DisplayAs for ReservingWindowExec {
-    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let windows = self.window.window_expr().iter();
-        match format {
-            DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                let shown = windows.map(|expr| format!("{}: {}", expr.name(), expr.get_window_frame()));
-                write!(f, "ReservingWindowExec: wdw=[{}]", comma_separated(shown))
-            }
-            DisplayFormatType::TreeRender => {
-                let names = comma_separated(windows.map(|expr| expr.name()));
-                writeln!(f, "select_list={names}")
-            }
-        }
-    }
-}
-
-impl ExecutionPlan for ReservingWindowExec {
-    fn name(&self) -> &str {
+impl Work for WindowWork {
+    fn name(&self) -> &'static str {
         "ReservingWindowExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.window.properties()
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        self.window.children()
-    }
-
-    fn maintains_input_order(&self) -> Vec<bool> {
-        self.window.maintains_input_order()
-    }
-
-    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
-        self.window.required_input_ordering()
-    }
-
-    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        self.window.input_distribution_requirements()
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
+    fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
         let window: Arc<dyn ExecutionPlan> = Arc::clone(&self.window) as _;
-        let window = window.replace_children(children, options)?;
-        let window: Option<&WindowAggExec> = window.downcast_ref();
-        let window = window.ok_or_else(|| internal_datafusion_err!("a window is no WindowAggExec"))?;
-        Ok(Arc::new(Self::new(window.clone())))
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
         let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-        self.replace_children(children, options)
+        let window = window.replace_children(inputs.to_vec(), options)?;
+        Ok(Arc::clone(window.properties()))
     }
 
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        self.window.apply_expressions(f)
+    fn details(&self) -> String {
+        let windows = self.window.window_expr().iter();
+        let windows = windows.map(|expr| format!("{}: {}", expr.name(), expr.get_window_frame()));
+        format!("wdw=[{}]", comma_separated(windows))
     }
 
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let memory = MemoryConsumer::new(format!("{}[{partition}]", self.name()));
-        let baseline = BaselineMetrics::new(&self.metrics, partition);
+    fn tree_details(&self) -> String {
+        let names = self.window.window_expr().iter().map(|expr| expr.name());
+        format!("select_list={}", comma_separated(names))
+    }
+
+    fn expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        let all = self
+            .window
+            .window_expr()
+            .iter()
+            .map(|expr| expr.all_expressions());
+        let each = all.flat_map(|all| [all.args, all.partition_by_exprs, all.order_by_exprs]);
+        each.flatten().collect()
+    }
+
+    fn distribution(&self, _inputs: &[Arc<dyn ExecutionPlan>]) -> Vec<Distribution> {
+        self.window.input_distribution_requirements().into_per_child()
+    }
+
+    fn wanted_order(&self) -> Option<OrderingRequirements> {
+        self.window.required_input_ordering().pop().flatten()
+    }
+
+    fn keeps_order(&self) -> bool {
+        true
+    }
+
+    fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
+        let baseline = BaselineMetrics::new(on.metrics, on.partition);
         let rows = WindowRows {
             keys: self.window.partition_by_sort_keys()?,
-            input: Some(self.window.input().execute(partition, Arc::clone(&context))?),
+            input: Some(on.input()?),
             window: Arc::clone(&self.window),
             open: Vec::new(),
             last_keys: Vec::new(),
             open_bytes: 0,
             ready: VecDeque::new(),
             ready_bytes: 0,
-            batch_rows: context.session_config().batch_size().max(1),
-            memory: memory.register(context.memory_pool()),
+            batch_rows: on.context.session_config().batch_size().max(1),
+            memory: on.memory(),
             baseline: baseline.clone(),
         };
         let batches = futures::stream::try_unfold(rows, |mut rows| async move {
@@ -151,29 +125,9 @@ impl ExecutionPlan for ReservingWindowExec {
         });
         let batches = batches.map(move |batch| batch.record_output(&baseline));
         Ok(make_cooperative(Box::pin(RecordBatchStreamAdapter::new(
-            self.schema(),
+            on.schema(),
             batches,
         ))))
-    }
-
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.metrics.clone_inner())
-    }
-
-    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
-        self.window.child_stats_requests(partition)
-    }
-
-    fn statistics_from_inputs(
-        &self,
-        inputs: &[Arc<Statistics>],
-        args: &StatisticsArgs,
-    ) -> Result<Arc<Statistics>> {
-        self.window.statistics_from_inputs(inputs, args)
-    }
-
-    fn cardinality_effect(&self) -> CardinalityEffect {
-        self.window.cardinality_effect()
     }
 }
 
@@ -270,11 +224,8 @@ impl WindowRows {
         self.open_bytes += columns.iter().map(row_bytes).sum::<usize>();
         self.reserve()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows.num_rows()));
-        self.open.push(RecordBatch::try_new_with_options(
-            rows.schema(),
-            columns,
-            &options,
-        )?);
+        let rows = RecordBatch::try_new_with_options(rows.schema(), columns, &options)?;
+        self.open.push(rows);
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::cells::{CellTable, Cells, Edges, MAX_CELLS};
 use crate::key::KeyVec;
 use crate::key::LaneKey;
 use crate::key::{Key, KeyBits, Width};
-use crate::sketch::dyadic::{Interval, Joined, around};
+use crate::sketch::dyadic::{self, Interval, Joined, around};
 use crate::threads::Stop;
 
 /// Up to so many keys are sorted.
@@ -275,10 +275,7 @@ fn sorted_intervals<K: LaneKey>(
         return Ok(None);
     };
     let ends = (Key::to_bits(*least), Key::to_bits(*greatest));
-    let (first, bits) = around(ends.0, ends.1);
-    let mut joined = Joined::new(most);
-    joined.divide(first, bits, &keys);
-    Ok(Some((ends, joined.finish())))
+    Ok(Some((ends, dyadic::divided(&keys, most))))
 }
 
 /// The keys of each bracket, ascending; `None` if there is no memory for them.

@@ -1,13 +1,12 @@
 //! Rounds are data: a [`Request`] goes to every lane, the [`Reply`]s are merged.
 //!
 //! The same messages drive threads, simulated shards and, later, devices and cluster stages, so one strategy serves
-//! all. [`Request::values`] and [`Reply::values`] count what would cross a network, in the unit of the papers: one
-//! value (a key, a count, a bucket number).
+//! all.
 
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use crate::cells::{Brackets, Cells};
-use crate::key::{KeyBits, KeyVec, Width};
+use crate::key::{KeyBits, KeyVec};
 use crate::sketch::{AnySummary, Epsilon};
 
 /// What the coordinator asks of every lane.
@@ -55,23 +54,6 @@ impl Request {
             Request::Count { .. } => "count",
             Request::Sketch { .. } => "sketch",
             Request::Extract { .. } => "extract",
-        }
-    }
-
-    /// Values in the message: cell definitions and bracket ends. Scalars (seed, sizes) are not counted.
-    pub fn values(&self, width: Width) -> u64 {
-        let ends = |brackets: &Brackets| {
-            if brackets.is_all(width) {
-                0
-            } else {
-                2 * brackets.as_slice().len() as u64
-            }
-        };
-        match self {
-            Request::Sample { within, .. } => ends(within),
-            Request::Count { cells, within, keep } => cells.values() + ends(within) + keep.len() as u64,
-            Request::Sketch { .. } => 0,
-            Request::Extract { brackets } => ends(brackets),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Byte strings of one column, in chunks of flat memory, and the selection of ranks among a few of them.
+//! Byte strings of one column, in chunks of flat memory, in memory or on disk.
 //!
 //! A value costs its bytes and four more. Copying them out of Arrow's buffers costs less than keeping those: a string
 //! view holds 16 bytes a value beside the text, and a page of text stays alive for its last view.
@@ -6,10 +6,11 @@
 //! Where memory is refused, the last chunk is written to a file and used again, over and over, as a lane does with
 //! keys: what fitted stays in memory. Written values have no places; they are read block by block.
 
+mod bounds;
 mod chunk;
 mod distinct;
+mod select;
 
-use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,10 +18,10 @@ use datafusion::arrow::array::{Array, BooleanArray};
 use datafusion::common::{Result, internal_datafusion_err, resources_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
+pub(crate) use self::bounds::{Bounds, Totals, common_prefix};
 pub(crate) use self::chunk::{BLOCK_BYTES, Blocks, Chunk};
 pub(crate) use self::distinct::{DistinctValues, hash};
-use super::cpu::groups::segments::select_by;
-use crate::key::{ByteSpec, PrefixKey, kept};
+use crate::key::{ByteSpec, kept};
 use crate::memory::reserve;
 use crate::memory::{SpillFile, Spilling};
 use crate::threads::Stop;
@@ -42,94 +43,6 @@ const SPARE: (usize, usize) = (64 << 10, 4 << 10);
 pub(crate) struct At {
     chunk: u32,
     row: u32,
-}
-
-/// Length of the longest common prefix.
-pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
-/// Longest prefix that is watched while values come: others are kept for each part of them.
-const WATCHED: usize = 256;
-
-/// What some values have in common.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Bounds {
-    /// Their longest common prefix, or the first [`WATCHED`] bytes of it.
-    pub(crate) prefix: Vec<u8>,
-    /// Length of the longest of them.
-    pub(crate) longest: usize,
-}
-
-impl Bounds {
-    pub(crate) fn of(value: &[u8]) -> Self {
-        Self {
-            prefix: value.to_vec(),
-            longest: value.len(),
-        }
-    }
-
-    /// The same of a value that others are to follow.
-    fn watching(value: &[u8]) -> Self {
-        Self {
-            prefix: value[..value.len().min(WATCHED)].to_vec(),
-            longest: value.len(),
-        }
-    }
-
-    /// Whether the prefix may go on.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.prefix.len() == WATCHED && self.longest > WATCHED
-    }
-
-    /// With one more value, or the common prefix of others.
-    pub(crate) fn add(&mut self, value: &[u8]) {
-        if !value.starts_with(&self.prefix) {
-            self.prefix.truncate(common_prefix(&self.prefix, value));
-        }
-        self.longest = self.longest.max(value.len());
-    }
-
-    /// What the values of two sets have in common.
-    pub(crate) fn joined(mut self, other: Self) -> Self {
-        self.add(&other.prefix);
-        self.longest = self.longest.max(other.longest);
-        self
-    }
-}
-
-/// Sums over values.
-#[derive(Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) len: u64,
-    /// Of the values alone.
-    pub(crate) bytes: u64,
-    /// `None` without values.
-    pub(crate) bounds: Option<Bounds>,
-}
-
-impl Totals {
-    pub(crate) fn add(&mut self, value: &[u8]) {
-        match &mut self.bounds {
-            Some(bounds) => bounds.add(value),
-            none => *none = Some(Bounds::watching(value)),
-        }
-        self.len += 1;
-        self.bytes += value.len() as u64;
-    }
-
-    fn join(&mut self, other: Self) {
-        self.len += other.len;
-        self.bytes += other.bytes;
-        self.bounds = match (self.bounds.take(), other.bounds) {
-            (Some(a), Some(b)) => Some(a.joined(b)),
-            (a, b) => a.or(b),
-        };
-    }
-
-    fn held_bytes(&self) -> usize {
-        self.bounds.as_ref().map_or(0, |bounds| bounds.prefix.capacity())
-    }
 }
 
 /// Values of a file.
@@ -580,42 +493,6 @@ impl Values {
         }
         let prefix = start[..common].to_vec();
         Some(Bounds { prefix, longest })
-    }
-
-    /// The places of ranks (1-based, ascending, distinct, at most their number) among some places. `known`: how many
-    /// first bytes of all these values are equal.
-    ///
-    /// Compares eight bytes behind the common prefix in registers, and whole values where those are equal.
-    pub(crate) fn select(&self, places: &[At], known: usize, ranks: &[u64]) -> Vec<At> {
-        let (common, mut pairs) = self.keyed(places, known);
-        select_by(&mut pairs, 0, ranks, &|a, b| self.compare(common, a, b));
-        ranks.iter().map(|rank| pairs[*rank as usize - 1].1).collect()
-    }
-
-    /// Sorts places by their values, equal values once.
-    pub(crate) fn sorted_distinct(&self, places: &[At]) -> Vec<At> {
-        let (common, mut pairs) = self.keyed(places, 0);
-        pairs.sort_unstable_by(|a, b| self.compare(common, a, b));
-        pairs.dedup_by(|a, b| self.compare(common, a, b).is_eq());
-        pairs.into_iter().map(|pair| pair.1).collect()
-    }
-
-    /// The length of the common prefix, and the key of what follows in each value.
-    fn keyed(&self, places: &[At], known: usize) -> (usize, Vec<(u64, At)>) {
-        let bounds = self.bounds_of(places, known);
-        let common = bounds.map_or(0, |bounds| bounds.prefix.len());
-        let key = |at: &At| (u64::of(&self.value(*at)[common..]), *at);
-        (common, places.iter().map(key).collect())
-    }
-
-    fn compare(&self, common: usize, a: &(u64, At), b: &(u64, At)) -> Ordering {
-        a.0.cmp(&b.0).then_with(|| match u64::whole(a.0.into()) {
-            Some(_) => Ordering::Equal,
-            None => {
-                let rest = |at: At| &self.value(at)[common + u64::BYTES..];
-                rest(a.1).cmp(rest(b.1))
-            }
-        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Types without a fixed-width key, as byte strings of the same order, and prefix keys of byte strings.
+//! Types without a fixed-width key, as byte strings of the same order.
 //!
 //! | type | bytes |
 //! | --- | --- |
@@ -9,35 +9,20 @@
 //!
 //! Byte strings compare byte by byte; a prefix comes before what it is a prefix of. That is `ORDER BY`'s ascending
 //! order. Inside lists and structs it is so for floating point too (IEEE 754 `totalOrder`): there, NaNs stay apart.
-//!
-//! A prefix key packs the start of a byte string into an integer, for the lanes of [`crate::kernel`]:
-//! ```text
-//! u64    b0 b1 .. b6  m     m = min(length, 8): below 8, the key is the whole string
-//! u128   b0 b1 .. b14 m     m = min(length, 16)
-//! ```
-//! Missing bytes are 0. Keys order as their strings do, equal keys aside that go on: `"a"` and `"a\0"` differ in `m`.
-//! So whatever follows equal keys that go on starts 7 or 15 bytes later, and refining them always ends.
-
-mod lists;
 
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    Array, ArrayAccessor, ArrayRef, AsArray, BinaryViewBuilder, Decimal128Array, Decimal256Array,
-    FixedSizeBinaryBuilder, GenericBinaryBuilder, GenericStringBuilder, OffsetSizeTrait, StringViewBuilder,
-    UInt64Array,
+    Array, ArrayAccessor, ArrayRef, AsArray, BinaryViewBuilder, Decimal256Array, FixedSizeBinaryBuilder,
+    GenericBinaryBuilder, GenericStringBuilder, OffsetSizeTrait, StringViewBuilder,
 };
 use datafusion::arrow::buffer::BooleanBuffer;
-use datafusion::arrow::compute::{SortOptions, filter};
 use datafusion::arrow::datatypes::{DataType, Decimal256Type, i256};
-use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 
-use self::lists::{each_list, item_bytes, lists};
-use super::{Encoding, Key, KeyBits, KeySpec, Width};
-
-/// How many rows are turned into the row format at a time.
-const ROWS: usize = 8192;
+use super::Encoding;
+use super::lists::{each_list, item_bytes, lists};
+use super::rows::{converter, each_kept, from_rows, parts};
 
 /// How the values of a type become byte strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -179,38 +164,6 @@ impl ByteSpec {
     }
 }
 
-/// The rows of an array that are kept, [`ROWS`] of all rows at a time.
-fn parts(values: &dyn Array, kept: Option<&BooleanBuffer>) -> impl Iterator<Item = Result<ArrayRef>> {
-    (0..values.len()).step_by(ROWS).map(move |start| {
-        let length = ROWS.min(values.len() - start);
-        let part = values.slice(start, length);
-        match kept {
-            Some(kept) => Ok(filter(&part, &kept.slice(start, length).into())?),
-            None => Ok(part),
-        }
-    })
-}
-
-fn converter(data_type: &DataType) -> Result<RowConverter> {
-    let options = SortOptions {
-        descending: false,
-        nulls_first: false,
-    };
-    let field = SortField::new_with_options(data_type.clone(), options);
-    Ok(RowConverter::new(vec![field])?)
-}
-
-fn from_rows(data_type: &DataType, values: &[&[u8]]) -> Result<ArrayRef> {
-    let converter = converter(data_type)?;
-    let parser = converter.parser();
-    let rows = values.iter().map(|value| parser.parse(value));
-    let mut columns = converter.convert_rows(rows)?;
-    match (columns.pop(), columns.is_empty()) {
-        (Some(column), true) => Ok(column),
-        _ => internal_err!("rows of {data_type} are one column"),
-    }
-}
-
 /// Whether Arrow's row format orders values of this type as one would expect, dictionaries aside.
 fn is_ordered(data_type: &DataType) -> bool {
     use DataType::*;
@@ -218,13 +171,6 @@ fn is_ordered(data_type: &DataType) -> bool {
         List(item) | LargeList(item) | FixedSizeList(item, _) => is_ordered(item.data_type()),
         Struct(fields) => fields.iter().all(|field| is_ordered(field.data_type())),
         flat => Encoding::of(flat).is_some() || ByteSpec::of(flat).is_some(),
-    }
-}
-
-fn each_kept(len: usize, kept: Option<&BooleanBuffer>, each: impl FnMut(usize) -> Result<()>) -> Result<()> {
-    match kept {
-        None => (0..len).try_for_each(each),
-        Some(kept) => kept.set_indices().try_for_each(each),
     }
 }
 
@@ -288,86 +234,10 @@ fn decimal(bytes: &[u8]) -> Result<i256> {
     Ok(i256::from_be_bytes(bytes))
 }
 
-/// A prefix key: the first [`Self::BYTES`] bytes of a byte string, then its length or that it goes on.
-pub(crate) trait PrefixKey: Key {
-    /// Bytes that a key holds.
-    const BYTES: usize;
-
-    /// The key of a byte string.
-    fn of(bytes: &[u8]) -> Self;
-
-    /// The bytes of a key, [`Self::BYTES`] of them matter.
-    fn bytes(bits: KeyBits) -> [u8; 16];
-
-    /// The whole byte string's length, unless it goes on.
-    fn whole(bits: KeyBits) -> Option<usize> {
-        let mark = (bits & 0xff) as usize;
-        (mark <= Self::BYTES).then_some(mark)
-    }
-
-    /// How a lane takes such keys.
-    fn spec() -> KeySpec;
-
-    /// Keys as an array of the type of [`Self::spec`].
-    fn array(keys: Vec<Self>) -> ArrayRef;
-}
-
-macro_rules! prefix_key {
-    ($type:ty, $spec:expr, $array:expr) => {
-        impl PrefixKey for $type {
-            const BYTES: usize = size_of::<$type>() - 1;
-
-            #[inline]
-            fn of(bytes: &[u8]) -> Self {
-                const SIZE: usize = size_of::<$type>();
-                let word = match bytes.first_chunk::<SIZE>() {
-                    Some(start) => <$type>::from_be_bytes(*start),
-                    None => {
-                        let mut padded = [0; SIZE];
-                        padded[..bytes.len()].copy_from_slice(bytes);
-                        <$type>::from_be_bytes(padded)
-                    }
-                };
-                (word & !0xff) | bytes.len().min(SIZE) as $type
-            }
-
-            fn bytes(bits: KeyBits) -> [u8; 16] {
-                (bits << (128 - 8 * size_of::<$type>())).to_be_bytes()
-            }
-
-            fn spec() -> KeySpec {
-                let (data_type, encoding) = $spec;
-                KeySpec {
-                    data_type,
-                    encoding,
-                }
-            }
-
-            fn array(keys: Vec<Self>) -> ArrayRef {
-                let array: fn(Vec<Self>) -> ArrayRef = $array;
-                array(keys)
-            }
-        }
-    };
-}
-prefix_key!(u64, (DataType::UInt64, Encoding::Unsigned(Width::W64)), |keys| {
-    Arc::new(UInt64Array::from(keys))
-});
-// The widest integers that lanes know are signed: their keys are these words with the sign bit flipped.
-prefix_key!(
-    u128,
-    (DataType::Decimal128(38, 10), Encoding::Signed(Width::W128)),
-    |keys| {
-        let signed = keys.into_iter().map(|key| (key ^ (1 << 127)) as i128);
-        Arc::new(Decimal128Array::from_iter_values(signed))
-    }
-);
-
 #[cfg(test)]
 mod tests {
-    use std::cmp::Ordering;
-
     use datafusion::arrow::array::*;
+    use datafusion::arrow::compute::SortOptions;
     use datafusion::arrow::datatypes::{Float64Type, Int32Type, Int64Type};
 
     use super::*;
@@ -522,52 +392,6 @@ mod tests {
             let expected: Vec<_> = all.into_iter().skip(1).step_by(2).collect();
             assert_eq!(odd, expected, "{}", array.data_type());
         }
-    }
-
-    fn check_prefixes<K: PrefixKey>(strings: &[Vec<u8>]) {
-        for a in strings {
-            let key = K::of(a);
-            if let Some(length) = K::whole(key.to_bits()) {
-                assert_eq!(&K::bytes(key.to_bits())[..length], a.as_slice());
-            } else {
-                assert!(a.len() > K::BYTES);
-            }
-            for b in strings {
-                match key.cmp(&K::of(b)) {
-                    Ordering::Equal if K::whole(key.to_bits()).is_some() => assert_eq!(a, b),
-                    Ordering::Equal => assert_eq!(a[..K::BYTES], b[..K::BYTES]),
-                    order => assert_eq!(order, a.cmp(b), "{a:?} {b:?}"),
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn prefix_keys_order_as_their_strings() {
-        let mut strings = Vec::new();
-        for length in 0..20 {
-            for byte in [0, 1, 7, 8, 15, 16, 255] {
-                strings.push(vec![byte; length]);
-                let mut ends_in_zero = vec![byte; length];
-                ends_in_zero.extend([0, 0]);
-                strings.push(ends_in_zero);
-            }
-        }
-        check_prefixes::<u64>(&strings);
-        check_prefixes::<u128>(&strings);
-    }
-
-    #[test]
-    fn lanes_take_prefix_keys_as_they_are() {
-        fn check<K: PrefixKey>() {
-            let keys: Vec<K> = ["", "a", "zzzzzzzzzzzzzzzzzzzzz", "\u{7f}"]
-                .map(|s| K::of(s.as_bytes()))
-                .into();
-            let bits: Vec<KeyBits> = keys.iter().map(|key| key.to_bits()).collect();
-            assert_eq!(K::spec().keys(&K::array(keys)).unwrap(), bits);
-        }
-        check::<u64>();
-        check::<u128>();
     }
 
     #[test]

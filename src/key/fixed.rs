@@ -184,40 +184,6 @@ fn fold_sign<K: Key>(word: K, sign: K, bits: u32) -> K {
     word ^ (negative | sign)
 }
 
-/// The integer operators that encoding needs.
-pub trait Bits:
-    std::ops::BitAnd<Output = Self>
-    + std::ops::BitOr<Output = Self>
-    + std::ops::BitXor<Output = Self>
-    + std::ops::Shl<u32, Output = Self>
-    + std::ops::Shr<u32, Output = Self>
-    + std::ops::Add<Output = Self>
-    + std::ops::Sub<Output = Self>
-    + Sized
-{
-    fn one() -> Self;
-    /// Bits of `+inf` in the IEEE 754 format of this many bits.
-    fn infinity(bits: u8) -> Self;
-    /// Bits of the positive quiet NaN.
-    fn nan(bits: u8) -> Self;
-}
-
-macro_rules! bits {
-    ($($type:ty),*) => {$(
-        impl Bits for $type {
-            #[inline(always)]
-            fn one() -> Self { 1 }
-            fn infinity(bits: u8) -> Self {
-                (match bits { 16 => 0x7c00_u64, 32 => 0x7f80_0000, _ => 0x7ff0_0000_0000_0000 }) as $type
-            }
-            fn nan(bits: u8) -> Self {
-                (match bits { 16 => 0x7e00_u64, 32 => 0x7fc0_0000, _ => 0x7ff8_0000_0000_0000 }) as $type
-            }
-        }
-    )*};
-}
-bits!(u32, u64, u128);
-
 /// The words of `values`, which has no NULL (its validity is not looked at), each as wide as the type's key.
 /// 32 bits and wider: Arrow's buffer, no copy.
 pub(super) fn raw(values: &dyn Array, data_type: &DataType) -> Result<Buffer> {

@@ -2,7 +2,7 @@
 
 use datafusion::common::{Result, internal_err};
 
-use super::{Key, KeyBits, Width};
+use super::{Key, KeyBits, Width, with_key};
 
 /// Keys of one width, as a lane returns them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,11 +29,7 @@ macro_rules! on_keys {
 impl KeyVec {
     /// No keys.
     pub fn new(width: Width) -> Self {
-        match width {
-            Width::W32 => KeyVec::W32(Vec::new()),
-            Width::W64 => KeyVec::W64(Vec::new()),
-            Width::W128 => KeyVec::W128(Vec::new()),
-        }
+        with_key!(width, K => K::vec(Vec::new()))
     }
 
     /// Width of the keys.
@@ -57,11 +53,7 @@ impl KeyVec {
 
     /// Keys of this width by their bits.
     pub(crate) fn from_bits(bits: impl Iterator<Item = KeyBits>, width: Width) -> Self {
-        match width {
-            Width::W32 => KeyVec::W32(bits.map(|bits| bits as u32).collect()),
-            Width::W64 => KeyVec::W64(bits.map(|bits| bits as u64).collect()),
-            Width::W128 => KeyVec::W128(bits.collect()),
-        }
+        with_key!(width, K => K::vec(bits.map(K::from_bits).collect()))
     }
 
     /// Number of keys.

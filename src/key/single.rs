@@ -5,7 +5,7 @@ use datafusion::arrow::array::{Array, AsArray, downcast_primitive};
 use datafusion::arrow::datatypes::{ArrowPrimitiveType, DataType, TimeUnit};
 use datafusion::common::{Result, ScalarValue};
 
-use super::{Encoding, Key, KeyBits, KeySpec, Width};
+use super::{Encoding, Key, KeyBits, KeySpec, Width, with_key};
 
 impl KeySpec {
     /// As [`KeySpec::keys`], but hands over one key after the other; no allocation where there is no NULL and the key is
@@ -26,11 +26,7 @@ impl KeySpec {
         let Some(bytes) = bytes else {
             return self.keys(values)?.into_iter().try_for_each(take);
         };
-        match width {
-            Width::W32 => encode_each::<u32>(self.encoding, bytes, &mut take),
-            Width::W64 => encode_each::<u64>(self.encoding, bytes, &mut take),
-            Width::W128 => encode_each::<u128>(self.encoding, bytes, &mut take),
-        }
+        with_key!(width, K => encode_each::<K>(self.encoding, bytes, &mut take))
     }
 
     /// The value that a key stands for: the one value of [`KeySpec::to_array`].

@@ -17,7 +17,7 @@ use datafusion::arrow::datatypes::{
 use datafusion::arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::Result;
 
-use super::{Encoding, Key, KeyBits, KeySpec, Width, words};
+use super::{Encoding, Key, KeyBits, KeySpec, Width, with_key, words};
 
 /// One column to order by.
 #[derive(Debug, Clone)]
@@ -163,11 +163,7 @@ fn packed(columns: &[SortColumn]) -> Option<(Vec<Field>, Width)> {
 impl Field {
     fn add<K: Key>(&self, column: &dyn Array, keys: &mut [K]) -> Result<()> {
         let raw = self.spec.raw(column)?;
-        match self.spec.width() {
-            Width::W32 => self.add_words::<u32, K>(words(&raw), column, keys),
-            Width::W64 => self.add_words::<u64, K>(words(&raw), column, keys),
-            Width::W128 => self.add_words::<u128, K>(words(&raw), column, keys),
-        }
+        with_key!(self.spec.width(), W => self.add_words::<W, K>(words(&raw), column, keys));
         Ok(())
     }
 

@@ -11,8 +11,8 @@ use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream_partitio
 use datafusion::prelude::{Expr, SessionContext};
 
 use super::{PinnedShare, PinnedSource, PinnedTable};
-use crate::exec::{Batches, fed, in_order};
 use crate::kernel::cuda::{ColumnUpload, Device, DeviceColumn, Devices, Staging};
+use crate::threads::{Batches, fed, in_order};
 
 /// Reads `columns` of `table` to devices, partition by partition.
 ///

@@ -12,8 +12,7 @@ use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use super::first_rows::FirstRowsNode;
 use super::physical::quantiles_exec;
-use super::staged::StagedNode;
-use super::staged_groups::StagedGroupsNode;
+use super::staged_node::StagedNode;
 use super::topk::topk_exec;
 use super::{QuantilesNode, TopKNode};
 
@@ -35,11 +34,6 @@ impl ExtensionPlanner for QuantilesExtensionPlanner {
         #[cfg(feature = "cuda")]
         if let Some(node) = node.as_any().downcast_ref::<super::pinned::PinnedNode>() {
             return node.exec(session).map(Some);
-        }
-        if let Some(groups) = node.as_any().downcast_ref::<StagedGroupsNode>()
-            && let [input, ordinary] = physical_inputs
-        {
-            return groups.exec(input, ordinary).map(Some);
         }
         let [input] = physical_inputs else {
             return Ok(None);

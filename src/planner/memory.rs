@@ -41,7 +41,8 @@ pub(super) fn with_memory_rules(plan: &LogicalPlan, session: &dyn Session) -> Re
     if !matches!(limit, MemoryLimit::Finite(_)) || !keeps_rows(plan)? {
         return Ok(None);
     }
-    let mut builder = SessionStateBuilder::new_from_existing(state.clone());
+    let id = state.session_id().to_owned();
+    let mut builder = SessionStateBuilder::new_from_existing(state.clone()).with_session_id(id);
     // Before exchanges are put in, of which the operator needs none.
     let built_in = &mut builder.physical_optimizers().get_or_insert_default().rules;
     built_in.insert(0, Arc::new(HostedAggregatesRule));
@@ -69,7 +70,7 @@ fn keeps_rows(plan: &LogicalPlan) -> Result<bool> {
     Ok(found)
 }
 
-/// Puts [`ReservingWindowExec`] in the place of `WindowAggExec`.
+/// Puts [`ReservingWindowExec`] in the place of `WindowAggExec`. `BoundedWindowAggExec` holds few rows.
 #[derive(Debug)]
 struct ReservingWindowsRule;
 
@@ -82,7 +83,7 @@ impl PhysicalOptimizerRule for ReservingWindowsRule {
         plan.transform_up(|plan| {
             Ok(match plan.downcast_ref::<WindowAggExec>() {
                 Some(window) if !plan.boundedness().is_unbounded() => {
-                    Transformed::yes(Arc::new(ReservingWindowExec::new(window.clone())))
+                    Transformed::yes(Arc::new(ReservingWindowExec::try_new(window.clone())?))
                 }
                 _ => Transformed::no(plan),
             })

@@ -5,42 +5,26 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_datafusion_err, internal_err};
+use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_datafusion_err};
 use datafusion::functions_aggregate::count::count_udaf;
-use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::utils::COUNT_STAR_EXPANSION;
 use datafusion::logical_expr::{
-    Aggregate, AggregateUDF, Expr, ExprSchemable, Extension, LogicalPlan, LogicalPlanBuilder, Projection,
-    UserDefinedLogicalNodeCore, lit, when,
+    Aggregate, AggregateUDF, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, lit,
 };
-use datafusion::physical_plan::ExecutionPlan;
 
 use super::QuantilesNode;
 use super::call_spec::aggregate_call;
 use super::repeatable::is_repeatable;
-use super::staged_groups::in_group_stages;
+use super::staged_call::{Column, column_of, staged_call};
+use super::staged_node::StagedNode;
 use crate::config::StrategyName;
-use crate::exec::staged::{Rounds, StagedCall, StagedColumns, Workload, stages};
-use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy, constant_quantiles};
-use crate::key::KeySpec;
-use crate::quantile::{Ask, Method};
+use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy};
 
 /// The name of a count that guards the aggregates beside it.
 const GUARD: &str = "quantiles.guard";
 
 /// Most ranks: what a count can set apart.
 const MOST_RANKS: usize = 8000;
-
-/// Calls of exact quantiles over columns of one input, in stages that read it several times.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct StagedNode {
-    /// A column for each argument.
-    input: LogicalPlan,
-    /// The calls: over these columns.
-    calls: Vec<(usize, Expr)>,
-    strategy: StrategyName,
-    schema: DFSchemaRef,
-}
 
 /// Puts the calls that stages can answer into stages, and makes the rest ordinary aggregations again, with guarded states.
 pub(super) fn into_stages(plan: LogicalPlan, strategy: StrategyName) -> Result<Transformed<LogicalPlan>> {
@@ -91,7 +75,13 @@ fn guarded(mut aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
 fn in_stages(node: &QuantilesNode, strategy: StrategyName) -> Result<LogicalPlan> {
     if !node.group_expr().is_empty() {
         let ordinary = ordinary(node, (0..node.schema().fields().len()).collect())?;
-        return Ok(in_group_stages(node, strategy, &ordinary)?.unwrap_or(ordinary));
+        return Ok(match calls_of_groups(node)? {
+            Some(calls) => {
+                let (groups, schema) = (node.group_expr().len(), Arc::clone(node.schema()));
+                StagedNode::plan(ordinary, groups, calls, strategy, schema)
+            }
+            None => ordinary,
+        });
     }
     let mut units = Units::default();
     let is_staged = is_repeatable(node.input())?;
@@ -108,6 +98,48 @@ fn in_stages(node: &QuantilesNode, strategy: StrategyName) -> Result<LogicalPlan
     let staged = units.staged.into_iter().map(|unit| unit.plan(node, strategy));
     let plans = staged.chain(rest).collect::<Result<Vec<_>>>()?;
     side_by_side(plans, node.schema())
+}
+
+/// The calls of an aggregation with groups, each with the number of its column, if stages can answer them all.
+fn calls_of_groups(node: &QuantilesNode) -> Result<Option<Vec<(usize, Expr)>>> {
+    for group in node.group_expr() {
+        if group.is_volatile() || !is_told_apart(&group.get_type(node.input().schema())?) {
+            return Ok(None);
+        }
+    }
+    let (mut columns, mut calls) = (Vec::<Column>::new(), Vec::new());
+    for expr in node.aggr_expr() {
+        // Distinct values of a group are no rows of the input.
+        let Some(column) = column_of(expr, node)?.filter(|column| !column.distinct) else {
+            return Ok(None);
+        };
+        let index = number_of(&mut columns, column);
+        if staged_call(index, expr)?.bounds {
+            return Ok(None);
+        }
+        calls.push((index, expr.clone()));
+    }
+    let is_staged = !calls.is_empty() && is_repeatable(node.input())?;
+    Ok(is_staged.then_some(calls))
+}
+
+/// The number of a column among these, to which it is added if need be.
+fn number_of(columns: &mut Vec<Column>, column: Column) -> usize {
+    let known = columns.iter().position(|other| *other == column);
+    known.unwrap_or_else(|| {
+        columns.push(column);
+        columns.len() - 1
+    })
+}
+
+/// Whether values of a group column are equal only if their hashes are: zeros of either sign are one group.
+fn is_told_apart(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, values) => is_told_apart(values),
+        DataType::RunEndEncoded(..) | DataType::Union(..) => false,
+        nested if nested.is_nested() => false,
+        flat => !flat.is_floating(),
+    }
 }
 
 /// An ordinary aggregation of some of the node's columns.
@@ -192,15 +224,6 @@ struct Unit {
     ranks: usize,
 }
 
-/// The argument of a staged call.
-#[derive(PartialEq)]
-pub(super) struct Column {
-    pub(super) values: Expr,
-    pub(super) distinct: bool,
-    /// Whether it is ordered as `ORDER BY` orders.
-    builtin: bool,
-}
-
 impl Units {
     fn add(&mut self, output: usize, column: Column, expr: &Expr) -> Result<()> {
         let ranks = staged_call(0, expr)?.ask.quantiles.len();
@@ -230,11 +253,7 @@ impl Units {
                 &mut self.staged[last]
             }
         };
-        let known = unit.columns.iter().position(|other| *other == column);
-        let index = known.unwrap_or_else(|| {
-            unit.columns.push(column);
-            unit.columns.len() - 1
-        });
+        let index = number_of(&mut unit.columns, column);
         unit.calls.push((index, expr.clone()));
         unit.outputs.push(output);
         unit.ranks += ranks;
@@ -263,150 +282,6 @@ impl Unit {
             true => Arc::clone(node.schema()),
             false => Arc::new(part_of(node.schema(), &self.outputs)?),
         };
-        let staged = StagedNode {
-            input,
-            strategy,
-            calls: self.calls,
-            schema,
-        };
-        Ok(LogicalPlan::Extension(Extension {
-            node: Arc::new(staged),
-        }))
-    }
-}
-
-impl StagedNode {
-    /// The stages over the planned input, which may still be cut into more partitions, up to `partitions`.
-    ///
-    /// # Errors
-    /// Internal errors only: what can be wrong was found before.
-    pub(super) fn exec(
-        &self,
-        input: &Arc<dyn ExecutionPlan>,
-        partitions: usize,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let fields = input.schema();
-        let types = fields.fields().iter().map(|field| field.data_type().clone());
-        let calls = self.calls.iter().map(|(column, expr)| staged_call(*column, expr));
-        let calls = calls.collect::<Result<Vec<_>>>()?;
-        let ranks = calls.iter().map(|call| call.ask.quantiles.len()).sum();
-        let rounds = Rounds::try_new(self.strategy, &Workload::of(input.as_ref(), ranks)?)?;
-        let columns = StagedColumns::try_new(types.collect(), calls, rounds)?;
-        let schema = Arc::clone(self.schema.inner());
-        stages(input, columns, schema, partitions)
-    }
-}
-
-/// A call over a column of the input.
-pub(super) fn staged_call(column: usize, expr: &Expr) -> Result<StagedCall> {
-    let asked = asked(expr).transpose()?;
-    let (ask, is_list, bounds) =
-        asked.ok_or_else(|| internal_datafusion_err!("{expr} asks for no quantiles"))?;
-    Ok(StagedCall {
-        column,
-        ask,
-        is_list,
-        bounds,
-    })
-}
-
-/// What a call asks of its values, whether the answer is a list, and whether it says the ranks too. `None` for a call that
-/// is answered otherwise.
-///
-/// Stages give the exact answer for less than a sample's splitters and their count would take.
-fn asked(expr: &Expr) -> Option<Result<(Ask, bool, bool)>> {
-    let call = aggregate_call(expr)?;
-    if let Some(function) = ExactQuantiles::of(&call.func) {
-        let quantiles = call.params.args.get(1)?;
-        let known = constant_quantiles(function.called(), quantiles);
-        return Some(known.map(|known| {
-            let ask = Ask {
-                quantiles: known.list,
-                method: function.method(),
-                descending: function.is_descending(),
-            };
-            (ask, known.is_list, false)
-        }));
-    }
-    let function = GkFunction::of(&call.func)?;
-    let (quantiles, sampled) = function.sampled()?;
-    let ask = Ask {
-        quantiles: quantiles.list.clone(),
-        method: Method::Disc,
-        descending: function.is_descending(),
-    };
-    Some(Ok((ask, quantiles.is_list, sampled.bounds)))
-}
-
-/// The values of a call: NULL where its filter drops a row. `None` if stages cannot answer it.
-pub(super) fn column_of(expr: &Expr, node: &QuantilesNode) -> Result<Option<Column>> {
-    let Some(AggregateFunction { func, params }) = aggregate_call(expr) else {
-        return Ok(None);
-    };
-    let is_builtin = match (ExactQuantiles::of(func), GkFunction::of(func)) {
-        (Some(function), _) => function.called().is_builtin(),
-        (None, Some(function)) if function.sampled().is_some() => false,
-        _ => return Ok(None),
-    };
-    let Some(x) = params.args.first() else {
-        return Ok(None);
-    };
-    let data_type = x.get_type(node.input().schema())?;
-    // GROUP BY need not tell the zeros of a float apart, as DISTINCT of ours does.
-    let groups_differ = params.distinct && data_type.is_floating();
-    let repeatable = !x.is_volatile() && params.filter.iter().all(|filter| !filter.is_volatile());
-    if groups_differ || !repeatable || !KeySpec::supports(&data_type) {
-        return Ok(None);
-    }
-    let values = match &params.filter {
-        None => x.clone(),
-        Some(filter) => when(filter.as_ref().clone(), x.clone()).end()?,
-    };
-    Ok(Some(Column {
-        values,
-        distinct: params.distinct,
-        builtin: is_builtin,
-    }))
-}
-
-impl PartialOrd for StagedNode {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        (&self.input, &self.calls)
-            .partial_cmp(&(&other.input, &other.calls))
-            .filter(|order| *order != std::cmp::Ordering::Equal || self == other)
-    }
-}
-
-impl UserDefinedLogicalNodeCore for StagedNode {
-    fn name(&self) -> &str {
-        "StagedQuantiles"
-    }
-
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.input]
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        &self.schema
-    }
-
-    /// None: the calls are over the columns of the input, by number.
-    fn expressions(&self) -> Vec<Expr> {
-        Vec::new()
-    }
-
-    fn fmt_for_explain(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let calls: Vec<String> = self.calls.iter().map(|(_, call)| call.to_string()).collect();
-        write!(f, "StagedQuantiles: aggr=[[{}]]", calls.join(", "))
-    }
-
-    fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
-        let (Some(input), true) = (inputs.pop(), inputs.is_empty() && exprs.is_empty()) else {
-            return internal_err!("StagedQuantiles has one input and no expressions");
-        };
-        Ok(Self {
-            input,
-            ..self.clone()
-        })
+        Ok(StagedNode::plan(input, 0, self.calls, strategy, schema))
     }
 }

@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::key::{KeyBits, KeySpec};
+use crate::key::KeySpec;
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Float64Array, Int64Array};
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::arrow::datatypes::{Float64Type, Int64Type};
-use datafusion::common::{Result, ScalarValue};
+use datafusion::common::ScalarValue;
 
 fn quantile(value: f64) -> Quantile {
     Quantile::try_from_f64(value).unwrap()

@@ -3,7 +3,7 @@
 //! A [`Strategy`] is pure: it gets the merged reply to its last request and gives the next request, or is done. It
 //! knows neither threads nor machines; [`Shards`] hide where the lanes are. [`solve`] runs one over the other.
 //!
-//! Every strategy collects candidates in the end, but only once there is memory for them ([`Room`]); until then it counts
+//! Every strategy collects candidates in the end, but only once there is memory for them ([`Room`](crate::memory::Room)); until then it counts
 //! on inside its brackets. With memory for none at all each ends as DIBMS does, whose counts alone find any rank.
 //!
 //! | strategy | rounds | source |
@@ -29,6 +29,7 @@ pub mod splitters;
 mod strategy;
 
 pub use local::LocalShards;
+pub(crate) use progress::countable;
+pub(crate) use solve::wanted_ranks;
 pub use solve::{RoundTrace, Solution, solve, solve_ranks};
-pub(crate) use solve::{countable, wanted_ranks};
 pub use strategy::{Found, Shards, Step, Strategy};

@@ -11,10 +11,12 @@ use crate::config::StrategyName;
 use crate::memory::Room;
 
 impl StrategyName {
-    /// The strategy of this name (of `auto`, the one that [`choose`] finds cheapest) for ranks (ascending) among `population` values on `threads` threads, in the memory of `room`.
+    /// The strategy of this name (of `auto`, the one that [`choose`] finds cheapest) for ranks (ascending) among `population` values
+    /// on `threads` threads, in the memory of `room`.
     ///
     /// # Errors
     /// Internal errors only.
+    #[doc(hidden)]
     pub fn strategy(
         self,
         population: u64,

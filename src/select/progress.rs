@@ -3,9 +3,8 @@
 
 use std::ops::Range;
 
-use datafusion::common::{Result, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 
-use super::countable;
 use crate::cells::Cells;
 use crate::cells::{Bracket, Brackets};
 use crate::kernel::round_messages::{bracket, put_bracket, put_width, width};
@@ -13,6 +12,17 @@ use crate::key::KeyVec;
 use crate::key::{KeyBits, Width};
 use crate::memory::Room;
 use crate::wire::{Message, Reader, put, put_ascending};
+
+/// A number of values that came from elsewhere, if ranks among so many can be counted with.
+///
+/// # Errors
+/// An execution error for more than 2^63 - 1.
+pub(crate) fn countable(n: u64) -> Result<u64> {
+    match i64::try_from(n) {
+        Ok(_) => Ok(n),
+        Err(_) => exec_err!("a damaged count: {n} values, where at most 2^63 - 1 can be ranked"),
+    }
+}
 
 /// A bracket that holds at least one wanted rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -345,10 +355,6 @@ impl Message for Progress {
         })?;
         progress.rounds = input.number("rounds")?;
         Ok(progress)
-    }
-
-    fn values(&self) -> u64 {
-        4 * self.active.len() as u64
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use super::progress::Progress;
 use super::{Found, Shards, Step, Strategy};
@@ -72,17 +72,6 @@ pub(crate) fn wanted_ranks(asks: &[&Ask], n: u64) -> Vec<u64> {
     ranks.sort_unstable();
     ranks.dedup();
     ranks
-}
-
-/// A number of values that came from elsewhere, if ranks among so many can be counted with.
-///
-/// # Errors
-/// An execution error for more than 2^63 - 1.
-pub(crate) fn countable(n: u64) -> Result<u64> {
-    match i64::try_from(n) {
-        Ok(_) => Ok(n),
-        Err(_) => exec_err!("a damaged count: {n} values, where at most 2^63 - 1 can be ranked"),
-    }
 }
 
 /// Finds the order statistics that all of `asks` need: in one go where the shards can, else in shared rounds.

@@ -82,22 +82,16 @@ impl Joined {
 
     /// Adds an interval of which all values are known, ascending: divided as long as it holds too many.
     pub(crate) fn divide<K: Key>(&mut self, first: KeyBits, bits: u32, sorted: &[K]) {
-        // The parts that are still to come, the next one last.
-        let mut open = vec![(first, bits, sorted)];
-        while let Some((first, bits, sorted)) = open.pop() {
-            if bits == 0 || sorted.len() as u64 <= self.most {
-                self.push(Interval {
-                    first,
-                    bits,
-                    count: sorted.len() as u64,
-                });
-                continue;
+        let take = |first, bits, sorted: &[K]| {
+            let count = sorted.len() as u64;
+            let is_small = bits == 0 || count <= self.most;
+            if is_small {
+                self.push(Interval { first, bits, count });
             }
-            let middle = first | 1 << (bits - 1);
-            let (lower, upper) = sorted.split_at(sorted.partition_point(|key| key.to_bits() < middle));
-            open.push((middle, bits - 1, upper));
-            open.push((first, bits - 1, lower));
-        }
+            is_small
+        };
+        let split = |sorted: &[K], middle| sorted.partition_point(|key| key.to_bits() < middle);
+        halved((first, bits), sorted, take, split);
     }
 
     pub(crate) fn finish(self) -> Vec<Interval> {
@@ -157,25 +151,52 @@ fn coarser(intervals: &[Interval], most: u64) -> Vec<Interval> {
     let (Some(least), Some(greatest)) = (intervals.first(), intervals.last()) else {
         return Vec::new();
     };
-    let (mut all, around_all) = (Vec::new(), around(least.first, greatest.last()));
-    // The parts that are still to come, the next one last.
-    let mut open = vec![(around_all, intervals)];
-    while let Some(((first, bits), inside)) = open.pop() {
+    let mut all = Vec::new();
+    let take = |first, bits, inside: &[Interval]| {
         let count = inside.iter().map(|interval| interval.count).sum();
         match inside {
-            [] => {}
+            [] => return true,
             [one] => all.push(*one),
             _ if count <= most => all.push(Interval { first, bits, count }),
-            _ => {
-                // None of several reaches across the middle.
-                let middle = first | 1 << (bits - 1);
-                let (lower, upper) = inside.split_at(inside.partition_point(|own| own.first < middle));
-                open.push(((middle, bits - 1), upper));
-                open.push(((first, bits - 1), lower));
-            }
+            _ => return false,
         }
-    }
+        true
+    };
+    // None of several reaches across the middle.
+    let split = |inside: &[Interval], middle| inside.partition_point(|own| own.first < middle);
+    halved(around(least.first, greatest.last()), intervals, take, split);
     all
+}
+
+/// Halves a dyadic interval, and the halves again, until `take` takes each part: in order, with the items that lie inside. `split`
+/// says how many of them lie below the middle.
+fn halved<'a, T>(
+    whole: (KeyBits, u32),
+    inside: &'a [T],
+    mut take: impl FnMut(KeyBits, u32, &'a [T]) -> bool,
+    split: impl Fn(&'a [T], KeyBits) -> usize,
+) {
+    // The parts that are still to come, the next one last.
+    let mut open = vec![(whole, inside)];
+    while let Some(((first, bits), inside)) = open.pop() {
+        if take(first, bits, inside) {
+            continue;
+        }
+        let middle = first | 1 << (bits - 1);
+        let (lower, upper) = inside.split_at(split(inside, middle));
+        open.push(((middle, bits - 1), upper));
+        open.push(((first, bits - 1), lower));
+    }
+}
+
+/// The largest dyadic intervals that hold at most `most` of some ascending keys, or one key only.
+pub(crate) fn divided<K: Key>(sorted: &[K], most: u64) -> Vec<Interval> {
+    let mut joined = Joined::new(most);
+    if let (Some(least), Some(greatest)) = (sorted.first(), sorted.last()) {
+        let (first, bits) = around(least.to_bits(), greatest.to_bits());
+        joined.divide(first, bits, sorted);
+    }
+    joined.finish()
 }
 
 /// Ascending and disjoint intervals: of each the distance from the one before in its own length, its length, and its count.
@@ -297,16 +318,9 @@ impl<K: Key> Summary<K> {
 mod tests {
     use super::*;
 
-    fn divided(keys: &[u64], most: u64) -> Vec<Interval> {
-        let (first, bits) = around(keys[0].into(), keys[keys.len() - 1].into());
-        let mut joined = Joined::new(most);
-        joined.divide(first, bits, keys);
-        joined.finish()
-    }
-
     #[test]
     fn intervals_are_the_largest_that_hold_few() {
-        let found = divided(&[0, 0, 1, 2, 3, 5, 6, 9, 13], 2);
+        let found = divided::<u64>(&[0, 0, 1, 2, 3, 5, 6, 9, 13], 2);
         let interval = |first, bits, count| Interval { first, bits, count };
         let expected = [
             interval(0, 0, 2),
@@ -316,8 +330,8 @@ mod tests {
             interval(8, 3, 2),
         ];
         assert_eq!(found, expected);
-        assert_eq!(divided(&[7; 100], 2), [interval(7, 0, 100)]);
-        let ends = divided(&[0, u64::MAX], 1);
+        assert_eq!(divided::<u64>(&[7; 100], 2), [interval(7, 0, 100)]);
+        let ends = divided::<u64>(&[0, u64::MAX], 1);
         assert_eq!(ends, [interval(0, 63, 1), interval(1 << 63, 63, 1)]);
         let mut joined = Joined::new(5);
         joined.divide(0, 128, &[0, u128::MAX]);

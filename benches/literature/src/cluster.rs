@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 
 use super::message_log::{Collective, MessageLog, Transfer, Work};
-use datafusion_quantiles::wire::{Message, Reader};
+use crate::message_log::Counted;
+use datafusion_quantiles::wire::Reader;
 
 /// How messages reach the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +97,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If the message does not come back from its bytes.
-    pub(crate) fn broadcast<M: Message>(&mut self, name: &'static str, message: &M) -> Result<Vec<M>> {
+    pub(crate) fn broadcast<M: Counted>(&mut self, name: &'static str, message: &M) -> Result<Vec<M>> {
         let mut bytes = vec![];
         message.write(&mut bytes);
         let (others, hops) = (self.shards as u64 - 1, self.levels());
@@ -117,7 +118,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If a message does not come back from its bytes.
-    pub(crate) fn gather<M: Message + Send>(
+    pub(crate) fn gather<M: Counted + Send>(
         &mut self,
         name: &'static str,
         gather: Gather,
@@ -139,7 +140,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If a message does not come back from its bytes.
-    pub(crate) fn collect<M: Message>(&mut self, name: &'static str, messages: Vec<M>) -> Result<Vec<M>> {
+    pub(crate) fn collect<M: Counted>(&mut self, name: &'static str, messages: Vec<M>) -> Result<Vec<M>> {
         let mut transfer = transfer(name, Collective::Collect, u32::from(self.shards > 1));
         let mut messages = messages.into_iter();
         let mut received: Vec<M> = messages.next().into_iter().collect();
@@ -151,7 +152,7 @@ impl Cluster {
         Ok(received)
     }
 
-    fn reduce<M: Message + Send>(
+    fn reduce<M: Counted + Send>(
         &mut self,
         name: &'static str,
         mut messages: Vec<M>,
@@ -186,7 +187,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If a message does not come back from its bytes.
-    pub(crate) fn exchange<M: Message + Send>(
+    pub(crate) fn exchange<M: Counted + Send>(
         &mut self,
         name: &'static str,
         write: impl Fn(usize, usize, &mut Vec<u8>) + Sync,
@@ -255,7 +256,7 @@ fn transfer(name: &'static str, collective: Collective, hops: u32) -> Transfer {
 }
 
 /// One message over the wire: as it arrives, and its bytes.
-fn send<M: Message>(message: M, transfer: &mut Transfer) -> Result<(M, u64)> {
+fn send<M: Counted>(message: M, transfer: &mut Transfer) -> Result<(M, u64)> {
     let mut bytes = vec![];
     message.write(&mut bytes);
     transfer.messages += 1;

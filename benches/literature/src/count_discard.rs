@@ -19,6 +19,7 @@ use datafusion::common::Result;
 use super::samplesort::Random;
 use super::{KeyLists, Setup, partition};
 use crate::cluster::{Cluster, Gather};
+use crate::message_log::Counted;
 use datafusion_quantiles::key::Key;
 use datafusion_quantiles::wire::{Message, Reader, put, put_key, put_keys};
 
@@ -243,7 +244,9 @@ impl<K: Key> Message for Order<K> {
             pivots: input.keys()?,
         })
     }
+}
 
+impl<K: Key> Counted for Order<K> {
     fn values(&self) -> u64 {
         self.pivots.len() as u64
     }
@@ -322,7 +325,9 @@ impl<K: Key> Message for Tally<K> {
         };
         input.list("counts", count).map(Tally)
     }
+}
 
+impl<K: Key> Counted for Tally<K> {
     fn values(&self) -> u64 {
         let candidates = |side: &Side<K>| u64::from(side.candidate.is_some());
         let values = |count: &Count<K>| 3 + candidates(&count.below) + candidates(&count.above);

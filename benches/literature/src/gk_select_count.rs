@@ -11,6 +11,7 @@ use datafusion::common::{Result, exec_datafusion_err, internal_err};
 
 use super::{KeyLists, Setup, partition};
 use crate::cluster::{Cluster, Gather};
+use crate::message_log::Counted;
 use datafusion_quantiles::kernel::round_messages::{put_summary, summary};
 use datafusion_quantiles::key::{Key, Width};
 use datafusion_quantiles::select::gk_select::GkSelect;
@@ -200,7 +201,9 @@ impl Message for Sketched {
             None => input.damaged("no sketch"),
         }
     }
+}
 
+impl Counted for Sketched {
     fn values(&self) -> u64 {
         3 * self.0.len() as u64
     }
@@ -236,7 +239,9 @@ impl Message for Counts {
             false => internal_err!("{} counts and {}", below.len(), equal.len()),
         }
     }
+}
 
+impl Counted for Counts {
     fn values(&self) -> u64 {
         (self.below.len() + self.equal.len()) as u64
     }
@@ -265,7 +270,9 @@ impl<K: Key> Message for Distances<K> {
         });
         near.map(Distances)
     }
+}
 
+impl<K: Key> Counted for Distances<K> {
     fn values(&self) -> u64 {
         2 * self.0.len() as u64
     }

@@ -41,6 +41,7 @@ use datafusion_quantiles::key::{Key, KeyBits};
 use datafusion_quantiles::sketch::Epsilon;
 use datafusion_quantiles::wire::{Message, Reader, put, put_keys};
 pub use local_sort::{LocalSort, sort};
+use message_log::Counted;
 pub use message_log::{Collective, MessageLog, Transfer, Work};
 pub use naive::{NaiveBackend, NaiveLane};
 pub use simulated::SimulatedShards;
@@ -206,7 +207,9 @@ impl<K: Key> Message for KeyLists<K> {
     fn read(input: &mut Reader<'_>) -> Result<Self> {
         input.list("lists of keys", |input| input.keys()).map(KeyLists)
     }
+}
 
+impl<K: Key> Counted for KeyLists<K> {
     fn values(&self) -> u64 {
         self.0.iter().map(|keys| keys.len() as u64).sum()
     }

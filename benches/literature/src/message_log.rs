@@ -2,6 +2,56 @@
 
 use std::time::Duration;
 
+use datafusion_quantiles::cells::{Brackets, Cells};
+use datafusion_quantiles::kernel::round::{Reply, Request};
+use datafusion_quantiles::kernel::round_messages::Order;
+use datafusion_quantiles::key::Key;
+use datafusion_quantiles::wire::Message;
+
+/// A message in the unit of the papers: values, each of which is a key, a count, an end of a bracket or a part of a cell function.
+pub(crate) trait Counted: Message {
+    /// Values in the message. Scalars such as seeds and sizes are not counted.
+    fn values(&self) -> u64;
+}
+
+impl Counted for Order {
+    fn values(&self) -> u64 {
+        let ends = |brackets: &Brackets| match brackets.is_all(self.width) {
+            true => 0,
+            false => 2 * brackets.as_slice().len() as u64,
+        };
+        match self.request.as_ref() {
+            Request::Sample { within, .. } => ends(within),
+            Request::Count { cells, within, keep } => definition(cells) + ends(within) + keep.len() as u64,
+            Request::Sketch { .. } => 0,
+            Request::Extract { brackets } => ends(brackets),
+        }
+    }
+}
+
+impl Counted for Reply {
+    fn values(&self) -> u64 {
+        Reply::values(self)
+    }
+}
+
+impl<K: Key> Counted for Vec<K> {
+    fn values(&self) -> u64 {
+        self.len() as u64
+    }
+}
+
+/// Values that a cell function is defined by.
+fn definition(cells: &Cells) -> u64 {
+    match cells {
+        // Offset and shift of each entry travel as one value.
+        Cells::Table(table) => table.numbers() as u64,
+        // Both pivots, first cell and number of cells: the slope follows from them.
+        Cells::Linear(linear) => 4 * linear.pieces().len() as u64,
+        Cells::Edges(edges) => edges.as_slice().len() as u64,
+    }
+}
+
 /// A pattern of communication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Collective {

@@ -16,6 +16,7 @@ use datafusion::common::Result;
 
 use super::local_sort::{LocalSort, Sorters};
 use crate::cluster::Cluster;
+use crate::message_log::Counted;
 use datafusion_quantiles::key::Key;
 use datafusion_quantiles::wire::{Message, Reader, put, put_key, put_keys};
 
@@ -134,7 +135,9 @@ impl Message for Stride {
     fn read(input: &mut Reader<'_>) -> Result<Self> {
         input.number("stride").map(Stride)
     }
+}
 
+impl Counted for Stride {
     fn values(&self) -> u64 {
         1
     }
@@ -187,7 +190,9 @@ impl<K: Key> Message for Plan<K> {
         let ranks = input.keys()?;
         Ok(Self { splitters, ranks })
     }
+}
 
+impl<K: Key> Counted for Plan<K> {
     fn values(&self) -> u64 {
         3 * self.splitters.len() as u64 + self.ranks.len() as u64
     }
@@ -216,7 +221,9 @@ impl<K: Key> Message for Piece<K> {
             keys: input.keys()?,
         })
     }
+}
 
+impl<K: Key> Counted for Piece<K> {
     fn values(&self) -> u64 {
         1 + self.keys.len() as u64
     }

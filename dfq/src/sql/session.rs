@@ -17,9 +17,9 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use super::files;
 use crate::args::{parse_bytes, parse_count};
 
-/// With a memory limit, batches of all partitions take at most one part in so many of it, as long as rows take no more than
-/// [`WIDE_ROW_BYTES`]: a scan reserves nothing for what it decodes.
-const BATCHES_SHARE: usize = 4;
+/// Bytes of a batch of each partition, together, with a memory limit of no more than a GiB and rows of [`WIDE_ROW_BYTES`]. A scan
+/// reserves nothing for what it decodes.
+const BATCHES_BYTES: usize = 32 << 20;
 
 /// Bytes of a row that is long.
 const WIDE_ROW_BYTES: usize = 8 << 10;
@@ -134,7 +134,8 @@ impl SessionArgs {
 
 /// Rows of a batch where queries may hold `limit` bytes.
 fn batch_rows(limit: usize, partitions: usize) -> usize {
-    let rows = limit / BATCHES_SHARE / WIDE_ROW_BYTES / partitions.max(1);
+    let bytes = BATCHES_BYTES.max(limit / 32).min(limit / 4);
+    let rows = bytes / WIDE_ROW_BYTES / partitions.max(1);
     rows.clamp(*BATCH_ROWS.start(), *BATCH_ROWS.end())
 }
 
@@ -155,11 +156,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_of_all_partitions_fit_a_quarter_of_the_limit() {
+    fn batches_of_all_partitions_are_small_beside_the_limit() {
         assert_eq!(batch_rows(16 << 20, 2), 512);
         assert_eq!(batch_rows(64 << 20, 2), 1024);
-        assert_eq!(batch_rows(1 << 30, 16), 2048);
-        assert_eq!(batch_rows(1 << 30, 2), 8192);
+        assert_eq!(batch_rows(256 << 20, 2), 2048);
+        assert_eq!(batch_rows(1 << 30, 16), 512);
+        assert_eq!(batch_rows(1 << 30, 2), 2048);
+        assert_eq!(batch_rows(64 << 30, 16), 8192);
         assert_eq!(batch_rows(1, 0), 512);
     }
 }

@@ -22,7 +22,6 @@ use super::many::Parts;
 use super::scan::{GroupScan, Shared};
 use super::worker::PartWorker;
 use crate::config::StrategyName;
-use crate::exec::scan::in_order;
 use crate::exec::values::ValueSolver;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
@@ -30,6 +29,7 @@ use crate::key::Width;
 use crate::memory::FreePages;
 use crate::memory::Spiller;
 use crate::threads::blocking;
+use crate::threads::in_order;
 
 /// The groups of `streams`.
 pub(super) fn stream(

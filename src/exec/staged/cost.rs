@@ -25,7 +25,7 @@
 //! should hold, 2^26 keys: about 1e12 for values times ranks, as 1000 quantiles of 1e9 values. Then the cheapest of those that
 //! hold to that limit is taken, or what comes nearest to it.
 //!
-//! **Groups** are read twice if that costs less than the exchange of all keys after one read ([`GroupWorkload`]):
+//! **Groups** are read twice if that costs less than the exchange of all keys after one read ([`GroupWorkload::is_better_read_twice`]):
 //!
 //! ```text
 //! values * 9 bytes / 500 MB/s  >  (values * 10 ns + the input's own work) / tasks + stages * 0.05 s
@@ -34,179 +34,47 @@
 //! a join hardly ever. One read also where groups are known to be more than brackets are for, or may be by the least and the
 //! greatest value of their columns, or partitions are more than one task should merge the counts of.
 
-use datafusion::common::stats::Precision;
-use datafusion::common::{ColumnStatistics, Result, ScalarValue};
-use datafusion::physical_plan::execution_plan::EmissionType;
-use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
-use datafusion::physical_plan::union::UnionExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::common::Result;
 
-use super::rounds::{COUNTS, Steps, buckets};
-use super::source::SourceSize;
-use super::{FAN_IN, MOST_GROUPS, MOST_RANKS, merge_levels};
-use crate::key::KeySpec;
+use super::groups::{MOST_GROUPS, MOST_RANKS};
+use super::merge::{FAN_IN, merge_levels};
+use super::rounds::{COUNTS, Rounds, Steps, buckets};
+use super::workload::{GroupWorkload, Workload};
+use crate::config::StrategyName;
 use crate::select::bms::BUCKETS;
-use crate::select::gk_select::{BETWEEN, SUMMARY_BYTES};
+use crate::select::gk_select::{BETWEEN, GkSelect, SUMMARY_BYTES};
 
-/// Rows that a leaf is taken to have which tells neither their number nor the bytes of its files.
-const UNKNOWN: u64 = 100_000_000;
 /// Tasks that run at once, at most.
 const TASKS: usize = 64;
 /// Keys that one task should hold, at most.
 const MOST_CANDIDATES: f64 = (1_u64 << 26) as f64;
 
 const VALUE_SECONDS: f64 = 10e-9;
-const ROW_SECONDS: f64 = 5e-9;
-const GATHERED_SECONDS: f64 = 50e-9;
 const STAGE_SECONDS: f64 = 0.05;
 const BYTE_SECONDS: f64 = 2e-9;
 const CANDIDATE_SECONDS: f64 = 20e-9;
 const KEY_BYTES: f64 = 8.0;
-
-/// What the costs depend on.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Workload {
-    /// Values that are ranked, as far as is known.
-    pub(crate) values: u64,
-    /// Partitions of the input.
-    pub(crate) partitions: usize,
-    /// Ranks that are asked for.
-    pub(crate) ranks: usize,
-    /// What one execution of the input takes.
-    pub(crate) input: InputCost,
-}
 
 /// Tasks that groups are read by at once, at most: their stages wait for the slowest.
 const GROUP_TASKS: usize = 4;
 /// Bytes of a key and its group that are exchanged.
 const EXCHANGED_BYTES: f64 = 9.0;
 
-/// What the choice between one read of groups and two depends on.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct GroupWorkload {
-    values: u64,
-    partitions: usize,
-    input: InputCost,
-    ranks: usize,
-    /// Most groups that there can be, where it is known.
-    groups: Option<u64>,
-}
-
 impl GroupWorkload {
-    /// By the statistics of a planned input, whose first columns are those of groups.
-    ///
-    /// # Errors
-    /// Those of statistics.
-    pub(crate) fn of(input: &dyn ExecutionPlan, groups: usize, ranks: usize) -> Result<Self> {
-        let workload = Workload::of(input, ranks)?;
-        let statistics = StatisticsContext::new().compute(input, &StatisticsArgs::new())?;
-        let columns = statistics.column_statistics.iter().take(groups);
-        let most = columns
-            .map(most_distinct)
-            .try_fold(1_u64, |all, own| Some(all.saturating_mul(own?)));
-        Ok(Self {
-            values: workload.values,
-            partitions: workload.partitions,
-            input: workload.input,
-            ranks,
-            groups: most.filter(|_| statistics.column_statistics.len() >= groups),
-        })
-    }
-
     /// Whether a second read costs less than the exchange of all keys.
     pub(crate) fn is_better_read_twice(&self) -> bool {
-        let groups = self.groups.unwrap_or(1);
+        let (groups, workload) = (self.groups.unwrap_or(1), &self.workload);
         let has_brackets = groups <= MOST_GROUPS as u64
-            && groups.saturating_mul(self.ranks.max(1) as u64) <= MOST_RANKS as u64
-            && self.partitions <= FAN_IN;
-        let (n, tasks) = (self.values as f64, self.partitions.clamp(1, GROUP_TASKS) as f64);
-        let read = (n * VALUE_SECONDS + self.input.seconds) / tasks;
-        let stages = (2 + self.input.stages) as f64 * STAGE_SECONDS;
-        has_brackets && !self.input.is_unknown && n * EXCHANGED_BYTES * BYTE_SECONDS > read + stages
+            && groups.saturating_mul(workload.ranks.max(1) as u64) <= MOST_RANKS as u64
+            && workload.partitions <= FAN_IN;
+        let (n, tasks) = (
+            workload.values as f64,
+            workload.partitions.clamp(1, GROUP_TASKS) as f64,
+        );
+        let read = (n * VALUE_SECONDS + workload.input.seconds) / tasks;
+        let stages = (2 + workload.input.stages) as f64 * STAGE_SECONDS;
+        has_brackets && !workload.input.is_unknown && n * EXCHANGED_BYTES * BYTE_SECONDS > read + stages
     }
-}
-
-/// How many values a column can have, NULL included.
-fn most_distinct(column: &ColumnStatistics) -> Option<u64> {
-    if let Some(distinct) = column.distinct_count.get_value() {
-        return Some(*distinct as u64 + 1);
-    }
-    let (least, greatest) = (column.min_value.get_value()?, column.max_value.get_value()?);
-    let spec = KeySpec::try_new(&least.data_type()).ok()?;
-    let key = |value: &ScalarValue| spec.keys(value.to_array().ok()?.as_ref()).ok()?.first().copied();
-    // Keys of floats are many where values are few.
-    let distance = key(greatest)?.checked_sub(key(least)?)?;
-    (!least.data_type().is_floating())
-        .then(|| u64::try_from(distance).map_or(u64::MAX, |far| far.saturating_add(2)))
-}
-
-/// What an execution of an input takes.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct InputCost {
-    /// Seconds on one task.
-    pub(crate) seconds: f64,
-    /// Stages below its last.
-    pub(crate) stages: usize,
-    /// Whether a leaf tells nothing of its size.
-    pub(crate) is_unknown: bool,
-}
-
-impl Workload {
-    /// By the statistics of a planned input.
-    ///
-    /// # Errors
-    /// Those of statistics.
-    pub(crate) fn of(input: &dyn ExecutionPlan, ranks: usize) -> Result<Self> {
-        let (values, cost) = walk(input)?;
-        Ok(Self {
-            values,
-            partitions: input.output_partitioning().partition_count(),
-            ranks,
-            input: cost,
-        })
-    }
-}
-
-/// Rows that a plan gives, and what it takes.
-fn walk(plan: &dyn ExecutionPlan) -> Result<(u64, InputCost)> {
-    let (mut rows_in, mut most, mut cost) = (0_u64, 0, InputCost::default());
-    let children = plan.children();
-    for child in &children {
-        let (rows, below) = walk(child.as_ref())?;
-        rows_in = rows_in.saturating_add(rows);
-        most = most.max(rows);
-        cost.seconds += below.seconds;
-        cost.stages += below.stages;
-        cost.is_unknown |= below.is_unknown;
-    }
-    let is_union = plan.is::<UnionExec>();
-    let known = StatisticsContext::new()
-        .compute(plan, &StatisticsArgs::new())?
-        .num_rows;
-    let rows = match known {
-        Precision::Exact(rows) | Precision::Inexact(rows) => rows as u64,
-        Precision::Absent if children.is_empty() => leaf_rows(plan, &mut cost),
-        Precision::Absent if is_union => rows_in,
-        Precision::Absent => most,
-    };
-    let gathers = plan.pipeline_behavior() == EmissionType::Final || children.len() > 1;
-    if children.is_empty() {
-        cost.seconds += rows as f64 * ROW_SECONDS;
-    } else if gathers && !is_union {
-        cost.seconds += rows_in as f64 * GATHERED_SECONDS;
-        cost.stages += 1;
-    }
-    Ok((rows, cost))
-}
-
-/// Rows of a leaf that keeps no count of them; adds the parsing of its text to `cost`.
-fn leaf_rows(leaf: &dyn ExecutionPlan, cost: &mut InputCost) -> u64 {
-    if let Some(size) = SourceSize::of(leaf) {
-        cost.seconds += size.parsing;
-        return size.rows;
-    }
-    cost.is_unknown = true;
-    UNKNOWN
 }
 
 /// What a strategy is expected to take.
@@ -216,17 +84,42 @@ struct Estimate {
     seconds: f64,
 }
 
+/// The rounds of a strategy. SampleSelect's brackets may miss, and then it wants another round: `gk_select` stands in for it.
+///
+/// # Errors
+/// None for numbers that can occur.
+pub(crate) fn rounds(name: StrategyName, workload: &Workload) -> Result<Rounds> {
+    let steps = match name {
+        StrategyName::Auto => cheapest(workload)?,
+        StrategyName::DistributedBms => Steps::distributed_bms(workload.partitions),
+        StrategyName::Dibms => Steps::dibms(workload.partitions, COUNTS),
+        StrategyName::SampleSelect | StrategyName::GkSelect => gk_select(workload)?,
+    };
+    let auto = name == StrategyName::Auto;
+    Ok(Rounds { steps, auto })
+}
+
+fn gk_select(workload: &Workload) -> Result<Steps> {
+    let (n, partitions, ranks) = (workload.values, workload.partitions, workload.ranks);
+    Ok(Steps::GkSelect(GkSelect::try_new(
+        n,
+        partitions,
+        ranks,
+        u64::MAX,
+    )?))
+}
+
 /// The strategy for a workload.
 ///
 /// # Errors
 /// None for numbers that can occur.
-pub(super) fn cheapest(workload: &Workload) -> Result<Steps> {
+fn cheapest(workload: &Workload) -> Result<Steps> {
     let others = [
-        Steps::distributed_bms(workload),
-        Steps::dibms(workload, COUNTS - 1),
-        Steps::dibms(workload, COUNTS),
+        Steps::distributed_bms(workload.partitions),
+        Steps::dibms(workload.partitions, COUNTS - 1),
+        Steps::dibms(workload.partitions, COUNTS),
     ];
-    let mut best = Steps::gk_select(workload)?;
+    let mut best = gk_select(workload)?;
     let mut least = estimate(&best, workload);
     for steps in others {
         let own = estimate(&steps, workload);
@@ -290,6 +183,7 @@ fn counted(sizes: impl Iterator<Item = u32>, n: f64, ranks: f64) -> (f64, usize,
 
 #[cfg(test)]
 mod tests {
+    use super::super::workload::{GATHERED_SECONDS, InputCost, ROW_SECONDS};
     use super::*;
 
     fn workload(values: u64, partitions: usize, ranks: usize) -> Workload {
@@ -337,7 +231,7 @@ mod tests {
         for partitions in [16, 300, 4000] {
             let many = workload(1_000_000_000, partitions, 8000);
             assert!(taken(&many).starts_with("dibms"), "{}", taken(&many));
-            let gk = estimate(&Steps::gk_select(&many).unwrap(), &many);
+            let gk = estimate(&gk_select(&many).unwrap(), &many);
             assert!(gk.candidates > MOST_CANDIDATES);
         }
         // Two counts suffice for 100 ranks, and are a read less than three.
@@ -360,7 +254,7 @@ mod tests {
             ..cheap
         };
         let seconds = |steps: &Steps, workload: &Workload| estimate(steps, workload).seconds;
-        let (two, five) = (Steps::gk_select(&dear).unwrap(), Steps::dibms(&dear, 3));
+        let (two, five) = (gk_select(&dear).unwrap(), Steps::dibms(dear.partitions, 3));
         let more = |steps: &Steps| seconds(steps, &dear) - seconds(steps, &cheap);
         // Of the input's 100 s on 16 tasks and its three stages of 50 ms, for each read.
         let read = 100.0 / 16.0 + 3.0 * STAGE_SECONDS - 1e6 * ROW_SECONDS / 16.0;
@@ -372,10 +266,12 @@ mod tests {
     #[test]
     fn groups_are_read_twice_where_an_exchange_costs_more() {
         let groups = |values: u64, groups: Option<u64>, input: InputCost| GroupWorkload {
-            values,
-            partitions: 16,
-            input,
-            ranks: 3,
+            workload: Workload {
+                values,
+                partitions: 16,
+                input,
+                ranks: 3,
+            },
             groups,
         };
         let scan = |values: u64| InputCost {
@@ -404,10 +300,10 @@ mod tests {
         };
         assert!(!groups(30_000_000, None, text).is_better_read_twice());
         let mut many = groups(30_000_000, Some(1000), scan(30_000_000));
-        many.partitions = FAN_IN + 1;
+        many.workload.partitions = FAN_IN + 1;
         assert!(!many.is_better_read_twice());
         many = groups(30_000_000, Some(1000), scan(30_000_000));
-        many.ranks = 500;
+        many.workload.ranks = 500;
         assert!(!many.is_better_read_twice());
     }
 
@@ -416,7 +312,7 @@ mod tests {
         for (ranks, share) in [(1, 4e-8), (9, 3e-5), (99, 3e-4), (999, 4e-3)] {
             for values in [10_000_000, 1_000_000_000] {
                 let workload = workload(values, 16, ranks);
-                let left = estimate(&Steps::dibms(&workload, COUNTS), &workload);
+                let left = estimate(&Steps::dibms(workload.partitions, COUNTS), &workload);
                 assert!(left.candidates < share * values as f64, "{ranks}: {left:?}");
             }
         }

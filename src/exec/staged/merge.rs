@@ -3,180 +3,118 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DataFusionError, Result, ScalarValue, internal_err};
-use datafusion::execution::memory_pool::MemoryConsumer;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::{Result, ScalarValue, internal_err};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::EmissionType;
-use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
-    InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
-};
-use futures::TryStreamExt;
 
-use super::rows::{CHECK, Merged, Rows, body_bytes, schema};
-use super::{StagedColumns, reached};
+use super::columns::StagedColumns;
+use super::merged::Merged;
+use super::rows::{CLASS, Rows, body_bytes, schema};
+use super::stage::{Consume, Needs, Sent, StageExec, Step, Task, reached};
+
+/// Replies that one task merges, at most, but for what a hash spreads unevenly.
+pub(super) const FAN_IN: usize = 256;
+
+/// Groups of replies to merge, level by level, before one task has them all.
+pub(super) fn merge_levels(partitions: usize) -> impl Iterator<Item = u32> {
+    let fewer = |partitions: &usize| (*partitions > FAN_IN).then(|| partitions.div_ceil(FAN_IN / 2));
+    std::iter::successors(fewer(&partitions), fewer).map(|groups| groups as u32)
+}
 
 /// Merges the replies of a read in groups: to one for each group and key column, as long as any of them.
 ///
-/// A reply's group is its checksum modulo the number of groups, and rows are exchanged by a hash of that: a partition holds a
-/// group or several, most hold none. The checksum of a merged reply is the sum, as random as its parts. Keys, which come
-/// where candidates are fewer than counts, pass as they are.
-#[derive(Debug)]
-pub struct MergeExec {
-    input: Arc<dyn ExecutionPlan>,
+/// A reply's group is its class, which is random, modulo the number of groups, and rows are exchanged by a hash of that: a
+/// partition holds a group or several, most hold none. The class of a merged reply is as random as those of its parts. Keys,
+/// which come where candidates are fewer than counts, pass as they are.
+pub type MergeExec = StageExec<Merge>;
+
+/// The step of a [`MergeExec`].
+#[derive(Debug, Clone)]
+pub struct Merge {
     pub(super) columns: Arc<StagedColumns>,
     /// The read of the input whose replies are merged, the first being 0.
     pub(super) read: usize,
     /// How many merged replies there are, at most.
-    pub(super) groups: u64,
-    group: Arc<dyn PhysicalExpr>,
-    properties: Arc<PlanProperties>,
-    metrics: ExecutionPlanMetricsSet,
+    pub(super) groups: u32,
 }
 
-impl MergeExec {
-    /// To so many groups of replies to read `read`.
+impl Merge {
+    /// To this number of groups of replies to read `read`.
     ///
     /// # Errors
     /// An internal error for replies that do not add up, or no groups.
-    pub(super) fn try_new(
-        input: Arc<dyn ExecutionPlan>,
-        columns: Arc<StagedColumns>,
-        read: usize,
-        groups: u64,
-    ) -> Result<Self> {
-        if !columns.rounds.is_summed(read) || groups == 0 {
-            return internal_err!("replies of read {read} in {groups} groups");
+    pub(super) fn try_new(columns: Arc<StagedColumns>, read: usize, groups: u32) -> Result<Self> {
+        match columns.rounds.is_summed(read) && groups > 0 {
+            true => Ok(Self {
+                columns,
+                read,
+                groups,
+            }),
+            false => internal_err!("replies of read {read} in {groups} groups"),
         }
-        let check = Arc::new(Column::new(schema().field(CHECK).name(), CHECK));
-        let number = Arc::new(Literal::new(ScalarValue::UInt64(Some(groups))));
-        let group = Arc::new(BinaryExpr::new(check, Operator::Modulo, number));
-        let properties = PlanProperties::new(
-            EquivalenceProperties::new(schema()),
-            Partitioning::UnknownPartitioning(input.output_partitioning().partition_count()),
-            EmissionType::Final,
-            input.boundedness(),
-        );
-        Ok(Self {
-            input,
-            columns,
-            read,
-            groups,
-            group,
-            properties: Arc::new(properties),
-            metrics: ExecutionPlanMetricsSet::new(),
-        })
-    }
-
-    fn with_input(&self, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        let (Some(input), true) = (children.pop(), children.is_empty()) else {
-            return internal_err!("MergeExec has one input");
-        };
-        let columns = Arc::clone(&self.columns);
-        Ok(Arc::new(Self::try_new(input, columns, self.read, self.groups)?))
     }
 }
 
-/// The merged replies of a partition as rows again; nothing where nothing came.
-fn merged_rows(columns: &StagedColumns, mut merged: Merged) -> Result<Rows> {
-    let mut rows = Rows::default();
-    for part in 0..columns.len() as u32 {
-        if let Some((seen, reply, lengths)) = merged.header(part)? {
-            rows.header(part, seen, &reply, &lengths)?;
-        }
-    }
-    if let Some(state) = merged.state() {
-        rows.state(state)?;
-    }
-    Ok(rows)
-}
-
-impl DisplayAs for MergeExec {
-    fn fmt_as(&self, _format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+impl fmt::Display for Merge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (asked, columns) = (self.columns.rounds.named(self.read), self.columns.len());
-        write!(f, "MergeExec: {asked}, groups={}, columns={columns}", self.groups)
+        write!(f, "{asked}, groups={}, columns={columns}", self.groups)
     }
 }
 
-impl ExecutionPlan for MergeExec {
-    fn name(&self) -> &str {
-        "MergeExec"
+impl Step for Merge {
+    const NAME: &'static str = "MergeExec";
+
+    type State = ();
+
+    fn schema(&self) -> SchemaRef {
+        schema(&[])
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
+    fn needs(&self) -> Needs {
+        let class = Arc::new(Column::new("class", CLASS));
+        let groups = Arc::new(Literal::new(ScalarValue::UInt32(Some(self.groups))));
+        Needs::ByKey(Arc::new(BinaryExpr::new(class, Operator::Modulo, groups)))
     }
 
-    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        let by_group = Distribution::KeyPartitioned(vec![Arc::clone(&self.group)]);
-        InputDistributionRequirements::new(vec![by_group])
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
-    }
-
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        f(&self.group)
-    }
-
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
-        let passed = memory.new_empty();
-        let mut input = self.input.execute(partition, context)?;
-        let columns = Arc::clone(&self.columns);
-        let rows = MetricBuilder::new(&self.metrics).counter("input_rows", partition);
-        let bytes = MetricBuilder::new(&self.metrics).counter("bytes_out", partition);
-        let batches = async move {
-            let (mut merged, mut keys) = (Merged::default(), Vec::new());
-            while let Some(batch) = input.try_next().await? {
-                rows.add(batch.num_rows());
-                merged.reserve(&batch, &memory)?;
-                if let Some(own) = merged.add_replies(&batch)? {
-                    passed.try_grow(body_bytes(&own))?;
-                    keys.push(own);
-                }
-            }
-            reached!("merge");
-            let (mut batches, written) = merged_rows(&columns, merged)?.finish()?;
-            bytes.add(written + keys.iter().map(body_bytes).sum::<usize>());
-            batches.extend(keys);
-            drop((memory, passed));
-            Ok::<_, DataFusionError>(futures::stream::iter(batches.into_iter().map(Ok)))
+    async fn run(self, task: Task<()>, input: SendableRecordBatchStream) -> Result<()> {
+        let merging = Merging {
+            merged: Merged::new(&self.columns),
+            memory: task.memory(Self::NAME),
         };
-        let stream = futures::stream::once(batches).try_flatten();
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema(), stream)))
+        task.drive(merging, input).await
+    }
+}
+
+/// A step while replies come.
+struct Merging {
+    merged: Merged,
+    memory: MemoryReservation,
+}
+
+impl Consume for Merging {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+        self.merged.reserve(batch, &self.memory)?;
+        let keys = self.merged.add_replies(batch)?;
+        Ok(keys.map(|keys| Sent {
+            bytes: body_bytes(&keys),
+            batches: vec![keys],
+        }))
     }
 
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.metrics.clone_inner())
+    /// The merged replies as rows again; nothing where nothing came.
+    fn finish(self) -> Result<Sent> {
+        reached!("merge");
+        let mut rows = Rows::default();
+        if let Some(state) = self.merged.state() {
+            rows.state(state);
+        }
+        let replies = self.merged.lane_replies()?;
+        replies.iter().for_each(|reply| rows.lane_reply(reply));
+        rows.finish(&schema(&[]), &[])
     }
 }

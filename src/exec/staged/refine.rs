@@ -5,94 +5,122 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{
-    DataFusionError, Result, exec_err, internal_datafusion_err, internal_err, resources_err,
-};
-use datafusion::execution::memory_pool::MemoryConsumer;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::EmissionType;
-use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
-    InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
-};
-use futures::TryStreamExt;
+use datafusion::common::{Result, exec_err, internal_datafusion_err, resources_err};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::memory_pool::MemoryReservation;
 
 #[cfg(test)]
 mod mutated;
 
-use super::rows::{Merged, Rows, schema};
+use super::columns::StagedColumns;
+use super::merged::Merged;
+use super::rows::{Rows, schema};
+use super::stage::{Consume, Needs, Sent, StageExec, Step, Task, reached};
 use super::state::{COMPARING_READ, ColumnState, State};
-use super::{StagedColumns, reached};
 use crate::functions::gk::with_bounds;
 
 /// Merges the replies of a round and steps: to the state for the next round, or to the row of answers.
-#[derive(Debug)]
-pub struct RefineExec {
-    input: Arc<dyn ExecutionPlan>,
+pub type RefineExec = StageExec<Refine>;
+
+/// The step of a [`RefineExec`].
+#[derive(Debug, Clone)]
+pub struct Refine {
     pub(super) columns: Arc<StagedColumns>,
     /// The read of the input whose replies are merged, the first being 0.
     pub(super) read: usize,
     /// Of the answers; `None`: the output is a state.
     pub(super) answers: Option<SchemaRef>,
-    properties: Arc<PlanProperties>,
-    metrics: ExecutionPlanMetricsSet,
 }
 
-impl RefineExec {
-    /// After read `read`: to the row of answers of a schema, or to a state.
-    pub(super) fn new(
-        input: Arc<dyn ExecutionPlan>,
-        columns: Arc<StagedColumns>,
-        read: usize,
-        answers: Option<SchemaRef>,
-    ) -> Self {
-        let properties = Arc::new(PlanProperties::new(
-            EquivalenceProperties::new(answers.clone().unwrap_or_else(schema)),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Final,
-            input.boundedness(),
-        ));
-        Self {
-            input,
-            columns,
-            read,
-            answers,
-            properties,
-            metrics: ExecutionPlanMetricsSet::new(),
-        }
+impl fmt::Display for Refine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gives = match self.answers {
+            Some(_) => "answers",
+            None => "state",
+        };
+        let (rounds, columns) = (&self.columns.rounds, self.columns.len());
+        write!(f, "{gives}, strategy={rounds}, columns={columns}")
+    }
+}
+
+impl Step for Refine {
+    const NAME: &'static str = "RefineExec";
+
+    type State = ();
+
+    fn schema(&self) -> SchemaRef {
+        self.answers.clone().unwrap_or_else(|| schema(&[]))
     }
 
-    fn with_input(&self, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        let (Some(input), true) = (children.pop(), children.is_empty()) else {
-            return internal_err!("RefineExec has one input");
+    fn needs(&self) -> Needs {
+        Needs::All
+    }
+
+    async fn run(self, task: Task<()>, input: SendableRecordBatchStream) -> Result<()> {
+        let refining = Refining {
+            merged: Merged::new(&self.columns),
+            memory: task.memory(Self::NAME),
+            step: self,
         };
-        Ok(Arc::new(Self::new(
-            input,
-            Arc::clone(&self.columns),
-            self.read,
-            self.answers.clone(),
-        )))
+        task.drive(refining, input).await
+    }
+}
+
+/// A step while replies come.
+struct Refining {
+    step: Refine,
+    merged: Merged,
+    memory: MemoryReservation,
+}
+
+impl Consume for Refining {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+        self.merged.reserve(batch, &self.memory)?;
+        self.merged.add(batch)?;
+        Ok(None)
+    }
+
+    fn finish(self) -> Result<Sent> {
+        let Refine {
+            columns,
+            read,
+            answers: schema_of_answers,
+        } = self.step;
+        if schema_of_answers.is_some() {
+            reached!("refine_answers");
+        } else {
+            reached!("refine_state");
+        }
+        let state = step(read, self.merged)?;
+        match schema_of_answers {
+            Some(schema) => Ok(Sent {
+                batches: vec![answers(&columns, &state, &schema)?],
+                bytes: 0,
+            }),
+            None => {
+                let mut rows = Rows::default();
+                rows.state(&state.to_bytes());
+                rows.finish(&schema(&[]), &[])
+            }
+        }
     }
 }
 
 /// Steps each column, after the replies in `merged`.
-fn step(columns: &StagedColumns, read: usize, mut merged: Merged) -> Result<State> {
+fn step(read: usize, mut merged: Merged) -> Result<State> {
+    let columns = Arc::clone(&merged.columns);
     let earlier = merged.state().map(State::from_bytes).transpose()?;
     let mut earlier = earlier.map(|state| state.0.into_iter());
     let column = |(index, spec): (usize, &crate::key::KeySpec)| {
         let width = spec.width();
         match &mut earlier {
             None => {
-                let replies = merged.take(index as u32, width)?;
+                let replies = merged.take(index)?;
                 ColumnState::first(width, &columns.asks(index), &columns.rounds, replies)
             }
             Some(states) => match states.next() {
                 Some(done) if done.order.is_none() && read != COMPARING_READ => Ok(done),
-                Some(state) => state.next(&columns.rounds, read, merged.take(index as u32, width)?),
+                Some(state) => state.next(&columns.rounds, read, merged.take(index)?),
                 None => exec_err!("a state of fewer than {} columns", columns.len()),
             },
         }
@@ -116,8 +144,8 @@ fn answers(columns: &StagedColumns, state: &State, schema: &SchemaRef) -> Result
             );
         }
         let key_at = |rank| state.progress.key_at(rank);
-        let found = call.ask.answers(selected.spec(), state.seen.n, &key_at)?;
-        let n = state.seen.n;
+        let found = call.ask.answers(selected.spec(), state.fingerprint.n, &key_at)?;
+        let n = state.fingerprint.n;
         match call.bounds {
             // Of an exact answer there is one.
             true => with_bounds(selected, found, n, |rank| Ok((rank, rank)))?,
@@ -127,107 +155,4 @@ fn answers(columns: &StagedColumns, state: &State, schema: &SchemaRef) -> Result
     });
     let row = row.collect::<Result<Vec<_>>>()?;
     Ok(RecordBatch::try_new(Arc::clone(schema), row)?)
-}
-
-impl DisplayAs for RefineExec {
-    fn fmt_as(&self, _format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let gives = if self.answers.is_some() {
-            "answers"
-        } else {
-            "state"
-        };
-        write!(
-            f,
-            "RefineExec: {gives}, strategy={}, columns={}",
-            self.columns.rounds,
-            self.columns.len()
-        )
-    }
-}
-
-impl ExecutionPlan for RefineExec {
-    fn name(&self) -> &str {
-        "RefineExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        InputDistributionRequirements::new(vec![Distribution::SinglePartition])
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.with_input(children)
-    }
-
-    fn apply_expressions(
-        &self,
-        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        if partition != 0 {
-            return internal_err!("RefineExec has one partition, asked for partition {partition}");
-        }
-        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
-        let mut input = self.input.execute(0, context)?;
-        let (columns, schema, read) = (Arc::clone(&self.columns), self.answers.clone(), self.read);
-        let rows = MetricBuilder::new(&self.metrics).counter("input_rows", 0);
-        let batches = async move {
-            let mut merged = Merged::default();
-            while let Some(batch) = input.try_next().await? {
-                rows.add(batch.num_rows());
-                merged.reserve(&batch, &memory)?;
-                merged.add(&batch)?;
-            }
-            if schema.is_some() {
-                reached!("refine_answers");
-            } else {
-                reached!("refine_state");
-            }
-            let state = step(&columns, read, merged)?;
-            let batches = match schema {
-                Some(schema) => vec![answers(&columns, &state, &schema)?],
-                None => {
-                    let mut rows = Rows::default();
-                    rows.state(&state.to_bytes())?;
-                    rows.finish()?.0
-                }
-            };
-            drop(memory);
-            Ok::<_, DataFusionError>(futures::stream::iter(batches.into_iter().map(Ok)))
-        };
-        let stream = futures::stream::once(batches).try_flatten();
-        Ok(Box::pin(RecordBatchStreamAdapter::new(
-            Arc::clone(self.properties.eq_properties.schema()),
-            stream,
-        )))
-    }
-
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.metrics.clone_inner())
-    }
 }

@@ -7,22 +7,20 @@
 //! | `dibms` | 2 + r | sample; r counts; extract. By its name r is 3 |
 //!
 //! The last read always brings every candidate that is left, so the answer is exact whatever the data; reads before it only
-//! decide how much that is. A read executes the input anew. [`super::cost`] chooses for `auto`.
+//! decide how much that is. A read executes the input anew. `cost.rs` chooses for `auto`.
 //!
 //! **Buckets of `dibms`.** Its paper counts in as many buckets as the hardware has counters. Here a count is a message of
 //! every partition, so there are few ([`buckets`]), and what is sent does not grow with the table: in the first count a
 //! bucket holds hundreds of a partition's values, two bytes as LEB128 for 2e6 values in all as for 2e8; in later ones some,
 //! one byte. Three counts leave so few candidates that their keys hardly weigh: from 2.5e6 values to ten times as many the
-//! messages of 99 ranks grow by less than a tenth (a test of this module measures it), those of one rank not at all; two
+//! messages of 99 ranks grow by less than an eighth (a test of this module measures it), those of one rank not at all; two
 //! counts, however cut, send more or grow more.
 
 use std::fmt::{self, Display};
 
 use datafusion::common::Result;
 
-use super::cost::{Workload, cheapest};
 use crate::cells::Brackets;
-use crate::config::StrategyName;
 use crate::kernel::round::Request;
 use crate::key::Width;
 use crate::select::bms::{Dibms, DistributedBms, SAMPLES, finish};
@@ -69,21 +67,6 @@ pub(super) fn buckets(count: u8, counts: u8, ranks: usize) -> u32 {
 }
 
 impl Rounds {
-    /// For what is asked. SampleSelect's brackets may miss, and then it wants rounds more: `gk_select` stands in for it.
-    ///
-    /// # Errors
-    /// None for numbers that can occur.
-    pub(crate) fn try_new(name: StrategyName, workload: &Workload) -> Result<Self> {
-        let steps = match name {
-            StrategyName::Auto => cheapest(workload)?,
-            StrategyName::DistributedBms => Steps::distributed_bms(workload),
-            StrategyName::Dibms => Steps::dibms(workload, COUNTS),
-            StrategyName::SampleSelect | StrategyName::GkSelect => Steps::gk_select(workload)?,
-        };
-        let auto = name == StrategyName::Auto;
-        Ok(Self { steps, auto })
-    }
-
     /// Reads of the input.
     pub(crate) fn reads(&self) -> usize {
         self.steps.reads()
@@ -159,23 +142,13 @@ impl Rounds {
 }
 
 impl Steps {
-    pub(super) fn gk_select(workload: &Workload) -> Result<Self> {
-        let (n, partitions, ranks) = (workload.values, workload.partitions, workload.ranks);
-        Ok(Steps::GkSelect(GkSelect::try_new(
-            n,
-            partitions,
-            ranks,
-            u64::MAX,
-        )?))
-    }
-
-    pub(super) fn distributed_bms(workload: &Workload) -> Self {
-        let partitions = workload.partitions as u64;
+    pub(super) fn distributed_bms(partitions: usize) -> Self {
+        let partitions = partitions as u64;
         Steps::DistributedBms { partitions }
     }
 
-    pub(super) fn dibms(workload: &Workload, counts: u8) -> Self {
-        let partitions = workload.partitions as u64;
+    pub(super) fn dibms(partitions: usize, counts: u8) -> Self {
+        let partitions = partitions as u64;
         Steps::Dibms { partitions, counts }
     }
 

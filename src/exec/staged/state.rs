@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{Result, exec_err};
+use datafusion::common::Result;
 
-use super::READ_DIFFERENTLY;
-use super::Rounds;
-use super::rows::Seen;
+use super::fingerprint::{ColumnFingerprint, compare};
+use super::rounds::Rounds;
 use crate::kernel::round::Reply;
 use crate::kernel::round_messages::Order;
 use crate::key::Width;
@@ -22,7 +21,7 @@ pub(super) const COMPARING_READ: usize = 1;
 #[derive(Debug, Clone)]
 pub(super) struct ColumnState {
     /// What all scans must see.
-    pub(super) seen: Seen,
+    pub(super) fingerprint: ColumnFingerprint,
     pub(super) progress: Progress,
     /// What lanes are asked next; `None`: every rank has its key.
     pub(super) order: Option<Order>,
@@ -52,54 +51,44 @@ impl ColumnState {
         width: Width,
         asks: &[&Ask],
         rounds: &Rounds,
-        (seen, reply): (Seen, Reply),
+        (fingerprint, reply): (ColumnFingerprint, Reply),
     ) -> Result<Self> {
-        let progress = Progress::try_new(width, seen.n, wanted_ranks(asks, seen.n))?;
+        let progress = Progress::try_new(width, fingerprint.n, wanted_ranks(asks, fingerprint.n))?;
         if progress.is_done() {
             return Ok(Self {
-                seen,
+                fingerprint,
                 progress,
                 order: None,
             });
         }
-        let request = rounds.first_request(seen.n, width);
+        let request = rounds.first_request(fingerprint.n, width);
         let strategy = rounds.strategy(0, progress.ranks().len());
         let step = strategy.step(progress, &request, reply)?;
-        Self::after(width, seen, rounds.next(0, step)?)
+        Self::after(width, fingerprint, rounds.next(0, step)?)
     }
 
     /// After the round that this state asked for, which was read `read`.
     ///
     /// # Errors
     /// An execution error if the lanes did not read what those of earlier rounds read.
-    pub(super) fn next(self, rounds: &Rounds, read: usize, (seen, reply): (Seen, Reply)) -> Result<Self> {
-        self.compare(seen)?;
+    pub(super) fn next(
+        self,
+        rounds: &Rounds,
+        read: usize,
+        (fingerprint, reply): (ColumnFingerprint, Reply),
+    ) -> Result<Self> {
+        compare(&self.fingerprint, &fingerprint)?;
         match self.order {
             Some(order) => {
                 let strategy = rounds.strategy(read, self.progress.ranks().len());
                 let step = strategy.step(self.progress, &order.request, reply)?;
-                Self::after(order.width, seen, rounds.next(read, step)?)
+                Self::after(order.width, fingerprint, rounds.next(read, step)?)
             }
             None => Ok(self),
         }
     }
 
-    /// That a read saw what the first one did.
-    fn compare(&self, seen: Seen) -> Result<()> {
-        if seen == self.seen {
-            return Ok(());
-        }
-        exec_err!(
-            "{READ_DIFFERENTLY}: {} values with checksum {:016x} \
-             were read first, {} with {:016x} later",
-            self.seen.n,
-            self.seen.check,
-            seen.n,
-            seen.check
-        )
-    }
-
-    fn after(width: Width, seen: Seen, step: Step) -> Result<Self> {
+    fn after(width: Width, fingerprint: ColumnFingerprint, step: Step) -> Result<Self> {
         let (progress, order) = match step {
             Step::Ask(progress, request) => {
                 let request = Arc::new(request);
@@ -108,7 +97,7 @@ impl ColumnState {
             Step::Done(progress) => (progress, None),
         };
         Ok(Self {
-            seen,
+            fingerprint,
             progress,
             order,
         })
@@ -119,8 +108,7 @@ impl Message for State {
     fn write(&self, out: &mut Vec<u8>) {
         put(out, self.0.len() as u64);
         for column in &self.0 {
-            put(out, column.seen.n);
-            out.extend(column.seen.check.to_le_bytes());
+            column.fingerprint.write(out);
             column.progress.write(out);
             out.push(u8::from(column.order.is_some()));
             if let Some(order) = &column.order {
@@ -131,11 +119,10 @@ impl Message for State {
 
     fn read(input: &mut Reader<'_>) -> Result<Self> {
         let column = |input: &mut Reader<'_>| {
+            let fingerprint = ColumnFingerprint::read(input)?;
+            countable(fingerprint.n)?;
             Ok(ColumnState {
-                seen: Seen {
-                    n: countable(input.number("number of values")?)?,
-                    check: input.key::<u64>()?,
-                },
+                fingerprint,
                 progress: Progress::read(input)?,
                 order: match input.flag("order")? {
                     true => Some(Order::read(input)?),
@@ -144,10 +131,5 @@ impl Message for State {
             })
         };
         input.list("columns", column).map(State)
-    }
-
-    fn values(&self) -> u64 {
-        let orders = self.0.iter().filter_map(|column| column.order.as_ref());
-        orders.map(Message::values).sum()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kind | read | types of the columns | calls | rounds | schema of the answers, or number of groups
-//! 4 | step | ..                                  stages of groups: see there
+//! 4 | stage | auto | group columns | schema of the answers | types of the columns | calls
 //! ```
 //! All that a node does is in these bytes: machines that run it need no options of the session.
 
@@ -14,10 +14,13 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::protobuf;
 use prost::Message;
 
-use super::rounds::Steps;
-use super::{
-    GroupStageExec, KeyColumns, MergeExec, RefineExec, RoundExec, Rounds, StagedCall, StagedColumns,
-};
+use super::columns::{KeyColumns, StagedCall, StagedColumns};
+use super::groups::{GroupStage, GroupStageExec, GroupStep, GroupedColumns};
+use super::merge::{Merge, MergeExec};
+use super::refine::{Refine, RefineExec};
+use super::round::{Round, RoundExec};
+use super::rounds::{Rounds, Steps};
+use super::stage::stage;
 use crate::kernel::round_messages::{epsilon, put_epsilon};
 use crate::key::KeySpec;
 use crate::quantile::Ask;
@@ -39,28 +42,25 @@ const DIBMS: u8 = 2;
 /// # Errors
 /// Arrow's, for types that it cannot write.
 pub(crate) fn put_node(plan: &dyn ExecutionPlan, out: &mut Vec<u8>) -> Result<bool> {
-    if let Some(round) = plan.downcast_ref::<RoundExec>() {
-        out.push(ROUND);
-        put(out, round.read as u64);
-        round.columns.put(out)?;
-    } else if let Some(refine) = plan.downcast_ref::<RefineExec>() {
-        out.push(match refine.answers {
-            None => STATE,
-            Some(_) => ANSWERS,
-        });
-        put(out, refine.read as u64);
-        refine.columns.put(out)?;
-        if let Some(schema) = &refine.answers {
-            put_schema(schema, out)?;
+    if let Some(Round { columns, read }) = plan.downcast_ref::<RoundExec>().map(|exec| &exec.work().step) {
+        columns.put(ROUND, *read, out)?;
+    } else if let Some(refine) = plan.downcast_ref::<RefineExec>().map(|exec| &exec.work().step) {
+        match &refine.answers {
+            None => refine.columns.put(STATE, refine.read, out)?,
+            Some(schema) => {
+                refine.columns.put(ANSWERS, refine.read, out)?;
+                put_schema(schema, out)?;
+            }
         }
-    } else if let Some(merge) = plan.downcast_ref::<MergeExec>() {
-        out.push(MERGE);
-        put(out, merge.read as u64);
-        merge.columns.put(out)?;
-        put(out, merge.groups);
-    } else if let Some(stage) = plan.downcast_ref::<GroupStageExec>() {
-        out.push(GROUPS);
-        stage.put(out)?;
+    } else if let Some(merge) = plan.downcast_ref::<MergeExec>().map(|exec| &exec.work().step) {
+        merge.columns.put(MERGE, merge.read, out)?;
+        put(out, u64::from(merge.groups));
+    } else if let Some(groups) = plan
+        .downcast_ref::<GroupStageExec>()
+        .map(|exec| &exec.work().step)
+    {
+        out.extend([GROUPS, groups.stage as u8]);
+        groups.columns.put(out)?;
     } else {
         return Ok(false);
     }
@@ -77,7 +77,7 @@ pub(crate) fn read_node(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let kind = input.byte("kind of node")?;
     if kind == GROUPS {
-        return Ok(Arc::new(GroupStageExec::read(input, inputs)?));
+        return read_groups(input, inputs);
     }
     let read: usize = input.number("number of a read")?;
     let columns = Arc::new(StagedColumns::read(input)?);
@@ -86,30 +86,71 @@ pub(crate) fn read_node(
     }
     let is_last = read + 1 == columns.rounds.reads();
     let child = |index: usize| Arc::clone(&inputs[index]);
-    Ok(match (kind, inputs.len()) {
-        (ROUND, 1) if read == 0 => Arc::new(RoundExec::new(child(0), None, columns, read)),
-        (ROUND, 2) if read > 0 => Arc::new(RoundExec::new(child(0), Some(child(1)), columns, read)),
+    let refined = |columns, answers| {
+        let refine = Refine {
+            columns,
+            read,
+            answers,
+        };
+        stage(refine, child(0), None)
+    };
+    match (kind, inputs.len()) {
+        (ROUND, 1) if read == 0 => stage(Round { columns, read }, child(0), None),
+        (ROUND, 2) if read > 0 => stage(Round { columns, read }, child(0), Some(child(1))),
         (MERGE, 1) if columns.rounds.is_summed(read) => match input.number("number of groups")? {
-            0 => return input.damaged("no groups to merge"),
-            groups => Arc::new(MergeExec::try_new(child(0), columns, read, groups)?),
+            0 => input.damaged("no groups to merge"),
+            groups => stage(Merge::try_new(columns, read, groups)?, child(0), None),
         },
-        (STATE, 1) if !is_last => Arc::new(RefineExec::new(child(0), columns, read, None)),
+        (STATE, 1) if !is_last => refined(columns, None),
         (ANSWERS, 1) if is_last => {
             let schema = read_schema(input)?;
             let calls = columns.calls.len();
             match schema.fields().len() == calls {
-                true => Arc::new(RefineExec::new(child(0), columns, read, Some(schema))),
-                false => {
-                    return input.damaged(format!("{} columns for {calls} calls", schema.fields().len()));
-                }
+                true => refined(columns, Some(schema)),
+                false => input.damaged(format!("{} columns for {calls} calls", schema.fields().len())),
             }
         }
+        (kind, inputs) => input.damaged(format!(
+            "a node of kind {kind} with {inputs} inputs after read {read}"
+        )),
+    }
+}
+
+fn read_groups(input: &mut Reader<'_>, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<dyn ExecutionPlan>> {
+    let number = input.byte("stage of groups")?;
+    let Some(kind) = GroupStage::ALL.get(usize::from(number)).copied() else {
+        return input.damaged(format!("stage {number} of groups"));
+    };
+    let columns = Arc::new(GroupedColumns::read(input)?);
+    let (first, state) = match (kind, inputs) {
+        (GroupStage::Extract, [first, state]) => (first, Some(Arc::clone(state))),
+        (GroupStage::Count | GroupStage::Brackets | GroupStage::Select, [first]) => (first, None),
         (kind, inputs) => {
-            return input.damaged(format!(
-                "a node of kind {kind} with {inputs} inputs after read {read}"
-            ));
+            return input.damaged(format!("{} of groups with {} inputs", kind.name(), inputs.len()));
         }
-    })
+    };
+    let step = GroupStep { stage: kind, columns };
+    stage(step, Arc::clone(first), state)
+}
+
+impl GroupedColumns {
+    fn put(&self, out: &mut Vec<u8>) -> Result<()> {
+        out.push(u8::from(self.auto));
+        put_schema(&Schema::new(self.fields.clone()), out)?;
+        put_schema(&self.answers, out)?;
+        self.columns.put(out)
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self> {
+        let auto = input.flag("choice of stages")?;
+        let (groups, answers) = (read_schema(input)?, read_schema(input)?);
+        let columns = KeyColumns::read(input)?;
+        let all = groups.fields().len() + columns.calls.len();
+        match groups.fields().is_empty() || answers.fields().len() != all {
+            true => input.damaged("columns of groups"),
+            false => Self::try_new(groups.fields(), columns, answers, auto),
+        }
+    }
 }
 
 impl Rounds {
@@ -153,7 +194,9 @@ impl Rounds {
 }
 
 impl StagedColumns {
-    fn put(&self, out: &mut Vec<u8>) -> Result<()> {
+    fn put(&self, kind: u8, read: usize, out: &mut Vec<u8>) -> Result<()> {
+        out.push(kind);
+        put(out, read as u64);
         self.columns.put(out)?;
         self.rounds.put(out);
         Ok(())
@@ -167,7 +210,7 @@ impl StagedColumns {
 }
 
 impl KeyColumns {
-    pub(super) fn put(&self, out: &mut Vec<u8>) -> Result<()> {
+    fn put(&self, out: &mut Vec<u8>) -> Result<()> {
         let field = |spec: &KeySpec| Field::new("", spec.data_type().clone(), true);
         let fields: Vec<_> = self.specs().map(field).collect();
         put_schema(&Schema::new(fields), out)?;
@@ -180,7 +223,7 @@ impl KeyColumns {
         Ok(())
     }
 
-    pub(super) fn read(input: &mut Reader<'_>) -> Result<Self> {
+    fn read(input: &mut Reader<'_>) -> Result<Self> {
         let types = read_schema(input)?;
         let types = types
             .fields()
@@ -232,7 +275,7 @@ mod tests {
 
     use super::*;
     use crate::config::StrategyName;
-    use crate::exec::staged::{GroupedColumns, Workload, group_stages, stages};
+    use crate::exec::staged::{Workload, group_stages, rounds, stages};
     use crate::quantile::{Method, Quantile};
 
     /// Stages over an input of so many partitions, and the reads of it.
@@ -261,7 +304,7 @@ mod tests {
         let fields = [2, 0, 1, 0].map(|column: usize| Field::new("a", types[column].clone(), true));
         let empty = EmptyExec::new(Arc::new(Schema::empty()));
         let input: Arc<dyn ExecutionPlan> = Arc::new(empty.with_partitions(partitions));
-        let rounds = Rounds::try_new(strategy, &Workload::of(input.as_ref(), 4).unwrap()).unwrap();
+        let rounds = rounds(strategy, &Workload::of(input.as_ref(), 4).unwrap()).unwrap();
         let reads = rounds.reads();
         let columns = StagedColumns::try_new(types, calls, rounds).unwrap();
         let schema = Arc::new(Schema::new(fields.to_vec()));

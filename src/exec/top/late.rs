@@ -28,7 +28,7 @@ use super::scan::reserve;
 use super::store::Store;
 use super::{TopKByExec, TopKByWork};
 use crate::exec::operator::{Execution, Operator, Work};
-use crate::exec::scan::in_order;
+use crate::threads::in_order;
 
 /// The rows that its input names, with all columns: the input has those that rows are ordered by, and where each row stands.
 ///

@@ -19,12 +19,12 @@ use super::floor::{Floats, SharedFloor};
 use super::plan::TopPlan;
 use super::scan::{Shared, TopScan, reserve};
 use super::store::Store;
-use crate::exec::scan::in_order;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::top::{Best, Places};
 use crate::key::{Key, Width};
 use crate::threads::blocking;
+use crate::threads::in_order;
 
 /// The first rows of `streams`.
 pub(super) fn stream(

@@ -20,11 +20,11 @@ use super::many::{PartWorker, Parts, batches};
 use super::plan::TopKPlan;
 use super::scan::{Phase, Shared, TopKScan, repeated, reserve};
 use super::select::AnySieve;
-use crate::exec::scan::in_order;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::Width;
 use crate::threads::blocking;
+use crate::threads::in_order;
 
 /// Of the words that tell groups apart.
 pub(super) fn width_of(plan: &TopKPlan) -> Width {

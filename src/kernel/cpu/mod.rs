@@ -31,12 +31,12 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 
 use self::extract::{BracketsOf, Slots};
 use self::lists::Reserved;
-use self::store::{BLOCK, READ_BYTES, Store};
+use self::store::{BLOCK, LaneMemory, READ_BYTES, Store};
 use super::round::{Reply, Request, share};
 use super::{Backend, Lane};
 use crate::cells::Brackets;
 use crate::cells::Cells;
-use crate::key::{KeySpec, LaneKey, Width, dense, words};
+use crate::key::{KeySpec, LaneKey, Width, dense, with_key, words};
 use crate::memory::{FreePages, Held, Pages, Workspace};
 use crate::memory::{Spiller, Spilling};
 use crate::threads::Stop;
@@ -99,20 +99,8 @@ impl CpuBackend {
 
 impl Backend for CpuBackend {
     fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Lane>> {
-        Ok(match spec.width() {
-            Width::W32 => Box::new(CpuLane::<u32>::try_new(spec, reservation, self)?),
-            Width::W64 => Box::new(CpuLane::<u64>::try_new(spec, reservation, self)?),
-            Width::W128 => Box::new(CpuLane::<u128>::try_new(spec, reservation, self)?),
-        })
+        with_key!(spec.width(), K => Ok(Box::new(CpuLane::<K>::try_new(spec, reservation, self)?)))
     }
-}
-
-/// Where a lane gets memory beside its own reservation.
-#[derive(Debug, Clone)]
-struct LaneMemory {
-    free: Option<Arc<FreePages>>,
-    spilling: Option<Spilling>,
-    workspace: Arc<Workspace>,
 }
 
 /// Buffers of fewer bytes are copied even if somebody else keeps them: a chunk each would cost more.

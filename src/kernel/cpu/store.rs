@@ -15,13 +15,21 @@ use datafusion::arrow::buffer::Buffer;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::LaneMemory;
 use crate::cells::simd::{Kernel, dispatch};
 use crate::key::{Encoding, Key, words};
 use crate::memory::Pages;
 use crate::memory::SpillFile;
 use crate::memory::reserve;
+use crate::memory::{FreePages, Spilling, Workspace};
 use crate::threads::Stop;
+
+/// Where a lane gets memory beside its own reservation.
+#[derive(Debug, Clone)]
+pub(super) struct LaneMemory {
+    pub(super) free: Option<Arc<FreePages>>,
+    pub(super) spilling: Option<Spilling>,
+    pub(super) workspace: Arc<Workspace>,
+}
 
 /// Keys that a kernel handles between two looks at the stop flag, and the size of its scratch.
 pub(crate) const BLOCK: usize = 4096;

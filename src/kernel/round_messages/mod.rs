@@ -13,8 +13,7 @@ use datafusion::common::Result;
 use crate::cells::{Bracket, Brackets};
 use crate::cells::{CellTable, Cells, Edges, Linear};
 use crate::kernel::round::{Reply, Request};
-use crate::key::KeyVec;
-use crate::key::{Key, KeyBits, Width};
+use crate::key::{Key, KeyBits, KeyVec, LaneKey, Width, with_key};
 use crate::sketch::{AnySummary, Epsilon};
 use crate::wire::{Message, Reader, put, put_ascending, put_keys, put_numbers};
 
@@ -98,10 +97,6 @@ impl Message for Order {
             request: Arc::new(request),
         })
     }
-
-    fn values(&self) -> u64 {
-        self.request.values(self.width)
-    }
 }
 
 impl Message for Reply {
@@ -154,10 +149,6 @@ impl Message for Reply {
             EXTRACT => Reply::Extracted(input.list("lists of keys", key_vec)?),
             kind => return input.damaged(format!("reply of kind {kind}")),
         })
-    }
-
-    fn values(&self) -> u64 {
-        Reply::values(self)
     }
 }
 
@@ -213,11 +204,7 @@ fn put_keys_of<K: Key>(out: &mut Vec<u8>, width: Width, keys: &[K]) {
 }
 
 pub fn key_vec(input: &mut Reader<'_>) -> Result<KeyVec> {
-    Ok(match width(input)? {
-        Width::W32 => KeyVec::W32(input.keys()?),
-        Width::W64 => KeyVec::W64(input.keys()?),
-        Width::W128 => KeyVec::W128(input.keys()?),
-    })
+    with_key!(width(input)?, K => Ok(K::vec(input.keys()?)))
 }
 
 fn put_lists(out: &mut Vec<u8>, lists: &[KeyVec]) {

@@ -2,23 +2,22 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::super::super::grouped::Grouping;
-use super::rows::{Body, Guard, Guards, Header, Rows, group_rows};
-use super::{GroupedColumns, MOST_GROUPS};
+use super::super::fingerprint::InputFingerprint;
+use super::super::rows::{Body, Header, Rows, group_rows};
+use super::super::stage::{Consume, Sent, reached};
+use super::classes::ClassFingerprints;
+use super::columns::{GroupedColumns, MOST_GROUPS, MOST_RANKS};
 use crate::cells::{Cells, Edges};
+use crate::exec::grouped::Grouping;
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::Width;
 use crate::select::progress::Progress;
 use crate::select::{countable, wanted_ranks};
 use crate::sketch::dyadic::{Interval, merged};
-
-/// Ranks of all groups, past which their brackets are as much as their keys.
-pub(crate) const MOST_RANKS: usize = 200_000;
 
 /// The groups of all partitions, as their counts come.
 pub(super) struct Bracketing<W> {
@@ -28,7 +27,7 @@ pub(super) struct Bracketing<W> {
     intervals: Vec<Vec<Vec<Interval>>>,
     bytes: usize,
     many: bool,
-    guards: Guards,
+    classes: ClassFingerprints,
     memory: MemoryReservation,
     ids: Vec<usize>,
 }
@@ -41,24 +40,21 @@ impl<W: Word> Bracketing<W> {
             intervals: Vec::new(),
             bytes: 0,
             many: false,
-            guards: Guards::new(),
+            classes: ClassFingerprints::of(plan.columns.len()),
             memory: memory.new_empty(),
             ids: Vec::new(),
         })
     }
+}
 
-    /// # Errors
-    /// An execution error for rows that are damaged.
-    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+impl<W: Word> Consume for Bracketing<W> {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
         let plan = Arc::clone(&self.plan);
-        let (guards, many) = (&mut self.guards, &mut self.many);
+        let (classes, many) = (&mut self.classes, &mut self.many);
         let (groups, bodies) =
             group_rows(batch, &plan.rows, &plan.columns.specs, |class, header: Header| {
                 *many |= header.many;
-                let guard = guards
-                    .entry(class)
-                    .or_insert_with(|| Guard::of(plan.columns.len()));
-                guard.add(&header.own);
+                classes.class(class).add(&header.own);
                 Ok(())
             })?;
         if !self.many && !bodies.is_empty() {
@@ -88,21 +84,19 @@ impl<W: Word> Bracketing<W> {
             self.grouping = plan.grouping()?;
             self.memory.free();
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The brackets of every group, and what reads must see.
-    ///
-    /// # Errors
-    /// Internal errors only.
-    pub(super) fn finish(mut self) -> Result<(Rows, Vec<ArrayRef>)> {
+    fn finish(mut self) -> Result<Sent> {
+        reached!("groups_brackets");
         let mut rows = Rows::default();
-        for (class, expected) in self.guards {
-            let (many, own) = (self.many, Guard::default());
+        for (class, expected) in self.classes.classes {
+            let (many, own) = (self.many, InputFingerprint::default());
             rows.header(class, &Header { many, own, expected });
         }
         if self.many || self.intervals.is_empty() {
-            return Ok((rows, self.plan.no_groups()));
+            return rows.finish(&self.plan.rows, &self.plan.no_groups());
         }
         let asks: Vec<_> = (0..self.plan.columns.len())
             .map(|column| self.plan.columns.asks(column))
@@ -119,7 +113,7 @@ impl<W: Word> Bracketing<W> {
             let progress: Vec<Progress> = progress.collect::<Result<_>>()?;
             rows.progress(0, group, progress.iter());
         }
-        Ok((rows, self.grouping.values()?))
+        rows.finish(&self.plan.rows, &self.grouping.values()?)
     }
 }
 

@@ -8,10 +8,12 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::super::super::grouped::Grouping;
-use super::super::rows::Seen;
-use super::rows::{Guard, Guards, Header, Rows, class_of, of_part};
-use super::{GroupedColumns, MOST_GROUPS};
+use super::super::fingerprint::{ColumnFingerprint, InputFingerprint};
+use super::super::rows::{Header, Rows};
+use super::super::stage::{Consume, Sent, reached};
+use super::classes::{ClassFingerprints, class_of, of_part};
+use super::columns::{GroupedColumns, MOST_GROUPS};
+use crate::exec::grouped::Grouping;
 use crate::kernel::cpu::groups::cells::{Chunk, NumberedKeys};
 use crate::kernel::cpu::groups::intervals::{self, GroupCounts};
 use crate::kernel::cpu::groups::runs::with_key;
@@ -62,7 +64,7 @@ pub(super) struct Counting<W> {
     nulls: Vec<u64>,
     /// Whether groups are too many, so that only classes are told apart.
     many: bool,
-    guards: Guards,
+    classes: ClassFingerprints,
     /// Groups and their counts.
     memory: MemoryReservation,
     ids: Vec<usize>,
@@ -89,26 +91,12 @@ impl<W: Word> Counting<W> {
             free,
             nulls: Vec::new(),
             many: false,
-            guards: Guards::new(),
+            classes: ClassFingerprints::of(plan.columns.len()),
             memory: memory.new_empty(),
             ids: Vec::new(),
             parts: Vec::new(),
             stop: stop.clone(),
         })
-    }
-
-    /// Takes the rows of a batch.
-    ///
-    /// # Errors
-    /// Internal errors, or when the work was stopped.
-    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
-        if !self.many && !self.number(batch)? {
-            self.leave()?;
-        }
-        match self.many {
-            true => self.classify(batch),
-            false => Ok(()),
-        }
     }
 
     /// Takes the rows by the numbers of their groups; false, and nothing was taken, if there is no room for that.
@@ -172,7 +160,7 @@ impl<W: Word> Counting<W> {
             let counted = match counted {
                 Ok(counted) => counted,
                 Err(error) if is_exhausted(&error) => {
-                    self.guard(index, spec, &chunks)?;
+                    self.add_keys(index, spec, &chunks);
                     return Ok(false);
                 }
                 Err(error) => return Err(error),
@@ -183,61 +171,39 @@ impl<W: Word> Counting<W> {
         Ok(self.memory.try_resize(self.held()).is_ok())
     }
 
-    /// The classes of the groups.
-    fn classes(&self) -> Vec<u32> {
-        self.grouping.group_parts().into_iter().map(class_of).collect()
-    }
-
-    /// Adds what was read of a group to what is known of its class.
-    fn read(&mut self, part: u16, index: usize, seen: Seen) {
-        self.class(class_of(part)).read(index, of_part(seen, part));
-    }
-
-    fn class(&mut self, class: u32) -> &mut Guard {
-        let columns = self.plan.columns.len();
-        self.guards.entry(class).or_insert_with(|| Guard::of(columns))
-    }
-
     /// Adds keys by number to what is known of their classes.
-    fn guard(&mut self, index: usize, spec: &KeySpec, chunks: &[Chunk]) -> Result<()> {
-        let mut seen = vec![Seen::default(); self.grouping.len()];
+    fn add_keys(&mut self, index: usize, spec: &KeySpec, chunks: &[Chunk]) {
+        let mut read = vec![ColumnFingerprint::default(); self.grouping.len()];
         for chunk in chunks {
             with_key!(spec.width(), K => {
                 for (id, key) in chunk.ids().iter().zip(chunk.keys::<K>()) {
                     let check = mixed(key::Key::to_bits(*key));
-                    seen[usize::from(*id)].add(Seen { n: 1, check });
+                    read[usize::from(*id)].add(ColumnFingerprint { n: 1, check });
                 }
             });
         }
-        for (part, seen) in self.grouping.group_parts().into_iter().zip(seen) {
-            self.read(part, index, seen);
-        }
-        Ok(())
+        let parts = self.grouping.group_parts();
+        self.classes.add_groups(&parts, index, read.into_iter());
     }
 
     /// Adds what was counted to what is known of classes.
-    fn guard_counted(&mut self) {
-        let nulls = std::mem::take(&mut self.nulls);
+    fn add_counted(&mut self) {
         let parts = self.grouping.group_parts();
-        for (part, nulls) in parts.iter().zip(nulls) {
-            self.class(class_of(*part)).rows += nulls;
-        }
-        for index in 0..self.counts.len() {
-            for (group, part) in parts.iter().enumerate() {
-                let own = seen(&self.counts[index], group);
-                self.read(*part, index, own);
-            }
+        self.classes.add_nulls(&parts, &std::mem::take(&mut self.nulls));
+        for (index, counts) in self.counts.iter().enumerate() {
+            let read = (0..parts.len()).map(|group| read_of(counts, group));
+            self.classes.add_groups(&parts, index, read);
         }
     }
 
     /// From groups to classes.
     fn leave(&mut self) -> Result<()> {
         let plan = Arc::clone(&self.plan);
-        self.guard_counted();
+        self.add_counted();
         for (index, spec) in plan.columns.specs().enumerate() {
             let empty = NumberedKeys::new(self.memory.new_empty(), self.free.clone());
             let (chunks, _held) = std::mem::replace(&mut self.keys[index], empty).into_parts();
-            self.guard(index, spec, &chunks)?;
+            self.add_keys(index, spec, &chunks);
         }
         self.counts.clear();
         self.grouping = plan.grouping()?;
@@ -253,8 +219,8 @@ impl<W: Word> Counting<W> {
         self.parts.clear();
         self.grouping.parts_of(groups, &mut self.parts)?;
         let classes: Vec<u32> = self.parts.iter().map(|part| class_of(*part)).collect();
-        let mut own =
-            vec![Guard::of(plan.columns.len()); classes.iter().max().map_or(0, |most| *most as usize + 1)];
+        let most = classes.iter().max().map_or(0, |most| *most as usize + 1);
+        let mut own = vec![InputFingerprint::of(plan.columns.len()); most];
         classes.iter().for_each(|class| own[*class as usize].rows += 1);
         for (index, spec) in plan.columns.specs().enumerate() {
             let (values, kept) = dense(&values[index])?;
@@ -266,53 +232,60 @@ impl<W: Word> Counting<W> {
                 spec.encoding().encode(raw, &mut keys);
                 for (part, key) in parts.iter().zip(keys) {
                     let check = mixed(key::Key::to_bits(key));
-                    own[class_of(*part) as usize].seen[index].add(of_part(Seen { n: 1, check }, *part));
+                    let read = of_part(ColumnFingerprint { n: 1, check }, *part);
+                    own[class_of(*part) as usize].columns[index].add(read);
                 }
             });
         }
-        for (class, guard) in (0..).zip(own).filter(|(_, guard)| guard.rows > 0) {
-            self.class(class).add(&guard);
+        for (class, read) in (0..).zip(own).filter(|(_, read)| read.rows > 0) {
+            self.classes.class(class).add(&read);
         }
         Ok(())
     }
+}
+
+impl<W: Word> Consume for Counting<W> {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+        if !self.many && !self.number(batch)? {
+            self.leave()?;
+        }
+        if self.many {
+            self.classify(batch)?;
+        }
+        Ok(None)
+    }
 
     /// What this partition says.
-    ///
-    /// # Errors
-    /// As for [`Self::push`].
-    pub(super) fn finish(mut self) -> Result<(Rows, Vec<ArrayRef>)> {
+    fn finish(mut self) -> Result<Sent> {
+        reached!("groups_count");
         if !self.many && !self.count_held()? {
             self.leave()?;
         }
         let mut rows = Rows::default();
         let mut values = self.plan.no_groups();
         if !self.many {
-            self.guard_counted();
-            for (group, class) in self.classes().into_iter().enumerate() {
-                rows.intervals(
-                    class,
-                    group,
-                    self.counts
-                        .iter()
-                        .map(|counts| counts.intervals[group].as_slice()),
-                );
+            self.add_counted();
+            for (group, part) in self.grouping.group_parts().into_iter().enumerate() {
+                let counts = self.counts.iter();
+                let intervals = counts.map(|counts| counts.intervals[group].as_slice());
+                rows.intervals(class_of(part), group, intervals);
             }
             if self.grouping.len() > 0 {
                 values = self.grouping.values()?;
             }
         }
-        for (class, own) in std::mem::take(&mut self.guards) {
-            let (many, expected) = (self.many, Guard::default());
+        for (class, own) in self.classes.classes {
+            let (many, expected) = (self.many, InputFingerprint::default());
             rows.header(class, &Header { many, own, expected });
         }
-        Ok((rows, values))
+        rows.finish(&self.plan.rows, &values)
     }
 }
 
 /// Values of a group, and their checksum.
-fn seen(counts: &GroupCounts, group: usize) -> Seen {
+fn read_of(counts: &GroupCounts, group: usize) -> ColumnFingerprint {
     let intervals = counts.intervals.get(group);
-    Seen {
+    ColumnFingerprint {
         n: intervals.map_or(0, |list| list.iter().map(|interval| interval.count).sum()),
         check: counts.checks.get(group).copied().unwrap_or(0),
     }

@@ -1,5 +1,6 @@
 //! The second read of a partition: the keys of each group that lie in its brackets, or all keys.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use datafusion::arrow::array::ArrayRef;
@@ -8,14 +9,13 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, exec_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::super::super::grouped::Grouping;
-use super::super::READ_DIFFERENTLY;
-use super::super::rows::Seen;
-use super::GroupedColumns;
+use super::super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
+use super::super::rows::{Body, Header, List, Rows, group_rows};
+use super::super::stage::{Consume, Sent, reached};
+use super::classes::{ClassFingerprints, class_of};
+use super::columns::GroupedColumns;
 use super::count::{count_nulls, dense, of_rows};
-use super::rows::{
-    Body, Guard, Guards, Header, List, Rows, body_of, class_of, group_rows, of_part, progress_bytes,
-};
+use crate::exec::grouped::Grouping;
 use crate::kernel::cpu::groups::collect::{Collect, GroupBrackets, collector};
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
@@ -27,11 +27,11 @@ const SENT_KEYS: usize = 1 << 22;
 
 /// What the first read came to.
 #[derive(Debug, Default)]
-pub(super) struct GroupState {
+pub struct GroupState {
     /// Whether groups are too many for brackets.
     many: bool,
     /// What was read of each class.
-    expected: Guards,
+    expected: ClassFingerprints,
     /// The columns of all groups.
     values: Vec<ArrayRef>,
     groups: usize,
@@ -53,6 +53,7 @@ impl GroupState {
     ) -> Result<Self> {
         let mut state = Self {
             values: plan.no_groups(),
+            expected: ClassFingerprints::of(plan.columns.len()),
             ..Self::default()
         };
         state
@@ -63,14 +64,16 @@ impl GroupState {
             let (expected, many) = (&mut state.expected, &mut state.many);
             let (groups, bodies) = group_rows(batch, &plan.rows, &plan.columns.specs, |class, header| {
                 *many |= header.many;
-                expected.insert(class, header.expected);
+                expected.classes.insert(class, header.expected);
                 Ok(())
             })?;
             state.groups += bodies.len();
             for (_, body) in bodies {
-                let Body::Progress(columns) = body else {
+                let Body::Progress(bytes, columns) = body else {
                     return internal_err!("a row without the ranks of a group");
                 };
+                state.progress.extend(bytes);
+                state.ends.push(state.progress.len());
                 for (own, progress) in state.brackets.iter_mut().zip(&columns) {
                     own.push(progress.active().iter().map(|active| active.bracket));
                 }
@@ -79,14 +82,6 @@ impl GroupState {
                 .iter_mut()
                 .zip(groups)
                 .for_each(|(own, more)| own.push(more));
-            for row in 0..batch.num_rows() {
-                let body = body_of(batch, row)?;
-                if !matches!(body.first(), Some(&super::rows::PROGRESS)) {
-                    continue;
-                }
-                state.progress.extend(progress_bytes(body));
-                state.ends.push(state.progress.len());
-            }
         }
         if state.groups > 0 {
             let columns = pieces.iter().map(|pieces| {
@@ -129,7 +124,7 @@ pub(super) struct Extracting<W> {
     /// Of each group: rows without a value in the first key column.
     nulls: Vec<u64>,
     /// Of groups that were sent and forgotten.
-    guards: Guards,
+    classes: ClassFingerprints,
     /// Groups.
     memory: MemoryReservation,
     ids: Vec<usize>,
@@ -147,7 +142,7 @@ impl<W: Word> Extracting<W> {
             grouping: plan.grouping()?,
             columns: Vec::new(),
             nulls: Vec::new(),
-            guards: Guards::new(),
+            classes: ClassFingerprints::of(plan.columns.len()),
             memory: memory.new_empty(),
             ids: Vec::new(),
         };
@@ -174,39 +169,6 @@ impl<W: Word> Extracting<W> {
         Ok(())
     }
 
-    /// Takes the rows of a batch; gives rows to send where there is no room for more.
-    ///
-    /// # Errors
-    /// An execution error for a group that was not there before; `ResourcesExhausted` where a batch does not fit.
-    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<Option<(Rows, Vec<ArrayRef>)>> {
-        let plan = Arc::clone(&self.plan);
-        let (groups, values) = plan.split(batch)?;
-        let mut sent = None;
-        let is_full = self.columns.iter().any(|column| column.len() >= SENT_KEYS);
-        if is_full || self.make_room(batch.num_rows()).is_err() {
-            sent = Some(self.send()?);
-            self.make_room(batch.num_rows())?;
-        }
-        self.grouping.number(groups, &mut self.ids)?;
-        if !self.state.many && self.grouping.len() > self.state.groups {
-            return exec_err!("{READ_DIFFERENTLY}: a group was not there before");
-        }
-        self.nulls.resize(self.grouping.len(), 0);
-        let columns = self.columns.iter_mut().zip(plan.columns.specs());
-        for (index, ((column, spec), values)) in columns.zip(values).enumerate() {
-            let (values, kept) = dense(values)?;
-            if index == 0 {
-                count_nulls(&mut self.nulls, &self.ids, kept.as_ref());
-            }
-            let raw = spec.raw(values.as_ref())?;
-            match kept {
-                None => column.add(&self.ids, &raw)?,
-                Some(_) => column.add(&of_rows(&self.ids, kept.as_ref()), &raw)?,
-            }
-        }
-        Ok(sent)
-    }
-
     fn make_room(&mut self, rows: usize) -> Result<()> {
         let each = size_of::<u64>() * (1 + 2 * self.columns.len());
         let groups = self.grouping.bytes() + (self.grouping.len() + rows) * each;
@@ -217,14 +179,14 @@ impl<W: Word> Extracting<W> {
     }
 
     /// The keys that are held, by group. Groups that nobody else knows are forgotten.
-    fn send(&mut self) -> Result<(Rows, Vec<ArrayRef>)> {
+    fn take_rows(&mut self) -> Result<(Rows, Vec<ArrayRef>)> {
         let rows = self.rows_of_groups();
         let values = match self.grouping.len() {
             0 => self.plan.no_groups(),
             _ => self.grouping.values()?,
         };
         if self.state.many {
-            self.guard();
+            self.add_read();
             self.restart()?;
         }
         Ok((rows, values))
@@ -249,58 +211,89 @@ impl<W: Word> Extracting<W> {
                     false => self.state.brackets[column].slots(group).len(),
                 };
                 let own = lists.by_ref().take(brackets).enumerate();
-                own.map(move |(bracket, keys)| List {
-                    column,
-                    bracket,
-                    keys,
-                })
-                .collect::<Vec<_>>()
+                own.map(move |(number, keys)| List { column, number, keys })
+                    .collect::<Vec<_>>()
             });
             let own: Vec<List> = own.flatten().collect();
             // Also of groups without a key here: somebody has to name them.
             let values = self.columns[0].seen().get(group).map_or(0, |seen| seen.0);
             if values + self.nulls[group] > 0 {
-                rows.keys(class_of(part), group, self.state.progress(group), own.into_iter());
+                rows.keys(
+                    Some(class_of(part)),
+                    Some(group),
+                    self.state.progress(group),
+                    own.into_iter(),
+                );
             }
         }
         rows
     }
 
     /// Adds what was read of groups to what is known of classes.
-    fn guard(&mut self) {
-        let columns = self.columns.len();
-        for (group, part) in self.grouping.group_parts().into_iter().enumerate() {
-            let guard = self
-                .guards
-                .entry(class_of(part))
-                .or_insert_with(|| Guard::of(columns));
-            guard.rows += self.nulls.get(group).copied().unwrap_or(0);
-            for (index, column) in self.columns.iter().enumerate() {
-                if let Some(&(n, check)) = column.seen().get(group) {
-                    guard.read(index, of_part(Seen { n, check }, part));
-                }
+    fn add_read(&mut self) {
+        let parts = self.grouping.group_parts();
+        self.classes.add_nulls(&parts, &self.nulls);
+        for (index, column) in self.columns.iter().enumerate() {
+            let read = column.seen().iter();
+            let read = read.map(|&(n, check)| ColumnFingerprint { n, check });
+            self.classes.add_groups(&parts, index, read);
+        }
+    }
+}
+
+impl<W: Word> Consume for Extracting<W> {
+    /// Gives rows to send where there is no room for more.
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+        let plan = Arc::clone(&self.plan);
+        let (groups, values) = plan.split(batch)?;
+        let mut sent = None;
+        let is_full = self.columns.iter().any(|column| column.len() >= SENT_KEYS);
+        if is_full || self.make_room(batch.num_rows()).is_err() {
+            let (rows, values) = self.take_rows()?;
+            sent = Some(rows.finish(&plan.rows, &values)?);
+            self.make_room(batch.num_rows())?;
+        }
+        self.grouping.number(groups, &mut self.ids)?;
+        if !self.state.many && self.grouping.len() > self.state.groups {
+            return exec_err!("{READ_DIFFERENTLY}: a group was not there before");
+        }
+        self.nulls.resize(self.grouping.len(), 0);
+        let columns = self.columns.iter_mut().zip(plan.columns.specs());
+        for (index, ((column, spec), values)) in columns.zip(values).enumerate() {
+            let (values, kept) = dense(values)?;
+            if index == 0 {
+                count_nulls(&mut self.nulls, &self.ids, kept.as_ref());
+            }
+            let raw = spec.raw(values.as_ref())?;
+            match kept {
+                None => column.add(&self.ids, &raw)?,
+                Some(_) => column.add(&of_rows(&self.ids, kept.as_ref()), &raw)?,
             }
         }
+        Ok(sent)
     }
 
     /// The rest, and what this partition read of each class.
-    ///
-    /// # Errors
-    /// Internal errors only.
-    pub(super) fn finish(mut self) -> Result<(Rows, Vec<ArrayRef>)> {
-        let columns = self.columns.len();
+    fn finish(mut self) -> Result<Sent> {
+        reached!("groups_extract");
         if !self.state.many {
-            self.guard();
+            self.add_read();
         }
-        let mut sent = self.send()?;
-        let classes = self.state.expected.keys().chain(self.guards.keys());
-        let classes: std::collections::BTreeSet<u32> = classes.copied().collect();
-        for class in classes {
-            let of = |guards: &Guards| guards.get(&class).cloned().unwrap_or_else(|| Guard::of(columns));
-            let (own, expected) = (of(&self.guards), of(&self.state.expected));
-            let many = self.state.many;
-            sent.0.header(class, &Header { many, own, expected });
+        let (mut rows, values) = self.take_rows()?;
+        let classes = self
+            .state
+            .expected
+            .classes
+            .keys()
+            .chain(self.classes.classes.keys());
+        for class in classes.collect::<BTreeSet<_>>() {
+            let header = Header {
+                many: self.state.many,
+                own: self.classes.read(*class),
+                expected: self.state.expected.read(*class),
+            };
+            rows.header(*class, &header);
         }
-        Ok(sent)
+        rows.finish(&self.plan.rows, &values)
     }
 }

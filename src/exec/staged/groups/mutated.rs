@@ -1,17 +1,30 @@
 //! Rows between stages of groups of damaged bytes: brackets, the second read and the selection of answers take them.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use datafusion::arrow::array::{
-    Array, AsArray, BinaryBuilder, Float64Array, Int16Array, Int32Array, Int32Builder, StringArray,
+    Array, ArrayRef, AsArray, BinaryBuilder, Float64Array, Int16Array, Int32Array, Int32Builder, StringArray,
     StringBuilder, UInt32Builder,
 };
 use datafusion::arrow::datatypes::{DataType, Field, Int32Type, Schema, UInt32Type};
-use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, MemoryReservation};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::rows::{Guards, group_rows};
+use super::brackets::Bracketing;
+use super::count::Counting;
+use super::extract::{Extracting, GroupState};
+use super::select::Selecting;
 use super::*;
-use crate::exec::staged::StagedCall;
+use crate::exec::staged::rows::group_rows;
+use crate::exec::staged::stage::Consume;
+use crate::exec::staged::{KeyColumns, StagedCall};
+use crate::kernel::cpu::groups::runs::with_key;
+use crate::kernel::cpu::groups::words::Word;
+use crate::key::Width;
 use crate::mutated::{Decoder, Loose, SLACK, put_piece, uncounted};
 use crate::quantile::Ask;
 use crate::quantile::{Method, Quantile};
@@ -83,24 +96,23 @@ fn table(plan: &GroupedColumns, random: &mut SmallRng) -> RecordBatch {
 /// What each of three steps sends, in the order in which they run.
 fn sent<W: Word>(plan: &Arc<GroupedColumns>, random: &mut SmallRng) -> Result<[Vec<RecordBatch>; 3]> {
     let tables = [table(plan, random), table(plan, random)];
-    let finished = |(rows, groups): (rows::Rows, Vec<ArrayRef>)| rows.finish(&plan.rows, &groups);
     let (mut counted, mut bracketing) = (Vec::new(), Bracketing::<W>::try_new(plan, &memory())?);
     let stop = Stop::default();
     for table in &tables {
         let mut counting = Counting::<W>::try_new(plan, &memory(), None, &stop)?;
         counting.push(table)?;
-        counted.extend(finished(counting.finish()?)?);
+        counted.extend(counting.finish()?.batches);
     }
     for batch in &counted {
         bracketing.push(batch)?;
     }
-    let bracketed = finished(bracketing.finish()?)?;
+    let bracketed = bracketing.finish()?.batches;
     let state = Arc::new(GroupState::try_new(plan, &bracketed, memory())?);
     let mut extracted = Vec::new();
     for table in &tables {
         let mut extracting = Extracting::<W>::try_new(plan, &state, &memory())?;
         extracting.push(table)?;
-        extracted.extend(finished(extracting.finish()?)?);
+        extracted.extend(extracting.finish()?.batches);
     }
     Ok([counted, bracketed, extracted])
 }
@@ -161,18 +173,16 @@ fn used<W: Word>(plan: &Arc<GroupedColumns>, step: usize, batch: RecordBatch) ->
             let mut bracketing = Bracketing::<W>::try_new(plan, &memory())?;
             bracketing.push(&batch)?;
             bracketing.push(&batch)?;
-            let (rows, groups) = bracketing.finish()?;
-            rows.finish(&plan.rows, &groups).map(drop)
+            bracketing.finish().map(drop)
         }
         1 => {
             let state = Arc::new(GroupState::try_new(plan, &[batch], memory())?);
             let mut extracting = Extracting::<W>::try_new(plan, &state, &memory())?;
             extracting.push(&table(plan, &mut SmallRng::seed_from_u64(7)))?;
-            let (rows, groups) = extracting.finish()?;
-            rows.finish(&plan.rows, &groups).map(drop)
+            extracting.finish().map(drop)
         }
         _ => {
-            let mut selecting = Selecting::<W>::try_new(plan, &memory())?;
+            let mut selecting = Selecting::<W>::try_new(plan, &memory(), 100)?;
             selecting.push(&batch)?;
             selecting.finish().map(drop)
         }
@@ -205,7 +215,7 @@ fn mutated_rows_of_groups_do_no_harm() {
                 usize::from(loose.byte() % 3),
             );
             let batch = uncounted(|| batch(plan, loose));
-            let mut headers = Guards::new();
+            let mut headers = BTreeMap::new();
             let read = group_rows(&batch, &plan.rows, &plan.columns.specs, |class, header| {
                 headers.insert(class, header.own);
                 Ok(())

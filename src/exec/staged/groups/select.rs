@@ -1,5 +1,7 @@
 //! The answers of some classes of groups, from the keys of all partitions.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,10 +10,11 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::super::super::grouped::Grouping;
-use super::super::READ_DIFFERENTLY;
-use super::GroupedColumns;
-use super::rows::{Body, Checked, List, group_rows, read_progress};
+use super::super::fingerprint::{READ_DIFFERENTLY, compare};
+use super::super::rows::{Body, Header, List, group_rows, read_progress};
+use super::super::stage::{Consume, Sent, reached};
+use super::columns::GroupedColumns;
+use crate::exec::grouped::Grouping;
 use crate::kernel::cpu::groups::collect::{Collect, collector};
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
@@ -38,16 +41,23 @@ pub(super) struct Selecting<W> {
     columns: Vec<Box<dyn Collect>>,
     /// Brackets of each key column so far.
     slots: Vec<usize>,
-    checked: Checked,
+    /// What all reads must agree in, class by class.
+    headers: BTreeMap<u32, Header>,
     /// Classes that groups were of, as bits.
     classes: u64,
     many: bool,
+    /// Rows of a batch of answers.
+    batch_rows: usize,
     memory: MemoryReservation,
     ids: Vec<usize>,
 }
 
 impl<W: Word> Selecting<W> {
-    pub(super) fn try_new(plan: &Arc<GroupedColumns>, memory: &MemoryReservation) -> Result<Self> {
+    pub(super) fn try_new(
+        plan: &Arc<GroupedColumns>,
+        memory: &MemoryReservation,
+        batch_rows: usize,
+    ) -> Result<Self> {
         let columns = plan.columns.specs().map(|spec| {
             let memory = memory.new_empty();
             with_key!(spec.width(), K => collector::<K>(spec, None, memory))
@@ -58,35 +68,44 @@ impl<W: Word> Selecting<W> {
             columns: columns.collect(),
             slots: vec![0; plan.columns.len()],
             plan: Arc::clone(plan),
-            checked: Checked::default(),
+            headers: BTreeMap::new(),
             classes: 0,
             many: false,
+            batch_rows,
             memory: memory.new_empty(),
             ids: Vec::new(),
         })
     }
 
-    /// # Errors
-    /// An execution error for rows that are damaged, or of reads that differ; `ResourcesExhausted` where keys do not fit.
-    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
-        let plan = Arc::clone(&self.plan);
-        let checked = &mut self.checked;
-        let (groups, bodies) = group_rows(batch, &plan.rows, &plan.columns.specs, |class, header| {
-            checked.add(class, header)
-        })?;
-        if bodies.is_empty() {
-            return Ok(());
+    /// Adds what another machine says of a class.
+    fn add_header(&mut self, class: u32, header: Header) -> Result<()> {
+        match self.headers.entry(class) {
+            Entry::Vacant(none) => {
+                none.insert(header);
+                Ok(())
+            }
+            Entry::Occupied(mut known)
+                if known.get().expected == header.expected && known.get().many == header.many =>
+            {
+                known.get_mut().own.add(&header.own);
+                Ok(())
+            }
+            Entry::Occupied(_) => {
+                exec_err!("{READ_DIFFERENTLY}: two different states of the same groups reached a stage")
+            }
         }
-        let before = self.grouping.bytes();
-        self.grouping.number(&groups, &mut self.ids)?;
-        reserve(&self.memory, self.grouping.bytes().saturating_sub(before))?;
-        self.groups.resize_with(self.grouping.len(), || None);
-        for (at, (class, body)) in bodies.into_iter().enumerate() {
-            let Body::Keys(progress, lists) = body else {
-                return internal_err!("a row without keys of a group");
-            };
-            self.classes |= 1 << (class % 64);
-            self.add(self.ids[at], progress, lists)?;
+    }
+
+    /// That every class was read as it was the first time, and that all groups are of classes of which headers came.
+    fn check(&self) -> Result<()> {
+        for header in self.headers.values() {
+            compare(&header.expected, &header.own)?;
+        }
+        for class in (0..64).filter(|class| self.classes >> class & 1 == 1) {
+            // Whether all keys of a class are sent; none where nobody said anything of it.
+            if self.headers.get(&class).map(|header| header.many) != Some(self.many) {
+                return exec_err!("{READ_DIFFERENTLY}: keys of groups came without what was read of them");
+            }
         }
         Ok(())
     }
@@ -121,8 +140,8 @@ impl<W: Word> Selecting<W> {
         };
         for list in lists {
             let slot = match known.slots.get(list.column) {
-                Some(own) if list.bracket < own.len() => own.start + list.bracket as u32,
-                Some(own) => return exec_err!("keys of bracket {} of {}", list.bracket, own.len()),
+                Some(own) if list.number < own.len() => own.start + list.number as u32,
+                Some(own) => return exec_err!("keys of bracket {} of {}", list.number, own.len()),
                 None => group as u32,
             };
             self.columns[list.column].add_keys(slot, list.keys)?;
@@ -131,16 +150,7 @@ impl<W: Word> Selecting<W> {
     }
 
     /// One row for each group.
-    ///
-    /// # Errors
-    /// An execution error where reads differ.
-    pub(super) fn finish(mut self) -> Result<Option<RecordBatch>> {
-        self.checked.finish()?;
-        for class in (0..64).filter(|class| self.classes >> class & 1 == 1) {
-            if self.checked.is_many(class) != Some(self.many) {
-                return exec_err!("{READ_DIFFERENTLY}: keys of groups came without what was read of them");
-            }
-        }
+    fn answers(&mut self) -> Result<Option<RecordBatch>> {
         if self.groups.is_empty() {
             return Ok(None);
         }
@@ -188,6 +198,45 @@ impl<W: Word> Selecting<W> {
             }
         }
         Ok(answers)
+    }
+}
+
+impl<W: Word> Consume for Selecting<W> {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+        let plan = Arc::clone(&self.plan);
+        let (groups, bodies) = group_rows(batch, &plan.rows, &plan.columns.specs, |class, header| {
+            self.add_header(class, header)
+        })?;
+        if bodies.is_empty() {
+            return Ok(None);
+        }
+        let before = self.grouping.bytes();
+        self.grouping.number(&groups, &mut self.ids)?;
+        reserve(&self.memory, self.grouping.bytes().saturating_sub(before))?;
+        self.groups.resize_with(self.grouping.len(), || None);
+        for (at, (class, body)) in bodies.into_iter().enumerate() {
+            let Body::Keys(progress, lists) = body else {
+                return internal_err!("a row without keys of a group");
+            };
+            self.classes |= 1 << (class % 64);
+            self.add(self.ids[at], progress, lists)?;
+        }
+        Ok(None)
+    }
+
+    fn finish(mut self) -> Result<Sent> {
+        reached!("groups_select");
+        self.check()?;
+        let Some(answers) = self.answers()? else {
+            return Ok(Sent::default());
+        };
+        let rows = answers.num_rows();
+        let slices = (0..rows).step_by(self.batch_rows.max(1));
+        let slices = slices.map(|from| answers.slice(from, self.batch_rows.min(rows - from)));
+        Ok(Sent {
+            batches: slices.collect(),
+            bytes: 0,
+        })
     }
 }
 

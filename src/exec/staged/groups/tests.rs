@@ -1,16 +1,20 @@
 //! Stages of groups in one process: what they send, what they do with too many groups, and what they notice.
 
-use datafusion::arrow::array::{Float64Array, Int32Array, Int64Array, StringArray};
-use datafusion::common::DataFusionError;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int32Array, Int64Array, StringArray};
+use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
-use datafusion::physical_plan::{collect, displayable};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
+use futures::TryStreamExt;
 
-use super::super::READ_DIFFERENTLY;
+use super::super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
 use super::*;
 use crate::config::QuantilesOptions;
 use crate::config::StrategyName;
@@ -113,10 +117,10 @@ fn stage_nodes(plan: &Arc<dyn ExecutionPlan>) -> Vec<Arc<dyn ExecutionPlan>> {
     found
 }
 
-fn stage(plan: &Arc<dyn ExecutionPlan>, step: Step) -> Arc<dyn ExecutionPlan> {
+fn stage(plan: &Arc<dyn ExecutionPlan>, step: GroupStage) -> Arc<dyn ExecutionPlan> {
     let is_it = |node: &&Arc<dyn ExecutionPlan>| {
         node.downcast_ref::<GroupStageExec>()
-            .is_some_and(|stage| stage.step == step)
+            .is_some_and(|stage| stage.work().step.stage == step)
     };
     Arc::clone(stage_nodes(plan).iter().find(is_it).unwrap())
 }
@@ -188,7 +192,7 @@ async fn too_many_groups_are_answered_too() {
         let found = collect(Arc::clone(&plan), staged.task_ctx()).await.unwrap();
         assert_eq!(sorted(&found), sorted(&expected), "{sql}");
         // Headers of classes, and no group.
-        let brackets = stage(&plan, Step::Brackets);
+        let brackets = stage(&plan, GroupStage::Brackets);
         assert!(
             metric(&brackets, "rows_out") <= 64,
             "{sql}: {}",
@@ -260,7 +264,7 @@ async fn little_memory_makes_no_wrong_answer() {
 
 /// The rows that the second read gives, partition by partition.
 async fn extracted(plan: &Arc<dyn ExecutionPlan>, ctx: &SessionContext) -> Vec<Vec<RecordBatch>> {
-    let extract = stage(plan, Step::Extract);
+    let extract = stage(plan, GroupStage::Extract);
     let mut found = Vec::new();
     for partition in 0..extract.output_partitioning().partition_count() {
         let stream = extract.execute(partition, ctx.task_ctx()).unwrap();
@@ -275,7 +279,7 @@ async fn selected(
     rows: Vec<RecordBatch>,
     ctx: &SessionContext,
 ) -> Result<Vec<RecordBatch>> {
-    let select = stage(plan, Step::Select);
+    let select = stage(plan, GroupStage::Select);
     let schema = select.children()[0].schema();
     let table = MemTable::try_new(schema, vec![rows]).unwrap();
     let input = datafusion::catalog::TableProvider::scan(&table, &ctx.state(), None, &[], None)
@@ -370,39 +374,38 @@ async fn auto_reads_small_tables_once_and_says_what_it_took() {
 /// Of two groups of one class whose hashes have other parts.
 #[test]
 fn values_that_change_places_between_groups_are_noticed() {
-    use super::super::rows::Seen;
-    use super::rows::{class_of, of_part};
+    use super::classes::{class_of, of_part};
     use crate::key::mixed;
     let (one, other) = (5, 5 + 64);
     assert_eq!(class_of(one), class_of(other));
     let class = |first: u128, second: u128| {
-        let mut seen = Seen::default();
+        let mut read = ColumnFingerprint::default();
         for (part, key) in [(one, first), (other, second)] {
-            seen.add(of_part(
-                Seen {
+            read.add(of_part(
+                ColumnFingerprint {
                     n: 1,
                     check: mixed(key),
                 },
                 part,
             ));
         }
-        seen
+        read
     };
     assert_ne!(class(70, 90), class(90, 70));
     // The sum of a group's rows is that of the group.
-    let sum = Seen {
+    let sum = ColumnFingerprint {
         n: 2,
         check: mixed(70).wrapping_add(mixed(90)),
     };
     let mut rows = of_part(
-        Seen {
+        ColumnFingerprint {
             n: 1,
             check: mixed(90),
         },
         one,
     );
     rows.add(of_part(
-        Seen {
+        ColumnFingerprint {
             n: 1,
             check: mixed(70),
         },

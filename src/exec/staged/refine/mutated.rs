@@ -1,8 +1,10 @@
 //! Rows between stages, and states in them, of damaged bytes: all that a stage does with them.
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Float64Array, Int16Array};
-use datafusion::arrow::array::{UInt32Builder, UInt64Builder};
-use datafusion::arrow::datatypes::{DataType, Schema, UInt32Type, UInt64Type};
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, BinaryBuilder, Float64Array, Int16Array, UInt32Builder,
+};
+use datafusion::arrow::datatypes::{DataType, Schema, UInt32Type};
+use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
 use datafusion::physical_plan::empty::EmptyExec;
 use rand::rngs::SmallRng;
@@ -10,8 +12,8 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::config::StrategyName;
-use crate::exec::staged::rows::Seen;
-use crate::exec::staged::{Rounds, StagedCall, Workload};
+use crate::exec::staged::fingerprint::ColumnFingerprint;
+use crate::exec::staged::{StagedCall, Workload, rounds};
 use crate::kernel::round::Request;
 use crate::kernel::{Backend, CpuBackend, Lane};
 use crate::mutated::{Decoder, Loose, SLACK, put_piece, uncounted};
@@ -31,7 +33,7 @@ fn types() -> Vec<DataType> {
 }
 
 /// What stages by a strategy compute, over two columns.
-fn columns(strategy: usize) -> StagedColumns {
+fn columns(strategy: usize) -> Arc<StagedColumns> {
     let call = |column: usize, method, quantiles: &[f64]| StagedCall {
         column,
         ask: Ask {
@@ -51,12 +53,12 @@ fn columns(strategy: usize) -> StagedColumns {
         call(0, Method::Linear, &[0.77]),
     ];
     let empty = EmptyExec::new(Arc::new(Schema::empty())).with_partitions(2);
-    let rounds = Rounds::try_new(STRATEGIES[strategy % 3], &Workload::of(&empty, 5).unwrap()).unwrap();
-    StagedColumns::try_new(types(), calls, rounds).unwrap()
+    let rounds = rounds(STRATEGIES[strategy % 3], &Workload::of(&empty, 5).unwrap()).unwrap();
+    Arc::new(StagedColumns::try_new(types(), calls, rounds).unwrap())
 }
 
 /// The lanes of a partition, which hold what is drawn, and what was read of each.
-fn lanes(columns: &StagedColumns, random: &mut SmallRng) -> Vec<(Box<dyn Lane>, Seen)> {
+fn lanes(columns: &StagedColumns, random: &mut SmallRng) -> Vec<(Box<dyn Lane>, ColumnFingerprint)> {
     let n = random.random_range(1..80);
     let few = random.random_range(1..500);
     let floats = (0..n).map(|_| f64::from(random.random_range(-few..few)) / 7.0);
@@ -69,7 +71,7 @@ fn lanes(columns: &StagedColumns, random: &mut SmallRng) -> Vec<(Box<dyn Lane>, 
         let mut lane = CpuBackend::new(pool.as_ref()).open(spec, reservation).unwrap();
         lane.append(values, None).unwrap();
         let (n, check) = spec.checksum(values.as_ref()).unwrap();
-        (lane, Seen { n, check })
+        (lane, ColumnFingerprint { n, check })
     };
     columns.specs().zip(&[floats, integers]).map(lane).collect()
 }
@@ -77,27 +79,27 @@ fn lanes(columns: &StagedColumns, random: &mut SmallRng) -> Vec<(Box<dyn Lane>, 
 /// What all partitions send to the stage after a read.
 fn sent(
     columns: &StagedColumns,
-    lanes: &mut [Vec<(Box<dyn Lane>, Seen)>],
+    lanes: &mut [Vec<(Box<dyn Lane>, ColumnFingerprint)>],
     state: Option<&State>,
 ) -> Vec<RecordBatch> {
     let mut batches = Vec::new();
     for lanes in lanes {
         let mut rows = Rows::default();
-        for (index, (lane, seen)) in lanes.iter_mut().enumerate() {
+        for (index, (lane, read)) in lanes.iter_mut().enumerate() {
             let request: Arc<Request> = match state {
-                None => Arc::new(columns.rounds.first_request(seen.n, columns.specs[index].width())),
+                None => Arc::new(columns.rounds.first_request(read.n, columns.specs[index].width())),
                 Some(state) => match &state.0[index].order {
                     Some(order) => Arc::clone(&order.request),
                     None => continue,
                 },
             };
             let reply = lane.answer(&request, &Stop::default()).unwrap();
-            rows.reply(index as u32, *seen, reply).unwrap();
+            rows.reply(index, *read, reply);
         }
         if let Some(state) = state {
-            rows.state(&state.to_bytes()).unwrap();
+            rows.state(&state.to_bytes());
         }
-        batches.extend(rows.finish().unwrap().0);
+        batches.extend(rows.finish(&schema(&[]), &[]).unwrap().batches);
     }
     batches
 }
@@ -106,50 +108,25 @@ fn sent(
 fn written(strategy: usize, read: usize, batches: &[RecordBatch]) -> Vec<u8> {
     let mut out = vec![strategy as u8, read as u8];
     for batch in batches {
-        let body = batch.column(4).as_binary::<i32>();
+        let (class, body) = (batch.column(0).as_primitive::<UInt32Type>(), batch.column(1));
         for row in 0..batch.num_rows() {
-            out.push((0..4).fold(0, |flags, column| {
-                flags | u8::from(batch.column(column).is_valid(row)) << column
-            }));
-            for column in [0, 1] {
-                put(
-                    &mut out,
-                    batch.column(column).as_primitive::<UInt32Type>().value(row),
-                );
-            }
-            for column in [2, 3] {
-                put(
-                    &mut out,
-                    batch.column(column).as_primitive::<UInt64Type>().value(row),
-                );
-            }
-            put_piece(&mut out, body.value(row));
+            out.push(u8::from(class.is_valid(row)));
+            put(&mut out, class.value(row));
+            put_piece(&mut out, body.as_binary::<i32>().value(row));
         }
     }
     out
 }
 
 fn batch(mut loose: Loose<'_>) -> RecordBatch {
-    let (mut part, mut list) = (UInt32Builder::new(), UInt32Builder::new());
-    let (mut n, mut check) = (UInt64Builder::new(), UInt64Builder::new());
-    let mut body = BinaryBuilder::new();
+    let (mut class, mut body) = (UInt32Builder::new(), BinaryBuilder::new());
     while !loose.is_empty() {
         let flags = loose.byte();
-        let valid = |column: u8| flags >> column & 1 == 1;
-        part.append_option(Some(loose.number() as u32).filter(|_| valid(0)));
-        list.append_option(Some(loose.number() as u32).filter(|_| valid(1)));
-        n.append_option(Some(loose.number()).filter(|_| valid(2)));
-        check.append_option(Some(loose.number()).filter(|_| valid(3)));
-        body.append_option(Some(loose.piece()).filter(|_| !valid(7)));
+        class.append_option(Some(loose.number() as u32).filter(|_| flags & 1 == 1));
+        body.append_option(Some(loose.piece()).filter(|_| flags >> 7 == 0));
     }
-    let columns: Vec<ArrayRef> = vec![
-        Arc::new(part.finish()),
-        Arc::new(list.finish()),
-        Arc::new(n.finish()),
-        Arc::new(check.finish()),
-        Arc::new(body.finish()),
-    ];
-    RecordBatch::try_new(schema(), columns).unwrap()
+    let columns: Vec<ArrayRef> = vec![Arc::new(class.finish()), Arc::new(body.finish())];
+    RecordBatch::try_new(schema(&[]), columns).unwrap()
 }
 
 /// The rows of each read of a table.
@@ -161,9 +138,9 @@ fn reads(random: &mut SmallRng) -> Vec<Vec<u8>> {
     for read in 0..columns.rounds.reads() {
         let batches = sent(&columns, &mut lanes, state.as_ref());
         found.push(written(strategy, read, &batches));
-        let mut merged = Merged::default();
+        let mut merged = Merged::new(&columns);
         batches.iter().for_each(|batch| merged.add(batch).unwrap());
-        let Ok(next) = step(&columns, read, merged) else {
+        let Ok(next) = step(read, merged) else {
             break;
         };
         if next.0.iter().all(|column| column.order.is_none()) {
@@ -175,17 +152,16 @@ fn reads(random: &mut SmallRng) -> Vec<Vec<u8>> {
 }
 
 /// What stages do with the rows that come after a read: levels of merges, the coordinator, and the machines that it asks next.
-fn used(columns: &StagedColumns, read: usize, batch: &RecordBatch, merged: Merged) -> Result<()> {
-    let mut level = Merged::default();
-    if level.add_replies(batch).is_ok() {
-        let headers = (0..columns.len() as u32).map(|part| level.header(part));
-        for (part, header) in headers.enumerate() {
-            if let Ok(Some((seen, reply, lengths))) = header {
-                Rows::default().header(part as u32, seen, &reply, &lengths)?;
-            }
-        }
+fn used(columns: &Arc<StagedColumns>, read: usize, batch: &RecordBatch, merged: Merged) -> Result<()> {
+    let mut level = Merged::new(columns);
+    if level.add_replies(batch).is_ok()
+        && let Ok(replies) = level.lane_replies()
+    {
+        let mut rows = Rows::default();
+        replies.iter().for_each(|reply| rows.lane_reply(reply));
+        rows.finish(&schema(&[]), &[])?;
     }
-    let state = step(columns, read, merged)?;
+    let state = step(read, merged)?;
     let bytes = state.to_bytes();
     assert_eq!(State::from_bytes(&bytes)?.to_bytes(), bytes);
     if read + 1 == columns.rounds.reads() {
@@ -213,7 +189,7 @@ fn mutated_rows_between_stages_do_no_harm() {
             let mut loose = Loose(bytes);
             let (strategy, read) = (usize::from(loose.byte()) % 3, usize::from(loose.byte()));
             let batch = uncounted(|| batch(loose));
-            let mut merged = Merged::default();
+            let mut merged = Merged::new(&plans[strategy]);
             merged.add(&batch)?;
             merged.state().map(State::from_bytes).transpose()?;
             Ok((strategy, read % plans[strategy].rounds.reads(), batch, merged))

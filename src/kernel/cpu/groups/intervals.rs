@@ -20,7 +20,7 @@ use crate::kernel::intervals::table;
 use crate::key::LaneKey;
 use crate::key::{KeyBits, mixed};
 use crate::memory::reserve;
-use crate::sketch::dyadic::{Interval, Joined, around};
+use crate::sketch::dyadic::{Interval, Joined, around, divided};
 use crate::threads::Stop;
 
 /// Up to so many keys are brought together by group and sorted.
@@ -120,13 +120,8 @@ fn gathered<K: LaneKey>(chunks: &[Chunk], groups: usize, ranks: usize) -> Result
     for group in 0..groups {
         let keys = segments.segment_mut(group);
         keys.sort_unstable();
-        let mut joined = Joined::new(share(keys.len() as u64, ranks));
-        if let (Some(least), Some(greatest)) = (keys.first(), keys.last()) {
-            let (first, bits) = around(least.to_bits(), greatest.to_bits());
-            joined.divide(first, bits, keys);
-        }
         counts.add(
-            joined,
+            divided(keys, share(keys.len() as u64, ranks)),
             keys.iter()
                 .fold(0, |sum, key| sum.wrapping_add(mixed(key.to_bits()))),
         );
@@ -136,8 +131,7 @@ fn gathered<K: LaneKey>(chunks: &[Chunk], groups: usize, ranks: usize) -> Result
 
 impl GroupCounts {
     /// The next group.
-    fn add(&mut self, joined: Joined, check: u64) {
-        let mut intervals = joined.finish();
+    fn add(&mut self, mut intervals: Vec<Interval>, check: u64) {
         intervals.retain(|interval| interval.count > 0);
         self.intervals.push(intervals);
         self.checks.push(check);
@@ -264,7 +258,7 @@ impl Shared {
                     }),
                 }
             }
-            found.add(joined, check);
+            found.add(joined.finish(), check);
         }
         Ok(found)
     }

@@ -23,6 +23,7 @@ use super::super::store::encode;
 use super::bytes::{PartedBytes, StagedBytes};
 use super::carried::Carried;
 use super::words::PARTS;
+pub(crate) use crate::key::with_key;
 use crate::key::{Encoding, Key, KeySpec, Width, words};
 use crate::memory::SpillFile;
 use crate::memory::{FreePages, Pages};
@@ -434,27 +435,6 @@ fn write_keys<K: Key>(
         StagedValues::Bytes(_) => {}
     }
 }
-
-/// Calls `$body` with the key type of a width.
-macro_rules! with_key {
-    ($width:expr, $key:ident => $body:expr) => {
-        match $width {
-            Width::W32 => {
-                type $key = u32;
-                $body
-            }
-            Width::W64 => {
-                type $key = u64;
-                $body
-            }
-            Width::W128 => {
-                type $key = u128;
-                $body
-            }
-        }
-    };
-}
-pub(crate) use with_key;
 
 /// A column that has a value in every row: it goes where the rows went.
 fn dense_column<W>(

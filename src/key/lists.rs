@@ -7,8 +7,8 @@ use datafusion::arrow::buffer::{BooleanBuffer, OffsetBuffer};
 use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, exec_err, internal_err};
 
-use super::{converter, from_rows, parts};
-use crate::key::Encoding;
+use super::Encoding;
+use super::rows::{converter, from_rows, parts};
 
 /// Ends a list: less than what the row of any item starts with.
 const LIST_END: u8 = 0;

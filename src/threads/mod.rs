@@ -1,12 +1,18 @@
 //! Work on threads, and the flag that ends it early.
 
+#[cfg(feature = "cuda")]
+mod feed;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::runtime::{JoinSet, SpawnedTask};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err};
 use futures::FutureExt;
 use tokio::runtime::Handle;
+
+#[cfg(feature = "cuda")]
+pub(crate) use feed::{Batches, fed};
 
 /// A flag that ends work early: kernels look at it every few thousand values.
 #[derive(Debug, Clone, Default)]
@@ -168,6 +174,28 @@ async fn joined<T: 'static>(task: SpawnedTask<Result<T>>) -> Result<T> {
 pub(crate) fn completed<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let done = work.now_or_never();
     done.ok_or_else(|| internal_datafusion_err!("work over a scoped pool did not block"))?
+}
+
+/// What a task for each partition gives, in the order of partitions, so that merging is reproducible. The first error ends
+/// the others.
+pub(crate) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, Result<T>)>) -> Result<Vec<T>> {
+    let mut done = Vec::with_capacity(tasks.len());
+    while let Some(joined) = tasks.join_next().await {
+        let failed = match joined {
+            Ok((partition, Ok(result))) => {
+                done.push((partition, result));
+                continue;
+            }
+            Ok((_, Err(error))) => error,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(error) => internal_datafusion_err!("the task of a partition ended early: {error}"),
+        };
+        // What the other tasks hold is given back before anybody learns of the failure.
+        tasks.shutdown().await;
+        return Err(failed);
+    }
+    done.sort_by_key(|(partition, _)| *partition);
+    Ok(done.into_iter().map(|(_, result)| result).collect())
 }
 
 /// Items that threads take one by one.

@@ -1,11 +1,12 @@
 //! Batches for a thread of their own: calls into a device's driver wait, and threads of the runtime must not.
 
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::SendableRecordBatchStream;
 use futures::StreamExt;
 use tokio::sync::mpsc;
+
+use super::blocking;
 
 /// Batches that wait to be taken.
 const WAITING: usize = 4;
@@ -32,7 +33,6 @@ pub(crate) async fn fed<T: Send + 'static>(
     take: impl FnOnce(Batches) -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let (sender, batches) = mpsc::channel(WAITING);
-    let taking = SpawnedTask::spawn_blocking(move || take(Batches(batches)));
     let read = async move {
         for mut stream in streams {
             while let Some(batch) = stream.next().await {
@@ -45,9 +45,9 @@ pub(crate) async fn fed<T: Send + 'static>(
         }
         Ok::<_, DataFusionError>(())
     };
-    let (read, taken) = futures::future::join(read, taking.join()).await;
+    let (read, taken) = futures::future::join(read, blocking(move || take(Batches(batches)))).await;
     read?;
-    taken.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
+    taken
 }
 
 #[cfg(test)]

@@ -1,0 +1,108 @@
+//! What schedulers and executors are started with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ballista_core::registry::BallistaFunctionRegistry;
+use ballista_executor::executor_process::ExecutorProcessConfig;
+use ballista_scheduler::config::SchedulerConfig;
+use datafusion::common::Result;
+use datafusion::prelude::SessionConfig;
+
+use super::codec::QuantilesCodec;
+use super::identity::{Identity, with_identity};
+use super::serve;
+use super::session::{runtime, scheduler_session, scheduler_session_within, session_config};
+use super::stores::StoreLimits;
+use super::tasks::{Engine, Tasks};
+use crate::config::DeviceChoice;
+use crate::exec::staged::RoundDevice;
+
+/// Whom a scheduler or an executor serves, and what its plans may reach.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Stores that plans may reach.
+    pub stores: StoreLimits,
+    /// What the process shows to others and asks of them; without one it serves whoever reaches it.
+    pub identity: Option<Identity>,
+}
+
+/// The same scheduler with this crate in it. Hooks of its own for sessions, configurations and physical codecs are replaced.
+pub fn scheduler_hooks(config: SchedulerConfig) -> SchedulerConfig {
+    scheduler_hooks_with(config, Access::default())
+}
+
+/// [`scheduler_hooks`] for a scheduler that is started by [`serve_scheduler`](super::serve_scheduler) with the same identity, and whose plans reach
+/// these stores only.
+pub fn scheduler_hooks_with(mut config: SchedulerConfig, access: Access) -> SchedulerConfig {
+    config.override_config_producer = Some(Arc::new(session_config));
+    let session = move |config| scheduler_session_within(config, access.stores.clone());
+    config.override_session_builder = Some(Arc::new(session));
+    config.override_physical_codec = Some(Arc::new(QuantilesCodec::default()));
+    if let Some(identity) = access.identity {
+        config.override_create_grpc_client_endpoint = Some(identity.endpoints(&session_config()));
+    }
+    config
+}
+
+/// The same executor with this crate in it. Hooks of its own for functions, configurations, runtimes and physical codecs
+/// are replaced.
+///
+/// # Errors
+/// DataFusion's, if the functions cannot be registered.
+pub fn executor_hooks(config: ExecutorProcessConfig) -> Result<ExecutorProcessConfig> {
+    executor_hooks_on(config, DeviceChoice::Cpu)
+}
+
+/// The same executor, whose rounds run on `device`: see [`RoundDevice`].
+///
+/// # Errors
+/// As [`executor_hooks`]; an execution error that says why there is no such device.
+pub fn executor_hooks_on(
+    config: ExecutorProcessConfig,
+    device: DeviceChoice,
+) -> Result<ExecutorProcessConfig> {
+    executor_hooks_with(config, RoundDevice::try_new(device)?, Access::default())
+}
+
+/// [`executor_hooks`] for an executor whose rounds run on an opened device, and which shows, asks and reaches what `access`
+/// says.
+///
+/// # Errors
+/// As [`executor_hooks`]; a configuration error for an identity with push-staged scheduling.
+pub fn executor_hooks_with(
+    mut config: ExecutorProcessConfig,
+    device: RoundDevice,
+    access: Access,
+) -> Result<ExecutorProcessConfig> {
+    let Access { stores, identity } = access;
+    let state = scheduler_session(session_config())?;
+    config.override_function_registry = Some(Arc::new(BallistaFunctionRegistry::from(&state)));
+    if let Some(identity) = &identity {
+        serve::check_policy(config.task_scheduling_policy)?;
+        config.override_create_grpc_client_endpoint = Some(identity.endpoints(&session_config()));
+        let tasks = Tasks::default();
+        let engine = Engine::new(tasks.clone(), Duration::from_secs(config.client_ttl));
+        config.override_execution_engine = Some(Arc::new(engine));
+        let sizes = (
+            config.grpc_max_decoding_message_size,
+            config.grpc_max_encoding_message_size,
+        );
+        config.override_arrow_flight_service = Some(serve::results(identity.clone(), tasks, sizes));
+        config.grpc_port = config.port;
+    }
+    config.override_config_producer = Some(Arc::new(move || {
+        let mut config = session_config();
+        device.clone().give(&mut config);
+        match &identity {
+            Some(identity) => with_identity(config, identity),
+            None => config,
+        }
+    }));
+    let folder = config.work_dir.clone();
+    config.override_runtime_producer = Some(Arc::new(move |_: &SessionConfig| {
+        runtime(folder.as_deref(), stores.clone())
+    }));
+    config.override_physical_codec = Some(Arc::new(QuantilesCodec::default()));
+    Ok(config)
+}

@@ -1,0 +1,103 @@
+//! What staged plans compute: key columns of the input, and calls over them.
+
+use std::ops::Deref;
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
+
+use super::rounds::Rounds;
+use crate::key::KeySpec;
+use crate::quantile::Ask;
+use crate::quantile::{Selected, SelectedColumn};
+
+/// What a staged plan without groups computes: its key columns and the calls over them, and in which rounds.
+#[derive(Debug, Clone)]
+pub(crate) struct StagedColumns {
+    pub(super) columns: KeyColumns,
+    pub(super) rounds: Rounds,
+}
+
+impl Deref for StagedColumns {
+    type Target = KeyColumns;
+
+    fn deref(&self) -> &KeyColumns {
+        &self.columns
+    }
+}
+
+/// Key columns, and the calls over them.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyColumns {
+    /// The calls, in the order of the output: a column each.
+    pub(super) calls: Vec<StagedCall>,
+    /// Keys of each column of the input.
+    pub(super) specs: Vec<KeySpec>,
+    /// Of each call.
+    pub(super) selected: Vec<SelectedColumn>,
+}
+
+/// One call over a column of the input.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct StagedCall {
+    /// The column's number.
+    pub(crate) column: usize,
+    pub(crate) ask: Ask,
+    /// Whether the answer is a list.
+    pub(crate) is_list: bool,
+    /// Whether the ranks of the answers are wanted too.
+    pub(crate) bounds: bool,
+}
+
+impl StagedColumns {
+    /// As [`KeyColumns::try_new`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn try_new(types: Vec<DataType>, calls: Vec<StagedCall>, rounds: Rounds) -> Result<Self> {
+        let columns = KeyColumns::try_new(types, calls)?;
+        Ok(Self { columns, rounds })
+    }
+}
+
+impl KeyColumns {
+    /// `calls` over columns of these types, at least one over each.
+    ///
+    /// # Errors
+    /// A planning error for types without keys of fixed width; an internal error for columns without calls.
+    pub(crate) fn try_new(types: Vec<DataType>, calls: Vec<StagedCall>) -> Result<Self> {
+        let mut specs = vec![None; types.len()];
+        let mut selected = Vec::with_capacity(calls.len());
+        for call in &calls {
+            let Some(data_type) = types.get(call.column) else {
+                return internal_err!("a call over column {} of {}", call.column, types.len());
+            };
+            match Selected::try_new(data_type, call.ask.clone(), call.is_list, false)? {
+                Selected::Keys(column) => {
+                    specs[call.column] = Some(column.spec().clone());
+                    selected.push(column);
+                }
+                Selected::Bytes(_) => return internal_err!("stages over values of type {data_type}"),
+            }
+        }
+        let specs: Option<Vec<_>> = specs.into_iter().collect();
+        Ok(Self {
+            specs: specs.ok_or_else(|| internal_datafusion_err!("a column of stages without calls"))?,
+            calls,
+            selected,
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.specs.len()
+    }
+
+    pub(super) fn specs(&self) -> impl Iterator<Item = &KeySpec> {
+        self.specs.iter()
+    }
+
+    /// What is asked of a column.
+    pub(super) fn asks(&self, column: usize) -> Vec<&Ask> {
+        let own = self.calls.iter().filter(|call| call.column == column);
+        own.map(|call| &call.ask).collect()
+    }
+}

@@ -1,0 +1,45 @@
+//! Selection of ranks among a few byte strings in memory.
+
+use std::cmp::Ordering;
+
+use super::{At, Values};
+use crate::kernel::cpu::groups::segments::select_by;
+use crate::key::PrefixKey;
+
+impl Values {
+    /// The places of ranks (1-based, ascending, distinct, at most their number) among some places. `known`: how many
+    /// first bytes of all these values are equal.
+    ///
+    /// Compares eight bytes behind the common prefix in registers, and whole values where those are equal.
+    pub(crate) fn select(&self, places: &[At], known: usize, ranks: &[u64]) -> Vec<At> {
+        let (common, mut pairs) = self.keyed(places, known);
+        select_by(&mut pairs, 0, ranks, &|a, b| self.compare(common, a, b));
+        ranks.iter().map(|rank| pairs[*rank as usize - 1].1).collect()
+    }
+
+    /// Sorts places by their values, equal values once.
+    pub(crate) fn sorted_distinct(&self, places: &[At]) -> Vec<At> {
+        let (common, mut pairs) = self.keyed(places, 0);
+        pairs.sort_unstable_by(|a, b| self.compare(common, a, b));
+        pairs.dedup_by(|a, b| self.compare(common, a, b).is_eq());
+        pairs.into_iter().map(|pair| pair.1).collect()
+    }
+
+    /// The length of the common prefix, and the key of what follows in each value.
+    fn keyed(&self, places: &[At], known: usize) -> (usize, Vec<(u64, At)>) {
+        let bounds = self.bounds_of(places, known);
+        let common = bounds.map_or(0, |bounds| bounds.prefix.len());
+        let key = |at: &At| (u64::of(&self.value(*at)[common..]), *at);
+        (common, places.iter().map(key).collect())
+    }
+
+    fn compare(&self, common: usize, a: &(u64, At), b: &(u64, At)) -> Ordering {
+        a.0.cmp(&b.0).then_with(|| match u64::whole(a.0.into()) {
+            Some(_) => Ordering::Equal,
+            None => {
+                let rest = |at: At| &self.value(at)[common + u64::BYTES..];
+                rest(a.1).cmp(rest(b.1))
+            }
+        })
+    }
+}

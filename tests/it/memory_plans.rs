@@ -1,0 +1,143 @@
+//! Plans of sessions whose memory has a limit: operators of ours in the place of those of DataFusion's that reserve nothing.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringViewArray};
+use datafusion::common::DataFusionError;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, UnboundedMemoryPool};
+use datafusion::prelude::*;
+use tempfile::TempDir;
+
+use crate::memory::{assert_nothing_left, runtime, session_on};
+use crate::support::*;
+
+/// Rows in no order, in groups `g` of none to hundreds of rows and `f` of special values; some are NULL.
+fn table(rows: i64) -> RecordBatch {
+    let numbers = || (0..rows).map(move |i| i * 7919 % rows);
+    let floats = [f64::NAN, -0.0, 0.0, f64::INFINITY, 1.5, -f64::NAN];
+    let g: Int64Array = numbers()
+        .map(|i| (i % 11 > 0).then_some((i * i) % 97 % 40))
+        .collect();
+    let f: Float64Array = numbers()
+        .map(|i| (i % 7 > 0).then_some(floats[i as usize % 6]))
+        .collect();
+    let s = StringViewArray::from_iter(
+        numbers().map(|i| (i % 5 > 0).then(|| format!("a value that is longer than a view {i}"))),
+    );
+    let columns: [(&str, ArrayRef); 4] = [
+        ("i", Arc::new(Int64Array::from_iter_values(numbers()))),
+        ("g", Arc::new(g)),
+        ("f", Arc::new(f)),
+        ("s", Arc::new(s)),
+    ];
+    batch(columns.into())
+}
+
+fn limited(bytes: usize, partitions: usize, folder: &TempDir) -> SessionContext {
+    session_on(
+        runtime(Arc::new(GreedyMemoryPool::new(bytes)), folder.path()),
+        partitions,
+    )
+}
+
+#[tokio::test]
+async fn windows_of_a_limited_session_are_those_of_datafusion() {
+    let statements = [
+        "SELECT i, s, exact_quantiles(i, 0.5) OVER (PARTITION BY g), sum(f) OVER (PARTITION BY g), \
+         count(s) OVER (PARTITION BY g) FROM t ORDER BY i",
+        "SELECT i, count(*) OVER (PARTITION BY f), exact_quantiles(s, 0.9) OVER (PARTITION BY f) FROM t ORDER BY i",
+        "SELECT i, count(*) OVER (PARTITION BY g, s), max(i) OVER (PARTITION BY g, s) FROM t ORDER BY i",
+        "SELECT i, sum(i) OVER (), exact_quantiles(s, 0.5) OVER () FROM t ORDER BY i",
+        "SELECT count(*) FROM (SELECT count(*) OVER () AS n FROM t) WHERE n = (SELECT count(*) FROM t)",
+        "SELECT sum(n) FROM (SELECT count(*) OVER (PARTITION BY g) AS n FROM t WHERE i < 0)",
+    ];
+    let folder = TempDir::new().unwrap();
+    for partitions in [1, 3] {
+        let free = session_on(
+            runtime(Arc::new(UnboundedMemoryPool::default()), folder.path()),
+            partitions,
+        );
+        let limited = limited(1 << 30, partitions, &folder);
+        for ctx in [&free, &limited] {
+            let batch_rows = "SET datafusion.execution.batch_size = 13";
+            query(ctx, batch_rows).await.unwrap();
+            register(ctx, "t", &table(2003), partitions, 13);
+        }
+        for sql in statements {
+            let plans = [
+                physical_plan(&free, sql).await,
+                physical_plan(&limited, sql).await,
+            ];
+            let reserves = plans
+                .each_ref()
+                .map(|plan| plan.contains("ReservingWindowExec: wdw=["));
+            assert_eq!(reserves, [false, true], "{plans:?}");
+            assert_eq!(rows(&limited, sql).await, rows(&free, sql).await, "{sql}");
+        }
+        assert_nothing_left(&limited, folder.path(), "windows");
+    }
+}
+
+#[tokio::test]
+async fn a_window_over_more_than_memory_says_how_much_it_wants() {
+    let folder = TempDir::new().unwrap();
+    let ctx = limited(1 << 20, 2, &folder);
+    register(&ctx, "t", &table(20_011), 2, 1024);
+    let error = query(&ctx, "SELECT i, s, count(*) OVER () FROM t")
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)),
+        "{error}"
+    );
+    let message = error.to_string();
+    assert!(
+        message.contains("the rows of a window's group") && message.contains("bytes wanted"),
+        "{message}"
+    );
+    drop(error);
+    all_is_given_back(&ctx).await;
+}
+
+#[tokio::test]
+async fn aggregations_of_a_limited_session_that_keep_rows_are_hosted() {
+    let folder = TempDir::new().unwrap();
+    let free = session_on(
+        runtime(Arc::new(UnboundedMemoryPool::default()), folder.path()),
+        3,
+    );
+    let limited = limited(24 << 20, 3, &folder);
+    for ctx in [&free, &limited] {
+        register(ctx, "t", &table(60_013), 3, 1024);
+    }
+    let hosted = [
+        "SELECT g, array_sort(array_agg(i)), max_by(s, i), count(*) FROM t WHERE i < 3000 GROUP BY g ORDER BY g",
+        "SELECT g, array_length(array_agg(s) FILTER (WHERE f > 0)), sum(i) FROM t GROUP BY g ORDER BY g",
+        "SELECT i % 9001 AS k, array_sort(array_agg(s)), max(i) FROM t GROUP BY k ORDER BY k",
+        "SELECT sum(array_length(a)), sum(array_length(b)) FROM (SELECT g, array_agg(i) AS a FROM t GROUP BY g) AS x \
+         JOIN (SELECT g, array_agg(s) AS b FROM t GROUP BY g) AS y ON x.g = y.g",
+    ];
+    for sql in hosted {
+        let plans = [
+            physical_plan(&free, sql).await,
+            physical_plan(&limited, sql).await,
+        ];
+        let hosted = plans
+            .each_ref()
+            .map(|plan| plan.contains("columns=[], calls=[], plain=["));
+        assert_eq!(hosted, [false, true], "{plans:?}");
+        assert_eq!(rows(&limited, sql).await, rows(&free, sql).await, "{sql}");
+    }
+    // Rows in an order, one group of all, and what keeps no rows, stay DataFusion's.
+    let others = [
+        "SELECT g, array_agg(i ORDER BY i) FROM t WHERE i < 3000 GROUP BY g ORDER BY g",
+        "SELECT array_length(array_agg(i)) FROM t",
+        "SELECT g, sum(i) FROM t GROUP BY g ORDER BY g",
+    ];
+    for sql in others {
+        let plan = physical_plan(&limited, sql).await;
+        assert!(!plan.contains("GroupedQuantilesExec"), "{plan}");
+        assert_eq!(rows(&limited, sql).await, rows(&free, sql).await, "{sql}");
+    }
+    assert_nothing_left(&limited, folder.path(), "groups");
+}
