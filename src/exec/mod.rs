@@ -54,7 +54,8 @@ pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
 pub(crate) use pinned::{
     FilteredColumn, PinnedCalls, PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedQuantiles, PinnedQuestion,
-    PinnedRows, PinnedTopK, PinnedTopKCall, PlanFallback,
+    PinnedRows, PinnedShare, PinnedSource, PinnedTable, PinnedTables, PinnedTopK, PinnedTopKCall,
+    PlanFallback, full_name,
 };
 #[cfg(feature = "ballista")]
 pub use planned_types::PlannedTypesExec;

@@ -10,7 +10,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream_partitioned};
 use datafusion::prelude::{Expr, SessionContext};
 
-use super::{PinnedShare, PinnedSource, PinnedTable};
+use crate::exec::{PinnedShare, PinnedSource, PinnedTable};
 use crate::kernel::cuda::{ColumnUpload, Device, DeviceColumn, Devices, Staging};
 use crate::threads::{Batches, fed, in_order};
 
@@ -83,14 +83,8 @@ pub(super) async fn load(
     });
     let shares = joined.join().await;
     let shares = shares.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
-    if shares.is_empty() {
-        return internal_err!("a table on no device");
-    }
-    Ok(PinnedTable {
-        source,
-        names: columns.iter().map(|name| (*name).to_owned()).collect(),
-        shares,
-    })
+    let names = columns.iter().map(|name| (*name).to_owned()).collect();
+    PinnedTable::try_new(source, names, shares)
 }
 
 /// Columns on their way to a device.

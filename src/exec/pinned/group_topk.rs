@@ -7,14 +7,14 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, resources_err};
 
+use super::calls::{OnDevice, PinnedCalls, distinct};
 use super::groups::{GROUP_BYTES, all_codes, of_each};
-use super::topk::value_bytes;
-use super::{OnDevice, PinnedCalls, PinnedTopKCall, distinct};
+use super::table::PinnedTable;
+use super::topk::{PinnedTopKCall, value_bytes};
 use crate::exec::quantiles::comma_separated;
 use crate::functions::topk::{firsts, lists};
 use crate::kernel::cuda::{GroupTop, GroupTopSelection, Groups, Predicate, RowMask};
 use crate::key::KeySpec;
-use crate::pinned::PinnedTable;
 
 /// Calls over pinned columns by group, one output column for each after the group columns.
 #[derive(Debug)]

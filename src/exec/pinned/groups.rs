@@ -9,15 +9,15 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_datafusion_err};
 
+use super::calls::{FilteredColumn, OnDevice, PinnedCalls, distinct};
 use super::quantiles::sourced_columns;
-use super::{FilteredColumn, OnDevice, PinnedCalls, distinct};
+use super::table::PinnedTable;
 use crate::exec::aggregate::{Aggregates, ExecAggregate};
 use crate::exec::grouped::{Answers, answered_groups};
 use crate::exec::quantiles::comma_separated;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
 use crate::kernel::cuda::{Groups, PickedKeys, Predicate, RowMask, Segments};
 use crate::key::KeySpec;
-use crate::pinned::PinnedTable;
 use crate::quantile::Ask;
 
 /// Bytes of host memory for a key that is wanted: its place, itself, its part in the answer.

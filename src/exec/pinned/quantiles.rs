@@ -7,13 +7,13 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 
-use super::{FilteredColumn, OnDevice, PinnedCalls};
+use super::calls::{FilteredColumn, OnDevice, PinnedCalls};
+use super::table::PinnedTable;
 use crate::config::StrategyName;
 use crate::exec::aggregate::{Aggregates, ExecAggregate, Output};
 use crate::exec::device_shards::{ALONE, Limits, Share, solve_on_devices};
 use crate::exec::quantiles::comma_separated;
 use crate::exec::run::{Solved, answer};
-use crate::pinned::PinnedTable;
 use crate::quantile::Ask;
 
 /// Calls over pinned columns, one output column for each.

@@ -11,12 +11,12 @@ use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::Result;
 
-use super::{FilteredColumn, OnDevice, PinnedCalls, distinct};
+use super::calls::{FilteredColumn, OnDevice, PinnedCalls, distinct};
+use super::table::PinnedTable;
 use crate::exec::quantiles::comma_separated;
 use crate::functions::topk::{Call, firsts, lists};
 use crate::kernel::cuda::{Gather, RowMask, Top, TopSelection};
 use crate::key::{KeyBits, KeySpec, OrderBy, RowOrder};
-use crate::pinned::PinnedTable;
 
 /// Bytes of host memory for a row that is selected, beside its values.
 const ROW_BYTES: usize = 64;

@@ -23,7 +23,7 @@ use datafusion::logical_expr::LogicalPlan;
 
 use super::QuantilesNode;
 use crate::config::{DeviceChoice, QuantilesOptions};
-use crate::pinned::PinnedTables;
+use crate::exec::PinnedTables;
 use node::PinnedKind;
 pub(super) use node::{FallbackPlanner, PinnedNode};
 use quantiles::quantiles_question;

@@ -5,9 +5,9 @@ use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
 
+use crate::exec::PinnedTable;
 use crate::kernel::cuda::Predicate;
 use crate::key::{KeyBits, KeySpec};
-use crate::pinned::PinnedTable;
 
 /// `expr` over columns of `table`, each found by `index_of`; `None`: the device cannot decide it.
 pub(super) fn predicate(

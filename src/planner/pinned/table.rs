@@ -10,9 +10,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan, TableScan};
 
 use super::predicate::predicate;
 use crate::config::{DeviceChoice, QuantilesOptions};
-use crate::exec::{PinnedCalls, PinnedQuestion};
+use crate::exec::{PinnedCalls, PinnedQuestion, PinnedTable, PinnedTables};
 use crate::kernel::cuda::{Devices, Predicate};
-use crate::pinned::{PinnedTable, PinnedTables};
 
 /// A pinned table below a query, and the filters between them.
 pub(super) struct Resident {
