@@ -126,6 +126,11 @@ impl StrategyName {
         StrategyName::Dibms,
         StrategyName::GkSelect,
     ];
+
+    /// Whether SampleSelect may run, which devices run in one go.
+    pub(crate) fn is_sample_select(self) -> bool {
+        matches!(self, StrategyName::Auto | StrategyName::SampleSelect)
+    }
 }
 
 impl Display for StrategyName {

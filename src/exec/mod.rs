@@ -15,7 +15,7 @@ mod aggregate;
 #[cfg(feature = "ballista")]
 mod boundary;
 #[cfg(feature = "cuda")]
-mod device_rounds;
+mod device_shards;
 mod files;
 mod grouped;
 mod mode;
@@ -53,8 +53,9 @@ pub use operator::Operator;
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
 pub(crate) use pinned::{
-    PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedQuantiles, PinnedRows, PinnedSource, PinnedTopK,
-    PinnedTopKCall, PinnedWork, PlanFallback,
+    FilteredColumn, PinnedCalls, PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedQuantiles, PinnedQuestion,
+    PinnedRows, PinnedShare, PinnedSource, PinnedTable, PinnedTables, PinnedTopK, PinnedTopKCall,
+    PlanFallback, full_name,
 };
 #[cfg(feature = "ballista")]
 pub use planned_types::PlannedTypesExec;

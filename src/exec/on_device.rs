@@ -15,18 +15,13 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 
 use super::aggregate::KeyColumn;
-use super::device_rounds::{Limits, Share, is_devices_own, solve_on_devices};
+use super::device_shards::{Limits, Share, solve_on_devices};
 use crate::config::StrategyName;
-use crate::kernel::cuda::{
-    ColumnUpload, Device, DeviceColumn, Devices, Report, Selection, SharedStaging, Staging,
-};
+use crate::kernel::cuda::{ColumnUpload, Device, DeviceColumn, Devices, Report, SharedStaging, Staging};
 use crate::key::KeySpec;
 use crate::quantile::Ask;
-use crate::select::{Solution, wanted_ranks};
+use crate::select::Solution;
 use crate::threads::blocking;
-
-/// How ranks were found, for those who look at a solution.
-pub(super) const STRATEGY: &str = "sample_select on the device";
 
 /// Devices that columns are sent to, partition by partition, and the memory of each that this crate may hold.
 #[derive(Debug, Clone)]
@@ -117,51 +112,21 @@ pub(super) async fn solve(
     memory: MemoryReservation,
 ) -> Result<(Solution, Report)> {
     blocking(move || {
-        let mut shares = on_each_device(uploads);
-        let uploads = match shares.pop() {
-            Some(only) if shares.is_empty() && is_devices_own(strategy) => only,
-            last => {
-                let mut sent = 0;
-                let shares = shares.into_iter().chain(last).map(|uploads| {
-                    let column = ColumnUpload::joined(uploads)?;
-                    sent += column.bytes() as u64;
-                    let mask = None;
-                    Ok(Share {
-                        column: Arc::new(column),
-                        mask,
-                    })
-                });
-                let shares = shares.collect::<Result<Vec<_>>>()?;
-                let asks: Vec<&Ask> = asks.iter().collect();
-                let mut report = Report {
-                    bytes_to_device: sent,
-                    ..Report::default()
-                };
-                let on = Limits {
-                    device: limit,
-                    memory: &memory,
-                    timed: false,
-                };
-                let solution = solve_on_devices(&shares, &spec, strategy, &asks, on, &mut report)?;
-                return Ok((solution, report));
-            }
-        };
-        let column = ColumnUpload::joined(uploads)?;
-        let mut report = Report {
-            bytes_to_device: column.bytes() as u64,
-            ..Report::default()
-        };
-        let selection = Selection {
-            column: &column,
-            words: column.words(&spec),
-            mask: None,
-            limit,
+        let mut report = Report::default();
+        let shares = on_each_device(uploads).into_iter().map(|uploads| {
+            let column = Arc::new(ColumnUpload::joined(uploads)?);
+            report.bytes_to_device += column.bytes() as u64;
+            Ok(Share { column, mask: None })
+        });
+        let shares = shares.collect::<Result<Vec<_>>>()?;
+        let asks: Vec<&Ask> = asks.iter().collect();
+        let limits = Limits {
+            device: limit,
+            memory: &memory,
             timed: false,
         };
-        let n = selection.population();
-        let ranks = wanted_ranks(&asks.iter().collect::<Vec<_>>(), n);
-        let keys = selection.keys(&ranks, &mut report)?;
-        Ok((Solution::found(n, STRATEGY, ranks, keys), report))
+        let solution = solve_on_devices(&shares, &spec, strategy, &asks, limits, &mut report)?;
+        Ok((solution, report))
     })
     .await
 }

@@ -17,7 +17,7 @@ use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::key::KeySpec;
+use crate::key::{KeyBits, KeySpec};
 use crate::threads::Stop;
 pub use cpu::CpuBackend;
 use round::{Reply, Request};
@@ -61,6 +61,15 @@ pub trait Lane: Send {
     /// Those of writing: `ResourcesExhausted` where the disk has no room; when `stop` is set.
     fn spill(&mut self, _bytes: usize, _stop: &Stop) -> Result<usize> {
         Ok(0)
+    }
+
+    /// The keys of `ranks` (1-based, ascending, distinct, at most [`Self::len`]), found by the lane alone in one go, as a device
+    /// does; `None`: it answers requests only.
+    ///
+    /// # Errors
+    /// When `stop` is set; those of the device.
+    fn select(&mut self, _ranks: &[u64], _stop: &Stop) -> Result<Option<Vec<KeyBits>>> {
+        Ok(None)
     }
 
     /// Answers one request by at most one read of what it holds.

@@ -10,7 +10,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream_partitioned};
 use datafusion::prelude::{Expr, SessionContext};
 
-use super::{PinnedColumn, PinnedSource, PinnedTable};
+use crate::exec::{PinnedShare, PinnedSource, PinnedTable};
 use crate::kernel::cuda::{ColumnUpload, Device, DeviceColumn, Devices, Staging};
 use crate::threads::{Batches, fed, in_order};
 
@@ -81,34 +81,17 @@ pub(super) async fn load(
         let shares = shares.into_iter().filter(|parts| !parts.is_empty());
         shares.map(join).collect::<Result<Vec<_>>>()
     });
-    let copied = joined.join().await;
-    let copied = copied.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
-    let mut pinned = copied.into_iter().map(|copied| {
-        let columns = columns.iter().zip(copied.columns);
-        let columns = columns.map(|(name, column)| PinnedColumn {
-            name: (*name).to_owned(),
-            column: Arc::new(column),
-        });
-        PinnedTable {
-            source: Arc::clone(&source),
-            device: copied.device,
-            columns: columns.collect(),
-            rows: copied.rows,
-            further: Vec::new(),
-        }
-    });
-    let Some(mut first) = pinned.next() else {
-        return internal_err!("a table on no device");
-    };
-    first.further = pinned.collect();
-    Ok(first)
+    let shares = joined.join().await;
+    let shares = shares.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
+    let names = columns.iter().map(|name| (*name).to_owned()).collect();
+    PinnedTable::try_new(source, names, shares)
 }
 
-/// Columns on a device.
-struct Copied<C> {
+/// Columns on their way to a device.
+struct Copied {
     device: Arc<Device>,
     rows: u64,
-    columns: Vec<C>,
+    columns: Vec<ColumnUpload>,
 }
 
 /// What is copied, and where to.
@@ -125,13 +108,13 @@ impl Target {
         self,
         streams: Vec<SendableRecordBatchStream>,
         memory: MemoryReservation,
-    ) -> Result<Copied<ColumnUpload>> {
+    ) -> Result<Copied> {
         // Calls into the driver wait: not on a thread of the runtime.
         fed(streams, move |batches| self.copy(batches, &memory)).await
     }
 
     /// Copies batches as they come, until there are no more; if what they come from failed, the copy is worth nothing.
-    fn copy(&self, batches: Batches, memory: &MemoryReservation) -> Result<Copied<ColumnUpload>> {
+    fn copy(&self, batches: Batches, memory: &MemoryReservation) -> Result<Copied> {
         let device = Arc::clone(&self.device);
         let staging = Staging::new(&device, memory.new_empty());
         let upload =
@@ -153,7 +136,7 @@ impl Target {
 }
 
 /// The rows of all parts as one, in the order of the parts, in every column.
-fn join(parts: Vec<Copied<ColumnUpload>>) -> Result<Copied<DeviceColumn>> {
+fn join(parts: Vec<Copied>) -> Result<PinnedShare> {
     let Some(device) = parts.first().map(|part| Arc::clone(&part.device)) else {
         return internal_err!("a table of no parts");
     };
@@ -163,13 +146,13 @@ fn join(parts: Vec<Copied<ColumnUpload>>) -> Result<Copied<DeviceColumn>> {
     loop {
         let uploads: Vec<_> = parts.iter_mut().filter_map(Iterator::next).collect();
         if uploads.is_empty() {
-            return Ok(Copied {
+            return Ok(PinnedShare {
                 device,
                 rows,
                 columns,
             });
         }
-        columns.push(ColumnUpload::joined(uploads)?);
+        columns.push(Arc::new(ColumnUpload::joined(uploads)?));
     }
 }
 

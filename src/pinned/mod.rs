@@ -29,164 +29,19 @@
 //! all its sessions hold on the device.
 
 mod load;
-mod source;
 mod statement;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
-use datafusion::catalog::Session;
 use datafusion::common::{Result, TableReference, plan_err};
-use datafusion::execution::config::SessionConfig;
-use datafusion::logical_expr::TableScan;
 use datafusion::prelude::SessionContext;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
-use crate::kernel::cuda::{Device, DeviceColumn, Devices};
+use crate::exec::{PinnedTable, PinnedTables, full_name};
+use crate::kernel::cuda::{Device, Devices};
 use crate::planner::check_runs_here;
-pub(crate) use source::PinnedSource;
 pub use statement::{PinStatement, sql};
-
-/// A column of a pinned table.
-#[derive(Debug)]
-pub(crate) struct PinnedColumn {
-    pub(crate) name: String,
-    pub(crate) column: Arc<DeviceColumn>,
-}
-
-/// Columns of one table in the memory of one device, or of several, each of which holds some of the rows.
-#[derive(Debug)]
-pub(crate) struct PinnedTable {
-    /// The table whose columns these are.
-    pub(crate) source: Arc<PinnedSource>,
-    pub(crate) device: Arc<Device>,
-    pub(crate) columns: Vec<PinnedColumn>,
-    /// Of this device.
-    pub(crate) rows: u64,
-    /// The same columns of other rows, on further devices.
-    pub(crate) further: Vec<PinnedTable>,
-}
-
-impl PinnedTable {
-    /// What each device has.
-    pub(crate) fn shares(&self) -> impl Iterator<Item = &PinnedTable> {
-        std::iter::once(self).chain(&self.further)
-    }
-
-    /// Whether it lies on several devices.
-    pub(crate) fn is_spread(&self) -> bool {
-        !self.further.is_empty()
-    }
-
-    fn bytes(&self) -> u64 {
-        let columns = self.shares().flat_map(|share| &share.columns);
-        columns.map(|pinned| pinned.column.bytes() as u64).sum()
-    }
-
-    /// Index of a pinned column.
-    pub(crate) fn index_of(&self, name: &str) -> Option<usize> {
-        self.columns.iter().position(|column| column.name == name)
-    }
-}
-
-/// The pinned tables of one session, by their full names.
-#[derive(Debug)]
-pub(crate) struct PinnedTables {
-    /// The session's id: configurations are copied from session to session.
-    session: String,
-    tables: RwLock<BTreeMap<TableReference, Arc<PinnedTable>>>,
-}
-
-impl PinnedTables {
-    /// The session's; `None`: it has not pinned any.
-    pub(crate) fn of(session: &dyn Session) -> Option<Arc<Self>> {
-        let tables = session.config().get_extension::<Self>()?;
-        (tables.session == session.session_id()).then_some(tables)
-    }
-
-    /// The session's, which it has from now on.
-    fn of_context(ctx: &SessionContext) -> Arc<Self> {
-        let state = ctx.state_ref();
-        let mut state = state.write();
-        if let Some(tables) = Self::of(&*state) {
-            return tables;
-        }
-        let tables = Arc::new(Self {
-            session: state.session_id().to_owned(),
-            tables: RwLock::default(),
-        });
-        state.config_mut().set_extension(Arc::clone(&tables));
-        tables
-    }
-
-    /// Whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.read(BTreeMap::is_empty)
-    }
-
-    /// The table that `scan` reads.
-    ///
-    /// # Errors
-    /// Those of the catalog.
-    pub(crate) async fn read_by(
-        &self,
-        scan: &TableScan,
-        session: &dyn Session,
-    ) -> Result<Option<Arc<PinnedTable>>> {
-        for table in self.all() {
-            if table.source.is_read_by(scan, session).await? {
-                return Ok(Some(table));
-            }
-        }
-        Ok(None)
-    }
-
-    /// All of them, by their names.
-    fn all(&self) -> Vec<Arc<PinnedTable>> {
-        self.read(|tables| tables.values().cloned().collect())
-    }
-
-    fn read<T>(&self, look: impl FnOnce(&BTreeMap<TableReference, Arc<PinnedTable>>) -> T) -> T {
-        look(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// What was there before.
-    fn insert(&self, table: PinnedTable) -> Option<Arc<PinnedTable>> {
-        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        tables.insert(table.source.name().clone(), Arc::new(table))
-    }
-
-    /// Gives back what queries over a table worked in, on devices that no other table is on.
-    fn release(&self, table: Arc<PinnedTable>) {
-        let devices: Vec<_> = table.shares().map(|share| Arc::clone(&share.device)).collect();
-        drop(table);
-        for device in devices {
-            let is_used = self.read(|tables| {
-                let mut shares = tables.values().flat_map(|table| table.shares());
-                shares.any(|share| Arc::ptr_eq(&share.device, &device))
-            });
-            if !is_used {
-                // What a query works in now goes later, by itself.
-                device.release_idle();
-            }
-        }
-    }
-
-    fn remove(&self, name: &TableReference) -> Option<Arc<PinnedTable>> {
-        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        tables.remove(name)
-    }
-}
-
-/// A table's name with the defaults of the session filled in.
-pub(crate) fn full_name(table: &TableReference, config: &SessionConfig) -> TableReference {
-    let catalog = &config.options().catalog;
-    let resolved = table
-        .clone()
-        .resolve(&catalog.default_catalog, &catalog.default_schema);
-    TableReference::full(resolved.catalog, resolved.schema, resolved.table)
-}
 
 /// Has a session use these devices, in place of all those of the machine: `cuda:N` counts them.
 pub fn use_devices(ctx: &SessionContext, devices: Vec<Arc<Device>>) {
@@ -269,50 +124,22 @@ pub fn pinned_tables(ctx: &SessionContext) -> Result<RecordBatch> {
             tables.iter().map(|table| of(table)),
         ))
     };
-    let names = |table: &PinnedTable| {
-        let names: Vec<_> = table.columns.iter().map(|column| column.name.as_str()).collect();
-        names.join(", ")
-    };
     let devices = |table: &PinnedTable| {
-        let devices = table.shares().map(|share| Arc::clone(&share.device));
+        let devices = table.shares().iter().map(|share| Arc::clone(&share.device));
         Devices::Given(devices.collect()).to_string()
     };
     Ok(RecordBatch::try_from_iter([
         ("table_name", text(&|table| table.source.name().to_string())),
-        ("columns", text(&names)),
+        ("columns", text(&|table| table.names().join(", "))),
         (
             "rows",
-            number(&|table| table.shares().map(|share| share.rows).sum()),
+            number(&|table| table.shares().iter().map(|share| share.rows).sum()),
         ),
         ("bytes", number(&|table| table.bytes())),
         ("device", text(&devices)),
-        ("device_name", text(&|table| table.device.name().to_owned())),
+        (
+            "device_name",
+            text(&|table| table.first().device.name().to_owned()),
+        ),
     ])?)
-}
-
-#[cfg(test)]
-mod tests {
-    use datafusion::execution::session_state::SessionStateBuilder;
-
-    use super::*;
-
-    #[test]
-    fn pinned_tables_belong_to_one_session() {
-        let one = SessionContext::new();
-        let tables = PinnedTables::of_context(&one);
-        let own = |ctx: &SessionContext| PinnedTables::of(&ctx.state());
-        let is_shared = |ctx: &SessionContext| own(ctx).is_some_and(|own| Arc::ptr_eq(&own, &tables));
-        assert!(is_shared(&one) && is_shared(&one.clone()));
-        assert!(is_shared(&SessionContext::new_with_state(one.state())));
-        assert!(is_shared(&one.clone().enable_url_table()));
-        let configured = SessionContext::new_with_config(one.copied_config());
-        let built = SessionStateBuilder::new_from_existing(one.state()).build();
-        let built = SessionContext::new_with_state(built);
-        for other in [configured, built] {
-            assert!(own(&other).is_none());
-            let others = PinnedTables::of_context(&other);
-            assert!(!Arc::ptr_eq(&others, &tables) && is_shared(&one));
-            assert!(Arc::ptr_eq(&others, &PinnedTables::of_context(&other)));
-        }
-    }
 }

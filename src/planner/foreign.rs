@@ -11,6 +11,7 @@ use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{Column, Result, TableReference};
 use datafusion::datasource::{TableType, provider_as_source};
+use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_expr::projection::ProjectionExpr;
@@ -19,18 +20,21 @@ use datafusion::physical_plan::{ExecutionPlan, expressions};
 
 use super::QuantilesNode;
 use super::physical::quantiles_exec;
-use super::query_planner::{Rest, SharedQueryPlanner};
 
-/// Plans a rewritten plan with the help of `inner`.
+/// A shareable query planner.
+pub(super) type SharedQueryPlanner = Arc<dyn QueryPlanner + Send + Sync>;
+
+/// Plans a rewritten plan with the help of `inner`. `fallback` plans for the CPU when a device has failed.
 pub(super) async fn plan_with_inner(
     mut plan: LogicalPlan,
-    rest: &Arc<Rest>,
+    fallback: &SharedQueryPlanner,
     inner: &SharedQueryPlanner,
     session: &dyn Session,
 ) -> Result<Arc<dyn ExecutionPlan>> {
+    let timed = matches!(plan, LogicalPlan::Analyze(_));
     let mut number = 0;
     while let Some(node) = innermost(&plan)? {
-        let exec = planned(&node, rest, inner, session).await?;
+        let exec = planned(&node, (fallback, timed), inner, session).await?;
         plan = replace_first(plan, &node, &scan_of(&node, exec, number)?)?;
         number += 1;
     }
@@ -40,19 +44,20 @@ pub(super) async fn plan_with_inner(
 /// The operator for `node`, on a device where it can be.
 async fn planned(
     node: &QuantilesNode,
-    rest: &Arc<Rest>,
+    device: (&SharedQueryPlanner, bool),
     inner: &SharedQueryPlanner,
     session: &dyn Session,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     #[cfg(feature = "cuda")]
     {
         let plan = node.clone().into_plan();
-        if let Some(exec) = super::pinned_node::on_device(&plan, rest, session).await? {
-            return Ok(Arc::new(exec));
+        let (fallback, timed) = device;
+        if let Some(node) = super::pinned::pinned_node(&plan, fallback, timed, session).await? {
+            return node.exec(session);
         }
     }
     #[cfg(not(feature = "cuda"))]
-    let _ = rest;
+    let _ = device;
     let input = inner.create_physical_plan(node.input(), session).await?;
     quantiles_exec(node, input, session, &PhysicalPlanningContext::default())
 }

@@ -20,6 +20,7 @@ mod call_spec;
 mod check;
 #[cfg(feature = "ballista")]
 mod client;
+mod extension;
 mod first_rows;
 mod float_statistics;
 mod foreign;
@@ -28,12 +29,6 @@ mod node;
 mod physical;
 #[cfg(feature = "cuda")]
 mod pinned;
-#[cfg(feature = "cuda")]
-mod pinned_node;
-#[cfg(feature = "cuda")]
-mod pinned_topk;
-#[cfg(feature = "cuda")]
-mod predicate;
 mod query_planner;
 mod register;
 mod repeatable;
@@ -49,9 +44,9 @@ mod windows;
 #[cfg(feature = "ballista")]
 pub(crate) use boundaries::BoundariesRule;
 pub use check::CheckQuantiles;
+pub use extension::QuantilesExtensionPlanner;
 pub use float_statistics::FloatStatisticsRule;
 pub use node::{Node, QuantilesNode};
-pub use physical::QuantilesExtensionPlanner;
 pub use query_planner::QuantilesPlanner;
 #[cfg(feature = "cuda")]
 pub(crate) use register::check_runs_here;

@@ -17,7 +17,7 @@ use super::approx::answer_exactly;
 use super::builtins::replace_builtins;
 use super::check::check_calls;
 use super::first_rows::first_rows;
-use super::foreign::plan_with_inner;
+use super::foreign::{SharedQueryPlanner, plan_with_inner};
 use super::memory::with_memory_rules;
 use super::rewrite::rewrite;
 use super::staged::into_stages;
@@ -26,8 +26,6 @@ use super::windows::bind_quantiles;
 use super::{FloatStatisticsRule, QuantilesExtensionPlanner};
 use crate::config::QuantilesOptions;
 
-/// A shareable query planner.
-pub(super) type SharedQueryPlanner = Arc<dyn QueryPlanner + Send + Sync>;
 /// A shareable extension planner.
 type SharedExtensionPlanner = Arc<dyn ExtensionPlanner + Send + Sync>;
 
@@ -38,31 +36,43 @@ pub struct QuantilesPlanner {
     staged: bool,
 }
 
-/// Who plans the rest of a query.
-pub(super) enum Rest {
+/// Who plans what was rewritten.
+#[derive(Clone)]
+enum Rest {
     /// DataFusion, which asks these about nodes that it does not know.
     Default(Vec<SharedExtensionPlanner>),
     /// Another query planner, of which nothing is known.
     Inner(SharedQueryPlanner),
 }
 
-impl Rest {
-    /// The physical plan of one that was rewritten.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the plan.
-    pub(super) async fn plan(
-        self: &Arc<Self>,
-        plan: LogicalPlan,
+impl fmt::Debug for Rest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("QuantilesPlanner");
+        match self {
+            Rest::Default(planners) => shown.field("extension_planners", &planners.len()),
+            Rest::Inner(inner) => shown.field("inner", inner),
+        };
+        shown.finish()
+    }
+}
+
+#[async_trait]
+impl QueryPlanner for Rest {
+    async fn create_physical_plan(
+        &self,
+        plan: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        match self.as_ref() {
-            Rest::Inner(inner) => plan_with_inner(plan, self, inner, session).await,
+        match self {
+            Rest::Inner(inner) => {
+                let fallback: SharedQueryPlanner = Arc::new(self.clone());
+                plan_with_inner(plan.clone(), &fallback, inner, session).await
+            }
             Rest::Default(others) => {
                 let mut planners: Vec<SharedExtensionPlanner> = vec![Arc::new(QuantilesExtensionPlanner)];
                 planners.extend(others.iter().cloned());
                 DefaultPhysicalPlanner::with_extension_planners(planners)
-                    .create_physical_plan(&plan, session)
+                    .create_physical_plan(plan, session)
                     .await
             }
         }
@@ -124,12 +134,7 @@ impl Default for QuantilesPlanner {
 
 impl fmt::Debug for QuantilesPlanner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("QuantilesPlanner");
-        match self.rest.as_ref() {
-            Rest::Default(planners) => shown.field("extension_planners", &planners.len()),
-            Rest::Inner(inner) => shown.field("inner", inner),
-        };
-        shown.finish()
+        self.rest.fmt(f)
     }
 }
 
@@ -165,13 +170,17 @@ impl QueryPlanner for QuantilesPlanner {
             Rest::Inner(inner) if !rewritten.transformed => {
                 inner.create_physical_plan(logical_plan, session).await
             }
-            Rest::Inner(_) => self.rest.plan(rewritten.data, session).await,
+            Rest::Inner(_) => self.rest.create_physical_plan(&rewritten.data, session).await,
             Rest::Default(_) => {
                 let plan = rewritten.data;
                 #[cfg(feature = "cuda")]
                 let plan = match self.staged {
                     true => plan,
-                    false => super::pinned_node::mark_pinned(plan, &self.rest, session).await?,
+                    false => {
+                        let fallback: SharedQueryPlanner = Arc::clone(&self.rest) as _;
+                        let timed = matches!(logical_plan, LogicalPlan::Analyze(_));
+                        super::pinned::mark_pinned(plan, &fallback, timed, session).await?
+                    }
                 };
                 let topk = QuantilesOptions::of(session.config_options()).topk;
                 let plan = match (topk, self.staged) {
@@ -188,10 +197,8 @@ impl QueryPlanner for QuantilesPlanner {
                     true => None,
                     false => with_memory_rules(&plan, session)?,
                 };
-                match &limited {
-                    Some(state) => self.rest.plan(plan, state).await,
-                    None => self.rest.plan(plan, session).await,
-                }
+                let session = limited.as_ref().map_or(session, |state| state as &dyn Session);
+                self.rest.create_physical_plan(&plan, session).await
             }
         }?;
         // An engine that plans in stages may have optimizer rules of its own in place of the session's.
@@ -204,10 +211,6 @@ impl QueryPlanner for QuantilesPlanner {
             true => super::boundaries::with_boundaries(plan, session.config_options())?,
             false => plan,
         };
-        #[cfg(feature = "cuda")]
-        if matches!(logical_plan, LogicalPlan::Analyze(_)) {
-            return super::pinned::with_kernel_times(plan);
-        }
         Ok(plan)
     }
 }

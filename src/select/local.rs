@@ -9,6 +9,8 @@ use super::Shards;
 use crate::failpoint::may_fail;
 use crate::kernel::Lane;
 use crate::kernel::round::{Reply, Request};
+#[cfg(feature = "cuda")]
+use crate::key::KeyBits;
 use crate::key::Width;
 use crate::memory::{Held, Room, Workspace};
 use crate::threads::{Stop, ThreadPool};
@@ -81,6 +83,19 @@ impl LocalShards {
             self.sample = Some(workspace.hold(2 * keys.len() * self.width.bytes(), "a sample")?);
         }
         Ok(())
+    }
+
+    /// The keys of `ranks`, where one lane holds all values and finds them alone.
+    ///
+    /// # Errors
+    /// As [`Lane::select`].
+    #[cfg(feature = "cuda")]
+    pub(crate) fn select_alone(&mut self, ranks: &[u64]) -> Result<Option<Vec<KeyBits>>> {
+        let lanes = self.groups.iter_mut().flatten().collect::<Vec<_>>();
+        match <[_; 1]>::try_from(lanes) {
+            Ok([lane]) => lane.select(ranks, self.pool.stop()),
+            Err(_) => Ok(None),
+        }
     }
 
     /// The merged reply. The lanes travel with the work: a round that failed or was cancelled loses them, and the selection with

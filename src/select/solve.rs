@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use super::progress::Progress;
-use super::{Shards, Step, Strategy};
+use super::{Found, Shards, Step, Strategy};
 use crate::config::StrategyName;
 use crate::key::KeyBits;
 use crate::quantile::Ask;
@@ -39,19 +39,6 @@ pub struct Solution {
 }
 
 impl Solution {
-    /// The keys of `ranks` (1-based, ascending, distinct) among `n` values, as `strategy` found them without rounds.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn found(n: u64, strategy: &'static str, ranks: Vec<u64>, keys: Vec<KeyBits>) -> Self {
-        Self {
-            n,
-            strategy,
-            rounds: Vec::new(),
-            ranks,
-            keys,
-            places: None,
-        }
-    }
-
     /// The key of a rank that one of the questions needs.
     ///
     /// # Errors
@@ -87,14 +74,26 @@ pub(crate) fn wanted_ranks(asks: &[&Ask], n: u64) -> Vec<u64> {
     ranks
 }
 
-/// Finds the order statistics that all of `asks` need, in shared rounds.
+/// Finds the order statistics that all of `asks` need: in one go where the shards can, else in shared rounds.
 ///
 /// # Errors
 /// Those of the shards.
 pub async fn solve(shards: &mut dyn Shards, strategy: StrategyName, asks: &[&Ask]) -> Result<Solution> {
     let n = shards.population();
     let ranks = wanted_ranks(asks, n);
-    let strategy = strategy.strategy(n, &ranks, shards.parallelism(), &shards.room())?;
+    if strategy.is_sample_select()
+        && let Some(Found { label, keys }) = shards.select(&ranks).await?
+    {
+        return Ok(Solution {
+            n,
+            strategy: label,
+            rounds: Vec::new(),
+            ranks,
+            keys,
+            places: None,
+        });
+    }
+    let strategy = shards.strategy(strategy, &ranks)?;
     solve_ranks(shards, strategy.as_ref(), ranks).await
 }
 

@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use datafusion::common::Result;
 
 use super::progress::Progress;
+use crate::config::StrategyName;
 use crate::kernel::round::{Reply, Request};
-use crate::key::Width;
+use crate::key::{KeyBits, Width};
 use crate::memory::Room;
 
 /// Where the lanes are: threads, simulated machines, devices.
@@ -27,11 +28,37 @@ pub trait Shards: Send {
         Room::UNLIMITED
     }
 
+    /// The strategy of this name for `ranks` of the values, in the memory that there is.
+    ///
+    /// # Errors
+    /// Internal errors only.
+    fn strategy(&self, name: StrategyName, ranks: &[u64]) -> Result<Box<dyn Strategy>> {
+        name.strategy(self.population(), ranks, self.parallelism(), &self.room())
+    }
+
+    /// The keys of `ranks` (1-based, ascending, distinct, at most the population), found in one go without rounds, as devices do,
+    /// and what found them; `None`: rounds are to find them.
+    ///
+    /// # Errors
+    /// As [`Self::round`].
+    async fn select(&mut self, _ranks: &[u64]) -> Result<Option<Found>> {
+        Ok(None)
+    }
+
     /// Sends a request to every lane and merges the replies.
     ///
     /// # Errors
     /// A lane's error; an execution error when the work was cancelled.
     async fn round(&mut self, request: Arc<Request>) -> Result<Reply>;
+}
+
+/// Keys of ranks that were found without rounds.
+#[derive(Debug)]
+pub struct Found {
+    /// What found them, for `EXPLAIN ANALYZE`.
+    pub label: &'static str,
+    /// The key of each rank.
+    pub keys: Vec<KeyBits>,
 }
 
 /// What a strategy wants next.

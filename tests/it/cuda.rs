@@ -113,7 +113,7 @@ pub(crate) async fn set(ctx: &SessionContext, option: &str, value: &str) {
 }
 
 async fn same_on_both(ctx: &SessionContext, sql: &str, what: &str) {
-    same_by(ctx, sql, what, "PinnedQuantilesExec").await;
+    same_by(ctx, sql, what, "PinnedExec").await;
 }
 
 /// The answer of the `operator` on the device and the one on the CPU, which must be one: every bit.
@@ -587,7 +587,7 @@ async fn explain_says_what_ran() {
     pinned(&ctx, &rows, 2).await;
     let sql = "SELECT exact_quantiles(f32, [0.5, 0.9]), exact_quantiles(f32, 0.1), exact_quantiles(i64, 0.5) FROM t";
     let first = format!(
-        "PinnedQuantilesExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[f32, i64], \
+        "PinnedExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[f32, i64], \
          calls=[exact_quantiles(f32@0, [0.5, 0.9], disc), exact_quantiles(f32@0, 0.1, disc), \
          exact_quantiles(i64@1, 0.5, disc)]",
         device.name()

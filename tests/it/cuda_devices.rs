@@ -300,7 +300,7 @@ async fn analyzed_on(devices: &[Arc<Device>], values: &ArrayRef, list: &str) -> 
     register(&ctx, "t", &batch(vec![("x", Arc::clone(values))]), 4, 50_000);
     pin_table(&ctx, "t", &["x"]).await.unwrap();
     let sql = format!("SELECT exact_quantiles(x, {list}) FROM t");
-    same_on(&ctx, "cuda:all", &sql, "PinnedQuantilesExec: ", "analyzed").await;
+    same_on(&ctx, "cuda:all", &sql, "PinnedExec: ", "analyzed").await;
     set(&ctx, "device", "cuda:all").await;
     let analyzed = rows_joined(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
     (analyzed, sql)
@@ -487,7 +487,7 @@ async fn spread_tables() {
     set(&ctx, "device", "cuda:1").await;
     pinned::sql(&ctx, "PIN TABLE t (f64, i32)").await.unwrap();
     let plan = physical_plan(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;
-    let expected = format!("PinnedQuantilesExec: device={second} (");
+    let expected = format!("PinnedExec: device={second} (");
     assert!(plan.starts_with(&expected), "{plan}");
     set(&ctx, "device", "cuda:0").await;
     let plan = physical_plan(&ctx, "SELECT exact_quantiles(f64, 0.5) FROM t").await;

@@ -20,7 +20,7 @@ use crate::cuda_groups::{LENS, by_every_type, same_over, these};
 use crate::patterns::{self, Pattern};
 use crate::support::*;
 
-const OPERATOR: &str = "PinnedGroupedTopKExec";
+const OPERATOR: &str = "PinnedExec";
 
 /// All columns, decimals of few digits, and the number of each row.
 fn table(pattern: Pattern, len: usize, seed: u64, nulls: bool) -> Vec<(&'static str, ArrayRef)> {
@@ -196,7 +196,7 @@ async fn explain_says_what_ran() {
     pinned(&ctx, &batch(table(Pattern::Random, 3_000_003, 1, false)), 2).await;
     let sql = "SELECT b, min_by(id, f32, 3), topk_by(i8, f64, 5) FILTER (WHERE i8 > 0) FROM t WHERE i16 > 3 GROUP BY b";
     let expected = format!(
-        "PinnedGroupedTopKExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[b, id, f32, i8, f64], gby=[b], \
+        "PinnedExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[b, id, f32, i8, f64], gby=[b], \
          calls=[min_by(id, f32, 3), topk_by(i8, f64, 5) FILTER (t.i8 > Int8(0))], where=[t.i16 > Int16(3)], fallback=cpu",
         device.name()
     );

@@ -11,7 +11,7 @@ use crate::cuda::{columns, device, pinned, rows_joined, same_by, set, with_nulls
 use crate::patterns::{self, Pattern};
 use crate::support::*;
 
-const OPERATOR: &str = "PinnedGroupedQuantilesExec";
+const OPERATOR: &str = "PinnedExec";
 
 /// Types that rows are grouped by.
 const GROUPS: [&str; 7] = ["b", "i8", "u16", "i32", "date", "i64", "u64"];
@@ -161,7 +161,7 @@ async fn filters_that_calls_share() {
             ],
         ),
         (
-            "PinnedQuantilesExec",
+            "PinnedExec",
             [
                 "SELECT exact_quantiles(f32, [0, 0.3, 1]) FILTER (WHERE f64 <> 0.0), exact_quantiles(u64, 0.5) FILTER (WHERE \
                  f64 <> 0.0) FROM t AS a WHERE a.i16 < 1000",
@@ -170,7 +170,7 @@ async fn filters_that_calls_share() {
             ],
         ),
         (
-            "PinnedTopKExec",
+            "PinnedExec",
             [
                 "SELECT topk_by(i8, u64, 20) FILTER (WHERE i16 >= 7), min_by(u16, i64, 3) FILTER (WHERE i16 >= 7) FROM t AS a",
                 "SELECT max_by(i8, y) FILTER (WHERE z), topk_by(i8, y, 9) FILTER (WHERE z OR i8 IS NULL) FROM (SELECT i8, f64 \
@@ -311,7 +311,7 @@ async fn explain_says_what_ran() {
     let sql = "SELECT i8, b, exact_quantiles(f32, [0.5, 0.9]), exact_quantiles(f32, 0.1) FROM t WHERE i16 > 3 GROUP BY b, i8";
     let plan = physical_plan(&ctx, sql).await;
     let first = format!(
-        "PinnedGroupedQuantilesExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[b, i8, f32], gby=[b, i8], \
+        "PinnedExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[b, i8, f32], gby=[b, i8], \
          calls=[exact_quantiles(f32@",
         device.name()
     );

@@ -446,13 +446,7 @@ async fn every_strategy_from_sql(patterns: &[Pattern]) {
                     pinned(&ctx, &rows, 4).await;
                     let sql = calls(&rows);
                     same(&ctx, &sql, &format!("strategy={strategy}, calls="), &what).await;
-                    same(
-                        &ctx,
-                        &format!("{sql} WHERE i16 > 5"),
-                        "PinnedQuantilesExec: ",
-                        &what,
-                    )
-                    .await;
+                    same(&ctx, &format!("{sql} WHERE i16 > 5"), "PinnedExec: ", &what).await;
                     unpin_table(&ctx, "t").unwrap();
                 }
             }
@@ -517,7 +511,7 @@ async fn what_ran_is_shown() {
     pin_table(&ctx, "t", &["f64"]).await.unwrap();
     let analyzed = rows_joined(&ctx, sql).await;
     for expected in [
-        "PinnedQuantilesExec: device=cuda:0",
+        "PinnedExec: device=cuda:0",
         "strategy=distributed_bms, calls=",
         "strategy_distributed_bms=1",
         "rounds=3",

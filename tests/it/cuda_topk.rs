@@ -18,7 +18,7 @@ use crate::cuda::{columns, device, pinned, rows_joined, same_by, set, with_nulls
 use crate::patterns::{self, Pattern};
 use crate::support::*;
 
-const OPERATOR: &str = "PinnedTopKExec";
+const OPERATOR: &str = "PinnedExec";
 
 /// Some of the columns, and the number of each row.
 fn table(
@@ -196,7 +196,7 @@ async fn explain_says_what_ran() {
     let sql = "SELECT min_by(id, f32, 3), max_by(f32, id), topk_by(i8, f32, 5) FILTER (WHERE i8 > 0) FROM t \
                WHERE f32 < CAST(7 AS REAL)";
     let first = format!(
-        "PinnedTopKExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[id, f32, i8], \
+        "PinnedExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[id, f32, i8], \
          calls=[min_by(id, f32, 3), max_by(f32, id), topk_by(i8, f32, 5) FILTER (t.i8 > Int8(0))], \
          where=[t.f32 < Float32(7)]",
         device.name()
@@ -225,7 +225,7 @@ async fn explain_says_what_ran() {
     assert_eq!(
         plan,
         format!(
-            "PinnedTopKExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[id, i8], fetch=4, order_by=[id DESC], \
+            "PinnedExec: device=cuda:0 ({}), table=datafusion.public.t, columns=[id, i8], fetch=4, order_by=[id DESC], \
              fallback=cpu",
             device.name()
         )

@@ -7,14 +7,14 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, resources_err};
 
+use super::calls::{OnDevice, PinnedCalls, distinct};
 use super::groups::{GROUP_BYTES, all_codes, of_each};
-use super::topk::value_bytes;
-use super::{OnDevice, PinnedTopKCall, PinnedWork, distinct};
+use super::table::PinnedTable;
+use super::topk::{PinnedTopKCall, value_bytes};
 use crate::exec::quantiles::comma_separated;
 use crate::functions::topk::{firsts, lists};
 use crate::kernel::cuda::{GroupTop, GroupTopSelection, Groups, Predicate, RowMask};
 use crate::key::KeySpec;
-use crate::pinned::PinnedTable;
 
 /// Calls over pinned columns by group, one output column for each after the group columns.
 #[derive(Debug)]
@@ -71,11 +71,7 @@ impl PinnedTopKCall {
     }
 }
 
-impl PinnedWork for PinnedGroupTopK {
-    fn name(&self) -> &'static str {
-        "PinnedGroupedTopKExec"
-    }
-
+impl PinnedCalls for PinnedGroupTopK {
     fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
         let groups = Groups::try_new(&columns, on.limit, on.timed, &mut on.report)?;
@@ -115,7 +111,7 @@ impl PinnedWork for PinnedGroupTopK {
     }
 
     fn shown(&self, table: &PinnedTable) -> String {
-        let groups = self.groups.iter().map(|index| &table.columns[*index].name);
+        let groups = self.groups.iter().map(|index| table.name(*index));
         format!(
             "gby=[{}], calls=[{}]",
             comma_separated(groups),

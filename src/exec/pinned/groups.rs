@@ -9,15 +9,15 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_datafusion_err};
 
+use super::calls::{FilteredColumn, OnDevice, PinnedCalls, distinct};
 use super::quantiles::sourced_columns;
-use super::{OnDevice, PinnedSource, PinnedWork, distinct};
+use super::table::PinnedTable;
 use crate::exec::aggregate::{Aggregates, ExecAggregate};
 use crate::exec::grouped::{Answers, answered_groups};
 use crate::exec::quantiles::comma_separated;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
 use crate::kernel::cuda::{Groups, PickedKeys, Predicate, RowMask, Segments};
 use crate::key::KeySpec;
-use crate::pinned::PinnedTable;
 use crate::quantile::Ask;
 
 /// Bytes of host memory for a key that is wanted: its place, itself, its part in the answer.
@@ -43,7 +43,7 @@ pub(crate) struct PinnedGroups {
     filter: Option<Predicate>,
     aggregates: Aggregates,
     /// Of each column of `aggregates`.
-    sources: Vec<PinnedSource>,
+    sources: Vec<FilteredColumn>,
     /// Of each aggregate that is no quantile.
     counts: Vec<PinnedCount>,
 }
@@ -67,7 +67,7 @@ impl PinnedGroups {
         groups: Vec<usize>,
         filter: Option<Predicate>,
         aggregates: Vec<ExecAggregate>,
-        (sources, counts): (Vec<PinnedSource>, Vec<PinnedCount>),
+        (sources, counts): (Vec<FilteredColumn>, Vec<PinnedCount>),
     ) -> Self {
         let (aggregates, sources) = sourced_columns(aggregates, sources);
         Self {
@@ -132,10 +132,10 @@ impl PinnedGroups {
         (groups, codes): (&Groups<'_>, &[u64]),
         on: &mut OnDevice<'_>,
     ) -> Result<ArrayRef> {
-        let has_nulls = |column: usize| on.table.columns[column].column.has_nulls();
+        let has_nulls = |column: usize| on.table.column(column).has_nulls();
         let column = count.column.filter(|column| has_nulls(*column));
         // A column that was selected knows them if it has values in the same rows.
-        let is_same = |source: &PinnedSource| {
+        let is_same = |source: &FilteredColumn| {
             let own = Some(source.column).filter(|column| has_nulls(*column));
             source.filter == count.filter && own == column
         };
@@ -173,13 +173,12 @@ pub(super) fn all_codes<'a>(
     groups: &Groups<'_>,
     group_column: usize,
     filter: Option<&Predicate>,
-    mut known: impl Iterator<Item = (&'a PinnedSource, &'a [u64])>,
+    mut known: impl Iterator<Item = (&'a FilteredColumn, &'a [u64])>,
     on: &mut OnDevice<'_>,
 ) -> Result<Vec<u64>> {
     // A column that has a value in every row that makes a group knows them all.
-    let all = known.find(|(source, _)| {
-        source.filter.as_ref() == filter && !on.table.columns[source.column].column.has_nulls()
-    });
+    let all = known
+        .find(|(source, _)| source.filter.as_ref() == filter && !on.table.column(source.column).has_nulls());
     match all {
         Some((_, codes)) => Ok(codes.to_vec()),
         None => Ok(present(groups, group_column, filter, on)?.codes),
@@ -272,11 +271,7 @@ pub(super) fn of_each<T: Default>(codes: &[u64], own: &[u64], of: impl Fn(usize)
     }
 }
 
-impl PinnedWork for PinnedGroups {
-    fn name(&self) -> &'static str {
-        "PinnedGroupedQuantilesExec"
-    }
-
+impl PinnedCalls for PinnedGroups {
     fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let columns: Vec<_> = self.groups.iter().map(|index| on.column(*index)).collect();
         let groups = Groups::try_new(&columns, on.limit, on.timed, &mut on.report)?;
@@ -331,7 +326,7 @@ impl PinnedWork for PinnedGroups {
     }
 
     fn shown(&self, table: &PinnedTable) -> String {
-        let groups = self.groups.iter().map(|index| &table.columns[*index].name);
+        let groups = self.groups.iter().map(|index| table.name(*index));
         let calls = self.aggregates.calls.iter().map(|(_, call)| call);
         let mut shown = format!(
             "gby=[{}], calls=[{}]",

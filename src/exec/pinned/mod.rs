@@ -1,146 +1,48 @@
 //! The operator behind queries over pinned columns.
 
+mod calls;
 mod group_topk;
 mod groups;
 mod quantiles;
+mod source;
+mod table;
 mod topk;
 
-use std::borrow::Borrow;
-use std::fmt::{self, Debug};
+use std::fmt::{self, Debug, Display};
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, PhysicalExpr};
+use datafusion::physical_expr::{EquivalenceProperties, LexOrdering};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, RecordOutput,
+    BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, RecordOutput,
 };
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
-    ReplaceChildrenOptions, execute_stream,
+    ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties, execute_stream,
 };
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use super::on_device::record;
+use super::operator::{Execution, Operator, Work};
 use super::quantiles::comma_separated;
 use super::run::strategy_metric;
-use crate::kernel::cuda::source::Words;
-use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask, Selection};
-use crate::pinned::PinnedTable;
+use calls::OnDevice;
+pub(crate) use calls::{FilteredColumn, PinnedCalls};
 pub(crate) use group_topk::PinnedGroupTopK;
 pub(crate) use groups::{PinnedCount, PinnedGroups};
 pub(crate) use quantiles::PinnedQuantiles;
+pub(crate) use source::{PinnedSource, full_name};
+pub(crate) use table::{PinnedShare, PinnedTable, PinnedTables};
 pub(crate) use topk::{PinnedRows, PinnedTopK, PinnedTopKCall};
-
-/// Where values of a query are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PinnedSource {
-    /// Index of the pinned column.
-    pub(crate) column: usize,
-    /// Which rows count; `None`: all.
-    pub(crate) filter: Option<Predicate>,
-}
-
-/// What is made of pinned columns.
-pub(crate) trait PinnedWork: Debug + Send + Sync {
-    /// Name of the operator.
-    fn name(&self) -> &'static str;
-
-    /// All rows, by the device.
-    fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch>;
-
-    /// Pinned columns that are read, each once.
-    fn columns(&self) -> Vec<usize>;
-
-    /// What is asked, for `EXPLAIN`.
-    fn shown(&self, table: &PinnedTable) -> String;
-
-    /// Whether the device's records have room for the values of these columns, whatever rows a filter leaves.
-    ///
-    /// # Errors
-    /// Those of the device.
-    fn fits(&self, _on: &mut OnDevice<'_>) -> Result<bool> {
-        Ok(true)
-    }
-
-    /// Host memory that grows with what is asked for.
-    fn host_bytes(&self, _table: &PinnedTable) -> usize {
-        0
-    }
-}
-
-/// One execution on a device.
-pub(crate) struct OnDevice<'a> {
-    table: &'a PinnedTable,
-    /// Most bytes of device memory that this crate may hold.
-    limit: Option<u64>,
-    /// Whether the time of each kernel is wanted.
-    timed: bool,
-    /// Host memory.
-    memory: MemoryReservation,
-    report: Report,
-    /// The rows of each filter: several columns may have the same.
-    masks: Vec<(Predicate, Arc<RowMask>)>,
-    /// How each column was selected, where that was in rounds, and in how many.
-    rounds: Vec<(&'static str, usize)>,
-}
-
-impl<'a> OnDevice<'a> {
-    fn column(&self, index: usize) -> &'a DeviceColumn {
-        &self.table.columns[index].column
-    }
-
-    /// A question to the rows of a column, to those of `mask` where it is given.
-    fn among<'b, M: Borrow<RowMask>>(
-        &self,
-        column: &'b DeviceColumn,
-        words: Words,
-        mask: Option<&'b (M, u64)>,
-    ) -> Selection<'b> {
-        Selection {
-            column,
-            words,
-            mask: mask.map(|(mask, kept)| (mask.borrow().bits(), *kept)),
-            limit: self.limit,
-            timed: self.timed,
-        }
-    }
-
-    /// The rows of a filter, and how many of them are not NULL in `column`.
-    fn kept(
-        &mut self,
-        filter: Option<&Predicate>,
-        column: &DeviceColumn,
-    ) -> Result<Option<(Arc<RowMask>, u64)>> {
-        let Some(filter) = filter else {
-            return Ok(None);
-        };
-        let known = self.masks.iter().find(|(other, _)| other == filter);
-        let mask = match known {
-            Some((_, mask)) => Arc::clone(mask),
-            None => {
-                let columns = self.table.columns.iter().map(|pinned| pinned.column.as_ref());
-                let columns: Vec<_> = columns.collect();
-                let mask = RowMask::evaluate(filter, &columns, self.limit, &mut self.report)?;
-                let mask = Arc::new(mask);
-                self.masks.push((filter.clone(), Arc::clone(&mask)));
-                mask
-            }
-        };
-        let kept = mask.count(column, self.limit, &mut self.report)?;
-        Ok(Some((mask, kept)))
-    }
-}
 
 /// Plans what takes over when the device fails.
 #[async_trait]
@@ -149,32 +51,72 @@ pub(crate) trait PlanFallback: Debug + Send + Sync {
     async fn plan(&self) -> Result<Arc<dyn ExecutionPlan>>;
 }
 
-/// What takes over, and what that was.
-#[derive(Debug, Clone)]
-struct Fallback {
-    planner: Arc<dyn PlanFallback>,
-    ran: Arc<OnceLock<Arc<dyn ExecutionPlan>>>,
+/// What is asked of a pinned table.
+#[derive(Debug)]
+pub(crate) struct PinnedQuestion {
+    pub(crate) table: Arc<PinnedTable>,
+    pub(crate) calls: Box<dyn PinnedCalls>,
+    /// The filter of all calls, as it was written.
+    pub(crate) shown_filter: Option<String>,
+    /// Most bytes of device memory that this crate may hold.
+    pub(crate) limit: Option<u64>,
+    /// Whether the time of each kernel is wanted, which costs about 5 microseconds for each.
+    pub(crate) timed: bool,
+    /// The order of the rows, where they have one.
+    pub(crate) ordering: Option<LexOrdering>,
+    /// Names and types of the answer.
+    pub(crate) schema: SchemaRef,
 }
 
-impl Fallback {
-    fn new(planner: Arc<dyn PlanFallback>) -> Self {
-        let ran = Arc::default();
-        Self { planner, ran }
+impl PinnedQuestion {
+    fn on(&self, memory: MemoryReservation) -> OnDevice<'_> {
+        OnDevice::new(&self.table, self.limit, self.timed, memory)
     }
 
-    /// All rows, in one partition; in `ordering`, where there is one.
-    async fn rows(
-        &self,
-        ordering: Option<&LexOrdering>,
-        context: Arc<TaskContext>,
-    ) -> Result<SendableRecordBatchStream> {
-        let mut plan = self.planner.plan().await?;
-        if let (Some(ordering), true) = (ordering, plan.output_partitioning().partition_count() > 1) {
-            plan = Arc::new(SortPreservingMergeExec::new(ordering.clone(), plan));
+    /// Whether the values of its columns fit into what the device sorts. The first time that a column is asked for, the device reads
+    /// it, as the first execution would have.
+    pub(crate) async fn fits(self: &Arc<Self>, pool: &Arc<dyn MemoryPool>) -> bool {
+        let (question, memory) = (Arc::clone(self), MemoryConsumer::new(NAME).register(pool));
+        let asked = SpawnedTask::spawn_blocking(move || question.calls.fits(&mut question.on(memory)));
+        match asked.join().await {
+            Ok(Ok(fits)) => fits,
+            // The execution meets that too, and has a way out where there is one.
+            Ok(Err(_)) | Err(_) => true,
         }
-        // A second execution plans anew: scans can be read once.
-        self.ran.set(Arc::clone(&plan)).ok();
-        execute_stream(plan, context)
+    }
+
+    /// All rows, by the device.
+    fn answer(&self, memory: MemoryReservation, metrics: &ExecutionPlanMetricsSet) -> Result<RecordBatch> {
+        let mut on = self.on(memory);
+        let batch = self.calls.batch(&mut on, &self.schema)?;
+        record(&on.report, metrics);
+        for (strategy, rounds) in on.rounds {
+            let count = |name: String, n| MetricBuilder::new(metrics).counter(name, 0).add(n);
+            count(strategy_metric(strategy), 1);
+            count("rounds".to_owned(), rounds);
+        }
+        Ok(batch)
+    }
+
+    /// The devices, as they are shown.
+    fn devices(&self) -> String {
+        let devices = self.table.shares().iter();
+        let devices: Vec<_> = devices.map(|share| share.device.to_string()).collect();
+        devices.join("+")
+    }
+}
+
+impl Display for PinnedQuestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns = self.calls.columns().into_iter();
+        let columns = comma_separated(columns.map(|column| self.table.name(column)));
+        let (device, table) = (self.devices(), self.table.source.name());
+        let calls = self.calls.shown(&self.table);
+        write!(f, "device={device}, table={table}, columns=[{columns}], {calls}")?;
+        match &self.shown_filter {
+            Some(filter) => write!(f, ", where=[{filter}]"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -199,151 +141,154 @@ impl Fallback {
 /// with what it waited for the others, and a counter `strategy_sample_select_on_the_devices` says that they selected together.
 /// What they leave open, and all with another strategy than the device's own, is selected in rounds: then `rounds`, and a counter
 /// `strategy_<name>` of that.
-#[derive(Debug, Clone)]
-pub struct PinnedExec {
-    table: Arc<PinnedTable>,
-    work: Arc<dyn PinnedWork>,
-    fallback: Option<Fallback>,
-    /// The filter of all calls, as it was written.
-    shown_filter: Option<String>,
-    limit: Option<u64>,
-    timed: bool,
-    /// The order of the rows.
-    ordering: Option<LexOrdering>,
-    schema: SchemaRef,
-    properties: Arc<PlanProperties>,
-    metrics: ExecutionPlanMetricsSet,
+pub type PinnedExec = Operator<PinnedWork>;
+
+const NAME: &str = "PinnedExec";
+
+/// What a [`PinnedExec`] asks, and what takes over when the device fails.
+#[derive(Debug)]
+pub struct PinnedWork {
+    question: Arc<PinnedQuestion>,
+    /// Plans what takes over; `None`: a failure is the query's error.
+    fallback: Option<Arc<dyn PlanFallback>>,
+    /// What took over.
+    ran: OnceLock<Arc<dyn ExecutionPlan>>,
 }
 
 impl PinnedExec {
-    /// `work` over `table`, under the names and types of `schema`.
-    pub(crate) fn new(
-        table: Arc<PinnedTable>,
-        work: Arc<dyn PinnedWork>,
-        limit: Option<u64>,
-        schema: SchemaRef,
-    ) -> Self {
+    /// The operator that answers a question.
+    ///
+    /// # Errors
+    /// None but internal ones.
+    pub(crate) fn try_new(
+        question: Arc<PinnedQuestion>,
+        fallback: Option<Arc<dyn PlanFallback>>,
+    ) -> Result<Self> {
+        Self::over(PinnedWork::new(question, fallback), Vec::new())
+    }
+}
+
+impl PinnedWork {
+    fn new(question: Arc<PinnedQuestion>, fallback: Option<Arc<dyn PlanFallback>>) -> Self {
         Self {
-            table,
-            work,
-            fallback: None,
-            shown_filter: None,
-            limit,
-            timed: false,
-            ordering: None,
-            properties: Arc::new(properties(EquivalenceProperties::new(Arc::clone(&schema)))),
-            schema,
-            metrics: ExecutionPlanMetricsSet::new(),
+            question,
+            fallback,
+            ran: OnceLock::new(),
         }
-    }
-
-    /// The same, showing the filter that is part of all its sources.
-    pub(crate) fn showing(mut self, filter: Option<String>) -> Self {
-        self.shown_filter = filter;
-        self
-    }
-
-    /// Gives the operator a planner of what runs in its place when the device fails.
-    pub(crate) fn with_fallback(mut self, planner: Arc<dyn PlanFallback>) -> Self {
-        self.fallback = Some(Fallback::new(planner));
-        self
-    }
-
-    /// The same, whose rows come in this order.
-    pub(crate) fn ordered(mut self, ordering: LexOrdering) -> Self {
-        let schema = Arc::clone(&self.schema);
-        let equivalences = EquivalenceProperties::new_with_orderings(schema, [ordering.clone()]);
-        self.properties = Arc::new(properties(equivalences));
-        self.ordering = Some(ordering);
-        self
-    }
-
-    /// The same, not executed yet.
-    pub(crate) fn fresh(&self) -> Self {
-        let fallback = self.fallback.as_ref();
-        Self {
-            fallback: fallback.map(|fallback| Fallback::new(Arc::clone(&fallback.planner))),
-            metrics: ExecutionPlanMetricsSet::new(),
-            ..self.clone()
-        }
-    }
-
-    /// The same, with the time of each kernel among its metrics, which costs about 5 microseconds for each.
-    pub(crate) fn timed(&self) -> Self {
-        Self {
-            timed: true,
-            ..self.fresh()
-        }
-    }
-
-    fn on(&self, memory: MemoryReservation) -> OnDevice<'_> {
-        OnDevice {
-            table: &self.table,
-            limit: self.limit,
-            timed: self.timed,
-            memory,
-            report: Report::default(),
-            masks: Vec::new(),
-            rounds: Vec::new(),
-        }
-    }
-
-    /// Whether the values of its columns fit into what the device sorts. The first time that a column is asked for, the device reads
-    /// it, as the first execution would have.
-    pub(crate) async fn fits(&self, pool: &Arc<dyn MemoryPool>) -> bool {
-        let (exec, memory) = (self.clone(), MemoryConsumer::new(self.name()).register(pool));
-        let asked = SpawnedTask::spawn_blocking(move || exec.work.fits(&mut exec.on(memory)));
-        match asked.join().await {
-            Ok(Ok(fits)) => fits,
-            // The execution meets that too, and has a way out where there is one.
-            Ok(Err(_)) | Err(_) => true,
-        }
-    }
-
-    /// All rows, by the device.
-    fn on_device(&self, memory: MemoryReservation) -> Result<RecordBatch> {
-        let mut on = self.on(memory);
-        let batch = self.work.batch(&mut on, &self.schema)?;
-        record(&on.report, &self.metrics);
-        for (strategy, rounds) in on.rounds {
-            let count = |name: String, n| MetricBuilder::new(&self.metrics).counter(name, 0).add(n);
-            count(strategy_metric(strategy), 1);
-            count("rounds".to_owned(), rounds);
-        }
-        Ok(batch)
     }
 
     /// The rows of the device, or of the CPU where the device fails and that is allowed.
-    async fn rows(self, context: Arc<TaskContext>) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        let baseline = BaselineMetrics::new(&self.metrics, 0);
-        let exec = self.clone();
+    async fn rows(
+        self: Arc<Self>,
+        memory: MemoryReservation,
+        metrics: ExecutionPlanMetricsSet,
+        context: Arc<TaskContext>,
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let baseline = BaselineMetrics::new(&metrics, 0);
         let timer = baseline.elapsed_compute().clone();
-        let memory = MemoryConsumer::new(self.name()).register(context.memory_pool());
-        memory.try_grow(self.work.host_bytes(&self.table))?;
-        let solved = SpawnedTask::spawn_blocking(move || {
+        let question = Arc::clone(&self.question);
+        memory.try_grow(question.calls.host_bytes(&question.table))?;
+        let of_device = metrics.clone();
+        let answered = SpawnedTask::spawn_blocking(move || {
             let _timer = timer.timer();
-            exec.on_device(memory)
+            question.answer(memory, &of_device)
         });
-        let solved = solved.join().await;
-        let solved = solved.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?;
-        let (error, fallback) = match (solved, &self.fallback) {
+        let answered = answered.join().await;
+        let answered = answered.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?;
+        let (error, fallback) = match (answered, &self.fallback) {
             (Err(error), Some(fallback)) => (error, fallback),
-            (solved, _) => {
-                let batch = solved.record_output(&baseline)?;
+            (answered, _) => {
+                let batch = answered.record_output(&baseline)?;
                 return Ok(futures::stream::once(async { Ok(batch) }).boxed());
             }
         };
         log::warn!(
             "a query over the pinned table {} runs on the CPU, over the table itself: {error}",
-            self.table.source.name()
+            self.question.table.source.name()
         );
-        MetricBuilder::new(&self.metrics)
-            .counter("cuda_fallback", 0)
-            .add(1);
-        let rows = fallback.rows(self.ordering.as_ref(), context).await?;
-        let schema = Arc::clone(&self.schema);
+        MetricBuilder::new(&metrics).counter("cuda_fallback", 0).add(1);
+        let rows = self.rows_of_fallback(fallback.plan().await?, context)?;
+        let schema = Arc::clone(&self.question.schema);
         let rows = rows.map(move |batch| renamed(&batch?, &schema).record_output(&baseline));
         Ok(rows.boxed())
+    }
+
+    /// All rows of what takes over, in one partition; in the order of the answer, where it has one.
+    fn rows_of_fallback(
+        &self,
+        mut plan: Arc<dyn ExecutionPlan>,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        if let (Some(ordering), true) = (
+            &self.question.ordering,
+            plan.output_partitioning().partition_count() > 1,
+        ) {
+            plan = Arc::new(SortPreservingMergeExec::new(ordering.clone(), plan));
+        }
+        // A second execution plans anew: scans can be read once.
+        self.ran.set(Arc::clone(&plan)).ok();
+        execute_stream(plan, context)
+    }
+}
+
+impl Work for PinnedWork {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn properties(&self, _inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
+        let orderings = self.question.ordering.clone();
+        let equivalences =
+            EquivalenceProperties::new_with_orderings(Arc::clone(&self.question.schema), orderings);
+        let properties = PlanProperties::new(
+            equivalences,
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Final,
+            Boundedness::Bounded,
+        );
+        Ok(Arc::new(
+            properties.with_scheduling_type(SchedulingType::Cooperative),
+        ))
+    }
+
+    fn details(&self) -> String {
+        let fallback = if self.fallback.is_some() {
+            ", fallback=cpu"
+        } else {
+            ""
+        };
+        format!("{}{fallback}", self.question)
+    }
+
+    fn tree_details(&self) -> String {
+        let question = &self.question;
+        let mut lines = format!(
+            "device={}\ntable={}\n{}",
+            question.devices(),
+            question.table.source.name(),
+            question.calls.shown(&question.table)
+        );
+        if let Some(filter) = &question.shown_filter {
+            lines += &format!("\nwhere={filter}");
+        }
+        lines
+    }
+
+    fn took_over(&self) -> Option<&Arc<dyn ExecutionPlan>> {
+        self.ran.get()
+    }
+
+    fn renewed(self: &Arc<Self>) -> Arc<Self> {
+        Arc::new(Self::new(Arc::clone(&self.question), self.fallback.clone()))
+    }
+
+    fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
+        let context = Arc::clone(&on.context);
+        let rows = Arc::clone(self).rows(on.memory(), on.metrics.clone(), context);
+        Ok(Box::pin(RecordBatchStreamAdapter::new(
+            on.schema(),
+            futures::stream::once(rows).try_flatten(),
+        )))
     }
 }
 
@@ -356,121 +301,4 @@ fn renamed(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
         columns,
         &options,
     )?)
-}
-
-fn properties(equivalences: EquivalenceProperties) -> PlanProperties {
-    PlanProperties::new(
-        equivalences,
-        Partitioning::UnknownPartitioning(1),
-        EmissionType::Final,
-        Boundedness::Bounded,
-    )
-    .with_scheduling_type(SchedulingType::Cooperative)
-}
-
-/// Each once, as they come.
-fn distinct(columns: impl Iterator<Item = usize>) -> Vec<usize> {
-    let mut all = Vec::new();
-    columns.for_each(|column| {
-        if !all.contains(&column) {
-            all.push(column);
-        }
-    });
-    all
-}
-
-impl DisplayAs for PinnedExec {
-    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let columns = self.work.columns();
-        let columns = columns.iter().map(|column| &self.table.columns[*column].name);
-        let columns = comma_separated(columns);
-        let (name, shown) = (self.name(), self.work.shown(&self.table));
-        let devices: Vec<_> = self
-            .table
-            .shares()
-            .map(|share| share.device.to_string())
-            .collect();
-        let (device, table) = (devices.join("+"), &self.table.source.name());
-        match format {
-            DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(
-                    f,
-                    "{name}: device={device}, table={table}, columns=[{columns}], {shown}"
-                )?;
-                if let Some(filter) = &self.shown_filter {
-                    write!(f, ", where=[{filter}]")?;
-                }
-                match self.fallback {
-                    Some(_) => write!(f, ", fallback=cpu"),
-                    None => Ok(()),
-                }
-            }
-            DisplayFormatType::TreeRender => {
-                writeln!(f, "device={device}")?;
-                writeln!(f, "table={table}")?;
-                writeln!(f, "{shown}")?;
-                match &self.shown_filter {
-                    Some(filter) => writeln!(f, "where={filter}"),
-                    None => Ok(()),
-                }
-            }
-        }
-    }
-}
-
-impl ExecutionPlan for PinnedExec {
-    fn name(&self) -> &str {
-        self.work.name()
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        // Only once the device has failed: for those who look at what ran.
-        let ran = self.fallback.as_ref().and_then(|fallback| fallback.ran.get());
-        ran.into_iter().collect()
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        _children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(self.fresh()))
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        _children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(self.fresh()))
-    }
-
-    fn apply_expressions(
-        &self,
-        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        // Its columns are those of the device.
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        if partition != 0 {
-            return internal_err!(
-                "{} has one partition, asked for partition {partition}",
-                self.name()
-            );
-        }
-        let rows = self.clone().rows(context);
-        Ok(Box::pin(RecordBatchStreamAdapter::new(
-            Arc::clone(&self.schema),
-            futures::stream::once(rows).try_flatten(),
-        )))
-    }
-
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.metrics.clone_inner())
-    }
 }

@@ -11,12 +11,12 @@ use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::Result;
 
-use super::{OnDevice, PinnedSource, PinnedWork, distinct};
+use super::calls::{FilteredColumn, OnDevice, PinnedCalls, distinct};
+use super::table::PinnedTable;
 use crate::exec::quantiles::comma_separated;
 use crate::functions::topk::{Call, firsts, lists};
 use crate::kernel::cuda::{Gather, RowMask, Top, TopSelection};
 use crate::key::{KeyBits, KeySpec, OrderBy, RowOrder};
-use crate::pinned::PinnedTable;
 
 /// Bytes of host memory for a row that is selected, beside its values.
 const ROW_BYTES: usize = 64;
@@ -28,7 +28,7 @@ pub(crate) struct PinnedTopKCall {
     /// Index of the pinned column of values.
     pub(crate) value: usize,
     /// Keys, and which rows count; of `max_by` and `min_by` only those that have a value.
-    pub(crate) key: PinnedSource,
+    pub(crate) key: FilteredColumn,
     /// The call as it is shown.
     pub(crate) shown: String,
 }
@@ -139,11 +139,7 @@ impl PinnedTopKCall {
     }
 }
 
-impl PinnedWork for PinnedTopK {
-    fn name(&self) -> &'static str {
-        "PinnedTopKExec"
-    }
-
+impl PinnedCalls for PinnedTopK {
     fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let columns = self.0.iter().map(|call| call.answer(on));
         let columns = columns.collect::<Result<Vec<_>>>()?;
@@ -164,8 +160,8 @@ impl PinnedWork for PinnedTopK {
 
     fn host_bytes(&self, table: &PinnedTable) -> usize {
         let bytes = |call: &PinnedTopKCall| {
-            let value = table.columns[call.value].column.data_type();
-            call.call.rows().min(table.rows as usize) * (ROW_BYTES + value_bytes(value))
+            let value = table.column(call.value).data_type();
+            call.call.rows().min(table.first().rows as usize) * (ROW_BYTES + value_bytes(value))
         };
         self.0.iter().map(bytes).sum()
     }
@@ -179,7 +175,7 @@ pub(super) fn value_bytes(data_type: &DataType) -> usize {
 /// The first rows of a table in the order of a column that has no NULLs.
 #[derive(Debug)]
 pub(crate) struct PinnedRows {
-    pub(crate) key: PinnedSource,
+    pub(crate) key: FilteredColumn,
     pub(crate) descending: bool,
     /// Rows, at most.
     pub(crate) k: usize,
@@ -187,11 +183,7 @@ pub(crate) struct PinnedRows {
     pub(crate) columns: Vec<usize>,
 }
 
-impl PinnedWork for PinnedRows {
-    fn name(&self) -> &'static str {
-        "PinnedTopKExec"
-    }
-
+impl PinnedCalls for PinnedRows {
     fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let column = on.column(self.key.column);
         let mask = on.kept(self.key.filter.as_ref(), column)?;
@@ -231,7 +223,7 @@ impl PinnedWork for PinnedRows {
 
     fn shown(&self, table: &PinnedTable) -> String {
         let direction = if self.descending { "DESC" } else { "ASC" };
-        let name = &table.columns[self.key.column].name;
+        let name = table.name(self.key.column);
         format!("fetch={}, order_by=[{name} {direction}]", self.k)
     }
 
@@ -239,7 +231,7 @@ impl PinnedWork for PinnedRows {
         let values = self
             .columns
             .iter()
-            .map(|index| value_bytes(table.columns[*index].column.data_type()));
-        self.k.min(table.rows as usize) * (ROW_BYTES + values.sum::<usize>())
+            .map(|index| value_bytes(table.column(*index).data_type()));
+        self.k.min(table.first().rows as usize) * (ROW_BYTES + values.sum::<usize>())
     }
 }

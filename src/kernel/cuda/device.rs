@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
-use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute};
+use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute};
 use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, DriverError};
 use cudarc::nvrtc::Ptx;
 use datafusion::common::{
@@ -19,6 +19,7 @@ use datafusion::common::{
 
 use super::buffer::{DeviceBuffer, taken};
 use super::cache::{CubinCache, CubinKey};
+use super::driver::{allow_to_read, check_driver, give_up_freed_memory, keep_freed_memory};
 use super::fault::{ends_the_context, fault};
 use super::idle::{GivesBack, IdleMemory, IdleWatch};
 use super::nvrtc::Nvrtc;
@@ -27,14 +28,8 @@ use super::upload::Stage;
 use super::workspace::Workspace;
 use crate::failpoint::may_fail;
 
-/// Oldest driver whose functions are all there: that of CUDA 12.8.
-const OLDEST_DRIVER: i32 = 12080;
-
 /// Freed memory that waits to be wanted again is at most this part of the device's.
 const MOST_IDLE: u64 = 8;
-
-/// Bytes of device memory that stay with the driver when they are freed, at most.
-const KEPT: u64 = 256 << 20;
 
 /// Most pieces of page-locked memory that wait for the next upload, of 2 MiB each.
 const MOST_STAGES: usize = 32;
@@ -144,58 +139,6 @@ impl Module {
         }
         Ok(*self.sizes.get_or_init(|| sizes))
     }
-}
-
-/// Has the driver keep some memory that was freed for what is allocated next, which takes it a hundred times as long from the
-/// system.
-#[allow(unsafe_code, reason = "a setting that the safe interface has not")]
-fn keep_freed_memory(context: &CudaContext) -> std::result::Result<(), DriverError> {
-    let mut pool = std::ptr::null_mut();
-    let mut bytes: u64 = KEPT;
-    let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    // SAFETY: both functions are older than the oldest driver. The first writes the pool's handle, which lives as long as the
-    // device; the second reads 8 bytes, as this attribute has it.
-    unsafe {
-        sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result()?;
-        sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut bytes).cast()).result()
-    }
-}
-
-/// Has the driver give all memory back that it keeps of what was freed.
-#[allow(unsafe_code, reason = "the safe interface has no pools")]
-fn give_up_freed_memory(context: &CudaContext) -> std::result::Result<(), DriverError> {
-    let mut pool = std::ptr::null_mut();
-    // SAFETY: both functions are older than the oldest driver. The first writes the pool's handle, which lives as long as the
-    // device; the second frees only what is not allocated.
-    unsafe {
-        sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result()?;
-        sys::cuMemPoolTrimTo(pool, 0).result()
-    }
-}
-
-/// Has kernels of one context read the memory that the other's device allocates in the order of a stream, all that is there and
-/// all that will be; whether they can.
-#[allow(unsafe_code, reason = "the safe interface has no memory of other devices")]
-fn allow_to_read(reader: &CudaContext, owner: &CudaContext) -> std::result::Result<bool, DriverError> {
-    let (mut can, mut pool) = (0, std::ptr::null_mut());
-    let access = sys::CUmemAccessDesc {
-        location: sys::CUmemLocation {
-            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-            id: reader.cu_device(),
-        },
-        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-    };
-    // SAFETY: all three functions are older than the oldest driver. The first two write an integer and the pool's handle, which
-    // lives as long as the device; the third reads one description.
-    unsafe {
-        sys::cuDeviceCanAccessPeer(&raw mut can, reader.cu_device(), owner.cu_device()).result()?;
-        if can == 0 {
-            return Ok(false);
-        }
-        sys::cuDeviceGetDefaultMemPool(&raw mut pool, owner.cu_device()).result()?;
-        sys::cuMemPoolSetAccess(pool, &raw const access, 1).result()?;
-    }
-    Ok(true)
 }
 
 /// A lock whose holder's panic left nothing half done that matters.
@@ -576,32 +519,4 @@ impl GivesBack for Device {
         }
         is_free
     }
-}
-
-/// Whether there is a driver that can do what is asked of it. Called before anything else of CUDA: without the library,
-/// every other function panics.
-#[allow(unsafe_code, reason = "calls into the driver")]
-fn check_driver() -> Result<()> {
-    // SAFETY: loads the driver's library if it is there; its initialisers ask nothing of the program.
-    if !unsafe { sys::is_culib_present() } {
-        return exec_err!("this machine has no NVIDIA driver: its library is not found");
-    }
-    let mut version = 0;
-    // SAFETY: allowed before cuInit; an integer to write to.
-    let asked = unsafe { sys::cuDriverGetVersion(&mut version) };
-    asked
-        .result()
-        .map_err(|error| fault("asking for the driver's version", error))?;
-    if version < OLDEST_DRIVER {
-        return exec_err!(
-            "the NVIDIA driver is too old: it is of CUDA {}, wanted is {} or newer",
-            shown(version),
-            shown(OLDEST_DRIVER)
-        );
-    }
-    Ok(())
-}
-
-fn shown(version: i32) -> String {
-    format!("{}.{}", version / 1000, version % 1000 / 10)
 }

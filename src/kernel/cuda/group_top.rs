@@ -219,15 +219,8 @@ impl<'a> GroupTopSelection<'a> {
         };
         sort.sort(first, timeline)?;
         let (segments, starts) = sort.segments(timeline, report)?;
-        let lengths = (0..segments.starts.len()).map(|group| segments.length(group).min(self.k));
-        let lengths: Vec<u64> = lengths.collect();
-        let mut offsets = Vec::with_capacity(lengths.len() + 1);
-        offsets.push(0);
-        let mut total = 0;
-        for length in &lengths {
-            total += length;
-            offsets.push(total);
-        }
+        let (lengths, offsets) = self.answer_rows(&segments);
+        let total = offsets.last().copied().unwrap_or(0);
         room(lengths.len(), total as usize)?;
         let sent = DeviceBuffer::sent(device, &offsets, limit, report)?;
         let nullable = self.values.has_nulls();
@@ -284,6 +277,20 @@ impl<'a> GroupTopSelection<'a> {
             lengths: lengths.into_iter().map(|length| length as usize).collect(),
             values: array(self.values.data_type(), total, values, valid)?,
         })
+    }
+
+    /// Rows of each group's answer, and where each group's begin in all, and where the last end.
+    fn answer_rows(&self, segments: &Segments) -> (Vec<u64>, Vec<u64>) {
+        let lengths = (0..segments.starts.len()).map(|group| segments.length(group).min(self.k));
+        let lengths: Vec<u64> = lengths.collect();
+        let mut offsets = Vec::with_capacity(lengths.len() + 1);
+        offsets.push(0);
+        let mut total = 0;
+        for length in &lengths {
+            total += length;
+            offsets.push(total);
+        }
+        (lengths, offsets)
     }
 
     /// WarpSelect over records in the order of groups, until each group has one list.

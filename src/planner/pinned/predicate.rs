@@ -5,9 +5,9 @@ use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
 
+use crate::exec::PinnedTable;
 use crate::kernel::cuda::Predicate;
 use crate::key::{KeyBits, KeySpec};
-use crate::pinned::PinnedTable;
 
 /// `expr` over columns of `table`, each found by `index_of`; `None`: the device cannot decide it.
 pub(super) fn predicate(
@@ -69,7 +69,7 @@ impl Translation<'_> {
     fn in_list(&self, list: &InList) -> Option<Predicate> {
         // DataFusion finds floats in lists by their bits or by their numbers, as the list's length has it.
         let column = self.column(&list.expr)?;
-        if self.table.columns[column].column.data_type().is_floating() || list.list.is_empty() {
+        if self.table.column(column).data_type().is_floating() || list.list.is_empty() {
             return None;
         }
         let equal = list
@@ -84,7 +84,7 @@ impl Translation<'_> {
     /// `totalOrder`, which is that of `ORDER BY`, but for zeros, which are equal.
     fn comparison(&self, column: &Expr, op: Operator, constant: &Expr) -> Option<Predicate> {
         let column = self.column(column)?;
-        let data_type = self.table.columns[column].column.data_type();
+        let data_type = self.table.column(column).data_type();
         let Expr::Literal(value, _) = constant else {
             return None;
         };

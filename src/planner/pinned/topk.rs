@@ -1,7 +1,7 @@
 //! The best rows of pinned columns, on their device.
 //!
 //! ```text
-//! Aggregate: aggr=[[topk_by(id, fare)]]     ->  PinnedTopKExec: device=cuda:0 ..
+//! Aggregate: aggr=[[topk_by(id, fare)]]     ->  PinnedExec: device=cuda:0 ..
 //!   TableScan: trips projection=[id, fare]
 //! ```
 //! Taken where all aggregates are `topk_by`, `max_by` or `min_by` without `DISTINCT` over columns of one pinned table, and
@@ -18,11 +18,11 @@ use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Sort};
 use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 
-use super::call_spec::{CallSpec, RowsAsked};
-use super::pinned::{Resident, conjunction, over_table, unaliased};
-use super::rewrite::has_subquery;
-use crate::exec::{PinnedExec, PinnedGroupTopK, PinnedRows, PinnedSource, PinnedTopK, PinnedTopKCall};
+use super::table::{Resident, conjunction, over_table, unaliased};
+use crate::exec::{FilteredColumn, PinnedGroupTopK, PinnedQuestion, PinnedRows, PinnedTopK, PinnedTopKCall};
 use crate::kernel::cuda::{Predicate, TopSelection};
+use crate::planner::call_spec::{CallSpec, RowsAsked};
+use crate::planner::rewrite::has_subquery;
 
 pub(super) fn is_topk(aggregate: &Aggregate) -> bool {
     let calls = &aggregate.aggr_expr;
@@ -35,14 +35,15 @@ pub(super) fn is_limited(sort: &Sort) -> bool {
     (1..=TopSelection::MOST).contains(&fetch) && sort.expr.len() == 1
 }
 
-/// The operator on the device for calls of `topk_by`; `None`: they run as ever.
+/// What calls of `topk_by` ask of a pinned table; `None`: they are planned as any other.
 ///
 /// # Errors
 /// Those of the catalog.
-pub(super) async fn calls_on_device(
+pub(super) async fn calls_question(
     aggregate: &Aggregate,
+    timed: bool,
     session: &dyn Session,
-) -> Result<Option<PinnedExec>> {
+) -> Result<Option<PinnedQuestion>> {
     let Some(resident) = Resident::below(&aggregate.input, session).await? else {
         return Ok(None);
     };
@@ -55,16 +56,16 @@ pub(super) async fn calls_on_device(
     if aggregate.group_expr.is_empty() {
         let most = TopSelection::MOST;
         let few = calls.iter().all(|call| call.call.rows() as u64 <= most);
-        return Ok(few.then(|| resident.exec(Arc::new(PinnedTopK(calls)), schema)));
+        return Ok(few.then(|| resident.question(PinnedTopK(calls), schema, timed)));
     }
     let grouped = resident.grouped(&aggregate.group_expr, &aggregate.input);
     Ok(grouped.map(|(groups, filter)| {
-        let work = PinnedGroupTopK {
+        let calls = PinnedGroupTopK {
             groups,
             filter,
             calls,
         };
-        resident.exec(Arc::new(work), schema)
+        resident.question(calls, schema, timed)
     }))
 }
 
@@ -77,11 +78,11 @@ fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
         resident.column(&key, input)?,
     );
     let mut filter = resident.filter(own.as_ref(), input)?;
-    let pinned = &resident.table.columns;
-    if call.skips_null_values() && pinned[value].column.has_nulls() {
+    let table = &resident.table;
+    if call.skips_null_values() && table.column(value).has_nulls() {
         filter.push(Predicate::is_not_null(value));
     }
-    let mut shown = format!("{}({}, {}", call.called, pinned[value].name, pinned[column].name);
+    let mut shown = format!("{}({}, {}", call.called, table.name(value), table.name(column));
     if let Some(k) = call.k {
         shown += &format!(", {k}");
     }
@@ -96,7 +97,7 @@ fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
     Some(PinnedTopKCall {
         call,
         value,
-        key: PinnedSource {
+        key: FilteredColumn {
             column,
             filter: conjunction(filter),
         },
@@ -104,11 +105,15 @@ fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
     })
 }
 
-/// The operator on the device for the first rows of an order; `None`: it runs as ever.
+/// What the first rows of an order are of a pinned table; `None`: the sort is planned as any other.
 ///
 /// # Errors
 /// Those of the catalog.
-pub(super) async fn rows_on_device(sort: &Sort, session: &dyn Session) -> Result<Option<PinnedExec>> {
+pub(super) async fn rows_question(
+    sort: &Sort,
+    timed: bool,
+    session: &dyn Session,
+) -> Result<Option<PinnedQuestion>> {
     let (Some(k), [by]) = (sort.fetch, sort.expr.as_slice()) else {
         return Ok(None);
     };
@@ -132,7 +137,7 @@ pub(super) async fn rows_on_device(sort: &Sort, session: &dyn Session) -> Result
         return Ok(None);
     };
     let column = columns[place];
-    if resident.table.columns[column].column.has_nulls() || schema.fields().len() != columns.len() {
+    if resident.table.column(column).has_nulls() || schema.fields().len() != columns.len() {
         return Ok(None);
     }
     let ordering = LexOrdering::new([PhysicalSortExpr::new(
@@ -142,15 +147,17 @@ pub(super) async fn rows_on_device(sort: &Sort, session: &dyn Session) -> Result
             nulls_first: by.nulls_first,
         },
     )]);
-    let work = Arc::new(PinnedRows {
-        key: PinnedSource {
+    let rows = PinnedRows {
+        key: FilteredColumn {
             column,
             filter: conjunction(filter),
         },
         descending: !by.asc,
         k,
         columns,
-    });
-    let exec = resident.exec(work, schema);
-    Ok(ordering.map(|ordering| exec.ordered(ordering)))
+    };
+    let question = resident.question(rows, schema, timed);
+    Ok(ordering
+        .is_some()
+        .then_some(PinnedQuestion { ordering, ..question }))
 }

@@ -1,12 +1,4 @@
-//! Quantiles of pinned columns, on their device.
-//!
-//! ```text
-//! Quantiles: aggr=[[exact_quantiles(fare, ..)]]  ->  PinnedQuantilesExec: device=cuda:0 .., columns=[fare]
-//!   TableScan: trips projection=[fare]
-//! ```
-//! Taken where all aggregates are exact quantiles of columns of one pinned table, without `DISTINCT`, with `GROUP BY` also `count`,
-//! and `min` and `max` but of floating point, `GROUP BY` names such columns too, but not floating point, and `WHERE` and `FILTER` compare only pinned columns with constants. The choice costs
-//! nothing: what is resident is read 50 times as fast as from the memory of the host, so the device is picked for any size.
+//! A pinned table below a query: which of its columns an expression is, and which filters lie between, as a device decides them.
 
 use std::sync::Arc;
 
@@ -15,26 +7,18 @@ use datafusion::catalog::Session;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, Result};
 use datafusion::logical_expr::{Expr, LogicalPlan, TableScan};
-use datafusion::physical_plan::ExecutionPlan;
 
-use super::QuantilesNode;
-use super::call_spec::{CallSpec, QuantilesAsked, aggregate_call};
-use super::physical::{quantiles_alone, quantiles_and_counts};
 use super::predicate::predicate;
 use crate::config::{DeviceChoice, QuantilesOptions};
-use crate::exec::{
-    ExecAggregate, PinnedCount, PinnedExec, PinnedGroups, PinnedQuantiles, PinnedSource, PinnedWork,
-    QuantilesCall, UploadChoice,
-};
+use crate::exec::{PinnedCalls, PinnedQuestion, PinnedTable, PinnedTables};
 use crate::kernel::cuda::{Devices, Predicate};
-use crate::pinned::{PinnedTable, PinnedTables};
 
 /// A pinned table below a query, and the filters between them.
 pub(super) struct Resident {
     pub(super) table: Arc<PinnedTable>,
     /// As they are written, and for the device.
     filters: Vec<(String, Predicate)>,
-    options: QuantilesOptions,
+    pub(super) options: QuantilesOptions,
 }
 
 impl Resident {
@@ -52,7 +36,7 @@ impl Resident {
     ///
     /// # Errors
     /// Those of the catalog.
-    async fn on_devices(input: &LogicalPlan, session: &dyn Session) -> Result<Option<Self>> {
+    pub(super) async fn on_devices(input: &LogicalPlan, session: &dyn Session) -> Result<Option<Self>> {
         let options = QuantilesOptions::of(session.config_options());
         if options.device == DeviceChoice::Cpu {
             return Ok(None);
@@ -67,7 +51,7 @@ impl Resident {
         if let DeviceChoice::Cuda(Some(ordinal)) = options.device {
             // By the session's own numbers, where it has devices of its own.
             let asked = Devices::of(options.device, session.config());
-            if table.is_spread() || !asked.has(&table.device, ordinal) {
+            if table.is_spread() || !asked.has(&table.first().device, ordinal) {
                 return Ok(None);
             }
         }
@@ -91,7 +75,7 @@ impl Resident {
     /// are not.
     fn group_column(&self, expr: &Expr, input: &LogicalPlan) -> Option<usize> {
         let column = self.column(expr, input)?;
-        let data_type = self.table.columns[column].column.data_type();
+        let data_type = self.table.column(column).data_type();
         (!data_type.is_floating()).then_some(column)
     }
 
@@ -115,11 +99,24 @@ impl Resident {
         Some(all)
     }
 
-    /// The operator, without anything that takes over.
-    pub(super) fn exec(self, work: Arc<dyn PinnedWork>, schema: SchemaRef) -> PinnedExec {
+    /// `calls` as a question to the table, whose answer has these names and types. `timed`: whether the time of each kernel is
+    /// wanted.
+    pub(super) fn question(
+        self,
+        calls: impl PinnedCalls + 'static,
+        schema: SchemaRef,
+        timed: bool,
+    ) -> PinnedQuestion {
         let shown: Vec<_> = self.filters.iter().map(|(shown, _)| shown.as_str()).collect();
-        let shown = (!shown.is_empty()).then(|| shown.join(" AND "));
-        PinnedExec::new(self.table, work, self.options.cuda_memory_limit, schema).showing(shown)
+        PinnedQuestion {
+            calls: Box::new(calls),
+            shown_filter: (!shown.is_empty()).then(|| shown.join(" AND ")),
+            limit: self.options.cuda_memory_limit,
+            timed,
+            ordering: None,
+            schema,
+            table: self.table,
+        }
     }
 }
 
@@ -129,115 +126,6 @@ pub(super) fn conjunction(mut all: Vec<Predicate>) -> Option<Predicate> {
         0 | 1 => all.pop(),
         _ => Some(Predicate::And(all)),
     }
-}
-
-/// The operator on the device for `node`; `None`: it runs as ever.
-///
-/// # Errors
-/// Those of the catalog; a planning error if a quantile is not a constant number in [0, 1].
-pub(super) async fn quantiles_on_device(
-    node: &QuantilesNode,
-    session: &dyn Session,
-) -> Result<Option<PinnedExec>> {
-    let is_grouped = !node.group_expr().is_empty();
-    let Some(resident) = Resident::on_devices(node.input(), session).await? else {
-        return Ok(None);
-    };
-    let schema = Arc::clone(node.schema().inner());
-    if is_grouped && resident.table.is_spread() {
-        return Ok(None);
-    }
-    if is_grouped {
-        return grouped_on_device(node, session, resident, schema);
-    }
-    let Some(calls) = quantiles_alone(node, session)? else {
-        return Ok(None);
-    };
-    let calls = node.selected().zip(calls).map(|((_, asked), call)| {
-        let source = sourced(asked?, &call, node.input(), &resident)?;
-        Some((call, source))
-    });
-    let Some(calls) = calls.collect::<Option<Vec<_>>>() else {
-        return Ok(None);
-    };
-    let work = Arc::new(PinnedQuantiles::new(calls, resident.options.strategy));
-    Ok(Some(resident.exec(work, schema)))
-}
-
-/// The same by groups.
-fn grouped_on_device(
-    node: &QuantilesNode,
-    session: &dyn Session,
-    resident: Resident,
-    schema: SchemaRef,
-) -> Result<Option<PinnedExec>> {
-    let Some(aggregates) = quantiles_and_counts(node, session)? else {
-        return Ok(None);
-    };
-    let (mut calls, mut counts) = (Vec::new(), Vec::new());
-    for (expr, (asked, aggregate)) in node.aggr_expr().iter().zip(&aggregates) {
-        let found = match (asked, aggregate) {
-            (Some(asked), ExecAggregate::Quantiles(call)) => {
-                let found = sourced(asked, call, node.input(), &resident);
-                found.map(|source| calls.push(source))
-            }
-            _ => {
-                let found = counted(expr, node.input(), &resident);
-                found.map(|count| counts.push(count))
-            }
-        };
-        if found.is_none() {
-            return Ok(None);
-        }
-    }
-    let aggregates = aggregates.into_iter().map(|(_, aggregate)| aggregate).collect();
-    let grouped = resident.grouped(node.group_expr(), node.input());
-    Ok(grouped.map(|(groups, filter)| {
-        let work = PinnedGroups::new(groups, filter, aggregates, (calls, counts));
-        resident.exec(Arc::new(work), schema)
-    }))
-}
-
-/// The rows that a call of `count` is about.
-fn counted(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<PinnedCount> {
-    let call = aggregate_call(expr)?;
-    let column = match call.params.args.as_slice() {
-        [Expr::Literal(value, _)] if !value.is_null() => None,
-        [x] => Some(resident.column(x, input)?),
-        _ => return None,
-    };
-    let filter = resident.filter(call.params.filter.as_deref(), input)?;
-    Some(PinnedCount {
-        column,
-        filter: conjunction(filter),
-    })
-}
-
-/// The devices that values are to be sent to as they are read: only such as were asked for by name.
-pub(super) fn device_asked_for(session: &dyn Session) -> Option<UploadChoice> {
-    let options = QuantilesOptions::of(session.config_options());
-    match options.device {
-        DeviceChoice::Cuda(_) | DeviceChoice::CudaAll => Some(UploadChoice {
-            devices: Devices::of(options.device, session.config()),
-            limit: options.cuda_memory_limit,
-        }),
-        DeviceChoice::Auto | DeviceChoice::Cpu => None,
-    }
-}
-
-/// The place of the values of a call over a pinned column, whose physical form is `call`.
-fn sourced(
-    asked: &CallSpec<QuantilesAsked>,
-    call: &QuantilesCall,
-    input: &LogicalPlan,
-    resident: &Resident,
-) -> Option<PinnedSource> {
-    if !call.is_exact_by_keys() {
-        return None;
-    }
-    let column = resident.column(&asked.values, input)?;
-    let filter = conjunction(resident.filter(asked.filter.as_ref(), input)?);
-    Some(PinnedSource { column, filter })
 }
 
 /// The scan below, if of its rows no more is made than filters leave.
@@ -335,15 +223,4 @@ pub(super) fn unaliased(expr: &Expr) -> &Expr {
         Expr::Alias(alias) => unaliased(&alias.expr),
         other => other,
     }
-}
-
-/// Every operator on a device in `plan`, with the time of each kernel among its metrics.
-pub(super) fn with_kernel_times(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    let timed = plan.transform_down(|part| {
-        Ok(match part.downcast_ref::<PinnedExec>() {
-            Some(exec) => Transformed::yes(Arc::new(exec.timed()) as Arc<dyn ExecutionPlan>),
-            None => Transformed::no(part),
-        })
-    })?;
-    Ok(timed.data)
 }

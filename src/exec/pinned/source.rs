@@ -7,8 +7,18 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::{Result, TableReference, plan_err};
 use datafusion::datasource::{TableType, source_as_provider};
+use datafusion::execution::config::SessionConfig;
 use datafusion::logical_expr::TableScan;
 use datafusion::prelude::SessionContext;
+
+/// A table's name with the defaults of the session filled in.
+pub(crate) fn full_name(table: &TableReference, config: &SessionConfig) -> TableReference {
+    let catalog = &config.options().catalog;
+    let resolved = table
+        .clone()
+        .resolve(&catalog.default_catalog, &catalog.default_schema);
+    TableReference::full(resolved.catalog, resolved.schema, resolved.table)
+}
 
 /// The table that columns were pinned from.
 #[derive(Debug)]
@@ -27,7 +37,7 @@ impl PinnedSource {
     ///
     /// # Errors
     /// A planning error if there is none, or if it is a view, through which queries reach other tables.
-    pub(super) async fn find(ctx: &SessionContext, name: TableReference) -> Result<Self> {
+    pub(crate) async fn find(ctx: &SessionContext, name: TableReference) -> Result<Self> {
         let provider = ctx.table_provider(name.clone()).await?;
         if provider.table_type() == TableType::View {
             return plan_err!(
@@ -57,7 +67,7 @@ impl PinnedSource {
             return Ok(false);
         };
         let is_known = self.provider.as_ref().is_some_and(|own| is_of(own, &scanned));
-        if !is_known && super::full_name(&scan.table_name, session.config()) != self.name {
+        if !is_known && full_name(&scan.table_name, session.config()) != self.name {
             return Ok(false);
         }
         let is_it = is_known || self.is_made_anew(&scanned, session).await?;
@@ -139,7 +149,7 @@ mod tests {
     }
 
     async fn found(ctx: &SessionContext, name: &str) -> Result<PinnedSource> {
-        PinnedSource::find(ctx, super::super::full_name(&name.into(), &ctx.copied_config())).await
+        PinnedSource::find(ctx, full_name(&name.into(), &ctx.copied_config())).await
     }
 
     #[tokio::test]

@@ -1,0 +1,160 @@
+//! A column in the memory of one device, or of several, as shards of [`crate::select`]: each device has a share of the rows.
+//!
+//! One device, or several together, find ranks by a sequence of kernels without the host in between. Rounds run where another
+//! strategy was asked for by name, and where several devices leave a rank open; then each device is a lane, and between devices
+//! and host travel cells, counts, and the few keys that are left: what grows with the number of ranks, not of values.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+use futures::FutureExt;
+
+use crate::config::StrategyName;
+use crate::kernel::Lane;
+use crate::kernel::cuda::{CudaBackend, DeviceColumn, Report, RowMask, Selection, SpreadSelection};
+use crate::kernel::round::{Reply, Request};
+use crate::key::{KeyBits, KeySpec, Width};
+use crate::memory::{Room, Workspace};
+use crate::quantile::Ask;
+use crate::select::sample_select::SampleSelect;
+use crate::select::{Found, LocalShards, Shards, Solution, Strategy, solve};
+use crate::threads::Stop;
+
+/// How one device found ranks without rounds.
+pub(super) const ALONE: &str = "sample_select on the device";
+/// How several devices did together.
+const TOGETHER: &str = "sample_select on the devices";
+
+/// A column's values on one device.
+#[derive(Debug)]
+pub(super) struct Share {
+    pub(super) column: Arc<DeviceColumn>,
+    /// The rows that count, and how many of them are not NULL; `None`: all.
+    pub(super) mask: Option<(Arc<RowMask>, u64)>,
+}
+
+/// Memory that devices and host may use, and whether the time of each kernel is wanted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits<'a> {
+    pub(super) device: Option<u64>,
+    pub(super) memory: &'a MemoryReservation,
+    pub(super) timed: bool,
+}
+
+/// What `asks` want of the values of all shares. What devices did is added to `report`. Waits for the devices.
+///
+/// # Errors
+/// `ResourcesExhausted` where memory of a device or of the pool ends; an execution error if a device fails.
+pub(super) fn solve_on_devices(
+    shares: &[Share],
+    spec: &KeySpec,
+    strategy: StrategyName,
+    asks: &[&Ask],
+    limits: Limits<'_>,
+    report: &mut Report,
+) -> Result<Solution> {
+    let mut shards = DeviceShards::try_new(shares, spec, limits)?;
+    let solved = solve(&mut shards, strategy, asks).now_or_never();
+    let solution =
+        solved.ok_or_else(|| internal_datafusion_err!("rounds that block their caller have ended"))??;
+    report.add(&shards.together);
+    shards
+        .backends
+        .iter()
+        .for_each(|backend| report.add(&backend.report()));
+    Ok(solution)
+}
+
+/// The shares of a column. What is asked of them blocks its caller.
+struct DeviceShards<'a> {
+    shares: &'a [Share],
+    spec: &'a KeySpec,
+    limits: Limits<'a>,
+    /// Of each share.
+    backends: Vec<CudaBackend>,
+    lanes: LocalShards,
+    /// What devices did together.
+    together: Report,
+}
+
+impl<'a> DeviceShards<'a> {
+    fn try_new(shares: &'a [Share], spec: &'a KeySpec, limits: Limits<'a>) -> Result<Self> {
+        let backend = |share: &Share| {
+            let device = Arc::clone(share.column.device());
+            CudaBackend::new(device, limits.device).timed(limits.timed)
+        };
+        let backends: Vec<_> = shares.iter().map(backend).collect();
+        let rooms = backends.iter().map(CudaBackend::room);
+        let room = rooms.min_by_key(|room| room.cells);
+        let room = room.ok_or_else(|| internal_datafusion_err!("a column of no shares"))?;
+        let lanes = shares.iter().zip(&backends).map(|(share, backend)| {
+            let (column, mask) = (Arc::clone(&share.column), share.mask.clone());
+            let lane = backend.over(column, spec, mask, limits.memory.new_empty())?;
+            Ok(Box::new(lane) as Box<dyn Lane>)
+        });
+        let lanes = lanes.collect::<Result<Vec<_>>>()?;
+        let lanes = LocalShards::blocking(spec.width(), lanes, shares.len(), Stop::default());
+        Ok(Self {
+            shares,
+            spec,
+            limits,
+            backends,
+            lanes: lanes.within(room, Workspace::new(limits.memory.new_empty())),
+            together: Report::default(),
+        })
+    }
+
+    /// The keys of `ranks`, by all devices together.
+    fn select_together(&mut self, ranks: &[u64]) -> Result<Option<Vec<KeyBits>>> {
+        let selections = self.shares.iter().map(|share| Selection {
+            column: &share.column,
+            words: share.column.words(self.spec),
+            mask: share.mask.as_ref().map(|(mask, kept)| (mask.bits(), *kept)),
+            limit: self.limits.device,
+            timed: self.limits.timed,
+        });
+        let shares = selections.collect();
+        SpreadSelection { shares }.keys(ranks, &mut self.together)
+    }
+}
+
+#[async_trait]
+impl Shards for DeviceShards<'_> {
+    fn width(&self) -> Width {
+        self.lanes.width()
+    }
+
+    fn population(&self) -> u64 {
+        self.lanes.population()
+    }
+
+    fn parallelism(&self) -> usize {
+        self.shares.len()
+    }
+
+    fn room(&self) -> Room {
+        self.lanes.room()
+    }
+
+    fn strategy(&self, name: StrategyName, ranks: &[u64]) -> Result<Box<dyn Strategy>> {
+        match name.is_sample_select() {
+            true => Ok(Box::new(SampleSelect::counting(self.population()))),
+            false => name.strategy(self.population(), ranks, self.parallelism(), &self.room()),
+        }
+    }
+
+    async fn select(&mut self, ranks: &[u64]) -> Result<Option<Found>> {
+        let (label, keys) = match self.shares {
+            [_] if ranks.is_empty() => (ALONE, Some(Vec::new())),
+            [_] => (ALONE, self.lanes.select_alone(ranks)?),
+            _ => (TOGETHER, self.select_together(ranks)?),
+        };
+        Ok(keys.map(|keys| Found { label, keys }))
+    }
+
+    async fn round(&mut self, request: Arc<Request>) -> Result<Reply> {
+        self.lanes.round(request).await
+    }
+}

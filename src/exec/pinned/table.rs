@@ -1,0 +1,209 @@
+//! Tables that are pinned, and the shares of each in the memory of devices.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use datafusion::catalog::Session;
+use datafusion::common::{Result, TableReference, internal_err};
+use datafusion::logical_expr::TableScan;
+use datafusion::prelude::SessionContext;
+
+use super::source::PinnedSource;
+use crate::kernel::cuda::{Device, DeviceColumn};
+
+/// Some rows of a pinned table, in the memory of one device.
+#[derive(Debug)]
+pub(crate) struct PinnedShare {
+    pub(crate) device: Arc<Device>,
+    pub(crate) rows: u64,
+    /// Every pinned column of the table.
+    pub(crate) columns: Vec<Arc<DeviceColumn>>,
+}
+
+/// Columns of one table in the memory of one device, or of several, each of which has a share of the rows.
+#[derive(Debug)]
+pub(crate) struct PinnedTable {
+    /// The table whose columns these are.
+    pub(crate) source: Arc<PinnedSource>,
+    /// Of the columns.
+    names: Vec<String>,
+    /// At least one.
+    shares: Vec<PinnedShare>,
+}
+
+impl PinnedTable {
+    /// # Errors
+    /// An internal error for no shares.
+    pub(crate) fn try_new(
+        source: Arc<PinnedSource>,
+        names: Vec<String>,
+        shares: Vec<PinnedShare>,
+    ) -> Result<Self> {
+        match shares.is_empty() {
+            true => internal_err!("a table on no device"),
+            false => Ok(Self {
+                source,
+                names,
+                shares,
+            }),
+        }
+    }
+
+    /// Names of the columns.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// What each device has.
+    pub(crate) fn shares(&self) -> &[PinnedShare] {
+        &self.shares
+    }
+
+    /// What the first device has: all rows, where the table is not spread.
+    pub(crate) fn first(&self) -> &PinnedShare {
+        &self.shares[0]
+    }
+
+    /// Whether it lies on several devices.
+    pub(crate) fn is_spread(&self) -> bool {
+        self.shares.len() > 1
+    }
+
+    /// Bytes of device memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        let columns = self.shares.iter().flat_map(|share| &share.columns);
+        columns.map(|column| column.bytes() as u64).sum()
+    }
+
+    /// Index of a pinned column.
+    pub(crate) fn index_of(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|own| own == name)
+    }
+
+    /// Name of the pinned column at an index.
+    pub(crate) fn name(&self, index: usize) -> &str {
+        &self.names[index]
+    }
+
+    /// The pinned column at an index, on the first device.
+    pub(crate) fn column(&self, index: usize) -> &DeviceColumn {
+        &self.first().columns[index]
+    }
+}
+
+/// The pinned tables of one session, by their full names.
+#[derive(Debug)]
+pub(crate) struct PinnedTables {
+    /// The session's id: configurations are copied from session to session.
+    session: String,
+    tables: RwLock<BTreeMap<TableReference, Arc<PinnedTable>>>,
+}
+
+impl PinnedTables {
+    /// The session's; `None`: it has not pinned any.
+    pub(crate) fn of(session: &dyn Session) -> Option<Arc<Self>> {
+        let tables = session.config().get_extension::<Self>()?;
+        (tables.session == session.session_id()).then_some(tables)
+    }
+
+    /// The session's, which it has from now on.
+    pub(crate) fn of_context(ctx: &SessionContext) -> Arc<Self> {
+        let state = ctx.state_ref();
+        let mut state = state.write();
+        if let Some(tables) = Self::of(&*state) {
+            return tables;
+        }
+        let tables = Arc::new(Self {
+            session: state.session_id().to_owned(),
+            tables: RwLock::default(),
+        });
+        state.config_mut().set_extension(Arc::clone(&tables));
+        tables
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.read(BTreeMap::is_empty)
+    }
+
+    /// The table that `scan` reads.
+    ///
+    /// # Errors
+    /// Those of the catalog.
+    pub(crate) async fn read_by(
+        &self,
+        scan: &TableScan,
+        session: &dyn Session,
+    ) -> Result<Option<Arc<PinnedTable>>> {
+        for table in self.all() {
+            if table.source.is_read_by(scan, session).await? {
+                return Ok(Some(table));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All of them, by their names.
+    pub(crate) fn all(&self) -> Vec<Arc<PinnedTable>> {
+        self.read(|tables| tables.values().cloned().collect())
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&BTreeMap<TableReference, Arc<PinnedTable>>) -> T) -> T {
+        look(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What was there before.
+    pub(crate) fn insert(&self, table: PinnedTable) -> Option<Arc<PinnedTable>> {
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        tables.insert(table.source.name().clone(), Arc::new(table))
+    }
+
+    /// Gives back what queries over a table worked in, on devices that no other table is on.
+    pub(crate) fn release(&self, table: Arc<PinnedTable>) {
+        let shares = table.shares().iter();
+        let devices: Vec<_> = shares.map(|share| Arc::clone(&share.device)).collect();
+        drop(table);
+        for device in devices {
+            let is_used = self.read(|tables| {
+                let mut shares = tables.values().flat_map(|table| &table.shares);
+                shares.any(|share| Arc::ptr_eq(&share.device, &device))
+            });
+            if !is_used {
+                // What a query works in now goes later, by itself.
+                device.release_idle();
+            }
+        }
+    }
+
+    pub(crate) fn remove(&self, name: &TableReference) -> Option<Arc<PinnedTable>> {
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        tables.remove(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::execution::session_state::SessionStateBuilder;
+
+    use super::*;
+
+    #[test]
+    fn pinned_tables_belong_to_one_session() {
+        let one = SessionContext::new();
+        let tables = PinnedTables::of_context(&one);
+        let own = |ctx: &SessionContext| PinnedTables::of(&ctx.state());
+        let is_shared = |ctx: &SessionContext| own(ctx).is_some_and(|own| Arc::ptr_eq(&own, &tables));
+        assert!(is_shared(&one) && is_shared(&one.clone()));
+        assert!(is_shared(&SessionContext::new_with_state(one.state())));
+        assert!(is_shared(&one.clone().enable_url_table()));
+        let configured = SessionContext::new_with_config(one.copied_config());
+        let built = SessionStateBuilder::new_from_existing(one.state()).build();
+        let built = SessionContext::new_with_state(built);
+        for other in [configured, built] {
+            assert!(own(&other).is_none());
+            let others = PinnedTables::of_context(&other);
+            assert!(!Arc::ptr_eq(&others, &tables) && is_shared(&one));
+            assert!(Arc::ptr_eq(&others, &PinnedTables::of_context(&other)));
+        }
+    }
+}

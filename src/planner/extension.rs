@@ -1,0 +1,57 @@
+//! Every logical node of this crate to its operator.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::common::Result;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
+
+use super::first_rows::FirstRowsNode;
+use super::physical::quantiles_exec;
+use super::staged_node::StagedNode;
+use super::topk::topk_exec;
+use super::{QuantilesNode, TopKNode};
+
+/// Plans [`QuantilesNode`]s and [`TopKNode`]s: for a query planner that is built from several extension planners.
+#[derive(Debug, Default)]
+pub struct QuantilesExtensionPlanner;
+
+#[async_trait]
+impl ExtensionPlanner for QuantilesExtensionPlanner {
+    async fn plan_extension(
+        &self,
+        planner: &dyn PhysicalPlanner,
+        node: &dyn UserDefinedLogicalNode,
+        _logical_inputs: &[&LogicalPlan],
+        physical_inputs: &[Arc<dyn ExecutionPlan>],
+        session: &dyn Session,
+        planning: &PhysicalPlanningContext,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        #[cfg(feature = "cuda")]
+        if let Some(node) = node.as_any().downcast_ref::<super::pinned::PinnedNode>() {
+            return node.exec(session).map(Some);
+        }
+        let [input] = physical_inputs else {
+            return Ok(None);
+        };
+        if let Some(staged) = node.as_any().downcast_ref::<StagedNode>() {
+            let partitions = session.config_options().execution.target_partitions;
+            return staged.exec(input, partitions).map(Some);
+        }
+        if let Some(node) = node.as_any().downcast_ref::<FirstRowsNode>() {
+            return node.exec(Arc::clone(input), session, planning).map(Some);
+        }
+        if let Some(node) = node.as_any().downcast_ref::<TopKNode>() {
+            let exec = topk_exec(planner, node, Arc::clone(input), session, planning).await?;
+            return Ok(Some(exec));
+        }
+        let Some(node) = node.as_any().downcast_ref::<QuantilesNode>() else {
+            return Ok(None);
+        };
+        quantiles_exec(node, Arc::clone(input), session, planning).map(Some)
+    }
+}

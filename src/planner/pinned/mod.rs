@@ -1,0 +1,119 @@
+//! Queries over pinned tables, on their devices.
+//!
+//! ```text
+//! Quantiles: aggr=[[exact_quantiles(fare, ..)]]  ->  Pinned: device=cuda:0 ..  ->  PinnedExec: device=cuda:0 ..
+//!   TableScan: trips projection=[fare]
+//! ```
+//! The rule that makes a [`PinnedNode`] of what a device can do asks the catalog whether a scan reads a pinned table, and the
+//! device whether groups are too wide for it; the node carries what is asked, and the physical planner makes the operator.
+
+mod node;
+mod predicate;
+mod quantiles;
+mod table;
+mod topk;
+
+use std::sync::Arc;
+
+use datafusion::catalog::Session;
+use datafusion::common::Result;
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
+use datafusion::execution::session_state::SessionState;
+use datafusion::logical_expr::LogicalPlan;
+
+use super::QuantilesNode;
+use crate::config::{DeviceChoice, QuantilesOptions};
+use crate::exec::PinnedTables;
+use node::PinnedKind;
+pub(super) use node::{FallbackPlanner, PinnedNode};
+use quantiles::quantiles_question;
+use topk::{calls_question, is_limited, is_topk, rows_question};
+
+/// Replaces all that a device of the session's pinned tables can do. `fallback` plans for the CPU when a device has failed;
+/// `timed`: whether the time of each kernel is wanted.
+///
+/// # Errors
+/// Those of the catalog; a planning error for a bad argument of a call.
+pub(super) async fn mark_pinned(
+    plan: LogicalPlan,
+    fallback: &FallbackPlanner,
+    timed: bool,
+    session: &dyn Session,
+) -> Result<LogicalPlan> {
+    let tables = PinnedTables::of(session);
+    if tables.is_none_or(|tables| tables.is_empty()) {
+        return Ok(plan);
+    }
+    let mut candidates = Vec::new();
+    plan.apply_with_subqueries(|part| {
+        if is_candidate(part) {
+            candidates.push(part.clone());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    let mut nodes = Vec::new();
+    for plan in &candidates {
+        nodes.extend(pinned_node(plan, fallback, timed, session).await?);
+    }
+    if nodes.is_empty() {
+        return Ok(plan);
+    }
+    let marked = plan.transform_down_with_subqueries(|part| {
+        Ok(match nodes.iter().find(|node| node.kind.plan == part) {
+            Some(node) => Transformed::new(node.clone().into_plan(), true, TreeNodeRecursion::Jump),
+            None => Transformed::no(part),
+        })
+    })?;
+    Ok(marked.data)
+}
+
+fn is_candidate(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Aggregate(aggregate) => is_topk(aggregate),
+        LogicalPlan::Sort(sort) => is_limited(sort),
+        other => QuantilesNode::of(other).is_some(),
+    }
+}
+
+/// The node for `plan`; `None`: it is planned as any other.
+///
+/// # Errors
+/// As [`mark_pinned`].
+pub(super) async fn pinned_node(
+    plan: &LogicalPlan,
+    fallback: &FallbackPlanner,
+    timed: bool,
+    session: &dyn Session,
+) -> Result<Option<PinnedNode>> {
+    let question = match plan {
+        LogicalPlan::Aggregate(aggregate) if is_topk(aggregate) => {
+            calls_question(aggregate, timed, session).await?
+        }
+        LogicalPlan::Sort(sort) if is_limited(sort) => rows_question(sort, timed, session).await?,
+        other => match QuantilesNode::of(other) {
+            Some(node) => quantiles_question(node, timed, session).await?,
+            None => None,
+        },
+    };
+    let Some(question) = question.map(Arc::new) else {
+        return Ok(None);
+    };
+    if !question.fits(&session.runtime_env().memory_pool).await {
+        let table = question.table.source.name();
+        log::debug!("a query over {table} is planned for the CPU: its groups are too wide for the device");
+        return Ok(None);
+    }
+    let falls_back = QuantilesOptions::of(session.config_options()).device == DeviceChoice::Auto;
+    // Without a session to plan in later there is no way back to the CPU.
+    if falls_back && !session.as_any().is::<SessionState>() {
+        return Ok(None);
+    }
+    let fallback = falls_back.then(|| Arc::clone(fallback));
+    let (plan, schema) = (plan.clone(), Arc::clone(plan.schema()));
+    let kind = PinnedKind {
+        plan,
+        question,
+        fallback,
+    };
+    Ok(Some(PinnedNode::new(kind, Vec::new(), schema)))
+}
