@@ -20,7 +20,7 @@ use crate::quantile::{Ask, Method, Quantile};
 use crate::select::by_value::ValueSelection;
 use crate::select::{LocalShards, solve};
 use crate::threads::Stop;
-use crate::threads::{Pool, completed};
+use crate::threads::{ThreadPool, completed};
 
 /// Exact quantiles of `values`: one for each of `quantiles` (numbers in [0, 1]), in that order.
 ///
@@ -85,7 +85,7 @@ fn of_bytes(array: &ArrayRef, spec: &ByteSpec, ask: &Ask) -> Result<ArrayRef> {
     let selection = ValueSelection {
         backend: Arc::new(backend),
         strategy: StrategyName::Auto,
-        pool: Pool::scoped(threads, Stop::default()),
+        pool: ThreadPool::scoped(threads, Stop::default()),
         workspace: Workspace::new(memory.new_empty()),
         memory,
         room: Room::UNLIMITED,

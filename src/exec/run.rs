@@ -27,8 +27,8 @@ use crate::select::by_value::ValueSolution;
 use crate::select::distinct::solve_distinct;
 use crate::select::splitters::nearest_splitters;
 use crate::select::{LocalShards, Solution, solve};
-use crate::threads::Pool;
 use crate::threads::Stop;
+use crate::threads::ThreadPool;
 use crate::threads::in_order;
 
 /// Metrics of one execution. Their names are stable.
@@ -238,7 +238,12 @@ impl Run {
         let asks = self.asks(column);
         let solution = match *buckets {
             _ if distinct => {
-                solve_distinct(&mut shards, &Pool::new(plan.threads, Stop::default()), &asks).await?
+                solve_distinct(
+                    &mut shards,
+                    &ThreadPool::new(plan.threads, Stop::default()),
+                    &asks,
+                )
+                .await?
             }
             Some(buckets) => nearest_splitters(&mut shards, buckets, &asks).await?,
             None => solve(&mut shards, solver.strategy, &asks).await?,

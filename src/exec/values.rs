@@ -16,8 +16,8 @@ use crate::memory::Workspace;
 use crate::quantile::Ask;
 use crate::select::by_value::{ValueSelection, ValueSolution};
 use crate::select::choose::Plan;
-use crate::threads::Pool;
 use crate::threads::Stop;
+use crate::threads::ThreadPool;
 
 /// What selections of one execution work with.
 pub(super) struct ValueSolver {
@@ -98,7 +98,7 @@ impl ValueSolver {
         ValueSelection {
             backend: Arc::new(self.backend.clone()),
             strategy: self.strategy,
-            pool: Pool::new(plan.threads, Stop::default()),
+            pool: ThreadPool::new(plan.threads, Stop::default()),
             memory: self.memory.new_empty(),
             workspace: Arc::clone(&self.workspace),
             room: plan.room,

@@ -38,8 +38,8 @@ use crate::memory::Workspace;
 use crate::quantile::Ask;
 use crate::quantile::byte_values::Picked;
 use crate::select::LocalShards;
-use crate::threads::Pool;
 use crate::threads::Stop;
+use crate::threads::ThreadPool;
 
 /// Up to this many values are selected by comparing them.
 const FEW: u64 = 1 << 14;
@@ -98,7 +98,7 @@ impl ValueSolution {
 pub(crate) struct ValueSelection {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) strategy: StrategyName,
-    pub(crate) pool: Pool,
+    pub(crate) pool: ThreadPool,
     /// For keys and places; the values have theirs.
     pub(crate) memory: MemoryReservation,
     /// For rounds, and for reading and writing between them.

@@ -31,9 +31,9 @@ use crate::key::ByteSpec;
 use crate::memory::Spilling;
 use crate::memory::reserve;
 use crate::quantile::Ask;
-use crate::threads::Pool;
 use crate::threads::Stop;
 use crate::threads::StopOnDrop;
+use crate::threads::ThreadPool;
 use crate::threads::blocking;
 
 /// Memory that groups are selected in together, best first.
@@ -316,7 +316,7 @@ impl<W: Word> Strings<W> {
         let work = move |(runs, memory): (Vec<(usize, usize)>, MemoryReservation), stop: &Stop| {
             own.collected(group, runs, memory, disk.clone(), stop)
         };
-        Pool::new(threads, Stop::default())
+        ThreadPool::new(threads, Stop::default())
             .map(shares.collect(), work)
             .await
     }

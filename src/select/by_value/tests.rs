@@ -15,11 +15,11 @@ fn mixed(i: usize) -> usize {
     (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (i << 7)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
 }
 
-fn selection(pool: Pool) -> ValueSelection {
-    let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-    let memory = MemoryConsumer::new("test").register(&pool);
+fn selection(pool: ThreadPool) -> ValueSelection {
+    let unlimited: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+    let memory = MemoryConsumer::new("test").register(&unlimited);
     ValueSelection {
-        backend: Arc::new(CpuBackend::new(pool.as_ref())),
+        backend: Arc::new(CpuBackend::new(unlimited.as_ref())),
         strategy: StrategyName::Auto,
         pool,
         workspace: Workspace::new(memory.new_empty()),
@@ -46,7 +46,7 @@ fn check(name: &str, strings: &[Vec<u8>]) -> ValueSolution {
         parts[i % 2].push(string).unwrap();
     }
     let ask = asked();
-    let selection = selection(Pool::scoped(3, Stop::default()));
+    let selection = selection(ThreadPool::scoped(3, Stop::default()));
     let solution = selection
         .solve(Values::merged(parts), &[&ask])
         .now_or_never()
@@ -137,7 +137,7 @@ fn few_values_are_compared() {
         let solution = check("few", &all[..n]);
         assert_eq!((solution.levels, solution.rounds.len()), (1, 0));
     }
-    let none = selection(Pool::new(2, Stop::default()));
+    let none = selection(ThreadPool::new(2, Stop::default()));
     let none = none
         .solve(Values::default(), &[&asked()])
         .now_or_never()
@@ -158,7 +158,7 @@ fn the_runtime_s_threads_find_the_same() {
         .worker_threads(2)
         .build()
         .unwrap();
-    let selection = selection(Pool::new(3, Stop::default()));
+    let selection = selection(ThreadPool::new(3, Stop::default()));
     let solution = runtime.block_on(selection.solve(values, &[&asked()])).unwrap();
     let mut sorted = all;
     sorted.sort_unstable();
@@ -173,7 +173,7 @@ fn without_memory_for_keys_the_error_says_so() {
     for value in &all {
         values.push(value).unwrap();
     }
-    let mut selection = selection(Pool::scoped(2, Stop::default()));
+    let mut selection = selection(ThreadPool::scoped(2, Stop::default()));
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(100_000));
     selection.memory = MemoryConsumer::new("test").register(&pool);
     let error = selection
@@ -231,7 +231,7 @@ fn values_on_disk_are_selected_in_little_memory() {
             disk: backend.disk(),
             backend: Arc::new(backend),
             strategy: StrategyName::Auto,
-            pool: Pool::scoped(2, Stop::default()),
+            pool: ThreadPool::scoped(2, Stop::default()),
             workspace,
             memory,
             room: Room::UNLIMITED,
