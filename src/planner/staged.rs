@@ -13,11 +13,12 @@ use datafusion::logical_expr::{
 };
 
 use super::QuantilesNode;
-use super::call_spec::aggregate_call;
+use super::call_spec::{CallSpec, QuantilesAsked, aggregate_call};
 use super::repeatable::is_repeatable;
 use super::staged_call::{Column, column_of, staged_call};
 use super::staged_node::StagedNode;
 use crate::config::StrategyName;
+use crate::exec::staged::StagedCall;
 use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy};
 
 /// The name of a count that guards the aggregates beside it.
@@ -29,14 +30,12 @@ const MOST_RANKS: usize = 8000;
 /// Puts the calls that stages can answer into stages, and makes the rest ordinary aggregations again, with guarded states.
 pub(super) fn into_stages(plan: LogicalPlan, strategy: StrategyName) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| {
-        let node = match node {
-            LogicalPlan::Aggregate(aggregate) => return guarded(aggregate),
-            LogicalPlan::Extension(extension) => extension,
-            other => return Ok(Transformed::no(other)),
-        };
-        match node.node.as_any().downcast_ref::<QuantilesNode>() {
-            Some(quantiles) => in_stages(quantiles, strategy).map(Transformed::yes),
-            None => Ok(Transformed::no(LogicalPlan::Extension(node))),
+        if let Some(quantiles) = QuantilesNode::of(&node) {
+            return in_stages(quantiles, strategy).map(Transformed::yes);
+        }
+        match node {
+            LogicalPlan::Aggregate(aggregate) => guarded(aggregate),
+            other => Ok(Transformed::no(other)),
         }
     })
 }
@@ -85,9 +84,13 @@ fn in_stages(node: &QuantilesNode, strategy: StrategyName) -> Result<LogicalPlan
     }
     let mut units = Units::default();
     let is_staged = is_repeatable(node.input())?;
-    for (index, expr) in node.aggr_expr().iter().enumerate() {
-        match is_staged.then(|| column_of(expr, node)).transpose()?.flatten() {
-            Some(column) => units.add(index, column, expr)?,
+    for (index, (expr, call)) in node.calls().enumerate() {
+        let call = call.filter(|_| is_staged);
+        let column = call
+            .map(|call| column_of(call, node.input().schema()))
+            .transpose()?;
+        match call.zip(column.flatten()) {
+            Some((call, column)) => units.add(index, column, (expr, call)),
             None => units.rest.push(index),
         }
     }
@@ -100,24 +103,27 @@ fn in_stages(node: &QuantilesNode, strategy: StrategyName) -> Result<LogicalPlan
     side_by_side(plans, node.schema())
 }
 
-/// The calls of an aggregation with groups, each with the number of its column, if stages can answer them all.
-fn calls_of_groups(node: &QuantilesNode) -> Result<Option<Vec<(usize, Expr)>>> {
+/// The calls of an aggregation with groups, if stages can answer them all.
+fn calls_of_groups(node: &QuantilesNode) -> Result<Option<Vec<(Expr, StagedCall)>>> {
     for group in node.group_expr() {
         if group.is_volatile() || !is_told_apart(&group.get_type(node.input().schema())?) {
             return Ok(None);
         }
     }
     let (mut columns, mut calls) = (Vec::<Column>::new(), Vec::new());
-    for expr in node.aggr_expr() {
+    for (expr, call) in node.calls() {
         // Distinct values of a group are no rows of the input.
-        let Some(column) = column_of(expr, node)?.filter(|column| !column.distinct) else {
+        let Some(call) = call.filter(|call| !call.distinct) else {
             return Ok(None);
         };
-        let index = number_of(&mut columns, column);
-        if staged_call(index, expr)?.bounds {
+        let Some(column) = column_of(call, node.input().schema())? else {
+            return Ok(None);
+        };
+        let staged = staged_call(number_of(&mut columns, column), call);
+        if staged.bounds {
             return Ok(None);
         }
-        calls.push((index, expr.clone()));
+        calls.push((expr.clone(), staged));
     }
     let is_staged = !calls.is_empty() && is_repeatable(node.input())?;
     Ok(is_staged.then_some(calls))
@@ -218,15 +224,15 @@ struct Units {
 struct Unit {
     distinct: bool,
     columns: Vec<Column>,
-    calls: Vec<(usize, Expr)>,
+    calls: Vec<(Expr, StagedCall)>,
     /// Of the output.
     outputs: Vec<usize>,
     ranks: usize,
 }
 
 impl Units {
-    fn add(&mut self, output: usize, column: Column, expr: &Expr) -> Result<()> {
-        let ranks = staged_call(0, expr)?.ask.quantiles.len();
+    fn add(&mut self, output: usize, column: Column, (expr, call): (&Expr, &CallSpec<QuantilesAsked>)) {
+        let ranks = call.asked.ask.quantiles.len();
         // Distinct values of one column are no row of another.
         let shared = self.staged.iter_mut().find(|unit| {
             let same = match column.distinct {
@@ -239,7 +245,7 @@ impl Units {
             Some(unit) => unit,
             None if ranks > MOST_RANKS => {
                 self.rest.push(output);
-                return Ok(());
+                return;
             }
             None => {
                 self.staged.push(Unit {
@@ -254,10 +260,9 @@ impl Units {
             }
         };
         let index = number_of(&mut unit.columns, column);
-        unit.calls.push((index, expr.clone()));
+        unit.calls.push((expr.clone(), staged_call(index, call)));
         unit.outputs.push(output);
         unit.ranks += ranks;
-        Ok(())
     }
 }
 

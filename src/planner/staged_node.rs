@@ -6,34 +6,46 @@
 //! ```
 //! What a second read costs more than the exchange of all keys is known of the planned input only, so the choice is made there.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use datafusion::common::{DFSchemaRef, Result, internal_err};
-use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::physical_expr::expressions::case;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 
-use super::staged_call::staged_call;
+use super::node::{Node, NodeKind};
 use crate::config::StrategyName;
+use crate::exec::comma_separated;
 use crate::exec::staged::{
     GroupWorkload, GroupedColumns, KeyColumns, StagedCall, StagedColumns, Workload, group_stages, rounds,
     stages,
 };
 
-/// Calls of exact quantiles over columns of one input, in stages that read it several times.
+/// Calls of exact quantiles over columns of one input, in stages that read it several times. Without groups the input is a column for
+/// each argument; with groups it is the ordinary aggregation, over whose input stages compute them.
+pub(super) type StagedNode = Node<StagedKind>;
+
+/// What a [`StagedNode`] computes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct StagedNode {
-    /// A column for each argument; with groups the ordinary aggregation, over whose input stages compute them.
-    input: LogicalPlan,
+pub(super) struct StagedKind {
     /// Number of group columns.
     groups: usize,
-    /// The calls: over these columns.
-    calls: Vec<(usize, Expr)>,
+    /// The calls as they are written, and over columns by number, which is why they are no expressions of the node.
+    calls: Vec<(Expr, StagedCall)>,
     strategy: StrategyName,
-    schema: DFSchemaRef,
+}
+
+impl NodeKind for StagedKind {
+    fn name(&self) -> &'static str {
+        "StagedQuantiles"
+    }
+
+    fn details(&self) -> String {
+        let calls = comma_separated(self.calls.iter().map(|(call, _)| call));
+        format!("groups={}, aggr=[[{calls}]]", self.groups)
+    }
 }
 
 impl StagedNode {
@@ -41,19 +53,16 @@ impl StagedNode {
     pub(super) fn plan(
         input: LogicalPlan,
         groups: usize,
-        calls: Vec<(usize, Expr)>,
+        calls: Vec<(Expr, StagedCall)>,
         strategy: StrategyName,
         schema: DFSchemaRef,
     ) -> LogicalPlan {
-        LogicalPlan::Extension(Extension {
-            node: Arc::new(Self {
-                input,
-                groups,
-                calls,
-                strategy,
-                schema,
-            }),
-        })
+        let kind = StagedKind {
+            groups,
+            calls,
+            strategy,
+        };
+        Self::new(kind, vec![input], schema).into_plan()
     }
 
     /// The stages over the planned input, which may still be cut into more partitions, up to `partitions`; or the planned
@@ -66,19 +75,18 @@ impl StagedNode {
         input: &Arc<dyn ExecutionPlan>,
         partitions: usize,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let calls = self.calls.iter().map(|(column, expr)| staged_call(*column, expr));
-        let calls = calls.collect::<Result<Vec<_>>>()?;
+        let calls: Vec<StagedCall> = self.kind.calls.iter().map(|(_, call)| call.clone()).collect();
         let ranks = calls.iter().map(|call| call.ask.quantiles.len()).sum();
-        if self.groups > 0 {
+        if self.kind.groups > 0 {
             let columns = self.columns_of(input)?;
             let staged = columns.map(|columns| self.group_stages(&columns, calls, ranks));
             return Ok(staged.transpose()?.flatten().unwrap_or_else(|| Arc::clone(input)));
         }
         let fields = input.schema();
         let types = fields.fields().iter().map(|field| field.data_type().clone());
-        let rounds = rounds(self.strategy, &Workload::of(input.as_ref(), ranks)?)?;
+        let rounds = rounds(self.kind.strategy, &Workload::of(input.as_ref(), ranks)?)?;
         let columns = StagedColumns::try_new(types.collect(), calls, rounds)?;
-        let schema = Arc::clone(self.schema.inner());
+        let schema = Arc::clone(self.schema().inner());
         stages(input, columns, schema, partitions)
     }
 
@@ -94,13 +102,9 @@ impl StagedNode {
         let mut columns: Vec<ProjectionExpr> = groups
             .map(|((group, _), index)| ProjectionExpr::new(Arc::clone(group), format!("g{index}")))
             .collect();
-        let calls = self
-            .calls
-            .iter()
-            .zip(partial.aggr_expr())
-            .zip(partial.filter_expr());
-        for (((column, expr), call), filter) in calls {
-            if self.groups + column < columns.len() {
+        let calls = self.kind.calls.iter().zip(partial.aggr_expr());
+        for (((expr, staged), call), filter) in calls.zip(partial.filter_expr()) {
+            if self.kind.groups + staged.column < columns.len() {
                 continue;
             }
             let Some(values) = call.expressions().into_iter().next() else {
@@ -110,7 +114,7 @@ impl StagedNode {
                 None => values,
                 Some(filter) => case(None, vec![(Arc::clone(filter), values)], None)?,
             };
-            columns.push(ProjectionExpr::new(values, format!("q{column}")));
+            columns.push(ProjectionExpr::new(values, format!("q{}", staged.column)));
         }
         let columns = ProjectionExec::try_new(columns, Arc::clone(partial.input()))?;
         Ok(Some(Arc::new(columns)))
@@ -123,62 +127,15 @@ impl StagedNode {
         calls: Vec<StagedCall>,
         ranks: usize,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-        let auto = self.strategy != StrategyName::GkSelect;
-        if auto && !GroupWorkload::of(input.as_ref(), self.groups, ranks)?.is_better_read_twice() {
+        let auto = self.kind.strategy != StrategyName::GkSelect;
+        if auto && !GroupWorkload::of(input.as_ref(), self.kind.groups, ranks)?.is_better_read_twice() {
             return Ok(None);
         }
         let fields = input.schema();
-        let (groups, values) = fields.fields().split_at(self.groups);
+        let (groups, values) = fields.fields().split_at(self.kind.groups);
         let types = values.iter().map(|field| field.data_type().clone()).collect();
         let columns = KeyColumns::try_new(types, calls)?;
-        let answers = Arc::clone(self.schema.inner());
+        let answers = Arc::clone(self.schema().inner());
         group_stages(input, GroupedColumns::try_new(groups, columns, answers, auto)?).map(Some)
-    }
-}
-
-impl PartialOrd for StagedNode {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        (&self.input, &self.calls)
-            .partial_cmp(&(&other.input, &other.calls))
-            .filter(|order| *order != Ordering::Equal || self == other)
-    }
-}
-
-impl UserDefinedLogicalNodeCore for StagedNode {
-    fn name(&self) -> &str {
-        "StagedQuantiles"
-    }
-
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.input]
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        &self.schema
-    }
-
-    /// None: the calls are over columns by number.
-    fn expressions(&self) -> Vec<Expr> {
-        Vec::new()
-    }
-
-    fn fmt_for_explain(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let calls: Vec<String> = self.calls.iter().map(|(_, call)| call.to_string()).collect();
-        write!(
-            f,
-            "StagedQuantiles: groups={}, aggr=[[{}]]",
-            self.groups,
-            calls.join(", ")
-        )
-    }
-
-    fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
-        let (Some(input), true) = (inputs.pop(), inputs.is_empty() && exprs.is_empty()) else {
-            return internal_err!("StagedQuantiles has one input and no expressions");
-        };
-        Ok(Self {
-            input,
-            ..self.clone()
-        })
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct KeyColumns {
 }
 
 /// One call over a column of the input.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct StagedCall {
     /// The column's number.
     pub(crate) column: usize,
