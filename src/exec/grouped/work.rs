@@ -26,7 +26,7 @@ use crate::exec::group_engine::{
     HashPartitions, Shared,
 };
 use crate::exec::scan::{mask, values};
-use crate::exec::values::ValueSolver;
+use crate::exec::selection::SelectionContext;
 use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::bytes::StagedBytes;
 use crate::kernel::cpu::groups::cells::NumberedKeys;
@@ -49,7 +49,7 @@ pub(super) struct GroupQuantiles {
     pub(super) plan: Arc<GroupPlan>,
     /// Of the key columns.
     specs: Vec<KeySpec>,
-    pub(super) solver: Arc<ValueSolver>,
+    pub(super) solver: Arc<SelectionContext>,
 }
 
 impl GroupQuantiles {
@@ -57,7 +57,11 @@ impl GroupQuantiles {
         let columns = plan.aggregates.columns.iter();
         Self {
             specs: columns.map(|column| column.spec.clone()).collect(),
-            solver: Arc::new(ValueSolver::new(StrategyName::Auto, memory.new_empty(), context)),
+            solver: Arc::new(SelectionContext::new(
+                StrategyName::Auto,
+                memory.new_empty(),
+                context,
+            )),
             plan,
         }
     }
