@@ -17,6 +17,7 @@ mod boundary;
 #[cfg(feature = "cuda")]
 mod device_shards;
 mod files;
+mod group_engine;
 mod grouped;
 mod mode;
 mod numbered;

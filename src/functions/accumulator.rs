@@ -13,8 +13,8 @@ use datafusion::logical_expr::Accumulator;
 
 use super::collected::{Collected, Frame, find_answers};
 use crate::kernel::byte_strings::ByteStrings;
-use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::segments::Plan;
+use crate::key::with_key;
 use crate::key::{Width, kept};
 use crate::quantile::{Found, Selected, SelectedColumn};
 

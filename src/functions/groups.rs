@@ -21,8 +21,8 @@ use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 use super::accumulator::{reserve, state_rows};
 use super::collected::{Collected, find_answers};
 use crate::kernel::byte_strings::ByteStrings;
-use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::segments::Plans;
+use crate::key::with_key;
 use crate::key::{KeyBits, KeySpec, Width, kept};
 use crate::quantile::{Found, Selected, SelectedColumn, state_item};
 

@@ -26,7 +26,7 @@ use datafusion::logical_expr::{
 
 use super::ExactQuantiles;
 use super::keys::{Answers, key_at};
-use crate::kernel::cpu::groups::runs::with_key;
+use crate::key::with_key;
 use crate::key::{Key, Width, kept};
 use crate::quantile::{Quantiles, Selected, SelectedColumn};
 use crate::select::ordered::OrderedKeys;

@@ -1,44 +1,38 @@
 //! The operator behind `exact_quantiles` with `GROUP BY`.
 //!
-//! ```text
-//! partition 0 ─ scan ─ few groups:  keys beside the numbers of their groups ─┐
-//!                      many groups: runs, rows in order of their group's part ┤ (past the memory limit: on disk)
-//! partition 1 ─ scan ─ ...                                                   ─┤
-//!                                                                             │
-//!   few:  sample, count (group, cell) pairs, take out the wanted cells ───────┼─> one batch
-//!   many: part by part: number groups, bring keys together, select in place ──┴─> a batch for each part
-//! ```
-//! Values without keys go the second way, as byte strings: a part's are brought together and selected as keys are. A
-//! group of them that is too large for that is selected as all values are without groups ([`heavy`]).
+//! A work of the [engine for groups](super::group_engine):
+//!
+//! - few groups: keys lie in the order in which they come, each with its group's number beside it; (group, cell) pairs are
+//!   counted, and the wanted cells taken out ([`few`]);
+//! - many groups: in each hash partition groups are numbered, keys brought together, and ranks selected in place ([`worker`]).
+//!
+//! Values without keys go the second way, as byte strings. A hash partition that is too large for one thread is worked on by
+//! all ([`oversized_partition`]); a group of byte strings that is too large even for that is selected as all values are without
+//! groups ([`oversized_group`]).
 
 mod few;
-mod giant;
-mod groups;
-mod heavy;
-mod many;
 mod output;
-mod packing;
+mod oversized_group;
+mod oversized_partition;
+mod partition;
 mod plain;
-mod run;
-mod scan;
 mod select;
+mod work;
 mod worker;
 
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{FieldRef, Schema, SchemaRef};
-use datafusion::common::{Result, internal_datafusion_err, internal_err};
+use datafusion::arrow::datatypes::{FieldRef, SchemaRef};
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 
-pub(super) use self::groups::{Grouping, SEED, group_values};
 #[cfg(feature = "cuda")]
 pub(super) use self::output::{Answers, answered_groups};
-pub(super) use self::packing::Packing;
-pub(super) use self::run::share;
-pub(super) use self::scan::FEW_GROUPS;
+use self::work::GroupQuantiles;
 use super::aggregate::{Aggregates, ExecAggregate};
+use super::group_engine::{self, GroupColumns, Metrics};
 use super::operator::{Execution, Operator, Work, at_the_end};
 use super::quantiles::comma_separated;
 
@@ -46,28 +40,18 @@ use super::quantiles::comma_separated;
 #[derive(Debug)]
 pub struct GroupPlan {
     group: Vec<Arc<dyn PhysicalExpr>>,
-    fields: Vec<FieldRef>,
+    groups: GroupColumns,
     aggregates: Aggregates,
-    packing: Option<Packing>,
     schema: SchemaRef,
 }
 
 impl GroupPlan {
-    fn group_schema(&self) -> SchemaRef {
-        Arc::new(Schema::new(self.fields.clone()))
-    }
-
     /// Whether quantiles of any call are over a type without keys.
     fn has_byte_strings(&self) -> bool {
         self.aggregates
             .columns
             .iter()
             .any(|column| column.bytes.is_some())
-    }
-
-    fn packing(&self) -> Result<&Packing> {
-        let packing = self.packing.as_ref();
-        packing.ok_or_else(|| internal_datafusion_err!("group columns without words"))
     }
 }
 
@@ -111,9 +95,8 @@ impl GroupedQuantilesExec {
         });
         let fields = fields.collect::<Result<Vec<FieldRef>>>()?;
         let plan = GroupPlan {
-            packing: Packing::try_new(&fields),
+            groups: GroupColumns::new(fields),
             group,
-            fields,
             aggregates: Aggregates::new(aggregates),
             schema,
         };
@@ -151,6 +134,8 @@ impl Work for GroupPlan {
 
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
         let (streams, memory) = (on.partitions()?, on.memory());
-        run::stream(Arc::clone(self), streams, memory, on.metrics, &on.context)
+        let work = GroupQuantiles::new(Arc::clone(self), &memory, &on.context);
+        let threads = on.context.session_config().target_partitions();
+        group_engine::stream(work, streams, memory, Metrics::of(&on), &on.context, threads)
     }
 }

@@ -14,7 +14,7 @@ use crate::exec::aggregate::PlainAggregate;
 use crate::exec::plain::lean;
 use crate::exec::scan::mask;
 use crate::kernel::cpu::columns::row_bytes;
-use crate::kernel::cpu::groups::words::PARTS;
+use crate::kernel::cpu::groups::group_key::HASH_PARTITIONS;
 
 /// Accumulators, each for all groups.
 pub(super) struct PlainGroups {
@@ -97,28 +97,17 @@ impl PlainGroups {
         Ok(inputs)
     }
 
-    /// Adds the rows of a batch, by the number of each one's group among `groups`.
+    /// Adds rows by the number of each one's group among `groups`; `inputs` as [`Self::inputs`] gave them.
     pub(super) fn update(
-        &mut self,
-        plain: &[PlainAggregate],
-        batch: &RecordBatch,
-        ids: &[usize],
-        groups: usize,
-    ) -> Result<()> {
-        if plain.is_empty() {
-            return Ok(());
-        }
-        self.update_inputs(plain, &Self::inputs(plain, batch)?, ids, groups)
-    }
-
-    /// Adds rows whose inputs are known.
-    pub(super) fn update_inputs(
         &mut self,
         plain: &[PlainAggregate],
         inputs: &[ColumnarValue],
         ids: &[usize],
         groups: usize,
     ) -> Result<()> {
+        if plain.is_empty() {
+            return Ok(());
+        }
         self.groups = groups;
         let mut inputs = inputs.iter().map(|input| input.to_array(ids.len()));
         let accumulators = self.accumulators.iter_mut().zip(&mut self.kept);
@@ -149,7 +138,7 @@ impl PlainGroups {
             .map(|accumulator| accumulator.state(EmitTo::All));
         Ok(PlainStates {
             states: states.collect::<Result<_>>()?,
-            order: PartOrder::new(&parts[..known.min(parts.len())]),
+            order: PartitionOrder::new(&parts[..known.min(parts.len())]),
         })
     }
 
@@ -179,18 +168,18 @@ impl PlainGroups {
 }
 
 /// Numbers of groups in order of their parts.
-pub(super) struct PartOrder {
+pub(super) struct PartitionOrder {
     pub(super) order: Vec<u32>,
     starts: Vec<usize>,
 }
 
-impl PartOrder {
+impl PartitionOrder {
     pub(super) fn new(parts: &[u16]) -> Self {
-        let mut starts = vec![0; PARTS + 1];
+        let mut starts = vec![0; HASH_PARTITIONS + 1];
         for part in parts {
             starts[usize::from(*part) + 1] += 1;
         }
-        for part in 0..PARTS {
+        for part in 0..HASH_PARTITIONS {
             starts[part + 1] += starts[part];
         }
         let mut next = starts.clone();
@@ -214,7 +203,7 @@ impl PartOrder {
     }
 
     /// Values by group, of the groups of a part.
-    pub(super) fn take_part(&self, part: usize, values: &[ArrayRef]) -> Result<Vec<ArrayRef>> {
+    pub(super) fn take_partition(&self, part: usize, values: &[ArrayRef]) -> Result<Vec<ArrayRef>> {
         let ids = UInt32Array::from(self.part(part).to_vec());
         let taken = values.iter().map(|values| take(values.as_ref(), &ids, None));
         Ok(taken.collect::<Result<_, _>>()?)
@@ -224,7 +213,7 @@ impl PartOrder {
 /// States of one scan's groups.
 pub(super) struct PlainStates {
     states: Vec<Vec<ArrayRef>>,
-    pub(super) order: PartOrder,
+    pub(super) order: PartitionOrder,
 }
 
 impl PlainStates {
@@ -244,7 +233,7 @@ impl PlainStates {
         let states = self
             .states
             .iter()
-            .map(|states| self.order.take_part(part, states));
+            .map(|states| self.order.take_partition(part, states));
         states.collect()
     }
 }

@@ -1,21 +1,14 @@
 //! The operator behind `topk_by` with `GROUP BY`, and behind `ROW_NUMBER()` or `RANK()` up to a constant.
 //!
-//! ```text
-//! partition 0 ─ scan ─ few groups:  a sieve, whose floors reject most rows        ─┐
-//!                      many groups: runs, rows in order of their group's part      ┤ (past the memory limit: on disk)
-//! partition 1 ─ scan ─ ...                                                        ─┤
-//!                                                                                  │
-//!   few:  the best rows of all scans through one more sieve ───────────────────────┼─> one batch
-//!   many: part by part: number groups, bring keys together, rank, take the rows ───┴─> a batch for each part
-//! ```
+//! A work of the [engine for groups](super::group_engine): few groups have a sieve, whose floors reject most rows; of many,
+//! the rows of a hash partition are brought together and ranked.
 
 mod compact;
-mod many;
 mod partial;
+mod partition;
 mod plan;
-mod run;
-mod scan;
 mod select;
+mod work;
 
 use std::sync::Arc;
 
@@ -28,6 +21,8 @@ use datafusion::physical_plan::{Distribution, ExecutionPlan, PlanProperties};
 use self::plan::TopKPlan;
 pub(super) use self::plan::in_words;
 pub(crate) use self::plan::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
+use self::work::GroupTopK;
+use super::group_engine::{self, Metrics};
 use super::numbered::{numbered, unnumbered, with_numbers};
 use super::operator::{Execution, Operator, Work, at_the_end};
 use super::{Mode, by_key};
@@ -129,15 +124,16 @@ impl Work for GroupedTopKWork {
 
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
         let (streams, memory) = (self.mode.streams(&on)?, on.memory());
-        let (plan, metrics, context) = (Arc::clone(&self.plan), (on.metrics, on.partition), &on.context);
-        match self.mode {
-            Mode::Partial => partial::stream(plan, streams, memory, metrics, context).map(with_numbers),
-            Mode::Single => {
-                let threads = context.session_config().target_partitions();
-                run::stream(plan, streams, memory, metrics, context, threads)
+        let (metrics, context) = (Metrics::of(&on), &on.context);
+        let work = GroupTopK::try_new(Arc::clone(&self.plan), &metrics)?;
+        let threads = match self.mode {
+            Mode::Partial => {
+                return partial::stream(work, streams, memory, metrics, context).map(with_numbers);
             }
+            Mode::Single => context.session_config().target_partitions(),
             // Other partitions have threads of their own.
-            Mode::Final => run::stream(plan, streams, memory, metrics, context, 1),
-        }
+            Mode::Final => 1,
+        };
+        group_engine::stream(work, streams, memory, metrics, context, threads)
     }
 }

@@ -10,38 +10,36 @@ use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::coop::make_cooperative;
-use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, RecordOutput,
-};
+use datafusion::physical_plan::metrics::{BaselineMetrics, Count, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 
-use super::plan::TopKPlan;
-use super::run::width_of;
-use super::scan::{Phase, Shared, TopKScan};
-use crate::kernel::cpu::groups::runs::with_key;
-use crate::kernel::cpu::groups::words::Word;
+use super::super::group_engine::{GroupScan, GroupedWork, Metrics, Shared, sliced};
+use super::work::GroupTopK;
+use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
+use crate::key::with_key;
 
 /// The rows of one partition, but for those that its best rows leave behind.
 pub(super) fn stream(
-    plan: Arc<TopKPlan>,
+    work: GroupTopK,
     mut streams: Vec<SendableRecordBatchStream>,
     memory: MemoryReservation,
-    (metrics, partition): (&ExecutionPlanMetricsSet, usize),
+    metrics: Metrics,
     context: &Arc<TaskContext>,
 ) -> Result<SendableRecordBatchStream> {
     let (Some(stream), true) = (streams.pop(), streams.is_empty()) else {
         return internal_err!("a partial step reads one partition");
     };
-    let (schema, width) = (Arc::clone(&plan.schema), width_of(&plan));
-    let baseline = BaselineMetrics::new(metrics, partition);
-    let passed = MetricBuilder::new(metrics).counter("passed_rows", partition);
-    let shared = Arc::new(Shared::new(plan, 1, (metrics, partition), &baseline, context));
+    let (schema, width) = (Arc::clone(work.schema()), work.groups().width());
+    let baseline = BaselineMetrics::new(&metrics.set, metrics.partition);
+    let passed = metrics.count("passed_rows");
+    let shared = Arc::new(Shared::new(work, 1, metrics, &baseline, context));
     let batch_rows = context.session_config().batch_size();
     let batches = futures::stream::once(async move {
         let batches = with_key!(width, W => {
-            let scan = TopKScan::<W>::try_new(Arc::clone(&shared), &memory)?;
+            let scan = GroupScan::<GroupTopK, W>::try_new(shared, &memory)?;
             best_rows(scan, stream, batch_rows, passed).await?
         });
         Ok::<_, DataFusionError>(batches.map(move |batch| batch.record_output(&baseline)))
@@ -50,27 +48,30 @@ pub(super) fn stream(
     Ok(make_cooperative(Box::pin(stream)))
 }
 
-type Batches = std::pin::Pin<Box<dyn Stream<Item = Result<RecordBatch>> + Send>>;
-
 /// What is left of a partition.
-async fn best_rows<W: Word>(
-    scan: TopKScan<W>,
+async fn best_rows<W: GroupKey>(
+    mut scan: GroupScan<GroupTopK, W>,
     mut stream: SendableRecordBatchStream,
     batch_rows: usize,
     passed: Count,
-) -> Result<Batches> {
+) -> Result<BoxStream<'static, Result<RecordBatch>>> {
     let shared = Arc::clone(&scan.shared);
-    let scan = scan.read_few(&mut stream).await?;
-    let (grouping, Phase::Few(mut sieve)) = (scan.grouping, scan.phase) else {
+    scan.read_few(&mut stream).await?;
+    let (work, groups) = (&shared.work, scan.ids.len());
+    // Rows with which groups are many are given out with those that are held.
+    if let Some(rest) = scan.rest.take() {
+        GroupTopK::push_few(&mut scan, rest)?;
+    }
+    let Some(mut sieve) = scan.held else {
         return internal_err!("rows of a partial step are partitioned");
     };
-    let best = sieve.take(grouping.len(), &shared.plan)?;
-    shared.rejected.add(sieve.rejected() as usize);
-    drop((grouping, sieve));
-    let best = super::many::batches(&shared.plan, Vec::new(), best, batch_rows)?;
+    let best = sieve.take(groups, &work.plan)?;
+    work.rejected.add(sieve.rejected() as usize);
+    drop((scan.ids, sieve));
+    let best = sliced(work.answer(Vec::new(), best)?, batch_rows);
     // Reserved until they are given out.
     let memory = scan.memory;
-    let best = futures::stream::iter(best).map(move |batch| {
+    let best = best.map(move |batch| {
         let _held = &memory;
         Ok(batch)
     });
@@ -79,5 +80,5 @@ async fn best_rows<W: Word>(
         shared.rows.add(batch.num_rows());
         passed.add(batch.num_rows());
     });
-    Ok(Box::pin(best.chain(rest)))
+    Ok(futures::stream::iter(best).chain(rest).boxed())
 }

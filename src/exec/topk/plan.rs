@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, BooleanArray, UInt64Array, new_empty_array};
 use datafusion::arrow::compute::filter_record_batch;
-use datafusion::arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 
-use super::super::grouped::Packing;
+use super::super::group_engine::GroupColumns;
 use super::super::quantiles::comma_separated;
 use super::super::scan::{mask, values};
 use crate::functions::topk::{Call, lists};
@@ -83,9 +83,7 @@ pub(crate) struct TopKSpec {
 #[derive(Debug)]
 pub(super) struct TopKPlan {
     spec: TopKSpec,
-    /// Group columns.
-    pub(super) fields: Vec<FieldRef>,
-    pub(super) packing: Option<Packing>,
+    pub(super) groups: GroupColumns,
     pub(super) keys: SortKeys,
     /// What rows carry: group columns where they are not packed, then what is wanted of rows.
     carried: Vec<Arc<dyn PhysicalExpr>>,
@@ -119,12 +117,12 @@ impl TopKPlan {
         }
         let field = |expr: &Arc<dyn PhysicalExpr>| expr.return_field(input);
         let fields = spec.group.iter().map(field).collect::<Result<Vec<_>>>()?;
-        let packing = Packing::try_new(&fields);
+        let groups = GroupColumns::new(fields);
         let by: Vec<SortColumn> = spec.order.iter().map(|by| by.column.clone()).collect();
         let keys = SortKeys::try_new(&by)?;
-        let mut carried = match packing {
-            Some(_) => Vec::new(),
-            None => spec.group.clone(),
+        let mut carried = match groups.is_packed() {
+            true => Vec::new(),
+            false => spec.group.clone(),
         };
         match &spec.answer {
             Answer::Lists { value, .. } => carried.push(Arc::clone(value)),
@@ -140,8 +138,7 @@ impl TopKPlan {
         Ok(Self {
             carried_types: types.collect::<Result<_>>()?,
             spec,
-            fields,
-            packing,
+            groups,
             keys,
             carried,
             schema,
@@ -172,15 +169,11 @@ impl TopKPlan {
                 .is_some_and(|(_, output)| output.iter().enumerate().all(is_column))
     }
 
-    pub(super) fn group_schema(&self) -> SchemaRef {
-        Arc::new(Schema::new(self.fields.clone()))
-    }
-
     /// Columns that rows carry only so that groups are told apart.
     pub(super) fn carried_groups(&self) -> usize {
-        match self.packing {
-            Some(_) => 0,
-            None => self.spec.group.len(),
+        match self.groups.is_packed() {
+            true => 0,
+            false => self.spec.group.len(),
         }
     }
 

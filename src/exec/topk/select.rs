@@ -5,8 +5,9 @@ use datafusion::arrow::buffer::Buffer;
 use datafusion::common::Result;
 
 use super::plan::{Numbering, TopKPlan};
-use crate::kernel::cpu::groups::runs::{Parted, with_key};
+use crate::kernel::cpu::groups::runs::Partitioned;
 use crate::kernel::cpu::top::{Rows, Sieve};
+use crate::key::with_key;
 use crate::key::{Key, Width, words};
 use crate::memory::SpillFile;
 
@@ -105,15 +106,15 @@ pub(super) fn keys(plan: &TopKPlan, order: &[ArrayRef]) -> Result<Buffer> {
 }
 
 /// The keys of a part.
-pub(super) fn part_keys(
+pub(super) fn partition_keys(
     width: Width,
-    keys: &Parted,
+    keys: &Partitioned,
     part: usize,
     file: Option<&SpillFile>,
 ) -> Result<Buffer> {
     with_key!(width, K => {
-        let mut part_keys = Vec::<K>::with_capacity(keys.part_len(part));
-        keys.append_part(part, file, &mut part_keys)?;
-        Ok(part_keys.into())
+        let mut partition_keys = Vec::<K>::with_capacity(keys.partition_len(part));
+        keys.append_partition(part, file, &mut partition_keys)?;
+        Ok(partition_keys.into())
     })
 }

@@ -17,8 +17,8 @@ use super::column::{Call, TopKColumn, check_types};
 use super::groups::TopKGroupsAccumulator;
 use super::sliding::SlidingTopKAccumulator;
 use crate::functions::ordered_type;
-use crate::kernel::cpu::groups::runs::with_key;
 use crate::key::Width;
+use crate::key::with_key;
 use crate::quantile::state_type;
 
 /// The best values by another column, as an aggregate function: values of any type, keys of any type with an order, and

@@ -12,8 +12,8 @@ use super::super::stage::{Consume, Sent, reached};
 use super::classes::ClassFingerprints;
 use super::columns::{GroupedColumns, MOST_GROUPS, MOST_RANKS};
 use crate::cells::{Cells, Edges};
-use crate::exec::grouped::Grouping;
-use crate::kernel::cpu::groups::words::Word;
+use crate::exec::group_engine::GroupIds;
+use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
 use crate::select::progress::Progress;
 use crate::select::{countable, wanted_ranks};
@@ -22,7 +22,7 @@ use crate::sketch::dyadic::{Interval, merged};
 /// The groups of all partitions, as their counts come.
 pub(super) struct Bracketing<W> {
     plan: Arc<GroupedColumns>,
-    grouping: Grouping<W>,
+    grouping: GroupIds<W>,
     /// Of each group, of each key column.
     intervals: Vec<Vec<Vec<Interval>>>,
     bytes: usize,
@@ -32,7 +32,7 @@ pub(super) struct Bracketing<W> {
     ids: Vec<usize>,
 }
 
-impl<W: Word> Bracketing<W> {
+impl<W: GroupKey> Bracketing<W> {
     pub(super) fn try_new(plan: &Arc<GroupedColumns>, memory: &MemoryReservation) -> Result<Self> {
         Ok(Self {
             grouping: plan.grouping()?,
@@ -47,7 +47,7 @@ impl<W: Word> Bracketing<W> {
     }
 }
 
-impl<W: Word> Consume for Bracketing<W> {
+impl<W: GroupKey> Consume for Bracketing<W> {
     fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
         let plan = Arc::clone(&self.plan);
         let (classes, many) = (&mut self.classes, &mut self.many);

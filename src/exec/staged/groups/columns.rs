@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, new_empty_array};
-use datafusion::arrow::datatypes::{FieldRef, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{FieldRef, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 
 use super::super::columns::KeyColumns;
 use super::super::rows::schema;
-use crate::exec::grouped::{Grouping, Packing};
-use crate::kernel::cpu::groups::words::Word;
+use crate::exec::group_engine::{GroupColumns, GroupIds};
+use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
 
 /// Most groups with brackets: what 16 bits tell apart.
@@ -24,7 +24,7 @@ pub(in crate::exec::staged) const MOST_RANKS: usize = 200_000;
 pub(crate) struct GroupedColumns {
     /// The group columns, which come first in the input; all nullable, so that all stages tell groups apart alike.
     pub(in crate::exec::staged) fields: Vec<FieldRef>,
-    packing: Option<Packing>,
+    packed: GroupColumns,
     /// The key columns, which come next.
     pub(in crate::exec::staged) columns: KeyColumns,
     /// Of rows between stages.
@@ -57,7 +57,7 @@ impl GroupedColumns {
         let nullable = |field: &FieldRef| Arc::new(field.as_ref().clone().with_nullable(true));
         let fields: Vec<FieldRef> = groups.iter().map(nullable).collect();
         Ok(Self {
-            packing: Packing::try_new(&fields),
+            packed: GroupColumns::new(fields.clone()),
             rows: schema(&fields),
             fields,
             columns,
@@ -68,14 +68,11 @@ impl GroupedColumns {
 
     /// Width of the words of groups.
     pub(super) fn width(&self) -> Width {
-        // What DataFusion numbers has words of 32 bits.
-        let packing = self.packing.as_ref();
-        packing.map_or(Width::W32, |packing| packing.width())
+        self.packed.width()
     }
 
-    pub(super) fn grouping<W: Word>(&self) -> Result<Grouping<W>> {
-        let schema = Schema::new(self.fields.clone());
-        Grouping::try_new(self.packing.as_ref(), Arc::new(schema))
+    pub(super) fn grouping<W: GroupKey>(&self) -> Result<GroupIds<W>> {
+        self.packed.ids()
     }
 
     /// The group columns of no group.

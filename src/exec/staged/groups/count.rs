@@ -13,11 +13,11 @@ use super::super::rows::{Header, Rows};
 use super::super::stage::{Consume, Sent, reached};
 use super::classes::{ClassFingerprints, class_of, of_part};
 use super::columns::{GroupedColumns, MOST_GROUPS};
-use crate::exec::grouped::Grouping;
+use crate::exec::group_engine::GroupIds;
 use crate::kernel::cpu::groups::cells::{Chunk, NumberedKeys};
+use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::intervals::{self, GroupCounts};
-use crate::kernel::cpu::groups::runs::with_key;
-use crate::kernel::cpu::groups::words::Word;
+use crate::key::with_key;
 use crate::key::{self, KeySpec, Width, mixed, words};
 use crate::memory::FreePages;
 use crate::sketch::dyadic::{Interval, merged};
@@ -55,7 +55,7 @@ pub(super) fn of_rows<T: Copy>(items: &[T], kept: Option<&BooleanArray>) -> Vec<
 /// A partition's groups while they are counted.
 pub(super) struct Counting<W> {
     plan: Arc<GroupedColumns>,
-    grouping: Grouping<W>,
+    grouping: GroupIds<W>,
     keys: Vec<NumberedKeys>,
     free: Option<Arc<FreePages>>,
     /// Of each key column, what was counted before.
@@ -72,7 +72,7 @@ pub(super) struct Counting<W> {
     stop: Stop,
 }
 
-impl<W: Word> Counting<W> {
+impl<W: GroupKey> Counting<W> {
     pub(super) fn try_new(
         plan: &Arc<GroupedColumns>,
         memory: &MemoryReservation,
@@ -182,13 +182,13 @@ impl<W: Word> Counting<W> {
                 }
             });
         }
-        let parts = self.grouping.group_parts();
+        let parts = self.grouping.group_partitions();
         self.classes.add_groups(&parts, index, read.into_iter());
     }
 
     /// Adds what was counted to what is known of classes.
     fn add_counted(&mut self) {
-        let parts = self.grouping.group_parts();
+        let parts = self.grouping.group_partitions();
         self.classes.add_nulls(&parts, &std::mem::take(&mut self.nulls));
         for (index, counts) in self.counts.iter().enumerate() {
             let read = (0..parts.len()).map(|group| read_of(counts, group));
@@ -217,7 +217,7 @@ impl<W: Word> Counting<W> {
         let plan = Arc::clone(&self.plan);
         let (groups, values) = plan.split(batch)?;
         self.parts.clear();
-        self.grouping.parts_of(groups, &mut self.parts)?;
+        self.grouping.hash_partitions_of(groups, &mut self.parts)?;
         let classes: Vec<u32> = self.parts.iter().map(|part| class_of(*part)).collect();
         let most = classes.iter().max().map_or(0, |most| *most as usize + 1);
         let mut own = vec![InputFingerprint::of(plan.columns.len()); most];
@@ -244,7 +244,7 @@ impl<W: Word> Counting<W> {
     }
 }
 
-impl<W: Word> Consume for Counting<W> {
+impl<W: GroupKey> Consume for Counting<W> {
     fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
         if !self.many && !self.number(batch)? {
             self.leave()?;
@@ -265,7 +265,7 @@ impl<W: Word> Consume for Counting<W> {
         let mut values = self.plan.no_groups();
         if !self.many {
             self.add_counted();
-            for (group, part) in self.grouping.group_parts().into_iter().enumerate() {
+            for (group, part) in self.grouping.group_partitions().into_iter().enumerate() {
                 let counts = self.counts.iter();
                 let intervals = counts.map(|counts| counts.intervals[group].as_slice());
                 rows.intervals(class_of(part), group, intervals);

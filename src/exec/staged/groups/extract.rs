@@ -15,11 +15,11 @@ use super::super::stage::{Consume, Sent, reached};
 use super::classes::{ClassFingerprints, class_of};
 use super::columns::GroupedColumns;
 use super::count::{count_nulls, dense, of_rows};
-use crate::exec::grouped::Grouping;
+use crate::exec::group_engine::GroupIds;
 use crate::kernel::cpu::groups::collect::{Collect, GroupBrackets, collector};
-use crate::kernel::cpu::groups::runs::with_key;
-use crate::kernel::cpu::groups::words::Word;
+use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
+use crate::key::with_key;
 use crate::memory::reserve;
 
 /// Keys of a column that are held before they are sent, at most.
@@ -119,7 +119,7 @@ impl GroupState {
 pub(super) struct Extracting<W> {
     plan: Arc<GroupedColumns>,
     state: Arc<GroupState>,
-    grouping: Grouping<W>,
+    grouping: GroupIds<W>,
     columns: Vec<Box<dyn Collect>>,
     /// Of each group: rows without a value in the first key column.
     nulls: Vec<u64>,
@@ -130,7 +130,7 @@ pub(super) struct Extracting<W> {
     ids: Vec<usize>,
 }
 
-impl<W: Word> Extracting<W> {
+impl<W: GroupKey> Extracting<W> {
     pub(super) fn try_new(
         plan: &Arc<GroupedColumns>,
         state: &Arc<GroupState>,
@@ -204,7 +204,7 @@ impl<W: Word> Extracting<W> {
             .enumerate()
             .map(|(index, column)| column.take(slots(index)));
         let mut lists: Vec<_> = lists.map(Vec::into_iter).collect();
-        for (group, part) in self.grouping.group_parts().into_iter().enumerate() {
+        for (group, part) in self.grouping.group_partitions().into_iter().enumerate() {
             let own = lists.iter_mut().enumerate().map(|(column, lists)| {
                 let brackets = match many {
                     true => 1,
@@ -231,7 +231,7 @@ impl<W: Word> Extracting<W> {
 
     /// Adds what was read of groups to what is known of classes.
     fn add_read(&mut self) {
-        let parts = self.grouping.group_parts();
+        let parts = self.grouping.group_partitions();
         self.classes.add_nulls(&parts, &self.nulls);
         for (index, column) in self.columns.iter().enumerate() {
             let read = column.seen().iter();
@@ -241,7 +241,7 @@ impl<W: Word> Extracting<W> {
     }
 }
 
-impl<W: Word> Consume for Extracting<W> {
+impl<W: GroupKey> Consume for Extracting<W> {
     /// Gives rows to send where there is no room for more.
     fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
         let plan = Arc::clone(&self.plan);

@@ -22,9 +22,9 @@ use super::*;
 use crate::exec::staged::rows::group_rows;
 use crate::exec::staged::stage::Consume;
 use crate::exec::staged::{KeyColumns, StagedCall};
-use crate::kernel::cpu::groups::runs::with_key;
-use crate::kernel::cpu::groups::words::Word;
+use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
+use crate::key::with_key;
 use crate::mutated::{Decoder, Loose, SLACK, put_piece, uncounted};
 use crate::quantile::Ask;
 use crate::quantile::{Method, Quantile};
@@ -94,7 +94,7 @@ fn table(plan: &GroupedColumns, random: &mut SmallRng) -> RecordBatch {
 }
 
 /// What each of three steps sends, in the order in which they run.
-fn sent<W: Word>(plan: &Arc<GroupedColumns>, random: &mut SmallRng) -> Result<[Vec<RecordBatch>; 3]> {
+fn sent<W: GroupKey>(plan: &Arc<GroupedColumns>, random: &mut SmallRng) -> Result<[Vec<RecordBatch>; 3]> {
     let tables = [table(plan, random), table(plan, random)];
     let (mut counted, mut bracketing) = (Vec::new(), Bracketing::<W>::try_new(plan, &memory())?);
     let stop = Stop::default();
@@ -167,7 +167,7 @@ fn batch(plan: &GroupedColumns, mut loose: Loose<'_>) -> RecordBatch {
 }
 
 /// All that the step does which takes the rows.
-fn used<W: Word>(plan: &Arc<GroupedColumns>, step: usize, batch: RecordBatch) -> Result<()> {
+fn used<W: GroupKey>(plan: &Arc<GroupedColumns>, step: usize, batch: RecordBatch) -> Result<()> {
     match step {
         0 => {
             let mut bracketing = Bracketing::<W>::try_new(plan, &memory())?;

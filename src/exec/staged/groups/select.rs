@@ -14,12 +14,12 @@ use super::super::fingerprint::{READ_DIFFERENTLY, compare};
 use super::super::rows::{Body, Header, List, group_rows, read_progress};
 use super::super::stage::{Consume, Sent, reached};
 use super::columns::GroupedColumns;
-use crate::exec::grouped::Grouping;
+use crate::exec::group_engine::GroupIds;
 use crate::kernel::cpu::groups::collect::{Collect, collector};
-use crate::kernel::cpu::groups::runs::with_key;
+use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
-use crate::kernel::cpu::groups::words::Word;
 use crate::key::Width;
+use crate::key::with_key;
 use crate::memory::reserve;
 use crate::quantile::Ask;
 use crate::select::progress::Progress;
@@ -36,7 +36,7 @@ struct Known {
 /// Groups whose keys come in.
 pub(super) struct Selecting<W> {
     plan: Arc<GroupedColumns>,
-    grouping: Grouping<W>,
+    grouping: GroupIds<W>,
     groups: Vec<Option<Known>>,
     columns: Vec<Box<dyn Collect>>,
     /// Brackets of each key column so far.
@@ -52,7 +52,7 @@ pub(super) struct Selecting<W> {
     ids: Vec<usize>,
 }
 
-impl<W: Word> Selecting<W> {
+impl<W: GroupKey> Selecting<W> {
     pub(super) fn try_new(
         plan: &Arc<GroupedColumns>,
         memory: &MemoryReservation,
@@ -201,7 +201,7 @@ impl<W: Word> Selecting<W> {
     }
 }
 
-impl<W: Word> Consume for Selecting<W> {
+impl<W: GroupKey> Consume for Selecting<W> {
     fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
         let plan = Arc::clone(&self.plan);
         let (groups, bodies) = group_rows(batch, &plan.rows, &plan.columns.specs, |class, header| {

@@ -17,9 +17,9 @@ use super::columns::GroupedColumns;
 use super::count::Counting;
 use super::extract::{Extracting, GroupState};
 use super::select::Selecting;
-use crate::kernel::cpu::groups::runs::with_key;
-use crate::kernel::cpu::groups::words::Word;
+use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
+use crate::key::with_key;
 use crate::memory::FreePages;
 use crate::threads::StopOnDrop;
 
@@ -106,7 +106,7 @@ impl Step for GroupStep {
 }
 
 impl GroupStep {
-    async fn work<W: Word>(self, task: Task<GroupState>, input: SendableRecordBatchStream) -> Result<()> {
+    async fn work<W: GroupKey>(self, task: Task<GroupState>, input: SendableRecordBatchStream) -> Result<()> {
         let columns = &self.columns;
         let memory = task.memory(format!("{}: {}", Self::NAME, self.stage.name()));
         match self.stage {

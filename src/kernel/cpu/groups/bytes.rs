@@ -13,8 +13,8 @@ use datafusion::arrow::array::Array;
 use datafusion::arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, resources_datafusion_err, resources_err};
 
-use super::runs::{Parted, Place, Starts, write};
-use super::words::PARTS;
+use super::group_key::HASH_PARTITIONS;
+use super::runs::{Partitioned, Place, Starts, write};
 use crate::key::ByteSpec;
 use crate::memory::SpillFile;
 use crate::memory::{FreePages, Pages};
@@ -80,16 +80,16 @@ fn length(value: &[u8]) -> Result<u32> {
 }
 
 /// Byte strings in order of part.
-pub(crate) struct PartedBytes {
-    lengths: Parted,
+pub(crate) struct PartitionedBytes {
+    lengths: Partitioned,
     /// Where the bytes of each part start, and where those of the last one end.
     starts: Box<[u32]>,
     place: Place,
 }
 
-impl PartedBytes {
+impl PartitionedBytes {
     /// What the places of all parts take, in memory for good.
-    pub(super) const INDEX_BYTES: usize = (PARTS + 1) * size_of::<u32>();
+    pub(super) const INDEX_BYTES: usize = (HASH_PARTITIONS + 1) * size_of::<u32>();
 
     /// The byte strings of some batches. `of` holds for each of these the parts of its values, `places` where values go
     /// that lie as `starts` says.
@@ -102,7 +102,7 @@ impl PartedBytes {
         places: &[u32],
         free: Option<&Arc<FreePages>>,
     ) -> Result<Self> {
-        let lengths = Parted::with::<u32>(starts, free, |out| {
+        let lengths = Partitioned::with::<u32>(starts, free, |out| {
             let mut from = 0;
             for (staged, _) in of {
                 let to = from + staged.lengths.len();
@@ -117,13 +117,13 @@ impl PartedBytes {
                 u32::MAX
             );
         }
-        let mut byte_starts = vec![0; PARTS + 1];
+        let mut byte_starts = vec![0; HASH_PARTITIONS + 1];
         for (staged, parts) in of {
             for (length, part) in staged.lengths.iter().zip(*parts) {
                 byte_starts[usize::from(*part) + 1] += length;
             }
         }
-        for part in 0..PARTS {
+        for part in 0..HASH_PARTITIONS {
             byte_starts[part + 1] += byte_starts[part];
         }
         let mut next = byte_starts.clone();
@@ -146,19 +146,19 @@ impl PartedBytes {
     }
 
     /// Values of a part.
-    pub(crate) fn part_len(&self, part: usize) -> usize {
-        self.lengths.part_len(part)
+    pub(crate) fn partition_len(&self, part: usize) -> usize {
+        self.lengths.partition_len(part)
     }
 
     /// Bytes of a part's values.
-    pub(crate) fn part_bytes(&self, part: usize) -> usize {
+    pub(crate) fn partition_bytes(&self, part: usize) -> usize {
         (self.starts[part + 1] - self.starts[part]) as usize
     }
 
     /// Moves all to the end of `file`.
     pub(super) fn spill(&mut self, file: &mut SpillFile) -> Result<()> {
         self.lengths.spill(size_of::<u32>(), file)?;
-        let bytes = self.starts[PARTS] as usize;
+        let bytes = self.starts[HASH_PARTITIONS] as usize;
         self.place.spill(bytes, file)
     }
 
@@ -166,14 +166,14 @@ impl PartedBytes {
     ///
     /// # Errors
     /// Those of reading.
-    pub(crate) fn append_part(
+    pub(crate) fn append_partition(
         &self,
         part: usize,
         file: Option<&SpillFile>,
         lengths: &mut Vec<u32>,
         bytes: &mut Vec<u8>,
     ) -> Result<()> {
-        self.lengths.append_part(part, file, lengths)?;
+        self.lengths.append_partition(part, file, lengths)?;
         let range = self.starts[part] as usize..self.starts[part + 1] as usize;
         self.place.append(range, file, bytes)
     }
@@ -194,8 +194,8 @@ impl PartedBytes {
 }
 
 /// Reads the values of a part in one run from first to last, a block at a time.
-pub(crate) struct PartReader<'a> {
-    values: &'a PartedBytes,
+pub(crate) struct PartitionedBytesReader<'a> {
+    values: &'a PartitionedBytes,
     part: usize,
     file: Option<&'a SpillFile>,
     /// Where the next value's bytes are.
@@ -203,8 +203,8 @@ pub(crate) struct PartReader<'a> {
     bytes: Vec<u8>,
 }
 
-impl<'a> PartReader<'a> {
-    pub(crate) fn new(values: &'a PartedBytes, part: usize, file: Option<&'a SpillFile>) -> Self {
+impl<'a> PartitionedBytesReader<'a> {
+    pub(crate) fn new(values: &'a PartitionedBytes, part: usize, file: Option<&'a SpillFile>) -> Self {
         Self {
             values,
             part,

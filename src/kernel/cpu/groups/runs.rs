@@ -20,10 +20,10 @@ use datafusion::logical_expr::ColumnarValue;
 
 use super::super::columns::without_others;
 use super::super::store::encode;
-use super::bytes::{PartedBytes, StagedBytes};
+use super::bytes::{PartitionedBytes, StagedBytes};
 use super::carried::Carried;
-use super::words::PARTS;
-pub(crate) use crate::key::with_key;
+use super::group_key::HASH_PARTITIONS;
+use crate::key::with_key;
 use crate::key::{Encoding, Key, KeySpec, Width, words};
 use crate::memory::SpillFile;
 use crate::memory::{FreePages, Pages};
@@ -57,7 +57,7 @@ impl Starts {
 }
 
 /// Plain integers in order of part.
-pub(crate) struct Parted {
+pub(crate) struct Partitioned {
     starts: Starts,
     place: Place,
 }
@@ -104,7 +104,7 @@ impl Place {
     }
 }
 
-impl Parted {
+impl Partitioned {
     /// Room for values of `T`.
     fn new<T>(starts: &Starts, free: Option<&Arc<FreePages>>) -> Result<Self> {
         Ok(Self {
@@ -128,7 +128,7 @@ impl Parted {
     }
 
     /// Appends the values of a part, of the type that was written; `file` is the one that this was spilled to.
-    pub(crate) fn append_part<T: bytemuck::Pod>(
+    pub(crate) fn append_partition<T: bytemuck::Pod>(
         &self,
         part: usize,
         file: Option<&SpillFile>,
@@ -137,7 +137,7 @@ impl Parted {
         self.place.append(self.starts.range(part), file, out)
     }
 
-    /// Reads `range` of a part, as [`Self::append_part`] the whole, in place of what `out` held.
+    /// Reads `range` of a part, as [`Self::append_partition`] the whole, in place of what `out` held.
     pub(crate) fn read<T: bytemuck::Pod>(
         &self,
         part: usize,
@@ -157,7 +157,7 @@ impl Parted {
     }
 
     /// Values of a part.
-    pub(crate) fn part_len(&self, part: usize) -> usize {
+    pub(crate) fn partition_len(&self, part: usize) -> usize {
         self.starts.range(part).len()
     }
 }
@@ -182,7 +182,7 @@ pub(crate) enum StagedValues {
 
 /// A batch that waits for its run.
 pub(crate) struct Staged<W> {
-    /// Word of each row's group.
+    /// Key of each row's group.
     pub(crate) words: Vec<W>,
     /// Part of each row's group.
     pub(crate) parts: Vec<u16>,
@@ -194,16 +194,16 @@ pub(crate) struct Staged<W> {
 /// A column of a run.
 pub(crate) struct RunColumn {
     /// Group words of its values, unless every row has one.
-    pub(crate) own: Option<Parted>,
+    pub(crate) own: Option<Partitioned>,
     pub(crate) values: RunValues,
 }
 
 /// Values of a run.
 pub(crate) enum RunValues {
     /// Keys, as wide as the column's spec says.
-    Keys(Parted),
+    Keys(Partitioned),
     /// Byte strings.
-    Bytes(PartedBytes),
+    Bytes(PartitionedBytes),
 }
 
 impl RunColumn {
@@ -211,7 +211,7 @@ impl RunColumn {
     ///
     /// # Errors
     /// An internal error if it has none.
-    pub(crate) fn keys(&self) -> Result<&Parted> {
+    pub(crate) fn keys(&self) -> Result<&Partitioned> {
         match &self.values {
             RunValues::Keys(keys) => Ok(keys),
             RunValues::Bytes(_) => internal_err!("byte strings have no keys"),
@@ -222,7 +222,7 @@ impl RunColumn {
     ///
     /// # Errors
     /// An internal error if it has keys.
-    pub(crate) fn byte_strings(&self) -> Result<&PartedBytes> {
+    pub(crate) fn byte_strings(&self) -> Result<&PartitionedBytes> {
         match &self.values {
             RunValues::Bytes(values) => Ok(values),
             RunValues::Keys(_) => internal_err!("keys are no byte strings"),
@@ -233,7 +233,7 @@ impl RunColumn {
 /// Rows in order of part.
 pub(crate) struct Run {
     /// Group words of all rows.
-    pub(crate) words: Parted,
+    pub(crate) words: Partitioned,
     pub(crate) columns: Vec<RunColumn>,
     /// Whatever else belongs to the rows, in the same order.
     pub(crate) carried: Carried,
@@ -261,14 +261,14 @@ impl Run {
     pub(crate) fn index_bytes(&self) -> usize {
         let index = |column: &RunColumn| match (&column.values, &column.own) {
             (RunValues::Keys(_), _) => 0,
-            (RunValues::Bytes(_), None) => PartedBytes::INDEX_BYTES,
-            (RunValues::Bytes(_), Some(_)) => 2 * PartedBytes::INDEX_BYTES,
+            (RunValues::Bytes(_), None) => PartitionedBytes::INDEX_BYTES,
+            (RunValues::Bytes(_), Some(_)) => 2 * PartitionedBytes::INDEX_BYTES,
         };
         self.columns.iter().map(index).sum()
     }
 
     /// Rows of a part.
-    pub(crate) fn part_range(&self, part: usize) -> Range<usize> {
+    pub(crate) fn partition_range(&self, part: usize) -> Range<usize> {
         self.words.starts.range(part)
     }
 
@@ -276,21 +276,25 @@ impl Run {
     ///
     /// # Errors
     /// Those of reading it back.
-    pub(crate) fn part_carried(&self, part: usize, file: Option<&SpillFile>) -> Result<Vec<ColumnarValue>> {
-        self.carried.range(self.part_range(part), file)
+    pub(crate) fn partition_carried(
+        &self,
+        part: usize,
+        file: Option<&SpillFile>,
+    ) -> Result<Vec<ColumnarValue>> {
+        self.carried.range(self.partition_range(part), file)
     }
 
     /// Bytes of what the rows of a part carry, if all rows carry as much.
-    pub(crate) fn part_carried_bytes(&self, part: usize) -> usize {
+    pub(crate) fn partition_carried_bytes(&self, part: usize) -> usize {
         let each = self.carried.row_bytes() as f64 / self.rows().max(1) as f64;
-        (each * self.part_range(part).len() as f64) as usize
+        (each * self.partition_range(part).len() as f64) as usize
     }
 
     /// Moves all to the end of `file`; the bytes of memory that this frees.
     ///
     /// # Errors
     /// Those of the file.
-    pub(crate) fn spill<W>(&mut self, specs: &[&KeySpec], file: &mut SpillFile) -> Result<usize> {
+    pub(crate) fn spill<W>(&mut self, specs: &[KeySpec], file: &mut SpillFile) -> Result<usize> {
         let before = self.bytes();
         self.words.spill(size_of::<W>(), file)?;
         for (column, spec) in self.columns.iter_mut().zip(specs) {
@@ -304,16 +308,16 @@ impl Run {
         }
         let starts = &self.words.starts;
         self.carried
-            .spill((0..PARTS).map(|part| starts.range(part)), file)?;
+            .spill((0..HASH_PARTITIONS).map(|part| starts.range(part)), file)?;
         self.bytes = 0;
         Ok(before.saturating_sub(self.bytes()))
     }
 }
 
 /// Bytes that [`scatter`] will hold of the words and values of a batch.
-pub(crate) fn run_bytes<W>(batch: &Staged<W>, specs: &[&KeySpec]) -> usize {
+pub(crate) fn run_bytes<W>(batch: &Staged<W>, specs: &[KeySpec]) -> usize {
     let rows = batch.words.len();
-    let column = |(column, spec): (&StagedColumn, &&KeySpec)| {
+    let column = |(column, spec): (&StagedColumn, &KeySpec)| {
         let own = column.rows.as_ref().map(Vec::len);
         let values = match &column.values {
             StagedValues::Bytes(staged) => staged.held_bytes(),
@@ -326,7 +330,7 @@ pub(crate) fn run_bytes<W>(batch: &Staged<W>, specs: &[&KeySpec]) -> usize {
 
 /// Counts of parts.
 fn histogram<'a>(parts: impl Iterator<Item = &'a u16>) -> Vec<u32> {
-    let mut counts = vec![0; PARTS];
+    let mut counts = vec![0; HASH_PARTITIONS];
     for part in parts {
         counts[usize::from(*part)] += 1;
     }
@@ -339,13 +343,13 @@ fn histogram<'a>(parts: impl Iterator<Item = &'a u16>) -> Vec<u32> {
 /// When the system gives no memory.
 pub(crate) fn scatter<W: Key>(
     staged: &[Staged<W>],
-    specs: &[&KeySpec],
+    specs: &[KeySpec],
     free: Option<&Arc<FreePages>>,
 ) -> Result<Run> {
     let starts = Starts::from_counts(&histogram(staged.iter().flat_map(|batch| &batch.parts)));
     let mut next = starts.0.to_vec();
     let mut places = Vec::with_capacity(starts.rows());
-    let words = Parted::with::<W>(&starts, free, |out| {
+    let words = Partitioned::with::<W>(&starts, free, |out| {
         for batch in staged {
             let from = places.len();
             place(&batch.parts, &mut next, &mut places);
@@ -472,7 +476,7 @@ fn sparse_column<W: Key>(
     let kept: Vec<_> = staged.iter().map(kept).collect();
     let starts = Starts::from_counts(&histogram(kept.iter().flat_map(|(_, parts)| parts)));
     let (mut next, mut places) = (starts.0.to_vec(), Vec::with_capacity(starts.rows()));
-    let own = Parted::with::<W>(&starts, free, |out| {
+    let own = Partitioned::with::<W>(&starts, free, |out| {
         for (words, parts) in &kept {
             let from = places.len();
             place(parts, &mut next, &mut places);
@@ -504,12 +508,12 @@ fn run_values<W>(
             _ => Err(internal_datafusion_err!("keys among byte strings")),
         });
         let bytes = bytes.collect::<Result<Vec<_>>>()?;
-        return Ok(RunValues::Bytes(PartedBytes::scattered(
+        return Ok(RunValues::Bytes(PartitionedBytes::scattered(
             &bytes, starts, places, free,
         )?));
     }
     with_key!(spec.width(), K => {
-        let keys = Parted::with::<K>(starts, free, |out| {
+        let keys = Partitioned::with::<K>(starts, free, |out| {
             let (mut scratch, mut from) = (Vec::new(), 0);
             for (values, parts) in values().zip(parts) {
                 let places = &places[from..from + parts.len()];

@@ -1,12 +1,12 @@
-//! Byte strings of a part that is too large for one worker.
+//! Byte strings of a hash partition that is too large for one worker.
 //!
 //! ```text
-//! groups of the part, by number     0 1 2 3 4 | 5 | 6 7 8 ..
+//! groups of it, by number           0 1 2 3 4 | 5 | 6 7 8 ..
 //! bytes of each                     few         heavy
 //!                                   read and selected     collected, then selected as all values are
 //!                                   together, in memory   without groups: rounds, on all threads, spilling
 //! ```
-//! Each range of groups and each heavy one is one read of the part.
+//! Each range of groups and each heavy one is one read of the hash partition.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,17 +16,16 @@ use datafusion::arrow::compute::concat;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::giant::Numbers;
-use super::many::{Parts, words_of};
+use super::partition::{FrozenGroups, Partitions, words_of};
 use super::select::GATHERED;
 use crate::exec::scan::Kept;
 use crate::exec::selection::SelectionContext;
 use crate::failpoint::may_fail;
 use crate::kernel::byte_strings::ByteStrings;
-use crate::kernel::cpu::groups::bytes::{PartReader, READ_BYTES, VALUES};
+use crate::kernel::cpu::groups::bytes::{PartitionedBytesReader, READ_BYTES, VALUES};
+use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::segments::Plans;
 use crate::kernel::cpu::groups::strings::{ByteAnswers, ByteSegments};
-use crate::kernel::cpu::groups::words::Word;
 use crate::key::ByteSpec;
 use crate::memory::Spilling;
 use crate::memory::reserve;
@@ -41,9 +40,9 @@ const TOGETHER: [usize; 4] = [16 << 20, 4 << 20, 1 << 20, 256 << 10];
 
 /// The byte strings of one column in a part.
 #[derive(Clone)]
-pub(super) struct Strings<W> {
-    pub(super) parts: Arc<Parts<W>>,
-    pub(super) numbers: Arc<Numbers<W>>,
+pub(super) struct Strings<W: GroupKey> {
+    pub(super) partitions: Arc<Partitions<W>>,
+    pub(super) numbers: Arc<FrozenGroups<W>>,
     pub(super) part: usize,
     pub(super) column: usize,
     pub(super) groups: usize,
@@ -95,25 +94,25 @@ impl Size {
     }
 }
 
-impl<W: Word> Strings<W> {
+impl<W: GroupKey> Strings<W> {
     /// The answers of all groups.
     ///
     /// # Errors
     /// `ResourcesExhausted`; those of reading; when the work was cancelled.
     pub(super) async fn answers(self, mut plans: Plans, solver: &SelectionContext) -> Result<ByteAnswers> {
         let stop = StopOnDrop::default();
-        let column = &self.parts.plan.aggregates.columns[self.column];
+        let column = &self.partitions.shared.work.plan.aggregates.columns[self.column];
         let (Some(spec), distinct) = (column.bytes.clone(), column.distinct) else {
             return Err(internal_datafusion_err!("{column} has keys"));
         };
-        let memory = self.parts.memory().new_empty();
+        let memory = self.partitions.memory.new_empty();
         // For what is read at a time, and a size for each group.
         reserve(&memory, reading_bytes::<W>() + self.groups * size_of::<Size>())?;
         let (own, flag) = (self.clone(), stop.0.clone());
         let sizes = Arc::new(blocking(move || own.sizes(&flag)).await?);
         let room = self.room(&sizes);
         let mut found = Found::new(plans.calls());
-        let answers = self.parts.memory().new_empty();
+        let answers = self.partitions.memory.new_empty();
         for share in shares(&sizes, room) {
             match share {
                 Share::Light(groups) => {
@@ -141,7 +140,7 @@ impl<W: Word> Strings<W> {
     /// How many bytes groups may want together: half of what is there, or a little.
     fn room(&self, sizes: &[Size]) -> usize {
         let all: usize = sizes.iter().map(Size::need).sum();
-        let memory = self.parts.memory().new_empty();
+        let memory = self.partitions.memory.new_empty();
         for room in TOGETHER.map(|room| all.min(room)) {
             if memory.try_grow(2 * room).is_ok() {
                 return room;
@@ -152,7 +151,7 @@ impl<W: Word> Strings<W> {
 
     /// Memory to select some groups in.
     fn together(&self, sizes: &[Size]) -> Result<MemoryReservation> {
-        let memory = self.parts.memory().new_empty();
+        let memory = self.partitions.memory.new_empty();
         let bytes: usize = sizes.iter().map(Size::need).sum();
         memory.try_grow(bytes).map_err(|error| {
             let groups = sizes.len();
@@ -184,8 +183,8 @@ impl<W: Word> Strings<W> {
 
     /// All runs, each by its scan and number.
     fn runs(&self) -> Vec<(usize, usize)> {
-        let scans = self.parts.scans.iter().enumerate();
-        let runs = scans.flat_map(|(scan, scanned)| (0..scanned.runs.list.len()).map(move |run| (scan, run)));
+        let scans = self.partitions.scans.iter().enumerate();
+        let runs = scans.flat_map(|(scan, scanned)| (0..scanned.rows.runs.len()).map(move |run| (scan, run)));
         runs.collect()
     }
 
@@ -196,18 +195,19 @@ impl<W: Word> Strings<W> {
         stop: &Stop,
         mut each: impl FnMut(&[u32], &[u32]) -> Result<()>,
     ) -> Result<()> {
-        let runs = &self.parts.scans[scan].runs;
-        let (run, file) = (&runs.list[run], runs.file.as_ref());
+        let rows = &self.partitions.scans[scan].rows;
+        let (run, file) = (&rows.runs[run], rows.file.as_ref());
         let values = run.columns[self.column].byte_strings()?;
         let (mut words, mut ids, mut lengths) = (Vec::<W>::new(), Vec::new(), Vec::new());
-        let len = values.part_len(self.part);
+        let len = values.partition_len(self.part);
         for from in (0..len).step_by(VALUES) {
             stop.check()?;
             let range = from..len.min(from + VALUES);
             words_of(run, self.column).read(self.part, range.clone(), file, &mut words)?;
             values.lengths(self.part, range, file, &mut lengths)?;
             ids.clear();
-            self.numbers.append(scan, &words, &mut ids, |id| id)?;
+            self.numbers
+                .append(&self.partitions, self.part, scan, &words, &mut ids, |id| id)?;
             each(&ids, &lengths)?;
         }
         Ok(())
@@ -220,9 +220,9 @@ impl<W: Word> Strings<W> {
         stop: &Stop,
         mut each: impl FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let runs = &self.parts.scans[run.0].runs;
-        let values = runs.list[run.1].columns[self.column].byte_strings()?;
-        let mut reader = PartReader::new(values, self.part, runs.file.as_ref());
+        let rows = &self.partitions.scans[run.0].rows;
+        let values = rows.runs[run.1].columns[self.column].byte_strings()?;
+        let mut reader = PartitionedBytesReader::new(values, self.part, rows.file.as_ref());
         self.each_block(run, stop, |ids, lengths| {
             reader.each(lengths, stop, |number, value| each(ids[number] as usize, value))
         })
@@ -239,7 +239,7 @@ impl<W: Word> Strings<W> {
         stop: &Stop,
     ) -> Result<(Plans, ByteAnswers, MemoryReservation)> {
         let (own, spec, stop) = (self.clone(), spec.clone(), stop.clone());
-        let memory = self.parts.memory().new_empty();
+        let memory = self.partitions.memory.new_empty();
         let _together = self.together(&sizes[groups.clone()])?;
         blocking(move || {
             let count = groups.len();
@@ -301,7 +301,7 @@ impl<W: Word> Strings<W> {
     async fn collect(&self, group: usize, size: Size, solver: &SelectionContext) -> Result<Vec<ByteStrings>> {
         let runs = self.runs();
         let each = reading_bytes::<W>() + size.longest as usize;
-        let reading = self.parts.memory().new_empty();
+        let reading = self.partitions.memory.new_empty();
         let most = solver.threads.clamp(1, runs.len().max(1));
         let threads = (2..=most)
             .rev()

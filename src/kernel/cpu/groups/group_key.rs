@@ -1,25 +1,25 @@
-//! Group words: what tells groups apart, as an unsigned integer, and a table from words to dense ids.
+//! Group keys: what tells groups apart, as an unsigned integer, and a table from group keys to dense ids.
 
 use crate::key::Key;
 
-/// Rows are partitioned into so many parts by hash, and one more for a group that has no word (NULL): with some
-/// 30 000 rows a part, all that is done to one stays in the second-level cache.
-pub(crate) const HASHED_PARTS: usize = 1 << PART_BITS;
-/// Those, and the part of NULL.
-pub(crate) const PARTS: usize = HASHED_PARTS + 1;
-/// The part of a group without a word.
-pub(crate) const NULL_PART: u16 = HASHED_PARTS as u16;
-const PART_BITS: u32 = 10;
+/// Rows are partitioned into so many hash partitions, and one more for a group that has no key (NULL): with some
+/// 30 000 rows in each, all that is done to one stays in the second-level cache.
+pub(crate) const KEYED_PARTITIONS: usize = 1 << PARTITION_BITS;
+/// Those, and the hash partition of NULL.
+pub(crate) const HASH_PARTITIONS: usize = KEYED_PARTITIONS + 1;
+/// The hash partition of a group without a key.
+pub(crate) const NULL_PARTITION: u16 = KEYED_PARTITIONS as u16;
+const PARTITION_BITS: u32 = 10;
 
-/// The part of a hash: its upper bits. Tables use the lower ones.
-pub(crate) fn part_of(hash: u64) -> u16 {
-    (hash >> (u64::BITS - PART_BITS)) as u16
+/// The hash partition of a hash: its upper bits. Tables use the lower ones.
+pub(crate) fn hash_partition_of(hash: u64) -> u16 {
+    (hash >> (u64::BITS - PARTITION_BITS)) as u16
 }
 
 /// An unsigned integer that stands for a group.
-pub(crate) trait Word: Key {
+pub(crate) trait GroupKey: Key {
     /// A hash of which all bits depend on all bits of the word.
-    fn hash_word(self) -> u64;
+    fn hash_key(self) -> u64;
 }
 
 /// Both halves of a product with an odd constant: every bit of the word reaches every bit of the result.
@@ -32,23 +32,23 @@ fn fold(word: u64, constant: u64) -> u64 {
 const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
 const SECOND: u64 = 0xd6e8_feb8_6659_fd93;
 
-impl Word for u32 {
+impl GroupKey for u32 {
     #[inline(always)]
-    fn hash_word(self) -> u64 {
+    fn hash_key(self) -> u64 {
         fold(self.into(), FIRST)
     }
 }
 
-impl Word for u64 {
+impl GroupKey for u64 {
     #[inline(always)]
-    fn hash_word(self) -> u64 {
+    fn hash_key(self) -> u64 {
         fold(self, FIRST)
     }
 }
 
-impl Word for u128 {
+impl GroupKey for u128 {
     #[inline(always)]
-    fn hash_word(self) -> u64 {
+    fn hash_key(self) -> u64 {
         fold(fold(self as u64, FIRST) ^ (self >> 64) as u64, SECOND)
     }
 }
@@ -66,7 +66,7 @@ pub(crate) struct GroupTable<W> {
 /// Words below this are small.
 const SMALL: usize = 1 << 14;
 
-impl<W: Word> GroupTable<W> {
+impl<W: GroupKey> GroupTable<W> {
     pub(crate) fn new() -> Self {
         Self {
             slots: vec![0; 64],
@@ -117,7 +117,7 @@ impl<W: Word> GroupTable<W> {
             };
         }
         let mask = self.slots.len() - 1;
-        let mut at = word.hash_word() as usize & mask;
+        let mut at = word.hash_key() as usize & mask;
         loop {
             match self.slots[at] {
                 0 => return self.insert(at, word),
@@ -133,7 +133,7 @@ impl<W: Word> GroupTable<W> {
             return slot.checked_sub(1);
         }
         let mask = self.slots.len() - 1;
-        let mut at = word.hash_word() as usize & mask;
+        let mut at = word.hash_key() as usize & mask;
         loop {
             match self.slots[at] {
                 0 => return None,
@@ -172,7 +172,7 @@ impl<W: Word> GroupTable<W> {
         self.slots = vec![0; old.len() * 4];
         let mask = self.slots.len() - 1;
         for slot in old.into_iter().filter(|slot| *slot != 0) {
-            let mut at = self.words[slot as usize - 1].hash_word() as usize & mask;
+            let mut at = self.words[slot as usize - 1].hash_key() as usize & mask;
             while self.slots[at] != 0 {
                 at = (at + 1) & mask;
             }
@@ -185,13 +185,13 @@ impl<W: Word> GroupTable<W> {
 mod tests {
     use super::*;
 
-    fn ids_are_dense<W: Word>(words: impl Iterator<Item = W> + Clone) {
+    fn ids_are_dense<W: GroupKey>(words: impl Iterator<Item = W> + Clone) {
         for table in [GroupTable::new(), GroupTable::for_rows()] {
             ids_of_a_table_are_dense(words.clone(), table);
         }
     }
 
-    fn ids_of_a_table_are_dense<W: Word>(words: impl Iterator<Item = W>, mut table: GroupTable<W>) {
+    fn ids_of_a_table_are_dense<W: GroupKey>(words: impl Iterator<Item = W>, mut table: GroupTable<W>) {
         let mut seen = Vec::new();
         for word in words {
             let id = table.id(word) as usize;
@@ -220,12 +220,12 @@ mod tests {
     #[test]
     fn regular_words_spread_over_parts() {
         for shift in [0, 10, 32, 54] {
-            let mut counts = vec![0; HASHED_PARTS];
-            for i in 0..(64 * HASHED_PARTS as u64).min(u64::MAX >> shift) {
-                counts[usize::from(part_of((i << shift).hash_word()))] += 1;
+            let mut counts = vec![0; KEYED_PARTITIONS];
+            for i in 0..(64 * KEYED_PARTITIONS as u64).min(u64::MAX >> shift) {
+                counts[usize::from(hash_partition_of((i << shift).hash_key()))] += 1;
             }
             let most = counts.iter().max().unwrap();
-            let mean = counts.iter().sum::<usize>() / HASHED_PARTS;
+            let mean = counts.iter().sum::<usize>() / KEYED_PARTITIONS;
             assert!(*most <= 3 * mean.max(8), "shift {shift}: {most} of {mean}");
         }
     }

@@ -10,8 +10,8 @@ use datafusion::arrow::buffer::{BooleanBuffer, NullBuffer};
 use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, internal_err};
 
-use crate::kernel::cpu::groups::runs::with_key;
-use crate::kernel::cpu::groups::words::{NULL_PART, Word, part_of};
+use crate::kernel::cpu::groups::group_key::{GroupKey, NULL_PARTITION, hash_partition_of};
+use crate::key::with_key;
 use crate::key::{Key, KeyBits, KeySpec, Width, words};
 
 /// How group columns become words.
@@ -102,17 +102,17 @@ impl Packing {
     ///
     /// # Errors
     /// As for [`Self::words`].
-    pub(in crate::exec) fn place<W: Word>(
+    pub(in crate::exec) fn place<W: GroupKey>(
         &self,
         columns: &[ArrayRef],
         parts: &mut Vec<u16>,
     ) -> Result<Vec<W>> {
         let (words, nulls) = self.words::<W>(columns)?;
         let from = parts.len();
-        parts.extend(words.iter().map(|word| part_of(word.hash_word())));
+        parts.extend(words.iter().map(|word| hash_partition_of(word.hash_key())));
         for (row, is_valid) in nulls.iter().flat_map(NullBuffer::iter).enumerate() {
             if !is_valid {
-                parts[from + row] = NULL_PART;
+                parts[from + row] = NULL_PARTITION;
             }
         }
         Ok(words)

@@ -1,0 +1,171 @@
+//! From the streams of all partitions to the stream of answers.
+
+use std::sync::Arc;
+
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::Result;
+use datafusion::common::runtime::JoinSet;
+use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::coop::make_cooperative;
+use datafusion::physical_plan::metrics::{BaselineMetrics, Count, RecordOutput, Time};
+use datafusion::physical_plan::stream::{RecordBatchReceiverStreamBuilder, RecordBatchStreamAdapter};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+
+use super::{Answered, FewGroups, GroupScan, GroupedWork, HashPartitions, Metrics, Shared};
+use crate::failpoint::may_fail;
+use crate::kernel::cpu::groups::group_key::GroupKey;
+use crate::key::Width;
+use crate::key::with_key;
+use crate::threads::{blocking, in_order};
+
+/// What `work` makes of the groups of `streams`, on so many threads.
+///
+/// # Errors
+/// `ResourcesExhausted` from the start; all others come with the stream.
+pub(in crate::exec) fn stream<T: GroupedWork>(
+    work: T,
+    streams: Vec<SendableRecordBatchStream>,
+    memory: MemoryReservation,
+    metrics: Metrics,
+    context: &Arc<TaskContext>,
+    threads: usize,
+) -> Result<SendableRecordBatchStream> {
+    let (schema, width) = (Arc::clone(work.schema()), work.groups().width());
+    let baseline = BaselineMetrics::new(&metrics.set, metrics.partition);
+    let run = GroupRun {
+        batch_rows: context.session_config().batch_size(),
+        shared: Arc::new(Shared::new(work, streams.len(), metrics, &baseline, context)),
+        threads,
+        memory,
+    };
+    let batches =
+        futures::stream::once(async move { with_key!(width, W => run.batches::<W>(streams).await) })
+            .try_flatten()
+            .map(move |batch| batch.record_output(&baseline));
+    let stream = RecordBatchStreamAdapter::new(schema, batches);
+    Ok(make_cooperative(Box::pin(stream)))
+}
+
+/// A batch in batches of at most `rows` rows each.
+pub(in crate::exec) fn sliced(batch: RecordBatch, rows: usize) -> impl Iterator<Item = RecordBatch> {
+    let (all, rows) = (batch.num_rows(), rows.max(1));
+    (0..all)
+        .step_by(rows)
+        .map(move |from| batch.slice(from, rows.min(all - from)))
+}
+
+/// One execution of an operator.
+struct GroupRun<T> {
+    shared: Arc<Shared<T>>,
+    threads: usize,
+    /// Rows of an output batch.
+    batch_rows: usize,
+    memory: MemoryReservation,
+}
+
+impl<T: GroupedWork> GroupRun<T> {
+    /// Reads all partitions, then gives the answers.
+    async fn batches<W: GroupKey>(
+        self,
+        streams: Vec<SendableRecordBatchStream>,
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let mut tasks = JoinSet::new();
+        for (partition, stream) in streams.into_iter().enumerate() {
+            let scan = GroupScan::<T, W>::try_new(Arc::clone(&self.shared), &self.memory)?;
+            tasks.spawn(async move { (partition, scan.read(stream).await) });
+        }
+        let scans = in_order(tasks).await?;
+        match FewGroups::of(scans, &self.shared.work, &self.memory)? {
+            Ok(few) => self.few(few).await,
+            Err(scans) => self.many(scans).await,
+        }
+    }
+
+    async fn few<W: GroupKey>(self, few: FewGroups<T, W>) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let metrics = &self.shared.metrics;
+        metrics.count("few_groups").add(1);
+        let time = metrics.time("select_time");
+        let memory = Arc::new(self.memory.new_empty());
+        let answered = {
+            let _timer = time.timer();
+            T::few(Arc::clone(&self.shared), few, Arc::clone(&memory)).await?
+        };
+        metrics.count("groups").add(answered.groups);
+        let batches = sliced(answered.batch, self.batch_rows).map(move |batch| {
+            // What is left to give out stays reserved until it is.
+            let _held = &memory;
+            Ok(batch)
+        });
+        Ok(futures::stream::iter(batches).boxed())
+    }
+
+    async fn many<W: GroupKey>(
+        self,
+        scans: Vec<GroupScan<T, W>>,
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let metrics = &self.shared.metrics;
+        metrics.count("many_groups").add(1);
+        let mut tasks = JoinSet::new();
+        for (partition, scan) in scans.into_iter().enumerate() {
+            tasks.spawn(async move { (partition, blocking(move || scan.into_many()).await) });
+        }
+        let scans = in_order(tasks).await?;
+        let (shared, memory) = (Arc::clone(&self.shared), self.memory.new_empty());
+        let partitions = Arc::new(HashPartitions::try_new(shared, scans, memory, self.threads)?);
+        let spiller = &self.shared.spiller;
+        metrics.count("spill_count").add(spiller.spilled_files() as usize);
+        metrics
+            .count("spilled_bytes")
+            .add(spiller.spilled_bytes() as usize);
+        let (groups, time) = (metrics.count("groups"), metrics.time("select_time"));
+        let oversized = T::oversized(&partitions, &groups);
+        let is_alone = !partitions.oversized().is_empty() && self.shared.work.oversized_alone(&self.shared);
+        let rows = self.batch_rows;
+        let ordinary = move || ordinary(&partitions, &groups, &time, rows);
+        Ok(match is_alone {
+            true => {
+                let ordinary = futures::stream::once(async move { ordinary() }).try_flatten();
+                oversized.chain(ordinary).boxed()
+            }
+            false => oversized.chain(ordinary()?).boxed(),
+        })
+    }
+}
+
+/// The answers of hash partitions that are not oversized, by workers that run as soon as this is called.
+fn ordinary<T: GroupedWork, W: GroupKey>(
+    partitions: &Arc<HashPartitions<T, W>>,
+    groups: &Count,
+    time: &Time,
+    rows: usize,
+) -> Result<SendableRecordBatchStream> {
+    let schema = Arc::clone(partitions.shared.work.schema());
+    let mut builder = RecordBatchReceiverStreamBuilder::new(schema, 2 * partitions.workers);
+    for _ in 0..partitions.workers {
+        let mut worker = T::worker(partitions)?;
+        let (partitions, groups, time) = (Arc::clone(partitions), groups.clone(), time.clone());
+        let sender = builder.tx();
+        builder.spawn_blocking(move || {
+            while let Some(part) = partitions.next() {
+                let Some(Answered { groups: own, batch }) = ({
+                    let _timer = time.timer();
+                    may_fail!("group_part");
+                    T::partition(&mut worker, &partitions, part)?
+                }) else {
+                    continue;
+                };
+                groups.add(own);
+                for batch in sliced(batch, rows) {
+                    if sender.blocking_send(Ok(batch)).is_err() {
+                        // Nobody wants the rest.
+                        return Ok(());
+                    }
+                }
+            }
+            Ok(())
+        });
+    }
+    Ok(builder.build())
+}

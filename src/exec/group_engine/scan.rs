@@ -1,0 +1,187 @@
+//! One input partition, read once.
+//!
+//! While groups are few, rows are held by the numbers of their groups. Once any partition has met too many groups, or there
+//! is no memory, rows are partitioned by the hash of their group; past the pool's limit they go to disk.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::Result;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::memory_pool::MemoryReservation;
+use futures::StreamExt;
+
+use super::{Evaluated, FEW_GROUPS, GroupIds, GroupedWork, PartitionedRows, Shared};
+use crate::exec::scan::YIELD;
+use crate::failpoint::may_fail;
+use crate::kernel::cpu::groups::group_key::GroupKey;
+use crate::threads::blocking;
+
+/// The scan of one partition.
+pub(in crate::exec) struct GroupScan<T: GroupedWork, W: GroupKey> {
+    pub(in crate::exec) shared: Arc<Shared<T>>,
+    pub(in crate::exec) ids: GroupIds<W>,
+    /// What the work holds.
+    pub(in crate::exec) held: T::Scan<W>,
+    /// A batch that is not among the rows of few groups, for want of memory or because groups are many with it.
+    pub(in crate::exec) rest: Option<Evaluated<T::Values>>,
+    /// Whether rows are held by number; else they are partitioned.
+    pub(super) is_few: bool,
+    pub(in crate::exec) rows: PartitionedRows<W>,
+    /// For [`Self::held_bytes`].
+    pub(in crate::exec) memory: MemoryReservation,
+    /// Numbers of the last batch's groups.
+    pub(in crate::exec) numbers: Vec<usize>,
+}
+
+impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
+    pub(in crate::exec) fn try_new(shared: Arc<Shared<T>>, memory: &MemoryReservation) -> Result<Self> {
+        let work = &shared.work;
+        Ok(Self {
+            ids: work.groups().ids()?,
+            held: work.scan(&shared, memory)?,
+            rest: None,
+            is_few: !work.starts_partitioned(),
+            rows: PartitionedRows::new(memory),
+            memory: memory.new_empty(),
+            numbers: Vec::new(),
+            shared,
+        })
+    }
+
+    /// Reads the whole partition.
+    ///
+    /// # Errors
+    /// The stream's, an expression's, or `ResourcesExhausted` where neither memory nor disk is left.
+    pub(super) async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
+        if self.is_few {
+            if self.read_few(&mut stream).await? {
+                return Ok(self);
+            }
+            self = blocking(move || self.into_many()).await?;
+        }
+        let mut since = Instant::now();
+        while let Some(batch) = stream.next().await {
+            let batch = batch?;
+            self.shared.rows.add(batch.num_rows());
+            let most = self.shared.work.rows_at_a_time(&batch, self.shared.share).max(1);
+            for from in (0..batch.num_rows()).step_by(most) {
+                let piece = batch.slice(from, most.min(batch.num_rows() - from));
+                self.timed(|scan| scan.push(&piece))?;
+                give_way(&mut since).await;
+            }
+        }
+        self.rows.flush(&self.shared)?;
+        Ok(self)
+    }
+
+    /// Reads while groups are few and there is memory for their rows; whether that was to the end. If not, the rest of
+    /// `stream` has not been looked at, but for [`Self::rest`].
+    ///
+    /// # Errors
+    /// The stream's or an expression's.
+    pub(in crate::exec) async fn read_few(&mut self, stream: &mut SendableRecordBatchStream) -> Result<bool> {
+        let mut since = Instant::now();
+        while let Some(batch) = stream.next().await {
+            let batch = batch?;
+            self.shared.rows.add(batch.num_rows());
+            self.timed(|scan| scan.push_few(&batch))?;
+            if self.shared.many.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            give_way(&mut since).await;
+        }
+        Ok(true)
+    }
+
+    fn timed(&mut self, push: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let start = Instant::now();
+        let pushed = push(self);
+        self.shared.times.iter().for_each(|time| time.add_elapsed(start));
+        pushed
+    }
+
+    /// Adds rows to those of few groups, and sees whether groups stay few.
+    fn push_few(&mut self, batch: &RecordBatch) -> Result<()> {
+        may_fail!("group_scan");
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        let batch = self.shared.work.evaluate(batch)?;
+        self.ids.number(&batch.groups, &mut self.numbers)?;
+        self.rest = match self.ids.len() > FEW_GROUPS || self.shared.many.load(Ordering::Relaxed) {
+            true => Some(batch),
+            false => T::push_few(self, batch)?,
+        };
+        let is_full = || {
+            self.shared.work.few_bytes(&self.held) > self.shared.share
+                || self.memory.try_resize(self.held_bytes()).is_err()
+        };
+        if self.rest.is_some() || is_full() {
+            // On disk, by hash partitions, is room.
+            self.shared.many.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Partitions rows.
+    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        may_fail!("group_scan");
+        let batch = self.shared.work.evaluate(batch)?;
+        if self.shared.work.numbers_partitioned(&self.held) {
+            self.ids.number(&batch.groups, &mut self.numbers)?;
+        }
+        self.push_many(batch)
+    }
+
+    /// Partitions rows whose groups are numbered, if they must be.
+    fn push_many(&mut self, batch: Evaluated<T::Values>) -> Result<()> {
+        T::push_many(self, batch)?;
+        let bytes = self.held_bytes();
+        if self.memory.try_resize(bytes).is_err() {
+            self.rows.make_room(&self.shared)?;
+            let wanted = bytes.saturating_sub(self.memory.size());
+            self.shared.reserve(&self.memory, wanted).map_err(|error| {
+                error.context(format!("groups and what is held of them: {bytes} bytes wanted"))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of groups, and of what the work holds of them.
+    fn held_bytes(&self) -> usize {
+        let numbers = self.is_few || self.shared.work.numbers_partitioned(&self.held);
+        let ids = if numbers { self.ids.bytes() } else { 0 };
+        ids + self.shared.work.held_bytes(&self.held)
+    }
+
+    /// Partitions all rows if they are not yet.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    pub(super) fn into_many(mut self) -> Result<Self> {
+        if self.is_few {
+            self.timed(Self::leave_few)?;
+        }
+        self.rows.flush(&self.shared)?;
+        Ok(self)
+    }
+
+    fn leave_few(&mut self) -> Result<()> {
+        self.is_few = false;
+        T::leave_few(self)?;
+        let held = self.held_bytes();
+        self.memory.shrink(self.memory.size().saturating_sub(held));
+        self.rest.take().map_or(Ok(()), |batch| self.push_many(batch))
+    }
+}
+
+/// Gives way to other tasks now and then: a stream that is always ready would not notice that the query is gone.
+async fn give_way(since: &mut Instant) {
+    if since.elapsed() > YIELD {
+        tokio::task::yield_now().await;
+        *since = Instant::now();
+    }
+}

@@ -1,0 +1,224 @@
+//! Hash partitions with a large share of the rows: their few groups are selected by counting, in parallel; those of byte
+//! strings as [`oversized_group`](super::oversized_group) says.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::{Result, internal_err};
+use datafusion::physical_plan::metrics::Count;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+
+use super::output::{self, Answers};
+use super::oversized_group::Strings;
+use super::partition::{FrozenGroups, PartitionGroups, Partitions, words_of};
+use super::select::Selection;
+use super::worker::PartitionWorker;
+use crate::exec::group_engine::Answered;
+use crate::failpoint::may_fail;
+use crate::kernel::cpu::groups::cells::{BLOCK, Numbered};
+use crate::kernel::cpu::groups::group_key::{GroupKey, NULL_PARTITION};
+use crate::key::LaneKey;
+use crate::key::Width;
+use crate::key::with_key;
+use crate::threads::Stop;
+use crate::threads::StopOnDrop;
+use crate::threads::blocking;
+
+/// The answers of oversized hash partitions, one after the other.
+pub(super) fn batches<W: GroupKey>(
+    partitions: &Arc<Partitions<W>>,
+    groups: &Count,
+) -> BoxStream<'static, Result<RecordBatch>> {
+    let spilled = ["spill_count", "spilled_bytes"].map(|name| partitions.shared.metrics.count(name));
+    let list = futures::stream::iter(partitions.oversized());
+    let (partitions, groups) = (Arc::clone(partitions), groups.clone());
+    let answer = move |part| {
+        let (partitions, groups, spilled) = (Arc::clone(&partitions), groups.clone(), spilled.clone());
+        async move {
+            let answered = answer(&partitions, part).await?;
+            groups.add(answered.as_ref().map_or(0, |answered| answered.groups));
+            let (files, bytes) = partitions.shared.work.solver.backend.spilled();
+            for (count, total) in spilled.iter().zip([files, bytes]) {
+                count.add(total as usize - count.value());
+            }
+            Ok(answered.map(|answered| answered.batch))
+        }
+    };
+    list.then(answer)
+        .try_filter_map(|batch| futures::future::ready(Ok(batch)))
+        .boxed()
+}
+
+/// The values of one column in one run's share of a hash partition.
+struct RunPartition<W: GroupKey> {
+    partitions: Arc<Partitions<W>>,
+    numbers: Arc<FrozenGroups<W>>,
+    part: usize,
+    scan: usize,
+    run: usize,
+    column: usize,
+}
+
+impl<W: GroupKey, K: LaneKey> Numbered<K> for RunPartition<W> {
+    fn len(&self) -> usize {
+        let run = &self.partitions.scans[self.scan].rows.runs[self.run];
+        let keys = run.columns[self.column].keys();
+        keys.map_or(0, |keys| keys.partition_len(self.part))
+    }
+
+    fn blocks(&self, stop: &Stop, mut each: impl FnMut(&[u16], &[K]) -> Result<()>) -> Result<()> {
+        let rows = &self.partitions.scans[self.scan].rows;
+        let (run, file) = (&rows.runs[self.run], rows.file.as_ref());
+        let (mut words, mut keys, mut ids) = (Vec::<W>::new(), Vec::new(), Vec::new());
+        let len = Numbered::<K>::len(self);
+        for from in (0..len).step_by(BLOCK) {
+            stop.check()?;
+            let range = from..len.min(from + BLOCK);
+            let own = run.columns[self.column].keys()?;
+            own.read(self.part, range.clone(), file, &mut keys)?;
+            words_of(run, self.column).read(self.part, range, file, &mut words)?;
+            ids.clear();
+            self.numbers
+                .append(&self.partitions, self.part, self.scan, &words, &mut ids, |id| {
+                    id as u16
+                })?;
+            if ids.len() != keys.len() {
+                return internal_err!("{} groups for {} keys", ids.len(), keys.len());
+            }
+            each(&ids, &keys)?;
+        }
+        Ok(())
+    }
+
+    fn key(&self, at: usize) -> Result<K> {
+        let rows = &self.partitions.scans[self.scan].rows;
+        let mut key = Vec::with_capacity(1);
+        let keys = rows.runs[self.run].columns[self.column].keys()?;
+        keys.read(self.part, at..at + 1, rows.file.as_ref(), &mut key)?;
+        Ok(key[0])
+    }
+}
+
+/// The answers of an oversized hash partition; `None` if it has no groups.
+///
+/// # Errors
+/// `ResourcesExhausted` where even counters find no room; those of reading rows back.
+async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Result<Option<Answered>> {
+    let shared = Arc::clone(partitions);
+    let prepared = blocking(move || {
+        let mut groups = numbered(&shared, part)?;
+        let plain = match groups.len() {
+            0 => Vec::new(),
+            _ => groups.plain(&shared, part)?,
+        };
+        Ok((groups, plain))
+    });
+    let (groups, plain): (PartitionGroups<W>, Vec<ArrayRef>) = prepared.await?;
+    let count = groups.len();
+    if count == 0 {
+        return Ok(None);
+    }
+    if count > usize::from(u16::MAX) {
+        drop((groups, plain));
+        return by_a_worker(partitions, part, count).await;
+    }
+    let (columns, numbers) = groups.freeze()?;
+    let numbers = Arc::new(numbers);
+    let mut answers = Vec::new();
+    let (plan, solver) = (&partitions.shared.work.plan, &partitions.shared.work.solver);
+    for (index, (column, plans)) in plan
+        .aggregates
+        .columns
+        .iter()
+        .zip(output::plans(plan))
+        .enumerate()
+    {
+        if column.bytes.is_some() {
+            let strings = Strings {
+                partitions: Arc::clone(partitions),
+                numbers: Arc::clone(&numbers),
+                part,
+                column: index,
+                groups: count,
+            };
+            answers.push(Answers::Bytes(strings.answers(plans, solver).await?));
+            continue;
+        }
+        let pieces = partitions.scans.iter().enumerate().flat_map(|(scan, scanned)| {
+            let piece = move |run| (scan, run);
+            (0..scanned.rows.runs.len()).map(piece)
+        });
+        let pieces = pieces.map(|(scan, run)| RunPartition {
+            partitions: Arc::clone(partitions),
+            numbers: Arc::clone(&numbers),
+            part,
+            scan,
+            run,
+            column: index,
+        });
+        let selection = Selection {
+            pieces: Arc::new(pieces.collect::<Vec<_>>()),
+            groups: count,
+            spec: column.spec.clone(),
+            distinct: column.distinct,
+            threads: solver.threads,
+            memory: partitions.memory.new_empty(),
+            stop: StopOnDrop::default(),
+        };
+        let found = with_key!(column.spec.width(), K => selection.answers::<K>(plans).await?);
+        answers.push(Answers::Keys(found));
+    }
+    let batch = output::batch(plan, columns, &answers, &plain)?;
+    Ok(Some(Answered { groups: count, batch }))
+}
+
+/// The answers of a hash partition of many groups, brought together as those of an ordinary one.
+async fn by_a_worker<W: GroupKey>(
+    partitions: &Arc<Partitions<W>>,
+    part: usize,
+    groups: usize,
+) -> Result<Option<Answered>> {
+    let (memory, wanted) = (partitions.memory.new_empty(), partitions.needs[part]);
+    partitions.shared.reserve(&memory, wanted).map_err(|error| {
+        error.context(format!(
+            "the memory limit is too small for a hash partition of {groups} groups, of which {wanted} bytes were wanted"
+        ))
+    })?;
+    let partitions = Arc::clone(partitions);
+    blocking(move || {
+        let answered = PartitionWorker::try_new(&partitions)?.part(&partitions, part);
+        drop(memory);
+        answered
+    })
+    .await
+}
+
+/// The groups of a hash partition, each with its number.
+fn numbered<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> Result<PartitionGroups<W>> {
+    may_fail!("group_giant");
+    let mut groups = PartitionGroups::try_new(&partitions.shared.work.plan)?;
+    groups.begin(partitions, part)?;
+    if !groups.is_packed() {
+        return Ok(groups);
+    }
+    // The group without a key is alone in its hash partition: one row tells that it is there.
+    let is_single = part == usize::from(NULL_PARTITION);
+    let (mut words, mut ids) = (Vec::new(), Vec::new());
+    for (index, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
+        for run in &rows.runs {
+            let len = match is_single {
+                true => run.words.partition_len(part).min(1),
+                false => run.words.partition_len(part),
+            };
+            for from in (0..len).step_by(BLOCK) {
+                let range = from..len.min(from + BLOCK);
+                run.words.read(part, range, rows.file.as_ref(), &mut words)?;
+                ids.clear();
+                groups.append_ids(partitions, part, index, &words, &mut ids)?;
+            }
+        }
+    }
+    Ok(groups)
+}

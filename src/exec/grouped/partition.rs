@@ -1,0 +1,312 @@
+//! The rows of one hash partition, and numbers for its groups.
+
+use datafusion::arrow::array::{Array, ArrayRef, UInt64Array};
+use datafusion::arrow::compute::take;
+use datafusion::common::{Result, internal_err};
+
+use super::GroupPlan;
+use super::plain::{Held, PartitionOrder, PlainGroups};
+use super::work::{GroupQuantiles, QuantilesScanned};
+use crate::exec::group_engine::{FrozenIds, GroupIds, HashPartitions};
+use crate::kernel::cpu::groups::group_key::GroupKey;
+use crate::kernel::cpu::groups::runs::{Partitioned, Run};
+use crate::kernel::cpu::groups::strings::ByteSegments;
+
+/// All rows, in hash partitions.
+pub(super) type Partitions<W> = HashPartitions<GroupQuantiles, W>;
+
+/// The groups of a scan that has numbered them.
+pub(super) struct Numbered {
+    values: Vec<ArrayRef>,
+    order: PartitionOrder,
+    /// Where each number stands in the order.
+    places: Vec<u32>,
+}
+
+impl Numbered {
+    pub(super) fn new(values: Vec<ArrayRef>, order: PartitionOrder) -> Self {
+        let mut places = vec![0; order.order.len()];
+        for (place, id) in order.order.iter().enumerate() {
+            places[*id as usize] = place as u32;
+        }
+        Self {
+            values,
+            order,
+            places,
+        }
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        let values = self.values.iter().map(|values| values.get_array_memory_size());
+        values.sum::<usize>() + 2 * size_of::<u32>() * self.places.len()
+    }
+}
+
+/// Bytes that a worker needs for a hash partition.
+pub(super) fn worker_bytes<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> usize {
+    let rows = partitions.sizes[part];
+    let columns = partitions.shared.work.plan.aggregates.columns.iter().enumerate();
+    let widest = columns.map(|(index, column)| match column.bytes {
+        None => rows * 2 * column.spec.width().bytes(),
+        Some(_) => {
+            let (values, bytes) = byte_strings(partitions, part, index);
+            bytes + values * ByteSegments::VALUE_BYTES
+        }
+    });
+    // What rows carry is read run by run.
+    let carried = partitions
+        .runs()
+        .map(|run| run.partition_carried_bytes(part))
+        .max();
+    // Words and ids, ids for plain aggregates, keys twice, and for each group, one a row at most, some places.
+    rows * (size_of::<W>() + 4 + 8 + 4 * size_of::<usize>())
+        + widest.max().unwrap_or(0)
+        + carried.unwrap_or(0)
+}
+
+/// Byte strings of a column in a hash partition, and their bytes.
+pub(super) fn byte_strings<W: GroupKey>(
+    partitions: &Partitions<W>,
+    part: usize,
+    column: usize,
+) -> (usize, usize) {
+    let columns = partitions.runs().map(|run| &run.columns[column]);
+    let strings = columns.filter_map(|column| column.byte_strings().ok());
+    strings.fold((0, 0), |(values, bytes), strings| {
+        (
+            values + strings.partition_len(part),
+            bytes + strings.partition_bytes(part),
+        )
+    })
+}
+
+/// The groups of one hash partition.
+pub(super) struct PartitionGroups<W> {
+    ids: GroupIds<W>,
+    /// For each scan that has numbered its groups: the number here of each of those in the hash partition. None where keys are
+    /// packed.
+    from_scans: Vec<Vec<u32>>,
+}
+
+impl<W: GroupKey> PartitionGroups<W> {
+    pub(super) fn try_new(plan: &GroupPlan) -> Result<Self> {
+        Ok(Self {
+            ids: plan.groups.partition_ids()?,
+            from_scans: Vec::new(),
+        })
+    }
+
+    /// Begins with the groups of a hash partition. Those with packed keys are not known before [`Self::append_ids`] has seen
+    /// all of them.
+    pub(super) fn begin(&mut self, partitions: &Partitions<W>, part: usize) -> Result<()> {
+        self.ids.clear()?;
+        self.from_scans.clear();
+        if self.ids.is_packed() {
+            return Ok(());
+        }
+        for scan in &partitions.scans {
+            let mut own = Vec::new();
+            if let Some(numbered) = &scan.held.numbered
+                && !numbered.order.part(part).is_empty()
+            {
+                let values = numbered.order.take_partition(part, &numbered.values)?;
+                self.ids.number_in(part, &[], &values, &mut own)?;
+            }
+            self.from_scans.push(own);
+        }
+        Ok(())
+    }
+
+    /// Number of groups.
+    pub(super) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    pub(super) fn is_packed(&self) -> bool {
+        self.ids.is_packed()
+    }
+
+    /// Appends the numbers of the groups of a hash partition that `words`, of this scan, mean; new words get the next numbers.
+    pub(super) fn append_ids(
+        &mut self,
+        partitions: &Partitions<W>,
+        part: usize,
+        scan: usize,
+        words: &[W],
+        ids: &mut Vec<u32>,
+    ) -> Result<()> {
+        let Some(own) = self.from_scans.get(scan) else {
+            return self.ids.number_in(part, words, &[], ids);
+        };
+        ids.extend(
+            words
+                .iter()
+                .map(|word| interned(partitions, part, scan, own, *word)),
+        );
+        Ok(())
+    }
+
+    /// The group columns.
+    pub(super) fn columns(&mut self) -> Result<Vec<ArrayRef>> {
+        self.ids.values()
+    }
+
+    /// The group columns, and the numbers to share between threads.
+    pub(super) fn freeze(self) -> Result<(Vec<ArrayRef>, FrozenGroups<W>)> {
+        let (columns, ids) = self.ids.freeze()?;
+        let from_scans = self.from_scans;
+        Ok((columns, FrozenGroups { ids, from_scans }))
+    }
+
+    /// The plain aggregates of a hash partition, all of whose groups are numbered.
+    pub(super) fn plain(&mut self, partitions: &Partitions<W>, part: usize) -> Result<Vec<ArrayRef>> {
+        let aggregates = &partitions.shared.work.plan.aggregates.plain;
+        if aggregates.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut plain = PlainGroups::try_new(aggregates)?;
+        let held = Held::new(partitions.memory.new_empty());
+        let mut order = FirstSeen::new(self.len());
+        let (mut words, mut ids) = (Vec::new(), Vec::new());
+        for (index, scan) in partitions.scans.iter().enumerate() {
+            if let Some(states) = &scan.held.states {
+                let members = states.order.part(part);
+                if !members.is_empty() {
+                    let (ids, seen) = order.renumber(self.state_ids(&scan.held, index, part, members)?);
+                    plain.merge(&states.part(part)?, ids, seen)?;
+                    held.resize(plain.bytes())?;
+                }
+            }
+            for run in &scan.rows.runs {
+                let range = run.partition_range(part);
+                if run.carried.is_empty() || range.is_empty() {
+                    continue;
+                }
+                words.clear();
+                ids.clear();
+                run.words
+                    .append_partition(part, scan.rows.file.as_ref(), &mut words)?;
+                self.append_ids(partitions, part, index, &words, &mut ids)?;
+                let inputs = run.partition_carried(part, scan.rows.file.as_ref())?;
+                let (ids, seen) = order.renumber(ids.iter().map(|id| *id as usize));
+                plain.update(aggregates, &inputs, ids, seen)?;
+                held.resize(plain.bytes())?;
+            }
+        }
+        order.restore(plain.evaluate()?)
+    }
+
+    /// The numbers of the groups that a scan's states are of. Each of them has stood among the words.
+    fn state_ids(
+        &mut self,
+        scan: &QuantilesScanned<W>,
+        index: usize,
+        part: usize,
+        members: &[u32],
+    ) -> Result<Vec<usize>> {
+        if let Some(own) = self.from_scans.get(index) {
+            return Ok(own.iter().map(|id| *id as usize).collect());
+        }
+        let words: Vec<W> = members.iter().map(|id| scan.words[*id as usize]).collect();
+        let mut ids = Vec::with_capacity(words.len());
+        self.ids.number_in(part, &words, &[], &mut ids)?;
+        Ok(ids.into_iter().map(|id| id as usize).collect())
+    }
+}
+
+/// Numbers of the groups of a hash partition, for reading from several threads.
+pub(super) struct FrozenGroups<W> {
+    ids: FrozenIds<W>,
+    /// As [`PartitionGroups`] has it.
+    from_scans: Vec<Vec<u32>>,
+}
+
+impl<W: GroupKey> FrozenGroups<W> {
+    /// Appends the numbers of the groups that `words`, of this scan, mean.
+    ///
+    /// # Errors
+    /// An internal error for a word that was not numbered.
+    pub(super) fn append<T>(
+        &self,
+        partitions: &Partitions<W>,
+        part: usize,
+        scan: usize,
+        words: &[W],
+        ids: &mut Vec<T>,
+        cast: impl Fn(u32) -> T,
+    ) -> Result<()> {
+        let expected = ids.len() + words.len();
+        match self.from_scans.get(scan) {
+            Some(own) => {
+                let numbers = words
+                    .iter()
+                    .map(|word| interned(partitions, part, scan, own, *word));
+                ids.extend(numbers.map(cast));
+            }
+            None => ids.extend(words.iter().filter_map(|word| self.ids.find(*word)).map(cast)),
+        }
+        match ids.len() == expected {
+            true => Ok(()),
+            false => internal_err!("{} words have no group", expected - ids.len()),
+        }
+    }
+}
+
+/// Numbers in the order of first appearance: accumulators take it that each batch has rows of all groups that are new.
+struct FirstSeen {
+    /// From a group's number to the new one.
+    new: Vec<Option<usize>>,
+    seen: usize,
+    renumbered: Vec<usize>,
+}
+
+impl FirstSeen {
+    fn new(groups: usize) -> Self {
+        Self {
+            new: vec![None; groups],
+            seen: 0,
+            renumbered: Vec::new(),
+        }
+    }
+
+    /// The new numbers, and the number of groups seen so far.
+    fn renumber(&mut self, ids: impl IntoIterator<Item = usize>) -> (&[usize], usize) {
+        self.renumbered.clear();
+        for id in ids {
+            let new = *self.new[id].get_or_insert_with(|| {
+                self.seen += 1;
+                self.seen - 1
+            });
+            self.renumbered.push(new);
+        }
+        (&self.renumbered, self.seen)
+    }
+
+    /// Columns by new number, in the order of the numbers that groups had.
+    fn restore(&self, columns: Vec<ArrayRef>) -> Result<Vec<ArrayRef>> {
+        let rows: UInt64Array = self.new.iter().map(|new| new.map(|new| new as u64)).collect();
+        if rows.null_count() > 0 {
+            return internal_err!("a group without rows");
+        }
+        let taken = columns.iter().map(|column| take(column.as_ref(), &rows, None));
+        Ok(taken.collect::<std::result::Result<_, _>>()?)
+    }
+}
+
+/// The number in a hash partition of the group that has the number `word` in a scan.
+#[inline(always)]
+fn interned<W: GroupKey>(partitions: &Partitions<W>, part: usize, scan: usize, own: &[u32], word: W) -> u32 {
+    match &partitions.scans[scan].held.numbered {
+        Some(numbered) => {
+            let place = numbered.places[word.to_bits() as usize] as usize;
+            own[place - numbered.order.start(part)]
+        }
+        None => 0,
+    }
+}
+
+/// The words that tell the groups of a column's values apart: its own, or those of all rows.
+pub(super) fn words_of(run: &Run, column: usize) -> &Partitioned {
+    run.columns[column].own.as_ref().unwrap_or(&run.words)
+}

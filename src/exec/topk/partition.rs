@@ -1,0 +1,87 @@
+//! The rows of one hash partition brought together.
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::buffer::Buffer;
+use datafusion::common::{Result, internal_err};
+use datafusion::logical_expr::ColumnarValue;
+
+use super::super::group_engine::GroupIds;
+use super::plan::TopKPlan;
+use super::select::{AnySieve, BestRows, partition_keys};
+use crate::kernel::cpu::groups::group_key::GroupKey;
+use crate::kernel::cpu::groups::runs::Run;
+use crate::memory::SpillFile;
+
+/// Numbers the groups of one hash partition and finds their best rows. Its memory is used again from one to the next.
+pub(super) struct PartitionReader<W> {
+    pub(super) groups: GroupIds<W>,
+    pub(super) sieve: AnySieve,
+    words: Vec<W>,
+    ids: Vec<u32>,
+}
+
+impl<W: GroupKey> PartitionReader<W> {
+    pub(super) fn try_new(plan: &TopKPlan) -> Result<Self> {
+        Ok(Self {
+            groups: plan.groups.partition_ids()?,
+            sieve: AnySieve::new(plan)?,
+            words: Vec::new(),
+            ids: Vec::new(),
+        })
+    }
+
+    /// Forgets the groups of the last hash partition.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        self.groups.clear()
+    }
+
+    /// The best rows of all groups.
+    pub(super) fn take(&mut self, plan: &TopKPlan) -> Result<BestRows> {
+        let groups = self.groups.len();
+        // Groups without rows are there too.
+        self.sieve
+            .push(groups, &[], &Buffer::from(&[0_u8; 0]), &plan.no_rows())?;
+        self.sieve.take(groups, plan)
+    }
+
+    /// Numbers the groups of a run's share of a hash partition; what its rows carry.
+    pub(super) fn number(
+        &mut self,
+        plan: &TopKPlan,
+        part: usize,
+        run: &Run,
+        file: Option<&SpillFile>,
+    ) -> Result<Vec<ArrayRef>> {
+        self.words.clear();
+        self.ids.clear();
+        if run.partition_range(part).is_empty() {
+            return Ok(Vec::new());
+        }
+        run.words.append_partition(part, file, &mut self.words)?;
+        let carried = run.partition_carried(part, file)?;
+        let column = |value| match value {
+            ColumnarValue::Array(column) => Ok(column),
+            ColumnarValue::Scalar(value) => internal_err!("rows carry the one value {value}"),
+        };
+        let carried: Vec<ArrayRef> = carried.into_iter().map(column).collect::<Result<_>>()?;
+        let columns = &carried[..plan.carried_groups()];
+        self.groups.number_in(part, &self.words, columns, &mut self.ids)?;
+        Ok(carried)
+    }
+
+    /// Adds a run's share of a hash partition.
+    pub(super) fn push(
+        &mut self,
+        plan: &TopKPlan,
+        part: usize,
+        run: &Run,
+        file: Option<&SpillFile>,
+    ) -> Result<()> {
+        let carried = self.number(plan, part, run, file)?;
+        if self.ids.is_empty() {
+            return Ok(());
+        }
+        let keys = partition_keys(plan.keys.width(), run.columns[0].keys()?, part, file)?;
+        self.sieve.push(self.groups.len(), &self.ids, &keys, &carried)
+    }
+}

@@ -1,0 +1,353 @@
+//! Best rows as the work of the engine for groups.
+//!
+//! While groups are few, a sieve holds their best rows. Rows of many groups carry what is wanted of them; where a group has
+//! none that counts, but an answer all the same, rows without a key tell that it is there.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, UInt32Array};
+use datafusion::arrow::buffer::Buffer;
+use datafusion::arrow::compute::{filter, not, take};
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::logical_expr::ColumnarValue;
+use datafusion::physical_plan::metrics::Count;
+
+use super::super::group_engine::{
+    Answered, Evaluated, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork, HashPartitions, Metrics,
+    PartitionedRows, Shared,
+};
+use super::partition::PartitionReader;
+use super::plan::TopKPlan;
+use super::select::{AnySieve, BestRows, keys};
+use crate::failpoint::may_fail;
+use crate::kernel::cpu::columns::row_bytes;
+use crate::kernel::cpu::groups::group_key::GroupKey;
+use crate::kernel::cpu::groups::runs::{Staged, StagedColumn, StagedValues};
+use crate::key::{KeySpec, Width};
+use crate::threads::blocking;
+
+/// Rows that go over to hash partitions at a time.
+const MOVED_ROWS: usize = 1 << 12;
+
+/// Rows of a hash partition that a worker sets memory aside for; what larger ones need is asked for on the way.
+const USUAL_ROWS: usize = 1 << 17;
+
+/// The best rows of groups.
+pub(super) struct GroupTopK {
+    pub(super) plan: Arc<TopKPlan>,
+    specs: [KeySpec; 1],
+    /// Rows below the floor of their group.
+    pub(super) rejected: Count,
+    /// Rows that were held, and were not among the best.
+    pub(super) dropped: Count,
+}
+
+impl GroupTopK {
+    pub(super) fn try_new(plan: Arc<TopKPlan>, metrics: &Metrics) -> Result<Self> {
+        // Keys are made already: the spec says no more than their width.
+        let spec = KeySpec::try_new(&match plan.keys.width() {
+            Width::W32 => DataType::UInt32,
+            Width::W64 => DataType::UInt64,
+            Width::W128 => DataType::Decimal128(38, 0),
+        })?;
+        Ok(Self {
+            plan,
+            specs: [spec],
+            rejected: metrics.count("rejected_rows"),
+            dropped: metrics.count("dropped_rows"),
+        })
+    }
+
+    /// The answer of groups and their best rows.
+    pub(super) fn answer(&self, groups: Vec<ArrayRef>, best: BestRows) -> Result<RecordBatch> {
+        may_fail!("topk_answer");
+        let plan = &self.plan;
+        if plan.rows().is_none() {
+            return plan.lists(groups, &best.rows, &best.lengths);
+        }
+        let ids = UInt32Array::from(repeated(&best.lengths));
+        let groups = groups.iter().map(|column| Ok(take(column.as_ref(), &ids, None)?));
+        plan.row_batch(&groups.collect::<Result<Vec<_>>>()?, &best.rows, best.numbers)
+    }
+}
+
+/// Partitions rows; without keys, they only tell that their groups are there.
+fn stage<W: GroupKey>(
+    scan: &mut GroupScan<GroupTopK, W>,
+    groups: &[ArrayRef],
+    keys: Option<Buffer>,
+    carried: Vec<ArrayRef>,
+) -> Result<()> {
+    if groups.first().is_none_or(|column| column.is_empty()) {
+        return Ok(());
+    }
+    // Groups that are not packed are told apart by what their rows carry.
+    let (words, parts) = scan.ids.place(groups, None)?;
+    let column = |keys| StagedColumn {
+        rows: None,
+        values: StagedValues::Keys(keys),
+    };
+    let staged = Staged {
+        words,
+        parts,
+        columns: keys.map(column).into_iter().collect(),
+        others: carried.into_iter().map(ColumnarValue::Array).collect(),
+    };
+    scan.rows.stage(staged, &scan.shared)
+}
+
+/// What is wanted of a batch.
+pub(super) struct Ready {
+    /// Which rows count; `None`: all.
+    kept: Option<BooleanArray>,
+    /// Group columns of the rows that count.
+    counted: Vec<ArrayRef>,
+    keys: Buffer,
+    carried: Vec<ArrayRef>,
+}
+
+impl GroupedWork for GroupTopK {
+    const ROWS: &'static str = "the best rows of groups";
+    /// Far below the 2 GiB that a column of strings can hold.
+    const STAGED_BYTES: usize = 256 << 20;
+
+    type Values = Ready;
+    /// The best rows while groups are few.
+    type Scan<W: GroupKey> = Option<Box<AnySieve>>;
+    type Scanned<W: GroupKey> = ();
+    type Worker<W: GroupKey> = Worker<W>;
+
+    fn groups(&self) -> &GroupColumns {
+        &self.plan.groups
+    }
+
+    fn specs(&self) -> &[KeySpec] {
+        &self.specs
+    }
+
+    fn schema(&self) -> &SchemaRef {
+        &self.plan.schema
+    }
+
+    fn evaluate(&self, batch: &RecordBatch) -> Result<Evaluated<Ready>> {
+        let prepared = self.plan.prepare(batch)?;
+        let counted: Vec<ArrayRef> = match &prepared.kept {
+            None => prepared.groups.clone(),
+            Some(kept) => filtered(&prepared.groups, kept)?,
+        };
+        let carried = counted[..self.plan.carried_groups()]
+            .iter()
+            .chain(&prepared.carried);
+        let values = Ready {
+            keys: keys(&self.plan, &prepared.order)?,
+            carried: carried.cloned().collect(),
+            kept: prepared.kept,
+            counted,
+        };
+        Ok(Evaluated {
+            groups: prepared.groups,
+            values,
+        })
+    }
+
+    fn scan<W: GroupKey>(&self, _: &Shared<Self>, _: &MemoryReservation) -> Result<Self::Scan<W>> {
+        Ok(Some(Box::new(AnySieve::new(&self.plan)?)))
+    }
+
+    fn numbers_partitioned<W: GroupKey>(&self, _: &Self::Scan<W>) -> bool {
+        false
+    }
+
+    fn few_bytes<W: GroupKey>(&self, scan: &Self::Scan<W>) -> usize {
+        // What is held, and a copy while it is cut.
+        scan.as_ref().map_or(0, |sieve| 2 * sieve.held_bytes())
+    }
+
+    fn held_bytes<W: GroupKey>(&self, scan: &Self::Scan<W>) -> usize {
+        self.few_bytes::<W>(scan)
+    }
+
+    fn push_few<W: GroupKey>(
+        scan: &mut GroupScan<Self, W>,
+        batch: Evaluated<Ready>,
+    ) -> Result<Option<Evaluated<Ready>>> {
+        let (ready, numbers) = (batch.values, &scan.numbers);
+        let ids: Vec<u32> = match &ready.kept {
+            None => numbers.iter().map(|id| *id as u32).collect(),
+            Some(kept) => {
+                let rows = kept.values().set_indices();
+                rows.map(|row| numbers[row] as u32).collect()
+            }
+        };
+        match &mut scan.held {
+            Some(sieve) => sieve.push(scan.ids.len(), &ids, &ready.keys, &ready.carried)?,
+            None => return internal_err!("rows are partitioned"),
+        }
+        Ok(None)
+    }
+
+    fn leave_few<W: GroupKey>(scan: &mut GroupScan<Self, W>) -> Result<()> {
+        let Some(mut sieve) = scan.held.take() else {
+            return Ok(());
+        };
+        let shared = Arc::clone(&scan.shared);
+        let plan = &shared.work.plan;
+        let best = sieve.take(scan.ids.len(), plan)?;
+        shared.work.rejected.add(sieve.rejected() as usize);
+        drop(sieve);
+        let groups = scan.ids.values()?;
+        let held: usize = groups.iter().chain(&best.rows).map(row_bytes).sum();
+        let held = held + best.keys.len();
+        scan.memory.shrink(scan.memory.size().saturating_sub(held));
+        let of_rows = UInt32Array::from(repeated(&best.lengths));
+        let key_bytes = plan.keys.width().bytes();
+        for from in (0..of_rows.len()).step_by(MOVED_ROWS) {
+            let count = MOVED_ROWS.min(of_rows.len() - from);
+            let own = of_rows.slice(from, count);
+            let groups = groups.iter().map(|column| Ok(take(column.as_ref(), &own, None)?));
+            let groups = groups.collect::<Result<Vec<_>>>()?;
+            let keys = Buffer::from_slice_ref(&best.keys[from * key_bytes..(from + count) * key_bytes]);
+            let carried = best.rows.iter().map(|column| column.slice(from, count)).collect();
+            stage(scan, &groups, Some(keys), carried)?;
+        }
+        if plan.answers_every_group() {
+            stage(scan, &groups, None, groups[..plan.carried_groups()].to_vec())?;
+        }
+        scan.ids.free()
+    }
+
+    fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: Evaluated<Ready>) -> Result<()> {
+        let Evaluated { groups, values } = batch;
+        stage(scan, &values.counted, Some(values.keys), values.carried)?;
+        let plan = &scan.shared.work.plan;
+        let (Some(kept), true) = (values.kept, plan.answers_every_group()) else {
+            return Ok(());
+        };
+        let absent = filtered(&groups, &not(&kept)?)?;
+        let carried = absent[..plan.carried_groups()].to_vec();
+        stage(scan, &absent, None, carried)
+    }
+
+    fn compact<W: GroupKey>(&self, rows: &mut PartitionedRows<W>, shared: &Shared<Self>) -> Result<bool> {
+        super::compact::compact(self, rows, shared)
+    }
+
+    fn scanned<W: GroupKey>(&self, _: Self::Scan<W>, _: GroupIds<W>, _: &MemoryReservation) -> Result<()> {
+        Ok(())
+    }
+
+    async fn few<W: GroupKey>(
+        shared: Arc<Shared<Self>>,
+        few: FewGroups<Self, W>,
+        memory: Arc<MemoryReservation>,
+    ) -> Result<Answered> {
+        blocking(move || best_of_few(&shared, few, &memory)).await
+    }
+
+    fn partition_bytes<W: GroupKey>(&self, partitions: &HashPartitions<Self, W>, part: usize) -> usize {
+        let all: usize = partitions.sizes.iter().sum();
+        let carried: usize = partitions.runs().map(|run| run.bytes()).sum();
+        // What a row takes, three times: as it was, in the sieve, and in order; and the offsets of groups.
+        let row = carried / all.max(1) + size_of::<W>() + 16;
+        partitions.sizes[part].min(USUAL_ROWS) * (3 * row + 24)
+    }
+
+    fn worker<W: GroupKey>(partitions: &HashPartitions<Self, W>) -> Result<Worker<W>> {
+        Ok(Worker {
+            reader: PartitionReader::try_new(&partitions.shared.work.plan)?,
+            memory: partitions.memory.new_empty(),
+            rejected: 0,
+        })
+    }
+
+    fn partition<W: GroupKey>(
+        worker: &mut Worker<W>,
+        partitions: &HashPartitions<Self, W>,
+        part: usize,
+    ) -> Result<Option<Answered>> {
+        worker.answer(partitions, part)
+    }
+}
+
+/// One thread's memory, used again from hash partition to hash partition.
+pub(super) struct Worker<W> {
+    reader: PartitionReader<W>,
+    memory: MemoryReservation,
+    /// Rows that its sieve has kept out, as far as they were counted.
+    rejected: u64,
+}
+
+impl<W: GroupKey> Worker<W> {
+    fn answer(&mut self, partitions: &HashPartitions<GroupTopK, W>, part: usize) -> Result<Option<Answered>> {
+        let (work, reader) = (&partitions.shared.work, &mut self.reader);
+        reader.begin()?;
+        for rows in partitions.scans.iter().map(|scan| &scan.rows) {
+            for run in rows.runs.iter().filter(|run| !run.columns.is_empty()) {
+                reader.push(&work.plan, part, run, rows.file.as_ref())?;
+                // What workers usually need is set aside.
+                let held = 2 * reader.sieve.held_bytes();
+                let more = held.saturating_sub(self.memory.size() + partitions.each);
+                partitions.shared.reserve(&self.memory, more)?;
+            }
+        }
+        for rows in partitions.scans.iter().map(|scan| &scan.rows) {
+            for run in rows.runs.iter().filter(|run| run.columns.is_empty()) {
+                reader.number(&work.plan, part, run, rows.file.as_ref())?;
+            }
+        }
+        let groups = reader.groups.len();
+        if groups == 0 {
+            return Ok(None);
+        }
+        let best = reader.take(&work.plan)?;
+        let rejected = reader.sieve.rejected();
+        let before = std::mem::replace(&mut self.rejected, rejected);
+        work.rejected.add((rejected - before) as usize);
+        let batch = work.answer(reader.groups.values()?, best)?;
+        Ok(Some(Answered { groups, batch }))
+    }
+}
+
+/// The best rows of all scans, through one more sieve.
+fn best_of_few<W: GroupKey>(
+    shared: &Shared<GroupTopK>,
+    mut few: FewGroups<GroupTopK, W>,
+    memory: &MemoryReservation,
+) -> Result<Answered> {
+    let (work, groups) = (&shared.work, few.ids.len());
+    let plan = &work.plan;
+    let mut all = AnySieve::new(plan)?;
+    for (scan, map) in few.scans {
+        let Some(mut sieve) = scan.held else {
+            return internal_err!("rows are partitioned");
+        };
+        let best = sieve.take(map.len(), plan)?;
+        let ids = repeated(&best.lengths).into_iter();
+        let ids: Vec<u32> = ids.map(|id| map[id as usize] as u32).collect();
+        all.push(groups, &ids, &best.keys, &best.rows)?;
+        work.rejected.add(sieve.rejected() as usize);
+        let held = 2 * all.held_bytes();
+        shared.reserve(memory, held.saturating_sub(memory.size()))?;
+    }
+    let batch = match groups {
+        0 => RecordBatch::new_empty(Arc::clone(&plan.schema)),
+        _ => work.answer(few.ids.values()?, all.take(groups, plan)?)?,
+    };
+    Ok(Answered { groups, batch })
+}
+
+/// The number of each row's group, from the number of rows that each group has.
+pub(super) fn repeated(lengths: &[usize]) -> Vec<u32> {
+    let mut ids = Vec::with_capacity(lengths.iter().sum());
+    for (group, length) in lengths.iter().enumerate() {
+        ids.resize(ids.len() + length, group as u32);
+    }
+    ids
+}
+
+fn filtered(columns: &[ArrayRef], kept: &BooleanArray) -> Result<Vec<ArrayRef>> {
+    columns.iter().map(|column| Ok(filter(column, kept)?)).collect()
+}
