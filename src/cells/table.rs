@@ -30,7 +30,7 @@ pub struct CellTable {
     /// Ascending and distinct.
     pub(crate) heavy: Vec<KeyBits>,
     /// Without those for heavy keys.
-    cells: u32,
+    pub(super) cells: u32,
 }
 
 impl CellTable {

@@ -105,7 +105,7 @@ impl Quantile {
     }
 
     /// As [`Self::times`], for products of any width.
-    fn times_wide(self, n: u64) -> (u64, Fraction) {
+    pub(super) fn times_wide(self, n: u64) -> (u64, Fraction) {
         if self.scale > MAX_EXACT_SCALE {
             // From a float: at most 17 digits, so q n < 10^37 / 10^39. What is below 10^-38 stays above 0.
             let excess = 10_u128

@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn less_and_less_is_wanted() {
         for n in [0, 1, 1000, 1 << 20, 1 << 40] {
-            let plans: Vec<Plan> = Room::wanted(n, Width::W64, 8, false).collect();
+            let plans: Vec<Plan> = Plan::wanted(n, Width::W64, 8, false).collect();
             assert!(
                 plans.windows(2).all(|pair| pair[0].bytes >= pair[1].bytes),
                 "{plans:?}"

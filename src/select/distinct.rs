@@ -24,7 +24,7 @@ use crate::key::KeyVec;
 use crate::key::{KeyBits, Width};
 use crate::quantile::Ask;
 use crate::select::choose::{GATHER, MOST_READS};
-use crate::threads::Pool;
+use crate::threads::ThreadPool;
 
 /// Keys of the sample.
 const SAMPLE: u64 = 1 << 13;
@@ -72,7 +72,11 @@ impl Piece {
 ///
 /// # Errors
 /// Those of the shards.
-pub(crate) async fn solve_distinct(shards: &mut dyn Shards, pool: &Pool, asks: &[&Ask]) -> Result<Solution> {
+pub(crate) async fn solve_distinct(
+    shards: &mut dyn Shards,
+    pool: &ThreadPool,
+    asks: &[&Ask],
+) -> Result<Solution> {
     let mut search = Search {
         limit: shards.room().keys.max(1),
         shards,
@@ -96,7 +100,7 @@ pub(crate) async fn solve_distinct(shards: &mut dyn Shards, pool: &Pool, asks: &
 
 struct Search<'a> {
     shards: &'a mut dyn Shards,
-    pool: &'a Pool,
+    pool: &'a ThreadPool,
     rounds: Vec<RoundTrace>,
     /// Keys that can be collected at once.
     limit: u64,
@@ -398,7 +402,7 @@ mod tests {
             method: Method::Disc,
             descending: false,
         };
-        let (pool, asks) = (Pool::scoped(2, Stop::default()), [&ask]);
+        let (pool, asks) = (ThreadPool::scoped(2, Stop::default()), [&ask]);
         let solved = solve_distinct(&mut shards, &pool, &asks);
         let solution = solved.now_or_never().unwrap().unwrap();
         assert_eq!(solution.n, expected.len() as u64, "room {room}");

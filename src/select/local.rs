@@ -11,19 +11,19 @@ use crate::kernel::Lane;
 use crate::kernel::round::{Reply, Request};
 use crate::key::Width;
 use crate::memory::{Held, Room, Workspace};
-use crate::threads::{Pool, Stop};
+use crate::threads::{Stop, ThreadPool};
 
 /// Below this many values a round is answered where it is asked: waking threads would cost more.
 const INLINE: u64 = 1 << 16;
 
 type Group = Vec<Box<dyn Lane>>;
 
-/// Lanes in groups of about equal size, one group a thread of a [`Pool`]. Dropping the shards stops what still runs.
+/// Lanes in groups of about equal size, one group a thread of a [`ThreadPool`]. Dropping the shards stops what still runs.
 pub struct LocalShards {
     width: Width,
     population: u64,
     groups: Vec<Group>,
-    pool: Pool,
+    pool: ThreadPool,
     room: Room,
     /// What merged replies are reserved in, where the lanes share it.
     workspace: Option<Arc<Workspace>>,
@@ -32,19 +32,19 @@ pub struct LocalShards {
 }
 
 impl LocalShards {
-    /// Spreads what `lanes` hold over at most `threads` threads, as [`Pool::new`] has them, splitting lanes that are too large for
+    /// Spreads what `lanes` hold over at most `threads` threads, as [`ThreadPool::new`] has them, splitting lanes that are too large for
     /// one. `stop` ends their rounds.
     pub fn new(width: Width, lanes: Vec<Box<dyn Lane>>, threads: usize, stop: Stop) -> Self {
-        Self::on(width, lanes, Pool::new(threads, stop))
+        Self::on(width, lanes, ThreadPool::new(threads, stop))
     }
 
-    /// As [`Self::new`], on the threads of [`Pool::scoped`]: a round's future is ready when it is first polled.
+    /// As [`Self::new`], on the threads of [`ThreadPool::scoped`]: a round's future is ready when it is first polled.
     pub fn blocking(width: Width, lanes: Vec<Box<dyn Lane>>, threads: usize, stop: Stop) -> Self {
-        Self::on(width, lanes, Pool::scoped(threads, stop))
+        Self::on(width, lanes, ThreadPool::scoped(threads, stop))
     }
 
     /// As [`Self::new`], on the threads of `pool`.
-    pub(crate) fn on(width: Width, lanes: Vec<Box<dyn Lane>>, pool: Pool) -> Self {
+    pub(crate) fn on(width: Width, lanes: Vec<Box<dyn Lane>>, pool: ThreadPool) -> Self {
         let population = lanes.iter().map(|lane| lane.len()).sum();
         let groups = balance(lanes, pool.threads(), population);
         Self {

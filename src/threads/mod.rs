@@ -48,13 +48,13 @@ impl Drop for StopOnDrop {
 }
 
 /// Threads that work on the pieces of one selection. Dropping the pool stops what still runs.
-pub struct Pool {
+pub struct ThreadPool {
     threads: usize,
     scoped: bool,
     stop: Stop,
 }
 
-impl Pool {
+impl ThreadPool {
     /// At most `threads` blocking threads of the runtime that polls the pool's futures; where there is none, as [`Self::scoped`].
     /// `stop` ends the work early.
     pub fn new(threads: usize, stop: Stop) -> Self {
@@ -146,7 +146,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.stop.stop();
     }
@@ -167,7 +167,7 @@ async fn joined<T: 'static>(task: SpawnedTask<Result<T>>) -> Result<T> {
     joined.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
 }
 
-/// What a future over a [scoped](Pool::scoped) pool gives, without a runtime.
+/// What a future over a [scoped](ThreadPool::scoped) pool gives, without a runtime.
 ///
 /// # Errors
 /// Those of `work`; an internal error for a future that waits for something else.
@@ -228,7 +228,7 @@ impl<I, W> Queue<I, W> {
 mod tests {
     use super::*;
 
-    async fn check(pool: Pool) {
+    async fn check(pool: ThreadPool) {
         let items: Vec<u64> = (0..1000).collect();
         let squares = pool.map(items.clone(), |i, _| Ok(i * i)).await.unwrap();
         assert_eq!(squares, items.iter().map(|i| i * i).collect::<Vec<_>>());
@@ -255,12 +255,14 @@ mod tests {
 
     #[test]
     fn results_keep_their_order_and_errors_arrive() {
-        check(Pool::new(3, Stop::default())).now_or_never().unwrap();
-        check(Pool::scoped(3, Stop::default())).now_or_never().unwrap();
+        check(ThreadPool::new(3, Stop::default())).now_or_never().unwrap();
+        check(ThreadPool::scoped(3, Stop::default()))
+            .now_or_never()
+            .unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .build()
             .unwrap();
-        runtime.block_on(check(Pool::new(4, Stop::default())));
+        runtime.block_on(check(ThreadPool::new(4, Stop::default())));
     }
 }
