@@ -11,13 +11,13 @@ use datafusion::execution::memory_pool::{
 
 use crate::config::StrategyName;
 use crate::functions::ordered_type;
-use crate::kernel::values::Values;
+use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::{Backend, CpuBackend};
 use crate::key::{ByteSpec, KeySpec, Order};
 use crate::memory::Room;
 use crate::memory::Workspace;
 use crate::quantile::{Ask, Method, Quantile};
-use crate::select::by_value::ValueSelection;
+use crate::select::byte_strings::ByteStringSelection;
 use crate::select::{LocalShards, solve};
 use crate::threads::Stop;
 use crate::threads::{ThreadPool, completed};
@@ -80,9 +80,9 @@ fn of_keys(array: &ArrayRef, spec: &KeySpec, ask: &Ask) -> Result<ArrayRef> {
 
 fn of_bytes(array: &ArrayRef, spec: &ByteSpec, ask: &Ask) -> Result<ArrayRef> {
     let (backend, memory, threads) = resources();
-    let mut values = Values::reserving(memory.new_empty());
+    let mut values = ByteStrings::reserving(memory.new_empty());
     values.append(spec, array, None)?;
-    let selection = ValueSelection {
+    let selection = ByteStringSelection {
         backend: Arc::new(backend),
         strategy: StrategyName::Auto,
         pool: ThreadPool::scoped(threads, Stop::default()),

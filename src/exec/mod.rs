@@ -32,10 +32,10 @@ mod quantiles;
 mod room;
 mod run;
 mod scan;
+mod selection;
 pub mod staged;
 mod top;
 mod topk;
-mod values;
 mod window;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;

@@ -16,7 +16,7 @@ use super::aggregate::{Aggregates, ExecAggregate};
 use super::on_device::{UploadChoice, is_for_device};
 use super::operator::{Execution, Operator, Work, at_the_end};
 use super::run::{Run, RunMetrics};
-use super::values::ValueSolver;
+use super::selection::SelectionContext;
 use crate::config::StrategyName;
 
 /// Exact quantiles over a whole input, with plain aggregates beside them. One partition, one row.
@@ -158,7 +158,7 @@ impl Work for QuantilesWork {
         let run = Run {
             aggregates: Arc::clone(&self.aggregates),
             schema: Arc::clone(&self.schema),
-            solver: ValueSolver::new(self.strategy, on.memory(), &on.context),
+            selection: SelectionContext::new(self.strategy, on.memory(), &on.context),
             metrics: RunMetrics::new(on.metrics),
             #[cfg(feature = "cuda")]
             device: self.device.clone(),

@@ -12,23 +12,19 @@ use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, Time,
 };
 
-use super::aggregate::{Aggregates, KeyColumn, Output, QuantilesCall};
+use super::aggregate::{Aggregates, Output, QuantilesCall};
 #[cfg(feature = "cuda")]
 use super::on_device::{self, ToDevice, UploadChoice, is_for_device};
 use super::plain::PlainAccumulators;
-use super::room::{Columns, Wanting, make_room};
+use super::room::Columns;
 use super::scan::{Kept, PartitionScan};
-use super::values::ValueSolver;
+use super::selection::SelectionContext;
 use crate::failpoint::may_fail;
 use crate::functions::gk::with_bounds;
 use crate::quantile::Ask;
 use crate::quantile::Selected;
-use crate::select::by_value::ValueSolution;
-use crate::select::distinct::solve_distinct;
-use crate::select::splitters::nearest_splitters;
-use crate::select::{LocalShards, Solution, solve};
-use crate::threads::Stop;
-use crate::threads::ThreadPool;
+use crate::select::Solution;
+use crate::select::byte_strings::ByteStringSolution;
 use crate::threads::in_order;
 
 /// Metrics of one execution. Their names are stable.
@@ -86,7 +82,7 @@ impl RunMetrics {
     }
 
     /// The rounds of all levels of prefixes, and how much those left to look at again.
-    fn record_levels(&self, solution: &ValueSolution) {
+    fn record_levels(&self, solution: &ByteStringSolution) {
         solution.rounds.iter().for_each(|rounds| self.record(rounds));
         self.count("levels".to_owned(), solution.levels);
         self.count("refined_values".to_owned(), solution.refined as usize);
@@ -111,14 +107,14 @@ pub(super) fn strategy_metric(label: &str) -> String {
 /// The order statistics of a column.
 pub(super) enum Solved {
     Keys(Solution),
-    Bytes(ValueSolution),
+    Bytes(ByteStringSolution),
 }
 
 /// One execution of the operator.
 pub(super) struct Run {
     pub(super) aggregates: Arc<Aggregates>,
     pub(super) schema: SchemaRef,
-    pub(super) solver: ValueSolver,
+    pub(super) selection: SelectionContext,
     pub(super) metrics: RunMetrics,
     /// Where columns are selected that a device can.
     #[cfg(feature = "cuda")]
@@ -147,14 +143,14 @@ impl Run {
             let start = Instant::now();
             let solved;
             (columns, solved) = match self.aggregates.columns[column].bytes {
-                Some(_) => self.solve_values(column, columns).await?,
+                Some(_) => self.solve_byte_strings(column, columns).await?,
                 None => self.solve_keys(column, columns).await?,
             };
             solutions.push(solved);
             self.metrics.select_time.add_elapsed(start);
             self.metrics.baseline.elapsed_compute().add_elapsed(start);
         }
-        let (files, bytes) = self.solver.backend.spilled();
+        let (files, bytes) = self.selection.backend.spilled();
         self.metrics.spill_count.add(files as usize);
         self.metrics.spilled_bytes.add(bytes as usize);
         self.assemble(&solutions, merged(parts)?)
@@ -173,8 +169,8 @@ impl Run {
         for (partition, stream) in streams.into_iter().enumerate() {
             let scan = PartitionScan::try_new(
                 &self.aggregates,
-                &self.solver.backend,
-                &self.solver.memory,
+                &self.selection.backend,
+                &self.selection.memory,
                 self.metrics.input_rows.clone(),
                 [
                     self.metrics.scan_time.clone(),
@@ -183,7 +179,7 @@ impl Run {
             )?;
             #[cfg(feature = "cuda")]
             let scan = match &to_device {
-                Some(to) => scan.onto_device(to, partition, &self.solver.memory)?,
+                Some(to) => scan.onto_device(to, partition, &self.selection.memory)?,
                 None => scan,
             };
             tasks.spawn(async move { (partition, scan.read(stream).await) });
@@ -204,50 +200,8 @@ impl Run {
         if columns[column].iter().any(|kept| matches!(kept, Kept::Device(_))) {
             return self.solve_on_device(column, columns).await;
         }
-        let KeyColumn {
-            spec,
-            distinct,
-            buckets,
-            ..
-        } = &self.aggregates.columns[column];
-        let (width, distinct) = (spec.width(), *distinct);
-        let wanting = Wanting {
-            n: columns[column].iter().map(Kept::len).sum(),
-            width,
-            distinct,
-            each: 0,
-            free: 0,
-        };
-        let solver = &self.solver;
-        let (mut columns, plan) = make_room(
-            columns,
-            wanting,
-            solver.threads,
-            solver.pool.as_ref(),
-            &solver.workspace,
-        )
-        .await?;
-        let own = std::mem::take(&mut columns[column]);
-        let lanes = own.into_iter().filter_map(|kept| match kept {
-            Kept::Keys(lane) => Some(lane),
-            _ => None,
-        });
-        // Dropping the shards, be it with this future, stops their kernels: a flag for each column.
-        let mut shards = LocalShards::new(width, lanes.collect(), plan.threads, Stop::default())
-            .within(plan.room, Arc::clone(&solver.workspace));
-        let asks = self.asks(column);
-        let solution = match *buckets {
-            _ if distinct => {
-                solve_distinct(
-                    &mut shards,
-                    &ThreadPool::new(plan.threads, Stop::default()),
-                    &asks,
-                )
-                .await?
-            }
-            Some(buckets) => nearest_splitters(&mut shards, buckets, &asks).await?,
-            None => solve(&mut shards, solver.strategy, &asks).await?,
-        };
+        let (of, asks) = (&self.aggregates.columns[column], self.asks(column));
+        let (columns, solution) = self.selection.solve_keys(columns, column, of, &asks).await?;
         self.metrics.record(&solution);
         Ok((columns, Solved::Keys(solution)))
     }
@@ -263,7 +217,7 @@ impl Run {
         let spec = self.aggregates.columns[column].spec.clone();
         let asks = self.asks(column).into_iter().cloned().collect();
         let limit = self.device.as_ref().and_then(|device| device.limit);
-        let (strategy, memory) = (self.solver.strategy, self.solver.memory.new_empty());
+        let (strategy, memory) = (self.selection.strategy, self.selection.memory.new_empty());
         let solved = on_device::solve(uploads.collect(), spec, asks, limit, strategy, memory);
         let (solution, report) = solved.await?;
         self.metrics.record(&solution);
@@ -276,11 +230,14 @@ impl Run {
         calls.map(|call| call.selected().ask()).collect()
     }
 
-    /// The same over a column of values without keys.
-    async fn solve_values(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
+    /// The same over a column of byte strings.
+    async fn solve_byte_strings(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
         let distinct = self.aggregates.columns[column].distinct;
         let asks = self.asks(column);
-        let (columns, solution) = self.solver.solve(columns, column, distinct, &asks).await?;
+        let (columns, solution) = self
+            .selection
+            .solve_byte_strings(columns, column, distinct, &asks)
+            .await?;
         self.metrics.record_levels(&solution);
         Ok((columns, Solved::Bytes(solution)))
     }

@@ -20,9 +20,9 @@ use super::aggregate::{Aggregates, KeyColumn};
 use super::on_device::{ToDevice, is_for_device, send};
 use super::plain::PlainAccumulators;
 use crate::failpoint::may_fail;
+use crate::kernel::byte_strings::ByteStrings;
 #[cfg(feature = "cuda")]
 use crate::kernel::cuda::ColumnUpload;
-use crate::kernel::values::Values;
 use crate::kernel::{Backend, CpuBackend, Lane};
 use crate::key::ByteSpec;
 use crate::threads::Stop;
@@ -37,7 +37,7 @@ pub(super) enum Kept {
     /// As keys.
     Keys(Box<dyn Lane>),
     /// As bytes.
-    Bytes(ByteSpec, Box<Values>),
+    Bytes(ByteSpec, Box<ByteStrings>),
     /// On a device.
     #[cfg(feature = "cuda")]
     Device(Box<ColumnUpload>),
@@ -48,7 +48,7 @@ impl Kept {
         Ok(match &column.bytes {
             None => Kept::Keys(backend.open(&column.spec, memory)?),
             Some(bytes) => {
-                let values = Values::spilling(memory, backend.disk())?;
+                let values = ByteStrings::spilling(memory, backend.disk())?;
                 Kept::Bytes(bytes.clone(), Box::new(values))
             }
         })
@@ -81,7 +81,7 @@ impl Kept {
         }
     }
 
-    /// What a thread needs to read values that are on disk: see [`Values::reading_bytes`].
+    /// What a thread needs to read values that are on disk: see [`ByteStrings::reading_bytes`].
     pub(super) fn reading_bytes(&self) -> usize {
         match self {
             Kept::Keys(_) => 0,

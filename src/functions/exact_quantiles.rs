@@ -14,21 +14,17 @@ use datafusion::logical_expr::{
 };
 
 use super::FunctionName;
-use super::accumulator::QuantilesAccumulator;
+use super::accumulator::accumulator;
 use super::call::evaluated_quantiles;
-use super::frame::SlidingQuantilesAccumulator;
-use super::frame_values::SlidingValuesAccumulator;
 use super::groups::groups_accumulator;
-use super::rows::{ValuesAccumulator, ValuesGroupsAccumulator};
-use crate::quantile::{Ask, Method, Quantiles};
-use crate::quantile::{Selected, state_type};
+use crate::quantile::{Ask, Method, Quantiles, Selected, state_type};
 
 /// Exact quantiles of a column under one name, by one method, counted from one end.
 ///
 /// Arguments: values of any type that can be ordered (NULLs are skipped), and a constant number or list of numbers in
 /// [0, 1]. One number gives one value, a list gives a list in the same order.
 ///
-/// As an aggregate inside a grouped query it buffers 16 bytes for each value of fixed width, and the bytes of others;
+/// As an aggregate inside a grouped query it buffers the key of each value of fixed width, and the bytes of others;
 /// ungrouped calls run as
 /// [`QuantilesExec`](crate::exec::QuantilesExec) instead where the session's planner is
 /// [`QuantilesPlanner`](crate::planner::QuantilesPlanner).
@@ -280,17 +276,7 @@ impl AggregateUDFImpl for ExactQuantiles {
     }
 
     fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(match self.column(&args)? {
-            Selected::Keys(column) => Box::new(QuantilesAccumulator::new(column)),
-            Selected::Bytes(column) => Box::new(ValuesAccumulator::new(column)),
-        })
-    }
-
-    fn create_sliding_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        Ok(match self.column(&args)? {
-            Selected::Keys(column) => Box::new(SlidingQuantilesAccumulator::try_new(column)?),
-            Selected::Bytes(column) => Box::new(SlidingValuesAccumulator::new(column)),
-        })
+        Ok(accumulator(self.column(&args)?))
     }
 
     fn groups_accumulator_supported(&self, _args: AccumulatorArgs) -> bool {
@@ -298,10 +284,7 @@ impl AggregateUDFImpl for ExactQuantiles {
     }
 
     fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
-        Ok(match self.column(&args)? {
-            Selected::Keys(column) => groups_accumulator(column),
-            Selected::Bytes(column) => Box::new(ValuesGroupsAccumulator::new(column)),
-        })
+        Ok(groups_accumulator(self.column(&args)?))
     }
 
     fn supports_null_handling_clause(&self) -> bool {

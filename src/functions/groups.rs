@@ -1,130 +1,153 @@
-//! Accumulator of many groups: flat buffers of (group, key), partitioned once by group at the end.
+//! Accumulator of many groups: values in flat memory with their groups, partitioned once by group at the end.
 //!
 //! ```text
 //! groups: 2 0 1 0 2      counting sort       |0 0|1|2 2|      select inside
 //! keys:   e a c b d      ------------->      |a b|c|e d|      each segment
 //! ```
-//! Cost: 4 bytes and a key (of 4, 8 or 16) a value, as much again while groups are emitted; no allocation for a group. Of
-//! partial states, which bring the keys of a group together, only the keys.
+//! Cost: four bytes a value beside the [values](super::collected); while groups are emitted, a key or the place of a byte
+//! string more. No allocation stays for a row or a group. Of partial states, which bring the values of a group together,
+//! only the values.
 
-use std::mem::size_of;
+use std::mem::{size_of, take};
+use std::slice;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, LargeListArray, new_empty_array};
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, LargeListArray};
 use datafusion::arrow::buffer::OffsetBuffer;
 use datafusion::arrow::compute::filter;
 use datafusion::common::{Result, internal_err, resources_datafusion_err};
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 
 use super::accumulator::{reserve, state_rows};
-use crate::kernel::cpu::groups::segments::{Plans, Segments};
-use crate::key::{Key, KeyBits, KeySpec, Width, kept};
-use crate::quantile::{SelectedColumn, state_item};
+use super::collected::{Collected, find_answers};
+use crate::kernel::byte_strings::ByteStrings;
+use crate::kernel::cpu::groups::runs::with_key;
+use crate::kernel::cpu::groups::segments::Plans;
+use crate::key::{KeyBits, KeySpec, Width, kept};
+use crate::quantile::{Found, Selected, SelectedColumn, state_item};
 
-/// The accumulator over keys of the column's width.
-pub(super) fn groups_accumulator(column: SelectedColumn) -> Box<dyn GroupsAccumulator> {
-    match column.spec().width() {
-        Width::W32 => Box::new(QuantilesGroupsAccumulator::<u32>::new(column)),
-        Width::W64 => Box::new(QuantilesGroupsAccumulator::<u64>::new(column)),
-        Width::W128 => Box::new(QuantilesGroupsAccumulator::<u128>::new(column)),
+/// The accumulator of many groups.
+pub(super) fn groups_accumulator(selected: Selected) -> Box<dyn GroupsAccumulator> {
+    match selected {
+        Selected::Bytes(column) => Box::new(QuantilesGroupsAccumulator::<ByteStrings>::new(column)),
+        Selected::Keys(column) => with_key!(column.spec().width(), K => {
+            Box::new(QuantilesGroupsAccumulator::<Vec<K>>::new(column))
+        }),
     }
 }
 
-/// Keys of all groups, in any order.
+/// Values of all groups, in any order.
 #[derive(Debug)]
-struct QuantilesGroupsAccumulator<K> {
-    column: SelectedColumn,
-    /// Group of each key.
-    groups: Vec<u32>,
-    keys: Vec<K>,
-    merged: Runs<K>,
+pub(super) struct QuantilesGroupsAccumulator<C: Collected> {
+    column: SelectedColumn<C::Spec>,
+    values: C,
+    groups: GroupIds,
     /// Groups seen so far, those without values included.
     group_count: usize,
 }
 
-/// Keys of partial states: a run of each.
+/// The group of each value, in the order of values.
 #[derive(Debug, Default)]
-struct Runs<K> {
-    /// Group and length of each run.
-    runs: Vec<(u32, usize)>,
-    keys: Vec<K>,
+struct GroupIds {
+    /// Groups of values that came with one each.
+    each: Vec<u32>,
+    /// How many values follow of one group, as those of a partial state do; `None`: of the next groups of `each`.
+    runs: Vec<(Option<u32>, usize)>,
 }
 
-impl<K: Key> Runs<K> {
-    /// Copies the keys of the first groups to their places; later groups move down by `next.len()`.
-    fn take(&mut self, next: &mut [usize], keys: &mut [K]) {
-        let (mut from, mut stay, mut kept) = (0, 0, 0);
-        for at in 0..self.runs.len() {
-            let (group, length) = self.runs[at];
-            let run = from..from + length;
-            from = run.end;
-            match next.get_mut(group as usize) {
-                Some(next) => {
-                    keys[*next..*next + length].copy_from_slice(&self.keys[run]);
-                    *next += length;
-                }
-                None => {
-                    self.keys.copy_within(run, stay);
-                    stay += length;
-                    self.runs[kept] = (group - next.len() as u32, length);
-                    kept += 1;
-                }
+impl GroupIds {
+    /// Adds the group of the next `length` values.
+    fn add(&mut self, group: u32, length: usize) {
+        if length == 1 {
+            self.each.push(group);
+            self.add_each(1);
+        } else if length > 0 {
+            self.runs.push((Some(group), length));
+        }
+    }
+
+    /// Says that the last `length` of `each` are those of the next values.
+    fn add_each(&mut self, length: usize) {
+        match self.runs.last_mut() {
+            Some((None, before)) => *before += length,
+            _ => self.runs.push((None, length)),
+        }
+    }
+
+    /// Groups, each with how many of the next values are its own.
+    fn iter(&self) -> impl Iterator<Item = (u32, usize)> {
+        let mut at = 0;
+        let runs = self.runs.iter().map(move |(group, length)| match group {
+            Some(group) => (slice::from_ref(group), *length),
+            None => {
+                at += length;
+                (&self.each[at - length..at], 1)
             }
-        }
-        self.runs.truncate(kept);
-        self.keys.truncate(stay);
-        if kept == 0 {
-            *self = Self::default();
-        }
-    }
-}
-
-impl<K: Key> QuantilesGroupsAccumulator<K> {
-    fn new(column: SelectedColumn) -> Self {
-        Self {
-            column,
-            groups: Vec::new(),
-            keys: Vec::new(),
-            merged: Runs::default(),
-            group_count: 0,
-        }
+        });
+        runs.flat_map(|(groups, length)| groups.iter().map(move |group| (*group, length)))
     }
 
-    /// Takes the keys of the first `count` groups out, partitioned by group; later groups move down.
-    fn take_segments(&mut self, count: usize) -> Segments<K> {
-        let mut starts = counts_before(&self.groups, count);
-        for &(group, length) in &self.merged.runs {
+    /// Where the values of each of the first `count` groups start once they are partitioned, and where the last ends.
+    fn starts(&self, count: usize) -> Vec<usize> {
+        let mut starts = vec![0; count + 1];
+        for (group, length) in self.iter() {
             if let Some(after) = starts.get_mut(group as usize + 1) {
                 *after += length;
             }
         }
-        sum_up(&mut starts);
-        let mut next = starts[..count].to_vec();
-        let mut keys = vec![K::default(); starts[count]];
-        self.merged.take(&mut next, &mut keys);
-        let mut kept = 0;
-        for i in 0..self.keys.len() {
-            let group = self.groups[i] as usize;
-            if group < count {
-                keys[next[group]] = self.keys[i];
-                next[group] += 1;
-            } else {
-                self.groups[kept] = (group - count) as u32;
-                self.keys[kept] = self.keys[i];
-                kept += 1;
-            }
+        let mut sum = 0;
+        for start in &mut starts {
+            sum += *start;
+            *start = sum;
         }
-        self.groups.truncate(kept);
-        self.keys.truncate(kept);
-        if kept == 0 {
-            (self.groups, self.keys) = (Vec::new(), Vec::new());
+        starts
+    }
+}
+
+/// Values of the groups `0..starts.len() - 1`: the items of group `g` are those at `starts[g]..starts[g + 1]`.
+struct Segments<C: Collected> {
+    values: C,
+    items: Vec<C::Item>,
+    starts: Vec<usize>,
+}
+
+impl<C: Collected> QuantilesGroupsAccumulator<C> {
+    pub(super) fn new(column: SelectedColumn<C::Spec>) -> Self {
+        Self {
+            column,
+            values: C::default(),
+            groups: GroupIds::default(),
+            group_count: 0,
         }
-        self.group_count -= count;
-        Segments::new(keys, starts)
     }
 
-    fn emitted(&mut self, emit_to: EmitTo) -> Segments<K> {
-        self.take_segments(emitted_count(emit_to, self.group_count))
+    /// Takes the values of the first groups out, partitioned by group; later groups move down.
+    fn emitted(&mut self, emit_to: EmitTo) -> Result<Segments<C>> {
+        let count = emitted_count(emit_to, self.group_count);
+        let groups = take(&mut self.groups);
+        let starts = groups.starts(count);
+        let mut next = starts[..count].to_vec();
+        let mut items = vec![C::Item::default(); starts[count]];
+        let staying = &mut self.groups;
+        let runs = groups
+            .iter()
+            .map(|(group, length)| match next.get_mut(group as usize) {
+                Some(next) => {
+                    *next += length;
+                    (Some(*next - length), length)
+                }
+                None => {
+                    staying.add(group - count as u32, length);
+                    (None, length)
+                }
+            });
+        let values = self.values.take_out(runs, &mut items)?;
+        self.group_count -= count;
+        Ok(Segments {
+            values,
+            items,
+            starts,
+        })
     }
 }
 
@@ -134,37 +157,6 @@ pub(super) fn emitted_count(emit_to: EmitTo, count: usize) -> usize {
         EmitTo::All => count,
         EmitTo::First(first) => first.min(count),
     }
-}
-
-/// How many values the group before each of the first `count` groups has, and the last of these.
-fn counts_before(groups: &[u32], count: usize) -> Vec<usize> {
-    let mut counts = vec![0; count + 1];
-    for &group in groups {
-        if (group as usize) < count {
-            counts[group as usize + 1] += 1;
-        }
-    }
-    counts
-}
-
-fn sum_up(counts: &mut [usize]) {
-    let mut sum = 0;
-    for count in counts {
-        sum += *count;
-        *count = sum;
-    }
-}
-
-/// Where the values of each of the first `count` groups start once they are partitioned, and where the last ends.
-pub(super) fn starts(groups: &[u32], count: usize) -> Vec<usize> {
-    let mut starts = counts_before(groups, count);
-    sum_up(&mut starts);
-    starts
-}
-
-/// Number of values of each group.
-pub(super) fn lengths(starts: &[usize]) -> Vec<usize> {
-    starts.windows(2).map(|ends| ends[1] - ends[0]).collect()
 }
 
 /// Appends the groups of the rows that are kept (`None`: of all).
@@ -220,7 +212,7 @@ pub(super) fn group_id(group: usize) -> Result<u32> {
     })
 }
 
-impl<K: Key> GroupsAccumulator for QuantilesGroupsAccumulator<K> {
+impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
     fn update_batch(
         &mut self,
         values: &[ArrayRef],
@@ -230,37 +222,37 @@ impl<K: Key> GroupsAccumulator for QuantilesGroupsAccumulator<K> {
     ) -> Result<()> {
         self.group_count = total_num_groups;
         let kept = kept(values[0].as_ref(), opt_filter)?;
-        extend_groups(&mut self.groups, kept.as_ref(), group_indices)?;
-        let dense = match &kept {
-            None => Arc::clone(&values[0]),
-            Some(kept) => filter(values[0].as_ref(), kept)?,
-        };
-        reserve(&mut self.keys, dense.len())?;
-        self.column.spec().append_keys(dense.as_ref(), &mut self.keys)?;
-        match self.groups.len() == self.keys.len() {
+        let before = self.groups.each.len();
+        extend_groups(&mut self.groups.each, kept.as_ref(), group_indices)?;
+        let groups = self.groups.each.len() - before;
+        self.groups.add_each(groups);
+        let added = self
+            .values
+            .append(self.column.spec(), &values[0], kept.as_ref())?;
+        match groups == added {
             true => Ok(()),
-            false => internal_err!("{} groups for {} keys", self.groups.len(), self.keys.len()),
+            false => internal_err!("exact_quantiles: {groups} groups for {added} values"),
         }
     }
 
     fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
-        let mut segments = self.emitted(emit_to);
-        let mut plans = Plans::new([self.column.ask().clone()].into());
-        let answers = segments.answers(&mut plans, self.column.is_distinct())?;
-        let values = match (segments.keys().is_empty(), answers.found.first()) {
-            (false, Some(found)) => self.column.ask().values(self.column.spec(), found)?,
-            _ => new_empty_array(&self.column.answer_type()?),
-        };
-        self.column.group_rows(values, &answers.lengths)
+        let mut segments = self.emitted(emit_to)?;
+        let (column, values) = (&self.column, &segments.values);
+        let mut plans = Plans::new([column.ask().clone()].into());
+        let (mut found, mut counts) = (Found::default(), Vec::new());
+        for ends in segments.starts.windows(2) {
+            let items = &mut segments.items[ends[0]..ends[1]];
+            counts.push(find_answers(column, values, items, |n| plans.of(n), &mut found)?);
+        }
+        let answers = C::answers(column.ask(), column.spec(), &found)?;
+        column.group_rows(answers, &counts)
     }
 
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
-        let (segments, spec) = (self.emitted(emit_to), self.column.spec());
-        let values = match segments.keys().is_empty() {
-            true => new_empty_array(spec.data_type()),
-            false => spec.values_of(segments.keys())?,
-        };
-        Ok(vec![state_column(values, lengths(segments.starts()))?])
+        let segments = self.emitted(emit_to)?;
+        let values = segments.values.array(self.column.spec(), &segments.items)?;
+        let lengths = segments.starts.windows(2).map(|ends| ends[1] - ends[0]);
+        Ok(vec![state_column(values, lengths.collect())?])
     }
 
     fn merge_batch(
@@ -280,17 +272,16 @@ impl<K: Key> GroupsAccumulator for QuantilesGroupsAccumulator<K> {
             );
         }
         let offsets = states.offsets();
-        let lengths = offsets.lengths();
+        for (length, &group) in offsets.lengths().zip(group_indices) {
+            self.groups.add(group_id(group)?, length);
+        }
         let start = offsets.first().map_or(0, |start| *start as usize);
         let end = offsets.last().map_or(0, |end| *end as usize);
-        for (length, &group) in lengths.zip(group_indices) {
-            self.merged.runs.push((group_id(group)?, length));
+        let values = states.values().slice(start, end - start);
+        match self.values.append(self.column.spec(), &values, None)? {
+            added if added == end - start => Ok(()),
+            added => internal_err!("exact_quantiles: {added} of {} values in states", end - start),
         }
-        reserve(&mut self.merged.keys, end - start)?;
-        let keys = states.values().slice(start, end - start);
-        self.column
-            .spec()
-            .append_keys(keys.as_ref(), &mut self.merged.keys)
     }
 
     fn convert_to_state(
@@ -302,10 +293,8 @@ impl<K: Key> GroupsAccumulator for QuantilesGroupsAccumulator<K> {
     }
 
     fn size(&self) -> usize {
-        size_of::<Self>()
-            + self.groups.capacity() * size_of::<u32>()
-            + (self.keys.capacity() + self.merged.keys.capacity()) * size_of::<K>()
-            + self.merged.runs.capacity() * size_of::<(u32, usize)>()
+        let runs = self.groups.runs.capacity() * size_of::<(Option<u32>, usize)>();
+        size_of::<Self>() + self.groups.each.capacity() * size_of::<u32>() + runs + self.values.held_bytes()
     }
 }
 
@@ -337,7 +326,7 @@ mod tests {
     use crate::quantile::Selected;
     use crate::quantile::{Ask, Method, Quantile};
 
-    fn accumulator() -> QuantilesGroupsAccumulator<u32> {
+    fn accumulator() -> QuantilesGroupsAccumulator<Vec<u32>> {
         let ask = Ask {
             quantiles: vec![Quantile::try_from_f64(1.0).unwrap()],
             method: Method::Disc,
@@ -353,7 +342,7 @@ mod tests {
         vec![Arc::new(Int32Array::from(list.to_vec()))]
     }
 
-    fn emitted(accumulator: &mut QuantilesGroupsAccumulator<u32>, emit_to: EmitTo) -> Vec<Option<i32>> {
+    fn emitted(accumulator: &mut QuantilesGroupsAccumulator<Vec<u32>>, emit_to: EmitTo) -> Vec<Option<i32>> {
         accumulator
             .evaluate(emit_to)
             .unwrap()

@@ -15,19 +15,19 @@
 
 mod accumulator;
 mod call;
+mod collected;
 mod exact_quantiles;
 mod expr_planner;
-mod frame;
-mod frame_values;
 pub mod gk;
 mod groups;
 mod guarded;
+mod keys;
 mod moving;
 #[cfg(test)]
 mod mutated;
 mod names;
 mod percentile_cont;
-mod rows;
+mod strings;
 pub mod topk;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;

@@ -7,7 +7,10 @@
 //! ```
 //! DataFusion hands an accumulator a piece of an array for each row that comes or goes. That costs more than the order
 //! statistics: here the rows of a frame are known by their numbers alone. Keys of its rows stay with the frame, so
-//! DataFusion can drop each row that has its answer. Cost of a row as in [`frame`](super::frame).
+//! DataFusion can drop each row that has its answer. Cost of a row as in [`keys`](super::keys).
+
+#[cfg(feature = "ballista")]
+mod plan_bytes;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -22,15 +25,11 @@ use datafusion::logical_expr::{
 };
 
 use super::ExactQuantiles;
-use super::frame::Answers;
-#[cfg(feature = "ballista")]
-use super::wire;
-use crate::key::{Key, KeyBits, Width, kept};
-use crate::quantile::Quantiles;
-use crate::quantile::{Selected, SelectedColumn};
+use super::keys::{Answers, key_at};
+use crate::kernel::cpu::groups::runs::with_key;
+use crate::key::{Key, Width, kept};
+use crate::quantile::{Quantiles, Selected, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
-#[cfg(feature = "ballista")]
-use crate::wire::Reader;
 
 /// A call of ours over frames of `ROWS`: its quantiles and its frame are part of it.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -102,41 +101,6 @@ impl MovingQuantiles {
     }
 }
 
-/// As bytes of a plan that travels: see [`wire`](super::wire).
-#[cfg(feature = "ballista")]
-impl MovingQuantiles {
-    pub(super) fn put(&self, out: &mut Vec<u8>) {
-        wire::put_name(self.function.registered_name(), out);
-        self.quantiles.put(out);
-        for end in [self.reach.first, self.reach.last] {
-            wire::put_option(end.as_ref(), out, |end, out| out.extend(end.to_le_bytes()));
-        }
-        out.push(u8::from(self.is_distinct));
-    }
-
-    /// # Errors
-    /// An execution error for other bytes.
-    pub(super) fn read(input: &mut Reader<'_>) -> Result<Self> {
-        let function = wire::named(super::all_aggregates(), input)?;
-        let Some(function) = ExactQuantiles::of(&function) else {
-            return input.damaged(format!("{} as a moving function", function.name()));
-        };
-        let quantiles = Quantiles::read(input)?;
-        let mut end = || wire::read_option(input, |input| input.key::<u64>().map(u64::cast_signed));
-        let reach = Reach {
-            first: end()?,
-            last: end()?,
-        };
-        Ok(Self {
-            function: ExactQuantiles::new(function.called(), function.method(), function.is_descending()),
-            quantiles,
-            reach,
-            is_distinct: input.flag("DISTINCT")?,
-            signature: Signature::any(1, Volatility::Immutable),
-        })
-    }
-}
-
 impl WindowUDFImpl for MovingQuantiles {
     fn name(&self) -> &str {
         self.function.registered_name()
@@ -153,11 +117,9 @@ impl WindowUDFImpl for MovingQuantiles {
 
     fn partition_evaluator(&self, args: PartitionEvaluatorArgs) -> Result<Box<dyn PartitionEvaluator>> {
         let column = self.column(one(args.input_fields())?.data_type())?;
-        Ok(match column.spec().width() {
-            Width::W32 => Box::new(MovingFrame::<u32>::try_new(column, self.reach)?),
-            Width::W64 => Box::new(MovingFrame::<u64>::try_new(column, self.reach)?),
-            Width::W128 => Box::new(MovingFrame::<u128>::try_new(column, self.reach)?),
-        })
+        Ok(with_key!(column.spec().width(), K => {
+            Box::new(MovingFrame::<K>::try_new(column, self.reach)?)
+        }))
     }
 }
 
@@ -250,11 +212,6 @@ impl<K: Key> MovingFrame<K> {
         }
         Ok(())
     }
-
-    fn key_at(tree: &OrderedKeys<K>, rank: u64) -> Result<KeyBits> {
-        let key = tree.select(rank).map(Key::to_bits);
-        key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {} values in a frame", tree.len()))
-    }
 }
 
 impl<K: Key> PartitionEvaluator for MovingFrame<K> {
@@ -280,7 +237,7 @@ impl<K: Key> PartitionEvaluator for MovingFrame<K> {
         self.advance(self.dropped.get() + values.len() as u64)?;
         let tree = &self.tree;
         self.answers
-            .row(&self.column, tree.len(), &|rank| Self::key_at(tree, rank))
+            .row(&self.column, tree.len(), &|rank| key_at(tree, rank))
     }
 
     fn evaluate_all(&mut self, values: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
@@ -289,12 +246,8 @@ impl<K: Key> PartitionEvaluator for MovingFrame<K> {
         for _ in 0..rows {
             self.advance(rows as u64)?;
             let tree = &self.tree;
-            self.answers.keys(
-                &self.column,
-                tree.len(),
-                &|rank| Self::key_at(tree, rank),
-                &mut keys,
-            )?;
+            self.answers
+                .keys(&self.column, tree.len(), &|rank| key_at(tree, rank), &mut keys)?;
             lengths.push(tree.len());
         }
         self.column.group_rows(self.answers.array(&keys)?, &lengths)

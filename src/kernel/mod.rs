@@ -1,15 +1,15 @@
 //! Partition-local work: a *lane* keeps the keys of one partition and answers the coordinator's requests.
 //!
 //! [`round`] holds what goes back and forth, `round_messages` the form in which it travels, [`cpu`] the lanes for the processor, and
-//! `values` the byte strings whose prefixes are keys of lanes.
+//! `byte_strings` those values whose prefixes are keys of lanes.
 
+pub(crate) mod byte_strings;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub(crate) mod intervals;
 pub mod round;
 pub mod round_messages;
-pub(crate) mod values;
 
 use std::fmt::Debug;
 

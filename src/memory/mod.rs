@@ -23,3 +23,34 @@ pub(crate) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<(
         ))
     })
 }
+
+/// Reserves for keys or values. `false`: refused, but `spilling` says where they can go.
+///
+/// # Errors
+/// As [`reserve`], where nothing spills.
+pub(crate) fn reserve_or_spill(
+    reservation: &MemoryReservation,
+    spilling: Option<&Spilling>,
+    bytes: usize,
+) -> Result<bool> {
+    match spilling {
+        Some(spilling) => Ok(spilling.allows(bytes) && reservation.try_grow(bytes).is_ok()),
+        None => match reserve(reservation, bytes) {
+            Ok(()) => Ok(true),
+            Err(error) => Err(error.context("spilling is off")),
+        },
+    }
+}
+
+/// Reserves what keys or values that can spill are written from.
+///
+/// # Errors
+/// `ResourcesExhausted` where the pool has not even that much.
+pub(crate) fn reserve_to_begin(reservation: &MemoryReservation, bytes: usize) -> Result<()> {
+    reservation.try_grow(bytes).map_err(|error| {
+        error.context(format!(
+            "the memory limit is too small for exact quantiles: {bytes} bytes wanted for each partition and \
+             column to begin with"
+        ))
+    })
+}

@@ -83,12 +83,15 @@ impl Held {
         let workspace = &self.workspace;
         let mut state = workspace.lock();
         let missing = (state.held + bytes).saturating_sub(workspace.reservation.size());
-        workspace.reservation.try_grow(missing).map_err(|error| {
-            error.context(format!(
-                "the memory limit is too small for exact quantiles: {bytes} more bytes wanted for {}, {} held",
-                self.what, state.held
-            ))
-        })?;
+        // A pool that is full beyond its limit, as checksums of spilled blocks can make it, refuses even no bytes.
+        if missing > 0 {
+            workspace.reservation.try_grow(missing).map_err(|error| {
+                error.context(format!(
+                    "the memory limit is too small for exact quantiles: {bytes} more bytes wanted for {}, {} held",
+                    self.what, state.held
+                ))
+            })?;
+        }
         state.held += bytes;
         self.bytes += bytes;
         Ok(())
@@ -139,7 +142,12 @@ mod tests {
         assert_eq!(pool.reserved(), 30);
         drop(two);
         assert_eq!(pool.reserved(), 10);
-        drop(workspace);
+        // What others take beyond the limit does not touch what is set aside.
+        let beyond = MemoryConsumer::new("checksums").register(&pool);
+        beyond.grow(100);
+        drop(workspace.hold(10, "one").unwrap());
+        assert!(workspace.hold(11, "one").is_err());
+        drop((beyond, workspace));
         assert_eq!(pool.reserved(), 0);
     }
 }

@@ -99,7 +99,7 @@ impl Ask {
     }
 
     /// The answers from the keys that were picked, of type [`Method::result_type`].
-    pub(crate) fn values(&self, spec: &KeySpec, found: &Found) -> Result<ArrayRef> {
+    pub(crate) fn values(&self, spec: &KeySpec, found: &Found<KeyBits>) -> Result<ArrayRef> {
         if !self.method.interpolates() {
             return spec.to_array(&found.low);
         }

@@ -3,7 +3,6 @@
 use datafusion::common::Result;
 
 use super::Fraction;
-use crate::key::KeyBits;
 
 /// Where an answer lies: between two ranks (1-based, from the least value), `weight` of the way from `low` to `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,22 +35,35 @@ impl Picks {
     }
 }
 
-/// Keys between which answers lie, of any number of groups.
-#[derive(Debug, Default)]
-pub(crate) struct Found {
-    pub(super) low: Vec<KeyBits>,
+/// Keys, or byte strings, that answers are or lie between, of any number of groups.
+#[derive(Debug)]
+pub(crate) struct Found<T> {
+    pub(super) low: Vec<T>,
     /// Of a method that interpolates, as `picks`.
-    pub(super) high: Vec<KeyBits>,
+    pub(super) high: Vec<T>,
     pub(super) picks: Vec<Pick>,
 }
 
-impl Found {
-    /// Adds those of one group; `key_at` gives the key of a 1-based rank.
-    pub(crate) fn add(&mut self, picks: &Picks, key_at: &dyn Fn(u64) -> Result<KeyBits>) -> Result<()> {
+impl<T> Default for Found<T> {
+    fn default() -> Self {
+        Self {
+            low: Vec::new(),
+            high: Vec::new(),
+            picks: Vec::new(),
+        }
+    }
+}
+
+impl<T> Found<T> {
+    /// Adds those of one group; `value_at` gives the key, or byte string, of a 1-based rank.
+    ///
+    /// # Errors
+    /// Those of `value_at`.
+    pub(crate) fn add(&mut self, picks: &Picks, value_at: &dyn Fn(u64) -> Result<T>) -> Result<()> {
         for pick in picks.iter() {
-            self.low.push(key_at(pick.low)?);
+            self.low.push(value_at(pick.low)?);
             if picks.interpolates {
-                self.high.push(key_at(pick.high)?);
+                self.high.push(value_at(pick.high)?);
                 self.picks.push(pick);
             }
         }

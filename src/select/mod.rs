@@ -15,7 +15,7 @@
 //! | [`GkSelect`](gk_select::GkSelect) | sketch, count and extract in one read | GK Select, sections IV and V |
 
 pub mod bms;
-pub(crate) mod by_value;
+pub(crate) mod byte_strings;
 pub mod choose;
 pub(crate) mod distinct;
 pub mod gk_select;

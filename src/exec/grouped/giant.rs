@@ -13,7 +13,7 @@ use super::many::{PartGroups, Parts, words_of};
 use super::output::{self, Answers};
 use super::select::Selection;
 use super::worker::PartWorker;
-use crate::exec::values::ValueSolver;
+use crate::exec::selection::SelectionContext;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::cells::{BLOCK, Numbered};
 use crate::kernel::cpu::groups::runs::with_key;
@@ -118,7 +118,7 @@ impl<W: Word, K: LaneKey> Numbered<K> for RunPart<W> {
 pub(super) async fn batch<W: Word>(
     parts: &Arc<Parts<W>>,
     part: usize,
-    solver: &ValueSolver,
+    solver: &SelectionContext,
 ) -> Result<Option<RecordBatch>> {
     let shared = Arc::clone(parts);
     let prepared = blocking(move || {

@@ -20,13 +20,13 @@ use super::giant::Numbers;
 use super::many::{Parts, words_of};
 use super::select::GATHERED;
 use crate::exec::scan::Kept;
-use crate::exec::values::ValueSolver;
+use crate::exec::selection::SelectionContext;
 use crate::failpoint::may_fail;
+use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::cpu::groups::bytes::{PartReader, READ_BYTES, VALUES};
 use crate::kernel::cpu::groups::segments::Plans;
 use crate::kernel::cpu::groups::strings::{ByteAnswers, ByteSegments};
 use crate::kernel::cpu::groups::words::Word;
-use crate::kernel::values::Values;
 use crate::key::ByteSpec;
 use crate::memory::Spilling;
 use crate::memory::reserve;
@@ -100,7 +100,7 @@ impl<W: Word> Strings<W> {
     ///
     /// # Errors
     /// `ResourcesExhausted`; those of reading; when the work was cancelled.
-    pub(super) async fn answers(self, mut plans: Plans, solver: &ValueSolver) -> Result<ByteAnswers> {
+    pub(super) async fn answers(self, mut plans: Plans, solver: &SelectionContext) -> Result<ByteAnswers> {
         let stop = StopOnDrop::default();
         let column = &self.parts.plan.aggregates.columns[self.column];
         let (Some(spec), distinct) = (column.bytes.clone(), column.distinct) else {
@@ -282,12 +282,14 @@ impl<W: Word> Strings<W> {
         spec: &ByteSpec,
         distinct: bool,
         asks: &[&Ask],
-        solver: &ValueSolver,
+        solver: &SelectionContext,
     ) -> Result<ByteAnswers> {
         let values = self.collect(group, size, solver).await?;
         let kept = values.into_iter();
         let kept = kept.map(|values| Kept::Bytes(spec.clone(), Box::new(values)));
-        let (_, solution) = solver.solve(vec![kept.collect()], 0, distinct, asks).await?;
+        let (_, solution) = solver
+            .solve_byte_strings(vec![kept.collect()], 0, distinct, asks)
+            .await?;
         let calls = asks.iter().map(|ask| solution.answers(ask, spec));
         Ok(ByteAnswers {
             calls: calls.collect::<Result<_>>()?,
@@ -296,7 +298,7 @@ impl<W: Word> Strings<W> {
     }
 
     /// The values of a group, in memory or on disk.
-    async fn collect(&self, group: usize, size: Size, solver: &ValueSolver) -> Result<Vec<Values>> {
+    async fn collect(&self, group: usize, size: Size, solver: &SelectionContext) -> Result<Vec<ByteStrings>> {
         let runs = self.runs();
         let each = reading_bytes::<W>() + size.longest as usize;
         let reading = self.parts.memory().new_empty();
@@ -329,9 +331,9 @@ impl<W: Word> Strings<W> {
         memory: MemoryReservation,
         disk: Option<Spilling>,
         stop: &Stop,
-    ) -> Result<Values> {
+    ) -> Result<ByteStrings> {
         may_fail!("group_heavy");
-        let mut values = Values::spilling(memory, disk)?;
+        let mut values = ByteStrings::spilling(memory, disk)?;
         for run in runs {
             self.each_value(run, stop, |of, value| match of == group {
                 true => values.push(value).map(drop),

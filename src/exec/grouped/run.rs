@@ -22,7 +22,7 @@ use super::many::Parts;
 use super::scan::{GroupScan, Shared};
 use super::worker::PartWorker;
 use crate::config::StrategyName;
-use crate::exec::values::ValueSolver;
+use crate::exec::selection::SelectionContext;
 use crate::kernel::cpu::groups::runs::with_key;
 use crate::kernel::cpu::groups::words::Word;
 use crate::key::Width;
@@ -48,7 +48,11 @@ pub(super) fn stream(
     let baseline = BaselineMetrics::new(metrics, 0);
     let builder = || MetricBuilder::new(metrics);
     let run = GroupRun {
-        solver: Arc::new(ValueSolver::new(StrategyName::Auto, memory.new_empty(), context)),
+        solver: Arc::new(SelectionContext::new(
+            StrategyName::Auto,
+            memory.new_empty(),
+            context,
+        )),
         batch_rows: context.session_config().batch_size(),
         shared: Arc::new(Shared::new(
             plan,
@@ -84,7 +88,7 @@ pub(in crate::exec) fn share(pool: &dyn MemoryPool, scans: usize) -> usize {
 /// One execution of the operator.
 struct GroupRun {
     shared: Arc<Shared>,
-    solver: Arc<ValueSolver>,
+    solver: Arc<SelectionContext>,
     /// Rows of an output batch.
     batch_rows: usize,
     memory: MemoryReservation,

@@ -1,7 +1,7 @@
 //! `gk_quantile` and `gk_rank`: what stored sketches know.
 
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, StructArray, UInt64Array, new_null_array,
@@ -12,13 +12,15 @@ use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use datafusion::common::utils::SingleRowListArrayBuilder;
 use datafusion::common::{Result, ScalarValue, exec_datafusion_err, exec_err, plan_err};
 use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-use super::VALUES;
 use crate::key::{KeyBits, KeySpec};
 use crate::quantile::Quantiles;
 use crate::sketch::{AnySummary, Header};
+
+/// Metadata of a column of sketches: the type of their values.
+pub(super) const VALUES: &str = "quantiles.values";
 
 /// A function of a stored sketch and one more argument.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -305,6 +307,17 @@ impl StoredFunction {
             _ => one,
         })
     }
+}
+
+static SCALARS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
+    StoredFunction::all()
+        .map(|function| Arc::new(ScalarUDF::from(function)))
+        .to_vec()
+});
+
+/// The functions that read stored sketches.
+pub fn gk_scalars() -> &'static [Arc<ScalarUDF>] {
+    &SCALARS
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use datafusion::common::Result;
 
-use super::{Constants, GkFunction, Precision};
+use super::GkFunction;
+use super::constants::{Constants, Precision};
 use crate::functions::wire::{put_option, read_option};
 use crate::kernel::round_messages::{epsilon, put_epsilon};
 use crate::quantile::Quantiles;
@@ -54,9 +55,8 @@ impl GkFunction {
     /// # Errors
     /// An execution error for other bytes.
     pub(in crate::functions) fn with_constants(&self, input: &mut Reader<'_>) -> Result<Self> {
-        Ok(Self {
-            bound: read_option(input, |input| Constants::read(input, self.called.asks()))?,
-            ..Self::new(self.called, self.descending)
-        })
+        let mut function = Self::new(self.called, self.descending);
+        function.bound = read_option(input, |input| Constants::read(input, self.called.asks()))?;
+        Ok(function)
     }
 }

@@ -19,8 +19,7 @@ use crate::cells::simd::{Kernel, dispatch};
 use crate::key::{Encoding, Key, words};
 use crate::memory::Pages;
 use crate::memory::SpillFile;
-use crate::memory::reserve;
-use crate::memory::{FreePages, Spilling, Workspace};
+use crate::memory::{FreePages, Spilling, Workspace, reserve_or_spill, reserve_to_begin};
 use crate::threads::Stop;
 
 /// Where a lane gets memory beside its own reservation.
@@ -133,12 +132,7 @@ impl<K: Key> Store<K> {
         };
         if store.memory.spilling.is_some() {
             let bytes = BLOCK * size_of::<K>();
-            store.reservation.try_grow(bytes).map_err(|error| {
-                error.context(format!(
-                    "the memory limit is too small for exact quantiles: {bytes} bytes wanted for each partition and \
-                     column to begin with"
-                ))
-            })?;
+            reserve_to_begin(&store.reservation, bytes)?;
             store.spare = Some(store.pages(BLOCK)?);
         }
         Ok(store)
@@ -203,13 +197,7 @@ impl<K: Key> Store<K> {
 
     /// Reserves for keys. `false`: refused, but the store can spill.
     fn granted(&self, bytes: usize) -> Result<bool> {
-        match &self.memory.spilling {
-            None => match reserve(&self.reservation, bytes) {
-                Ok(()) => Ok(true),
-                Err(error) => Err(error.context("spilling is off")),
-            },
-            Some(spilling) => Ok(spilling.allows(bytes) && self.reservation.try_grow(bytes).is_ok()),
-        }
+        reserve_or_spill(&self.reservation, self.memory.spilling.as_ref(), bytes)
     }
 
     /// Makes room after the last chunk: a new chunk as large as all before, within bounds, so that small inputs stay

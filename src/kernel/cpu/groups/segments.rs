@@ -25,6 +25,17 @@ pub(crate) struct Plan {
     pub(crate) picks: Vec<Picks>,
 }
 
+impl Plan {
+    /// What calls that ask `asks` want of `n > 0` values.
+    pub(crate) fn new(asks: &[Ask], n: u64) -> Self {
+        let mut ranks: Vec<u64> = asks.iter().flat_map(|ask| ask.ranks(n)).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        let picks = asks.iter().map(|ask| ask.picks(n)).collect();
+        Self { ranks, picks }
+    }
+}
+
 /// The calls over one column. Groups of one size have the same ranks, which are worked out once.
 #[derive(Debug, Clone)]
 pub(crate) struct Plans {
@@ -54,13 +65,7 @@ impl Plans {
     /// The plan for `n > 0` values.
     pub(crate) fn of(&mut self, n: u64) -> Arc<Plan> {
         let asks = &self.asks;
-        let make = || {
-            let mut ranks: Vec<u64> = asks.iter().flat_map(|ask| ask.ranks(n)).collect();
-            ranks.sort_unstable();
-            ranks.dedup();
-            let picks = asks.iter().map(|ask| ask.picks(n)).collect();
-            Arc::new(Plan { ranks, picks })
-        };
+        let make = || Arc::new(Plan::new(asks, n));
         match self.indexed.get_mut(n as usize) {
             Some(slot) => Arc::clone(slot.get_or_insert_with(make)),
             None => Arc::clone(self.others.entry(n).or_insert_with(make)),
@@ -72,7 +77,7 @@ impl Plans {
 #[derive(Debug)]
 pub(crate) struct GroupAnswers {
     /// For each call: the keys of the groups that have values.
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<Found<KeyBits>>,
     /// Values of each group.
     pub(crate) lengths: Vec<u64>,
 }
@@ -110,25 +115,6 @@ pub(crate) struct Segments<K> {
 }
 
 impl<K: Key> Segments<K> {
-    /// Of keys that are together: those of group `g` at `starts[g]..starts[g + 1]`.
-    pub(crate) fn new(keys: Vec<K>, starts: Vec<usize>) -> Self {
-        Self {
-            keys,
-            starts,
-            next: Vec::new(),
-        }
-    }
-
-    /// The keys of all groups, one group after the other.
-    pub(crate) fn keys(&self) -> &[K] {
-        &self.keys
-    }
-
-    /// Where each group starts, and where the last ends.
-    pub(crate) fn starts(&self) -> &[usize] {
-        &self.starts
-    }
-
     /// Brings the keys of each of `groups` groups together: a counting sort by id.
     pub(crate) fn fill(&mut self, groups: usize, pieces: &[(&[u32], &[K])]) {
         self.starts.clear();

@@ -14,10 +14,10 @@ use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::segments::{Plans, select_ranks_by};
-use crate::kernel::values::common_prefix;
+use crate::kernel::byte_strings::common_prefix;
 use crate::key::{ByteSpec, PrefixKey};
 use crate::memory::reserve;
-use crate::quantile::byte_values::Picked;
+use crate::quantile::Found;
 
 /// The answers of many groups, in the order of groups.
 #[derive(Debug)]
@@ -122,7 +122,8 @@ impl ByteSegments {
             lengths: &self.lengths,
             ends: &self.ends,
         };
-        let mut picked: Vec<Picked> = plans.asks().iter().map(|ask| Picked::new(ask.method)).collect();
+        let mut found: Vec<Found<&[u8]>> = Vec::new();
+        found.resize_with(plans.calls(), Found::default);
         let mut lengths = Vec::with_capacity(groups);
         for group in 0..groups {
             let rows = &mut self.rows[self.starts[group]..self.starts[group + 1]];
@@ -145,13 +146,14 @@ impl ByteSegments {
                 Some((_, row)) => Ok(values.value(*row)),
                 None => Err(internal_datafusion_err!("rank {rank} of {n} values")),
             };
-            for (picked, picks) in picked.iter_mut().zip(&plan.picks) {
-                picked.add_picks(picks, &value_at)?;
+            for (found, picks) in found.iter_mut().zip(&plan.picks) {
+                found.add(picks, &value_at)?;
             }
         }
         memory.free();
-        reserve(memory, picked.iter().map(Picked::array_bytes).sum())?;
-        let arrays = picked.iter().map(|picked| picked.finish(spec));
+        reserve(memory, found.iter().map(Found::array_bytes).sum())?;
+        let asks = plans.asks().iter();
+        let arrays = asks.zip(&found).map(|(ask, found)| ask.byte_strings(spec, found));
         Ok(ByteAnswers {
             calls: arrays.collect::<Result<_>>()?,
             lengths,

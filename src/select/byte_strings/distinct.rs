@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::ValueSelection;
+use super::ByteStringSelection;
 use super::gather::PART_BYTES;
 use super::level::{Reader, Share, shares_of};
 use crate::failpoint::may_fail;
-use crate::kernel::values::{Chunk, DistinctValues, Values, hash};
+use crate::kernel::byte_strings::{ByteStrings, Chunk, DistinctByteStrings, hash};
 use crate::memory::Spilling;
 use crate::memory::Workspace;
 use crate::threads::Stop;
@@ -33,7 +33,7 @@ const VALUES_A_THREAD: u64 = 1 << 15;
 
 /// Values of which the distinct ones fit in memory, unless that is refused.
 struct Part {
-    values: Arc<Values>,
+    values: Arc<ByteStrings>,
     /// Those of them whose hashes are in this one of so many equal ranges.
     range: (u64, u64),
     /// How often they were dealt out.
@@ -46,9 +46,9 @@ impl Part {
         ranges == 1 || ((hash >> u32::BITS) * ranges) >> u32::BITS == number
     }
 
-    fn table(&self, workspace: &Arc<Workspace>, stop: &Stop) -> Result<DistinctValues> {
+    fn table(&self, workspace: &Arc<Workspace>, stop: &Stop) -> Result<DistinctByteStrings> {
         let held = workspace.hold(self.values.largest_block(), "distinct values")?;
-        let mut table = DistinctValues::try_new(held)?;
+        let mut table = DistinctByteStrings::try_new(held)?;
         let all = Share::Pieces(self.values.pieces());
         Reader::new(Arc::clone(&self.values)).each(&all, stop, |value| {
             let hash = hash(value);
@@ -61,12 +61,12 @@ impl Part {
     }
 }
 
-impl ValueSelection {
+impl ByteStringSelection {
     /// The distinct ones of `values`, in several lists.
     ///
     /// # Errors
     /// `ResourcesExhausted` where memory is refused and there is no disk, or no room on it; when cancelled.
-    pub(crate) async fn distinct(&self, values: Values) -> Result<Vec<Values>> {
+    pub(crate) async fn distinct(&self, values: ByteStrings) -> Result<Vec<ByteStrings>> {
         let outputs = Arc::new(Outputs {
             lists: Mutex::default(),
             memory: self.memory.new_empty(),
@@ -153,13 +153,13 @@ impl ValueSelection {
 /// Where distinct values go: a list for each thread, so that each has one file at most.
 struct Outputs {
     /// Those that no thread is adding to.
-    lists: Mutex<Vec<Values>>,
+    lists: Mutex<Vec<ByteStrings>>,
     memory: MemoryReservation,
     disk: Option<Spilling>,
 }
 
 impl Outputs {
-    fn add(&self, values: &Values, stop: &Stop) -> Result<()> {
+    fn add(&self, values: &ByteStrings, stop: &Stop) -> Result<()> {
         // Taking a list never panics half-way.
         let list = self.lists.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut list = match list {
@@ -180,12 +180,12 @@ impl Outputs {
         Ok(())
     }
 
-    fn new_list(&self) -> Result<Values> {
-        Values::spilling(self.memory.new_empty(), self.disk.clone())
+    fn new_list(&self) -> Result<ByteStrings> {
+        ByteStrings::spilling(self.memory.new_empty(), self.disk.clone())
     }
 
     /// All lists, at least one.
-    fn into_lists(outputs: Arc<Self>) -> Result<Vec<Values>> {
+    fn into_lists(outputs: Arc<Self>) -> Result<Vec<ByteStrings>> {
         let mut lists = std::mem::take(&mut *outputs.lists.lock().unwrap_or_else(PoisonError::into_inner));
         if lists.is_empty() {
             lists.push(outputs.new_list()?);

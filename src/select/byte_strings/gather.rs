@@ -7,9 +7,9 @@ use datafusion::common::{Result, resources_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::level::{Level, Reader, Share, Wanted, Which};
-use super::{Tie, ValueSelection};
+use super::{ByteStringSelection, Tie};
 use crate::failpoint::may_fail;
-use crate::kernel::values::{At, Blocks, Chunk, Totals, Values};
+use crate::kernel::byte_strings::{At, Blocks, ByteStrings, Chunk, Totals};
 use crate::key::PrefixKey;
 use crate::memory::Held;
 use crate::memory::SpillFile;
@@ -24,7 +24,7 @@ const DEALING_BYTES: [usize; 3] = [4 << 20, 1 << 20, super::DEALING_BYTES];
 /// What it writes those behind one key from, at least: blocks of this size.
 pub(super) const PART_BYTES: usize = 8 << 10;
 
-impl ValueSelection {
+impl ByteStringSelection {
     /// One read of a level, or a few: the values behind each tied key. All of the level begin with `prefix`.
     pub(super) async fn gather<K: PrefixKey>(
         &self,
@@ -144,7 +144,7 @@ impl ValueSelection {
         common: usize,
         ties: &[Tie],
         bytes: usize,
-    ) -> Result<Vec<Values>> {
+    ) -> Result<Vec<ByteStrings>> {
         let finder = Finder::<K>::of(ties);
         let find = move |value: &[u8]| {
             let tie = finder.find(K::of(&value[common..]))?;
@@ -158,11 +158,11 @@ impl ValueSelection {
     /// thread. `part_of` says of a value which part it goes to, if any, and without how many of its first bytes.
     pub(super) async fn deal_out(
         &self,
-        values: &Arc<Values>,
+        values: &Arc<ByteStrings>,
         shares: Vec<Share>,
         (parts, bytes): (usize, usize),
         part_of: impl Fn(&[u8]) -> Option<(usize, usize)> + Send + Sync + 'static,
-    ) -> Result<Vec<Values>> {
+    ) -> Result<Vec<ByteStrings>> {
         let (values, disk) = (Arc::clone(values), self.disk.clone());
         let memory = self.memory.new_empty();
         let deal = move |share: Share, stop: &Stop| {
@@ -178,14 +178,14 @@ impl ValueSelection {
             })?;
             dealer.finish(|| memory.new_empty())
         };
-        let mut dealt: Vec<Vec<Values>> = Vec::new();
+        let mut dealt: Vec<Vec<ByteStrings>> = Vec::new();
         dealt.resize_with(parts, Vec::new);
         for share in self.pool.map(shares, deal).await? {
             for (dealt, part) in dealt.iter_mut().zip(share) {
                 dealt.push(part);
             }
         }
-        Ok(dealt.into_iter().map(Values::merged).collect())
+        Ok(dealt.into_iter().map(ByteStrings::merged).collect())
     }
 
     pub(super) fn shares(&self, level: &Level) -> Vec<Share> {
@@ -216,7 +216,12 @@ impl Level {
 }
 
 /// Calls `each` with the places and values of a share that is in memory.
-fn each_place(values: &Values, share: Share, stop: &Stop, mut each: impl FnMut(At, &[u8])) -> Result<()> {
+fn each_place(
+    values: &ByteStrings,
+    share: Share,
+    stop: &Stop,
+    mut each: impl FnMut(At, &[u8]),
+) -> Result<()> {
     match share {
         Share::Pieces(pieces) => {
             for piece in pieces {
@@ -289,14 +294,15 @@ impl Dealer {
     }
 
     /// The values of each part, reserved in reservations of their own.
-    fn finish(mut self, memory: impl Fn() -> MemoryReservation) -> Result<Vec<Values>> {
+    fn finish(mut self, memory: impl Fn() -> MemoryReservation) -> Result<Vec<ByteStrings>> {
         for part in &mut self.parts {
             part.blocks.write(&mut self.file, &part.chunk)?;
             part.chunk = Chunk::default();
         }
         let file = Arc::new(self.file);
         let parts = self.parts.into_iter();
-        let values = parts.map(|part| Values::written(Arc::clone(&file), part.blocks, part.totals, memory()));
+        let values =
+            parts.map(|part| ByteStrings::written(Arc::clone(&file), part.blocks, part.totals, memory()));
         Ok(values.collect())
     }
 }

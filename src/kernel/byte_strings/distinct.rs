@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use datafusion::common::Result;
 use datafusion::common::hash_utils::QualityRandomState;
 
-use super::{At, Values};
+use super::{At, ByteStrings};
 use crate::memory::Held;
 
 /// The same for all, so that hashes of several threads agree.
@@ -29,14 +29,14 @@ struct Slot {
 /// Distinct values, in the order of their first appearance. Open addressing with linear probing, at most half full: a
 /// value costs its bytes, four more, and 24 to 96 of slots.
 #[derive(Debug)]
-pub(crate) struct DistinctValues {
-    values: Values,
+pub(crate) struct DistinctByteStrings {
+    values: ByteStrings,
     /// A power of two of them.
     slots: Vec<Slot>,
     held: Held,
 }
 
-impl DistinctValues {
+impl DistinctByteStrings {
     /// None yet; what comes is added to `held`.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl DistinctValues {
     pub(crate) fn try_new(mut held: Held) -> Result<Self> {
         held.grow(SLOTS * size_of::<Slot>())?;
         Ok(Self {
-            values: Values::default(),
+            values: ByteStrings::default(),
             slots: vec![Slot::default(); SLOTS],
             held,
         })
@@ -102,7 +102,7 @@ impl DistinctValues {
     }
 
     /// The values.
-    pub(crate) fn values(&self) -> &Values {
+    pub(crate) fn values(&self) -> &ByteStrings {
         &self.values
     }
 }
@@ -131,7 +131,7 @@ mod tests {
     fn every_value_is_there_once() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
         let workspace = Workspace::new(MemoryConsumer::new("distinct").register(&pool));
-        let mut distinct = DistinctValues::try_new(workspace.hold(0, "values").unwrap()).unwrap();
+        let mut distinct = DistinctByteStrings::try_new(workspace.hold(0, "values").unwrap()).unwrap();
         let value = |i: u32| format!("{}", (i * 7919) % 5003);
         for i in 0..20_000 {
             let value = value(i);

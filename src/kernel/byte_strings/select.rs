@@ -2,27 +2,33 @@
 
 use std::cmp::Ordering;
 
-use super::{At, Values};
+use super::{At, ByteStrings};
 use crate::kernel::cpu::groups::segments::select_by;
 use crate::key::PrefixKey;
 
-impl Values {
-    /// The places of ranks (1-based, ascending, distinct, at most their number) among some places. `known`: how many
-    /// first bytes of all these values are equal.
+impl ByteStrings {
+    /// Reorders places so that each of `ranks` (1-based, ascending, distinct, at most their number) is where it belongs
+    /// by its value. `known`: how many first bytes of all these values are equal.
     ///
     /// Compares eight bytes behind the common prefix in registers, and whole values where those are equal.
-    pub(crate) fn select(&self, places: &[At], known: usize, ranks: &[u64]) -> Vec<At> {
+    pub(crate) fn select(&self, places: &mut [At], known: usize, ranks: &[u64]) {
         let (common, mut pairs) = self.keyed(places, known);
         select_by(&mut pairs, 0, ranks, &|a, b| self.compare(common, a, b));
-        ranks.iter().map(|rank| pairs[*rank as usize - 1].1).collect()
+        for (place, pair) in places.iter_mut().zip(pairs) {
+            *place = pair.1;
+        }
     }
 
-    /// Sorts places by their values, equal values once.
-    pub(crate) fn sorted_distinct(&self, places: &[At]) -> Vec<At> {
+    /// Sorts places by their values, and moves one of each distinct value to the front: these.
+    pub(crate) fn sort_distinct<'a>(&self, places: &'a mut [At]) -> &'a mut [At] {
         let (common, mut pairs) = self.keyed(places, 0);
         pairs.sort_unstable_by(|a, b| self.compare(common, a, b));
         pairs.dedup_by(|a, b| self.compare(common, a, b).is_eq());
-        pairs.into_iter().map(|pair| pair.1).collect()
+        let distinct = &mut places[..pairs.len()];
+        for (place, pair) in distinct.iter_mut().zip(pairs) {
+            *place = pair.1;
+        }
+        distinct
     }
 
     /// The length of the common prefix, and the key of what follows in each value.

@@ -18,7 +18,7 @@ mod level;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, new_null_array};
+use datafusion::arrow::array::ArrayRef;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
@@ -28,15 +28,14 @@ use crate::cells::Brackets;
 use crate::cells::{Cells, Edges};
 use crate::config::StrategyName;
 use crate::failpoint::may_fail;
+use crate::kernel::byte_strings::{At, Bounds, ByteStrings};
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::values::{At, Bounds, Values};
 use crate::kernel::{Backend, Lane};
 use crate::key::{ByteSpec, KeyBits, PrefixKey};
 use crate::memory::Room;
 use crate::memory::Spilling;
 use crate::memory::Workspace;
 use crate::quantile::Ask;
-use crate::quantile::byte_values::Picked;
 use crate::select::LocalShards;
 use crate::threads::Stop;
 use crate::threads::ThreadPool;
@@ -55,7 +54,7 @@ const DEALING_BYTES: usize = 256 << 10;
 
 /// The order statistics of byte strings.
 #[derive(Debug)]
-pub(crate) struct ValueSolution {
+pub(crate) struct ByteStringSolution {
     /// Values that were ranked.
     pub(crate) n: u64,
     /// The rounds over prefix keys, level by level.
@@ -68,7 +67,7 @@ pub(crate) struct ValueSolution {
     answers: Vec<Vec<u8>>,
 }
 
-impl ValueSolution {
+impl ByteStringSolution {
     /// The value of a rank that one of the questions needs.
     ///
     /// # Errors
@@ -84,18 +83,12 @@ impl ValueSolution {
     /// # Errors
     /// Those of [`ByteSpec::to_array`]; an internal error if `ask` was not asked.
     pub(crate) fn answers(&self, ask: &Ask, spec: &ByteSpec) -> Result<ArrayRef> {
-        if self.n == 0 {
-            let one = ask.method.result_type(spec.data_type())?;
-            return Ok(new_null_array(&one, ask.quantiles.len()));
-        }
-        let mut picked = Picked::new(ask.method);
-        picked.add(ask, self.n, &|rank| self.value_at(rank))?;
-        picked.finish(spec)
+        ask.byte_string_answers(spec, self.n, &|rank| self.value_at(rank))
     }
 }
 
 /// Finds the order statistics that all of some questions need.
-pub(crate) struct ValueSelection {
+pub(crate) struct ByteStringSelection {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) strategy: StrategyName,
     pub(crate) pool: ThreadPool,
@@ -117,7 +110,7 @@ struct Tie {
     wanted: Vec<Wanted>,
 }
 
-impl ValueSelection {
+impl ByteStringSelection {
     /// Memory that each thread needs between rounds, beside what it reads values into.
     pub(crate) const THREAD_BYTES: usize = DEALING_BYTES;
 
@@ -127,10 +120,10 @@ impl ValueSelection {
     /// # Errors
     /// `ResourcesExhausted` if the pool refuses memory that nothing can do without, or the disk is full; those of the
     /// rounds; an execution error when cancelled.
-    pub(crate) async fn solve(&self, values: Values, asks: &[&Ask]) -> Result<ValueSolution> {
+    pub(crate) async fn solve(&self, values: ByteStrings, asks: &[&Ask]) -> Result<ByteStringSolution> {
         let n = values.len();
         let ranks = wanted_ranks(asks, n);
-        let mut solution = ValueSolution {
+        let mut solution = ByteStringSolution {
             n,
             rounds: Vec::new(),
             levels: 0,
@@ -166,7 +159,7 @@ impl ValueSelection {
     }
 
     /// Levels of few values, by comparing them. Those come back that there is no memory for.
-    async fn compare(&self, levels: Vec<Level>, solution: &mut ValueSolution) -> Result<Vec<Level>> {
+    async fn compare(&self, levels: Vec<Level>, solution: &mut ByteStringSolution) -> Result<Vec<Level>> {
         let deepest = levels.iter().map(|level| level.depth).max();
         solution.levels = solution.levels.max(deepest.unwrap_or(0));
         // Waking threads would cost more.
@@ -199,7 +192,7 @@ impl ValueSelection {
     }
 
     /// A level of many values: answers what prefix keys tell, and returns the levels behind the keys that go on.
-    async fn refine(&self, level: Level, solution: &mut ValueSolution) -> Result<Vec<Level>> {
+    async fn refine(&self, level: Level, solution: &mut ByteStringSolution) -> Result<Vec<Level>> {
         solution.levels = solution.levels.max(level.depth);
         let bounds = match &level.which {
             Which::Places(lists) => self.bounds_at(&level, lists.clone()).await?,
@@ -256,7 +249,7 @@ impl ValueSelection {
         &self,
         level: Level,
         prefix: &[u8],
-        solution: &mut ValueSolution,
+        solution: &mut ByteStringSolution,
     ) -> Result<Vec<Level>> {
         let lanes = self.lanes::<K>(&level, prefix.len()).await?;
         let shards = LocalShards::on(K::spec().width(), lanes, self.pool.another());

@@ -15,10 +15,10 @@ fn mixed(i: usize) -> usize {
     (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (i << 7)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
 }
 
-fn selection(pool: ThreadPool) -> ValueSelection {
+fn selection(pool: ThreadPool) -> ByteStringSelection {
     let unlimited: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
     let memory = MemoryConsumer::new("test").register(&unlimited);
-    ValueSelection {
+    ByteStringSelection {
         backend: Arc::new(CpuBackend::new(unlimited.as_ref())),
         strategy: StrategyName::Auto,
         pool,
@@ -40,15 +40,15 @@ fn asked() -> Ask {
 }
 
 /// Solves over two parts, and compares every rank with a sort.
-fn check(name: &str, strings: &[Vec<u8>]) -> ValueSolution {
-    let mut parts = vec![Values::default(), Values::default()];
+fn check(name: &str, strings: &[Vec<u8>]) -> ByteStringSolution {
+    let mut parts = vec![ByteStrings::default(), ByteStrings::default()];
     for (i, string) in strings.iter().enumerate() {
         parts[i % 2].push(string).unwrap();
     }
     let ask = asked();
     let selection = selection(ThreadPool::scoped(3, Stop::default()));
     let solution = selection
-        .solve(Values::merged(parts), &[&ask])
+        .solve(ByteStrings::merged(parts), &[&ask])
         .now_or_never()
         .unwrap()
         .unwrap();
@@ -139,7 +139,7 @@ fn few_values_are_compared() {
     }
     let none = selection(ThreadPool::new(2, Stop::default()));
     let none = none
-        .solve(Values::default(), &[&asked()])
+        .solve(ByteStrings::default(), &[&asked()])
         .now_or_never()
         .unwrap()
         .unwrap();
@@ -149,7 +149,7 @@ fn few_values_are_compared() {
 
 #[test]
 fn the_runtime_s_threads_find_the_same() {
-    let mut values = Values::default();
+    let mut values = ByteStrings::default();
     let all = strings(|i| format!("{}{}", mixed(i) % 3, mixed(i + 1)).repeat(3).into());
     for value in &all {
         values.push(value).unwrap();
@@ -168,7 +168,7 @@ fn the_runtime_s_threads_find_the_same() {
 
 #[test]
 fn without_memory_for_keys_the_error_says_so() {
-    let mut values = Values::default();
+    let mut values = ByteStrings::default();
     let all = strings(|i| format!("{}", mixed(i)).into());
     for value in &all {
         values.push(value).unwrap();
@@ -218,16 +218,16 @@ fn values_on_disk_are_selected_in_little_memory() {
         let backend = CpuBackend::in_workspace(&runtime, Arc::clone(&workspace));
         let mut sorted: Vec<String> = (0..MANY).map(of).collect();
         let parts = sorted.chunks(MANY / 3).map(|texts| {
-            let mut part = Values::spilling(memory.new_empty(), backend.disk()).unwrap();
+            let mut part = ByteStrings::spilling(memory.new_empty(), backend.disk()).unwrap();
             for text in texts {
                 part.push(text.as_bytes()).unwrap();
             }
             part.spill(usize::MAX, &Stop::default()).unwrap();
             part
         });
-        let values = Values::merged(parts.collect());
+        let values = ByteStrings::merged(parts.collect());
         assert!(values.is_spilled(), "{name}");
-        let selection = ValueSelection {
+        let selection = ByteStringSelection {
             disk: backend.disk(),
             backend: Arc::new(backend),
             strategy: StrategyName::Auto,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::kernel::values::{At, Chunk, Values};
+use crate::kernel::byte_strings::{At, ByteStrings, Chunk};
 use crate::memory::Workspace;
 use crate::threads::Stop;
 
@@ -15,7 +15,7 @@ const COMPARED_BYTES: usize = size_of::<At>() + size_of::<(u64, At)>();
 
 /// Values that share their first bytes, and what is wanted of them.
 pub(super) struct Level {
-    pub(super) values: Arc<Values>,
+    pub(super) values: Arc<ByteStrings>,
     /// First bytes of the answers that `values` do not repeat.
     pub(super) before: Vec<u8>,
     pub(super) which: Which,
@@ -72,7 +72,7 @@ impl Level {
         if !self.values.is_spilled() {
             return Ok(Compared::Answers(self.select(&self.values)));
         }
-        let mut copy = Values::with_capacity(bytes, n)?;
+        let mut copy = ByteStrings::with_capacity(bytes, n)?;
         let mut scratch = Chunk::default();
         for piece in self.values.pieces() {
             stop.check()?;
@@ -84,15 +84,18 @@ impl Level {
     }
 
     /// The answers from values in memory.
-    fn select(&self, values: &Values) -> Vec<(usize, Vec<u8>)> {
-        let places: Vec<At> = match &self.which {
+    fn select(&self, values: &ByteStrings) -> Vec<(usize, Vec<u8>)> {
+        let mut places: Vec<At> = match &self.which {
             Which::All => values.places().collect(),
             Which::Places(lists) => lists.iter().flat_map(|list| list.iter().copied()).collect(),
         };
         let ranks: Vec<u64> = self.wanted.iter().map(|wanted| wanted.rank).collect();
-        let found = values.select(&places, self.known, &ranks);
-        let answer = |(wanted, at): (&Wanted, At)| (wanted.answer, self.answer(values.value(at)));
-        self.wanted.iter().zip(found).map(answer).collect()
+        values.select(&mut places, self.known, &ranks);
+        let answer = |wanted: &Wanted| {
+            let at = places[wanted.rank as usize - 1];
+            (wanted.answer, self.answer(values.value(at)))
+        };
+        self.wanted.iter().map(answer).collect()
     }
 
     /// The answer that a value stands for.
@@ -115,7 +118,7 @@ impl Level {
 }
 
 /// All of some values in about equal parts, one a thread.
-pub(super) fn shares_of(values: &Values, threads: usize) -> Vec<Share> {
+pub(super) fn shares_of(values: &ByteStrings, threads: usize) -> Vec<Share> {
     let lengths = values.pieces().map(|piece| values.piece_len(piece));
     let cuts = cuts(lengths, (values.len() as usize).div_ceil(threads));
     cuts.into_iter().map(Share::Pieces).collect()
@@ -147,12 +150,12 @@ pub(super) enum Share {
 
 /// A thread that reads a level, in memory for the level's largest block that the caller holds.
 pub(super) struct Reader {
-    values: Arc<Values>,
+    values: Arc<ByteStrings>,
     scratch: Chunk,
 }
 
 impl Reader {
-    pub(super) fn new(values: Arc<Values>) -> Self {
+    pub(super) fn new(values: Arc<ByteStrings>) -> Self {
         let scratch = Chunk::default();
         Self { values, scratch }
     }

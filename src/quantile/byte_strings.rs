@@ -1,90 +1,61 @@
 //! Answers of values that have no fixed-width key.
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Decimal256Array};
-use datafusion::arrow::datatypes::{Decimal256Type, i256};
-use datafusion::common::Result;
 use std::sync::Arc;
 
-use super::{Ask, Fraction, Method, Pick, Picks};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Decimal256Array, new_null_array};
+use datafusion::arrow::datatypes::{Decimal256Type, i256};
+use datafusion::common::Result;
+
+use super::{Ask, Found, Fraction, Pick};
 use crate::key::ByteSpec;
 
-/// The values that answers are or lie between, of one group or of many, one after the other.
-#[derive(Debug)]
-pub(crate) struct Picked<'a> {
-    method: Method,
-    low: Vec<&'a [u8]>,
-    /// These two only where the method interpolates.
-    high: Vec<&'a [u8]>,
-    weights: Vec<Fraction>,
-}
-
-impl<'a> Picked<'a> {
-    pub(crate) fn new(method: Method) -> Self {
-        Self {
-            method,
-            low: Vec::new(),
-            high: Vec::new(),
-            weights: Vec::new(),
-        }
-    }
-
-    /// Adds the answers of `ask` over `n > 0` values, one for each quantile.
-    ///
-    /// # Errors
-    /// Those of `value_at`, which gives the value of a rank that [`Ask::ranks`] named.
-    pub(crate) fn add(
-        &mut self,
-        ask: &Ask,
-        n: u64,
-        value_at: &dyn Fn(u64) -> Result<&'a [u8]>,
-    ) -> Result<()> {
-        let mut quantiles = ask.quantiles.iter();
-        quantiles.try_for_each(|quantile| self.push(ask.pick(*quantile, n), value_at))
-    }
-
-    /// The same, where it is known what is picked.
-    pub(crate) fn add_picks(
-        &mut self,
-        picks: &Picks,
-        value_at: &dyn Fn(u64) -> Result<&'a [u8]>,
-    ) -> Result<()> {
-        picks.iter().try_for_each(|pick| self.push(pick, value_at))
-    }
-
-    fn push(&mut self, pick: Pick, value_at: &dyn Fn(u64) -> Result<&'a [u8]>) -> Result<()> {
-        self.low.push(value_at(pick.low)?);
-        if self.method.interpolates() {
-            self.high.push(value_at(pick.high)?);
-            self.weights.push(pick.weight);
-        }
-        Ok(())
-    }
-
-    /// Memory for what was picked, and for arrays of it: copied once more where they are brought into rows.
+impl Found<&[u8]> {
+    /// Memory for what was found, and for arrays of it: copied once more where they are brought into rows.
     pub(crate) fn array_bytes(&self) -> usize {
         let ends = [&self.low, &self.high];
         let bytes = |values: &Vec<&[u8]>| {
             let all: usize = values.iter().map(|value| value.len()).sum();
             2 * all + values.len() * 3 * size_of::<&[u8]>()
         };
-        ends.into_iter().map(bytes).sum::<usize>() + self.weights.len() * size_of::<Fraction>()
+        ends.into_iter().map(bytes).sum::<usize>() + self.picks.len() * size_of::<Pick>()
+    }
+}
+
+impl Ask {
+    /// As [`Self::answers`], from the byte strings that `value_at` gives for ranks.
+    ///
+    /// # Errors
+    /// Those of `value_at`, and of [`ByteSpec::to_array`].
+    pub(crate) fn byte_string_answers<'a>(
+        &self,
+        spec: &ByteSpec,
+        n: u64,
+        value_at: &dyn Fn(u64) -> Result<&'a [u8]>,
+    ) -> Result<ArrayRef> {
+        if n == 0 {
+            let one = self.method.result_type(spec.data_type())?;
+            return Ok(new_null_array(&one, self.quantiles.len()));
+        }
+        let mut found = Found::default();
+        found.add(&self.picks(n), value_at)?;
+        self.byte_strings(spec, &found)
     }
 
-    /// All answers, of type [`Method::result_type`].
+    /// The answers from the byte strings that were found, of type [`Method::result_type`](super::Method::result_type).
     ///
     /// # Errors
     /// Those of [`ByteSpec::to_array`].
-    pub(crate) fn finish(&self, spec: &ByteSpec) -> Result<ArrayRef> {
-        let low = spec.to_array(&self.low)?;
+    pub(crate) fn byte_strings(&self, spec: &ByteSpec, found: &Found<&[u8]>) -> Result<ArrayRef> {
+        let low = spec.to_array(&found.low)?;
         if !self.method.interpolates() {
             return Ok(low);
         }
-        let high = spec.to_array(&self.high)?;
+        let high = spec.to_array(&found.high)?;
         let ends = low.as_primitive::<Decimal256Type>().values().iter();
         let ends = ends.zip(high.as_primitive::<Decimal256Type>().values());
         let between = ends
-            .zip(&self.weights)
-            .map(|((low, high), weight)| lerp_rounded(*low, *high, *weight));
+            .zip(&found.picks)
+            .map(|((low, high), pick)| lerp_rounded(*low, *high, pick.weight));
         let between = Decimal256Array::from_iter_values(between);
         Ok(Arc::new(between.with_data_type(low.data_type().clone())))
     }
@@ -120,7 +91,7 @@ fn lerp_rounded(low: i256, high: i256, weight: Fraction) -> i256 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quantile::Quantile;
+    use crate::quantile::{Method, Quantile};
 
     fn int(value: i128) -> i256 {
         i256::from_i128(value)
@@ -211,18 +182,17 @@ mod tests {
             descending: false,
         };
         let groups: [&[&[u8]]; 2] = [&[b"a", b"b", b"c"], &[b"z"]];
-        let mut picked = Picked::new(Method::Disc);
+        let mut found = Found::default();
         for group in groups {
-            picked
-                .add(&ask, group.len() as u64, &|rank| Ok(group[rank as usize - 1]))
-                .unwrap();
+            let picks = ask.picks(group.len() as u64);
+            found.add(&picks, &|rank| Ok(group[rank as usize - 1])).unwrap();
         }
         let spec = match crate::key::Order::try_new(&datafusion::arrow::datatypes::DataType::Binary).unwrap()
         {
             crate::key::Order::Bytes(spec) => spec,
             crate::key::Order::Keys(_) => unreachable!("binary values have no keys"),
         };
-        let answers = picked.finish(&spec).unwrap();
+        let answers = ask.byte_strings(&spec, &found).unwrap();
         let answers: Vec<_> = answers.as_binary::<i32>().iter().flatten().collect();
         assert_eq!(answers, [b"c", b"a", b"z", b"z"]);
     }

@@ -20,10 +20,10 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 pub(crate) use self::bounds::{Bounds, Totals, common_prefix};
 pub(crate) use self::chunk::{BLOCK_BYTES, Blocks, Chunk};
-pub(crate) use self::distinct::{DistinctValues, hash};
+pub(crate) use self::distinct::{DistinctByteStrings, hash};
 use crate::key::{ByteSpec, kept};
-use crate::memory::reserve;
 use crate::memory::{SpillFile, Spilling};
+use crate::memory::{reserve_or_spill, reserve_to_begin};
 use crate::threads::Stop;
 
 /// Bytes of a full-grown chunk, unless one value is larger.
@@ -55,7 +55,7 @@ struct Spilled {
 
 /// The values of a column that are not NULL, as byte strings.
 #[derive(Debug, Default)]
-pub(crate) struct Values {
+pub(crate) struct ByteStrings {
     chunks: Vec<Chunk>,
     spilled: Vec<Spilled>,
     totals: Totals,
@@ -69,7 +69,7 @@ pub(crate) struct Values {
     of_parts: Vec<MemoryReservation>,
 }
 
-impl Values {
+impl ByteStrings {
     /// No values; what comes is reserved.
     pub(crate) fn reserving(reservation: MemoryReservation) -> Self {
         Self {
@@ -83,20 +83,17 @@ impl Values {
     /// # Errors
     /// `ResourcesExhausted` where the pool has not even room to write from.
     pub(crate) fn spilling(reservation: MemoryReservation, spilling: Option<Spilling>) -> Result<Self> {
-        let mut values = Self::reserving(reservation);
-        values.spilling = spilling;
-        if values.spilling.is_some() {
+        let mut spare = None;
+        if spilling.is_some() {
             let (bytes, number) = SPARE;
-            let wanted = Chunk::memory(bytes, number);
-            values.reserve(wanted).map_err(|error| {
-                error.context(format!(
-                    "the memory limit is too small for exact quantiles: {wanted} bytes wanted for each partition and \
-                     column to begin with"
-                ))
-            })?;
-            values.spare = Some(Chunk::with_capacity(bytes, number)?);
+            reserve_to_begin(&reservation, Chunk::memory(bytes, number))?;
+            spare = Some(Chunk::with_capacity(bytes, number)?);
         }
-        Ok(values)
+        Ok(Self {
+            spilling,
+            spare,
+            ..Self::reserving(reservation)
+        })
     }
 
     /// Values that lie in a file already.
@@ -278,15 +275,9 @@ impl Values {
 
     /// Reserves for values. `false`: refused, but they can go to disk.
     fn granted(&self, bytes: usize) -> Result<bool> {
-        match (&self.reservation, &self.spilling) {
-            (None, _) => Ok(true),
-            (Some(reservation), Some(spilling)) => {
-                Ok(spilling.allows(bytes) && reservation.try_grow(bytes).is_ok())
-            }
-            (Some(reservation), None) => match reserve(reservation, bytes) {
-                Ok(()) => Ok(true),
-                Err(error) => Err(error.context("spilling is off")),
-            },
+        match &self.reservation {
+            Some(reservation) => reserve_or_spill(reservation, self.spilling.as_ref(), bytes),
+            None => Ok(true),
         }
     }
 
@@ -393,7 +384,7 @@ impl Values {
     }
 
     /// The values of all `parts`, one after the other. What they reserve stays reserved.
-    pub(crate) fn merged(parts: Vec<Values>) -> Self {
+    pub(crate) fn merged(parts: Vec<ByteStrings>) -> Self {
         let mut merged = Self::default();
         for mut part in parts {
             part.seal();

@@ -16,8 +16,8 @@ fn spec() -> ByteSpec {
     }
 }
 
-fn values_of(texts: &[&str]) -> Values {
-    let mut values = Values::default();
+fn values_of(texts: &[&str]) -> ByteStrings {
+    let mut values = ByteStrings::default();
     for text in texts {
         values.push(text.as_bytes()).unwrap();
     }
@@ -29,7 +29,7 @@ fn values_come_back_in_order() {
     let texts: Vec<String> = (0..5000_usize)
         .map(|i| "x".repeat(i % 40) + &i.to_string())
         .collect();
-    let mut values = Values::default();
+    let mut values = ByteStrings::default();
     let array = StringArray::from_iter_values(&texts);
     let (head, tail) = (array.slice(0, 3), array.slice(3, 4997));
     assert_eq!(values.append(&spec(), &head, None).unwrap(), 3);
@@ -53,7 +53,7 @@ fn values_come_back_in_order() {
 fn nulls_and_masked_rows_are_left_out() {
     let array = StringArray::from(vec![Some("a"), None, Some("b"), Some("c"), Some("d")]);
     let mask = BooleanArray::from(vec![Some(true), Some(true), Some(false), None, Some(true)]);
-    let mut values = Values::default();
+    let mut values = ByteStrings::default();
     assert_eq!(values.append(&spec(), &array, Some(&mask)).unwrap(), 2);
     let back: Vec<&[u8]> = values.places().map(|at| values.value(at)).collect();
     assert_eq!(back, [b"a", b"d"]);
@@ -62,9 +62,9 @@ fn nulls_and_masked_rows_are_left_out() {
 #[test]
 fn bounds_are_those_of_all_values() {
     let texts = ["prefix-one", "prefix-", "prefix-two", "prefer", "prefix-one"];
-    let mut values = Values::merged(vec![
+    let mut values = ByteStrings::merged(vec![
         values_of(&texts[..2]),
-        Values::default(),
+        ByteStrings::default(),
         values_of(&texts[2..3]),
         values_of(&texts[3..]),
     ]);
@@ -73,7 +73,7 @@ fn bounds_are_those_of_all_values() {
     let places: Vec<At> = values.places().collect();
     let bounds = values.bounds_of(&places[..3], 3).unwrap();
     assert_eq!((bounds.prefix.len(), bounds.longest), (7, 10));
-    assert!(Values::default().bounds().is_none() && values.bounds_of(&[], 0).is_none());
+    assert!(ByteStrings::default().bounds().is_none() && values.bounds_of(&[], 0).is_none());
     values = values_of(&["same", "same"]);
     assert_eq!(values.bounds().unwrap().prefix.len(), 4);
 }
@@ -94,8 +94,10 @@ fn ranks_and_distinct_values_are_those_of_a_sort() {
     sorted.sort_unstable();
     let places: Vec<At> = values.places().collect();
     for ranks in [&[1][..], &[2000], &[1, 2, 3, 400, 401, 1000, 1999, 2000], &[]] {
-        let found = values.select(&places, 6, ranks);
-        let found: Vec<&[u8]> = found.into_iter().map(|at| values.value(at)).collect();
+        let mut found = places.clone();
+        values.select(&mut found, 6, ranks);
+        let value = |rank: &u64| values.value(found[*rank as usize - 1]);
+        let found: Vec<&[u8]> = ranks.iter().map(value).collect();
         let expected: Vec<&[u8]> = ranks
             .iter()
             .map(|rank| sorted[*rank as usize - 1].as_bytes())
@@ -103,8 +105,9 @@ fn ranks_and_distinct_values_are_those_of_a_sort() {
         assert_eq!(found, expected);
     }
     sorted.dedup();
-    let distinct = values.sorted_distinct(&places);
-    let distinct: Vec<&[u8]> = distinct.into_iter().map(|at| values.value(at)).collect();
+    let mut places = places;
+    let distinct = values.sort_distinct(&mut places).iter();
+    let distinct: Vec<&[u8]> = distinct.map(|at| values.value(*at)).collect();
     assert_eq!(
         distinct,
         sorted.iter().map(|text| text.as_bytes()).collect::<Vec<_>>()
@@ -118,7 +121,7 @@ fn what_memory_refuses_is_read_from_disk() {
     let disk = &runtime.disk_manager;
     let spilling = || Spilling::new(Spiller::new(&runtime), Arc::clone(&pool), Some(1 << 20));
     let consumer = MemoryConsumer::new("values").register(&pool);
-    let open = || Values::spilling(consumer.new_empty(), Some(spilling())).unwrap();
+    let open = || ByteStrings::spilling(consumer.new_empty(), Some(spilling())).unwrap();
     for length in [0, 1, 40, 3000, 300_000] {
         let text = |i: usize| "x".repeat(i * 7919 % (length + 1)) + &(i % 10).to_string();
         let texts: Vec<String> = (0..(4 << 20) / (length / 2 + 8)).map(text).collect();
@@ -136,9 +139,9 @@ fn what_memory_refuses_is_read_from_disk() {
         }
         assert_eq!(
             pool.reserved(),
-            parts.iter().map(Values::held_bytes).sum::<usize>()
+            parts.iter().map(ByteStrings::held_bytes).sum::<usize>()
         );
-        let values = Values::merged(parts);
+        let values = ByteStrings::merged(parts);
         assert!(values.is_spilled() && values.largest_block() <= values.reading_bytes());
         let mut scratch = Chunk::default();
         let mut back: Vec<Vec<u8>> = Vec::new();
@@ -162,7 +165,7 @@ fn a_value_that_fits_nowhere_says_so() {
     let spiller = Spiller::new(&RuntimeEnv::default());
     let spilling = Spilling::new(spiller, Arc::clone(&pool), Some(1 << 20));
     let consumer = MemoryConsumer::new("values").register(&pool);
-    let mut values = Values::spilling(consumer, Some(spilling)).unwrap();
+    let mut values = ByteStrings::spilling(consumer, Some(spilling)).unwrap();
     let error = values.push(&[1; 2_000_000]).unwrap_err().to_string();
     assert!(
         error.contains("the memory limit is too small")

@@ -1,0 +1,131 @@
+//! The names under which users call the approximate functions, and what each of them takes and gives.
+
+use std::fmt::{self, Display};
+
+use datafusion::common::{Result, plan_err};
+
+use super::column::Output;
+
+/// What a number of buckets may be.
+pub(super) const BUCKETS: &str = "a whole number from 2 to 16384";
+
+/// An approximate function, by the name that a user writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GkName {
+    /// `approx_percentile_gk(x, q [, accuracy])`.
+    ApproxPercentileGk,
+    /// Spark's `percentile_approx(x, q [, accuracy])`: the same.
+    PercentileApprox,
+    /// `approx_percentile_gk_bounds(x, q [, accuracy])`: the value, the ranks that it may have, the number of values.
+    ApproxPercentileGkBounds,
+    /// `approx_percentile_sample(x, q [, buckets])`: the splitter nearest to the rank.
+    ApproxPercentileSample,
+    /// `approx_percentile_sample_bounds(x, q [, buckets])`: the splitter, the ranks that it has, the number of values.
+    ApproxPercentileSampleBounds,
+    /// `gk_sketch(x [, accuracy])`: the sketch itself.
+    GkSketch,
+    /// `gk_merge(sketch)`: one sketch from many.
+    GkMerge,
+}
+
+impl GkName {
+    /// All names.
+    pub const ALL: [GkName; 7] = [
+        GkName::ApproxPercentileGk,
+        GkName::PercentileApprox,
+        GkName::ApproxPercentileGkBounds,
+        GkName::ApproxPercentileSample,
+        GkName::ApproxPercentileSampleBounds,
+        GkName::GkSketch,
+        GkName::GkMerge,
+    ];
+
+    /// The name in SQL.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GkName::ApproxPercentileGk => "approx_percentile_gk",
+            GkName::PercentileApprox => "percentile_approx",
+            GkName::ApproxPercentileGkBounds => "approx_percentile_gk_bounds",
+            GkName::ApproxPercentileSample => "approx_percentile_sample",
+            GkName::ApproxPercentileSampleBounds => "approx_percentile_sample_bounds",
+            GkName::GkSketch => "gk_sketch",
+            GkName::GkMerge => "gk_merge",
+        }
+    }
+
+    /// Whether a call asks for quantiles, by its second argument.
+    pub(crate) fn asks(self) -> bool {
+        !matches!(self, GkName::GkSketch | GkName::GkMerge)
+    }
+
+    /// Whether the answer is a value alone, for which the exact one will do.
+    pub(crate) fn answers_values(self) -> bool {
+        matches!(
+            self,
+            GkName::ApproxPercentileGk | GkName::PercentileApprox | GkName::ApproxPercentileSample
+        )
+    }
+
+    /// Whether the answer is a splitter of a sample.
+    pub(crate) fn samples(self) -> bool {
+        matches!(
+            self,
+            GkName::ApproxPercentileSample | GkName::ApproxPercentileSampleBounds
+        )
+    }
+
+    /// What a call gives for each group.
+    pub(super) fn output(self) -> Output {
+        match self {
+            GkName::ApproxPercentileGk | GkName::PercentileApprox => Output::Values,
+            GkName::ApproxPercentileSample => Output::Values,
+            GkName::ApproxPercentileGkBounds | GkName::ApproxPercentileSampleBounds => Output::Bounds,
+            GkName::GkSketch | GkName::GkMerge => Output::Sketch,
+        }
+    }
+
+    /// Where the accuracy, or the number of buckets, stands among the arguments, if it is given.
+    pub(crate) fn precision_place(self) -> Option<usize> {
+        match self {
+            GkName::GkMerge => None,
+            GkName::GkSketch => Some(1),
+            _ => Some(2),
+        }
+    }
+
+    /// Refuses a wrong number of arguments.
+    ///
+    /// # Errors
+    /// A planning error that says what is allowed.
+    pub(crate) fn check_count(self, count: usize) -> Result<()> {
+        let precision = match self.samples() {
+            true => format!("and optionally the number of buckets, {BUCKETS}"),
+            false => "and optionally the accuracy, an error fraction in (0, 1) or its reciprocal".to_owned(),
+        };
+        let (allowed, what) = match self {
+            GkName::GkMerge => (1..=1, "sketches".to_owned()),
+            GkName::GkSketch => (1..=2, format!("the values, {precision}")),
+            _ => (
+                2..=3,
+                format!("the values, a constant quantile or list of quantiles from 0 to 1, {precision}"),
+            ),
+        };
+        match allowed.contains(&count) {
+            true => Ok(()),
+            false if allowed.start() == allowed.end() => {
+                plan_err!("{self} takes 1 argument, got {count}: {what}")
+            }
+            false => plan_err!(
+                "{self} takes {} or {} arguments, got {count}: {what}",
+                allowed.start(),
+                allowed.end()
+            ),
+        }
+    }
+}
+
+impl Display for GkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,219 @@
+//! Keys as accumulators collect them, and window frames of keys: they come and go, and every row wants an answer.
+//!
+//! ```sql
+//! SELECT exact_quantiles(price, 0.5) OVER (ORDER BY day ROWS BETWEEN 999 PRECEDING AND CURRENT ROW) FROM trades
+//! ```
+//! DataFusion hands over what enters a frame and what leaves it, mostly a row each, and asks for the answer. Cost of a row:
+//! logarithmic in the frame ([`OrderedKeys`]), for each quantile; ranks are computed anew only when the number of values
+//! has changed.
+
+use std::mem::size_of;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
+use datafusion::arrow::compute::filter;
+use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
+
+use super::accumulator::reserve;
+use super::collected::{Collected, Frame};
+use crate::kernel::cpu::groups::segments::{select_ranks, sorted_distinct};
+use crate::key::{Key, KeyBits, KeySpec};
+use crate::quantile::{Ask, Found, Interpolation, Picks, SelectedColumn};
+use crate::select::ordered::OrderedKeys;
+
+impl<K: Key> Collected for Vec<K> {
+    type Spec = KeySpec;
+    type Item = K;
+    type Value<'a> = KeyBits;
+    type Frame = KeyFrame<K>;
+
+    fn append(&mut self, spec: &KeySpec, values: &ArrayRef, kept: Option<&BooleanArray>) -> Result<usize> {
+        let dense = match kept {
+            None => Arc::clone(values),
+            Some(kept) => filter(values.as_ref(), kept)?,
+        };
+        reserve(self, dense.len())?;
+        spec.append_keys(dense.as_ref(), self)?;
+        Ok(dense.len())
+    }
+
+    fn take_out(
+        &mut self,
+        runs: impl Iterator<Item = (Option<usize>, usize)>,
+        items: &mut [K],
+    ) -> Result<Self> {
+        let (mut from, mut stay) = (0, 0);
+        for (to, length) in runs {
+            match to {
+                Some(to) if length == 1 => items[to] = self[from],
+                Some(to) => items[to..to + length].copy_from_slice(&self[from..from + length]),
+                None => {
+                    self.copy_within(from..from + length, stay);
+                    stay += length;
+                }
+            }
+            from += length;
+        }
+        self.truncate(stay);
+        if stay == 0 {
+            *self = Vec::new();
+        }
+        // A key is its own value.
+        Ok(Vec::new())
+    }
+
+    fn with_items<T>(&mut self, with: impl FnOnce(&Self, &mut [K]) -> T) -> T {
+        with(&Vec::new(), self)
+    }
+
+    fn select(&self, items: &mut [K], ranks: &[u64]) {
+        select_ranks(items, ranks);
+    }
+
+    fn sort_distinct<'a>(&self, items: &'a mut [K]) -> &'a mut [K] {
+        sorted_distinct(items)
+    }
+
+    fn value(&self, item: K) -> KeyBits {
+        item.to_bits()
+    }
+
+    fn answers(ask: &Ask, spec: &KeySpec, found: &Found<KeyBits>) -> Result<ArrayRef> {
+        ask.values(spec, found)
+    }
+
+    fn array(&self, spec: &KeySpec, items: &[K]) -> Result<ArrayRef> {
+        spec.values_of(items)
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.capacity() * size_of::<K>()
+    }
+}
+
+/// From the order statistics of a frame to the value of its row.
+#[derive(Debug)]
+pub(super) struct Answers {
+    interpolation: Interpolation,
+    /// Where the answers lie, among this many values.
+    picks: (u64, Picks),
+    null: ScalarValue,
+}
+
+impl Answers {
+    pub(super) fn try_new(column: &SelectedColumn) -> Result<Self> {
+        Ok(Self {
+            interpolation: column.ask().interpolation(column.spec())?,
+            picks: (0, Picks::default()),
+            null: ScalarValue::try_from(&column.result_type()?)?,
+        })
+    }
+
+    /// The row of a frame of `n` values; `key_at` gives the key of a rank.
+    ///
+    /// # Errors
+    /// Those of `key_at`.
+    pub(super) fn row(
+        &mut self,
+        column: &SelectedColumn,
+        n: u64,
+        key_at: &dyn Fn(u64) -> Result<KeyBits>,
+    ) -> Result<ScalarValue> {
+        if n == 0 {
+            return Ok(self.null.clone());
+        }
+        if column.is_list() {
+            let mut keys = Vec::with_capacity(column.ask().quantiles.len());
+            self.keys(column, n, key_at, &mut keys)?;
+            return column.row(self.array(&keys)?, n);
+        }
+        self.pick(column, n);
+        match self.picks.1.iter().next() {
+            Some(pick) => {
+                let key = self.interpolation.answer(column.spec(), pick, key_at)?;
+                self.interpolation.result.scalar(key)
+            }
+            None => Ok(self.null.clone()),
+        }
+    }
+
+    /// Adds the keys of one frame's answers; none if `n` is 0.
+    pub(super) fn keys(
+        &mut self,
+        column: &SelectedColumn,
+        n: u64,
+        key_at: &dyn Fn(u64) -> Result<KeyBits>,
+        keys: &mut Vec<KeyBits>,
+    ) -> Result<()> {
+        if n == 0 {
+            return Ok(());
+        }
+        self.pick(column, n);
+        for pick in self.picks.1.iter() {
+            keys.push(self.interpolation.answer(column.spec(), pick, key_at)?);
+        }
+        Ok(())
+    }
+
+    /// Ranks change only with the number of values.
+    fn pick(&mut self, column: &SelectedColumn, n: u64) {
+        if n != self.picks.0 {
+            self.picks = (n, column.ask().picks(n));
+        }
+    }
+
+    /// Answers by their keys.
+    pub(super) fn array(&self, keys: &[KeyBits]) -> Result<ArrayRef> {
+        self.interpolation.result.to_array(keys)
+    }
+}
+
+/// A frame of keys.
+#[derive(Debug)]
+pub(super) struct KeyFrame<K> {
+    tree: OrderedKeys<K>,
+    answers: Answers,
+}
+
+/// The key of a rank in a frame.
+///
+/// # Errors
+/// An internal error for a rank that it does not have.
+pub(super) fn key_at<K: Key>(tree: &OrderedKeys<K>, rank: u64) -> Result<KeyBits> {
+    let key = tree.select(rank).map(Key::to_bits);
+    key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {} values in a frame", tree.len()))
+}
+
+impl<K: Key> Frame<Vec<K>> for KeyFrame<K> {
+    fn of(column: &SelectedColumn, values: Vec<K>) -> Result<Self> {
+        let mut tree = OrderedKeys::new(column.is_distinct());
+        values.into_iter().try_for_each(|key| tree.insert(key))?;
+        let answers = Answers::try_new(column)?;
+        Ok(Self { tree, answers })
+    }
+
+    fn insert(&mut self, column: &SelectedColumn, values: &ArrayRef) -> Result<()> {
+        let insert = |key| self.tree.insert(K::from_bits(key));
+        column.spec().for_each_key(values.as_ref(), insert)
+    }
+
+    fn remove(&mut self, column: &SelectedColumn, values: &ArrayRef) -> Result<()> {
+        let remove = |key| self.tree.remove(K::from_bits(key));
+        column.spec().for_each_key(values.as_ref(), remove)
+    }
+
+    fn answer(&mut self, column: &SelectedColumn) -> Result<ScalarValue> {
+        let tree = &self.tree;
+        self.answers.row(column, tree.len(), &|rank| key_at(tree, rank))
+    }
+
+    fn array(&self, spec: &KeySpec) -> Result<ArrayRef> {
+        let copies = |(key, copies)| std::iter::repeat_n(key, copies as usize);
+        let keys: Vec<K> = self.tree.iter().flat_map(copies).collect();
+        spec.values_of(&keys)
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.tree.size()
+    }
+}

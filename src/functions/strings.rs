@@ -1,0 +1,169 @@
+//! Byte strings as accumulators collect them, and window frames of them: what [`keys`](super::keys) does with keys.
+//!
+//! The tree holds the places of distinct values, and compares what lies there: a row costs a way from the root with some
+//! twenty comparisons, whether its frame moves or grows. Values that have left stay in memory until they are more than the
+//! others; then those are copied, and the tree is made anew.
+
+use std::mem::{replace, size_of, take};
+
+use datafusion::arrow::array::{ArrayRef, BooleanArray};
+use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
+
+use super::collected::{Collected, Frame};
+use crate::kernel::byte_strings::{At, ByteStrings};
+use crate::key::{ByteSpec, kept};
+use crate::quantile::{Ask, Found, SelectedColumn};
+use crate::select::ordered::OrderedKeys;
+
+impl Collected for ByteStrings {
+    type Spec = ByteSpec;
+    type Item = At;
+    type Value<'a> = &'a [u8];
+    type Frame = StringFrame;
+
+    fn append(&mut self, spec: &ByteSpec, values: &ArrayRef, kept: Option<&BooleanArray>) -> Result<usize> {
+        self.append(spec, values, kept)
+    }
+
+    fn take_out(
+        &mut self,
+        runs: impl Iterator<Item = (Option<usize>, usize)>,
+        items: &mut [At],
+    ) -> Result<Self> {
+        let all = take(self);
+        let mut places = all.places();
+        for (to, length) in runs {
+            for (index, at) in places.by_ref().take(length).enumerate() {
+                match to {
+                    Some(to) => items[to + index] = at,
+                    None => self.push(all.value(at)).map(drop)?,
+                }
+            }
+        }
+        drop(places);
+        Ok(all)
+    }
+
+    fn with_items<T>(&mut self, with: impl FnOnce(&Self, &mut [At]) -> T) -> T {
+        with(self, &mut self.places().collect::<Vec<_>>())
+    }
+
+    fn select(&self, items: &mut [At], ranks: &[u64]) {
+        self.select(items, 0, ranks);
+    }
+
+    fn sort_distinct<'a>(&self, items: &'a mut [At]) -> &'a mut [At] {
+        self.sort_distinct(items)
+    }
+
+    fn value(&self, item: At) -> &[u8] {
+        self.value(item)
+    }
+
+    fn answers(ask: &Ask, spec: &ByteSpec, found: &Found<&[u8]>) -> Result<ArrayRef> {
+        ask.byte_strings(spec, found)
+    }
+
+    fn array(&self, spec: &ByteSpec, items: &[At]) -> Result<ArrayRef> {
+        let values: Vec<&[u8]> = items.iter().map(|at| self.value(*at)).collect();
+        spec.to_array(&values)
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.held_bytes()
+    }
+}
+
+/// Values that have left and are held at least, before the others are copied.
+const LEFT: u64 = 1024;
+
+/// A frame of byte strings.
+#[derive(Debug)]
+pub(super) struct StringFrame {
+    /// Those of the frame once each, and some that have left it.
+    values: ByteStrings,
+    tree: OrderedKeys<At>,
+    /// Distinct values in the tree.
+    distinct: u64,
+    is_distinct: bool,
+}
+
+impl StringFrame {
+    fn insert_value(&mut self, value: &[u8], copies: u32) -> Result<bool> {
+        let at = self.values.push(value)?;
+        let values = &self.values;
+        let order = |other: &At| values.value(*other).cmp(value);
+        self.tree.insert_by(at, copies, &order)
+    }
+
+    fn add(&mut self, value: &[u8]) -> Result<()> {
+        self.distinct += u64::from(self.insert_value(value, 1)?);
+        self.compact()
+    }
+
+    /// Drops the values that have left, and further copies, once they are more than the others.
+    fn compact(&mut self) -> Result<()> {
+        if self.values.len() <= 2 * self.distinct + LEFT {
+            return Ok(());
+        }
+        let (all, tree) = (take(&mut self.values), OrderedKeys::new(self.is_distinct));
+        for (at, copies) in replace(&mut self.tree, tree).iter() {
+            self.insert_value(all.value(at), copies)?;
+        }
+        Ok(())
+    }
+}
+
+impl Frame<ByteStrings> for StringFrame {
+    fn of(column: &SelectedColumn<ByteSpec>, values: ByteStrings) -> Result<Self> {
+        let mut frame = Self {
+            values: ByteStrings::default(),
+            tree: OrderedKeys::new(column.is_distinct()),
+            distinct: 0,
+            is_distinct: column.is_distinct(),
+        };
+        let mut places = values.places();
+        places.try_for_each(|at| frame.add(values.value(at)))?;
+        Ok(frame)
+    }
+
+    fn insert(&mut self, column: &SelectedColumn<ByteSpec>, array: &ArrayRef) -> Result<()> {
+        let kept = kept(array.as_ref(), None)?;
+        let kept = kept.as_ref().map(BooleanArray::values);
+        column.spec().each(array, kept, |value| self.add(value))
+    }
+
+    fn remove(&mut self, column: &SelectedColumn<ByteSpec>, array: &ArrayRef) -> Result<()> {
+        let kept = kept(array.as_ref(), None)?;
+        let kept = kept.as_ref().map(BooleanArray::values);
+        column.spec().each(array, kept, |value| {
+            let values = &self.values;
+            let is_last = self.tree.remove_by(&|other| values.value(*other).cmp(value))?;
+            self.distinct -= u64::from(is_last);
+            self.compact()
+        })
+    }
+
+    fn answer(&mut self, column: &SelectedColumn<ByteSpec>) -> Result<ScalarValue> {
+        let n = self.tree.len();
+        let value_at = |rank| match self.tree.select(rank) {
+            Some(at) => Ok(self.values.value(at)),
+            None => Err(internal_datafusion_err!("rank {rank} of {n} values in a frame")),
+        };
+        let answers = column.ask().byte_string_answers(column.spec(), n, &value_at)?;
+        column.row(answers, n)
+    }
+
+    fn array(&self, spec: &ByteSpec) -> Result<ArrayRef> {
+        let copies = |(at, copies)| std::iter::repeat_n(at, copies as usize);
+        let places: Vec<At> = self.tree.iter().flat_map(copies).collect();
+        Collected::array(&self.values, spec, &places)
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.values.held_bytes() + self.tree.size()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! The functions of best rows as aggregate functions: their types, their names, their accumulators.
+
+use std::sync::{Arc, LazyLock};
+
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::{Result, plan_err};
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::format_state_name;
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, GroupsAccumulator, Signature, Volatility,
+};
+
+use super::TopKName;
+use super::accumulator::TopKAccumulator;
+use super::call::{constant_k, evaluated_k};
+use super::column::{Call, TopKColumn, check_types};
+use super::groups::TopKGroupsAccumulator;
+use super::sliding::SlidingTopKAccumulator;
+use crate::functions::ordered_type;
+use crate::kernel::cpu::groups::runs::with_key;
+use crate::key::Width;
+use crate::quantile::state_type;
+
+/// The best values by another column, as an aggregate function: values of any type, keys of any type with an order, and
+/// a constant number of rows from 1 on.
+///
+/// Holds at most about twice `k` rows of each group, and 65536 rows besides. Grouped calls that stand alone run as
+/// [`GroupedTopKExec`](crate::exec::GroupedTopKExec) where the session's planner is
+/// [`QuantilesPlanner`](crate::planner::QuantilesPlanner).
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct TopKBy {
+    pub(super) name: String,
+    pub(super) called: TopKName,
+    pub(super) ascending: bool,
+    /// The number of rows, if it is not an argument; `None` inside: one value.
+    pub(super) bound: Option<Option<usize>>,
+    signature: Signature,
+}
+
+impl TopKBy {
+    /// The function that users call as `called`; `ascending`: the least keys of `topk_by` are the best.
+    pub fn new(called: TopKName, ascending: bool) -> Self {
+        let ascending = match called {
+            TopKName::TopkBy => ascending,
+            TopKName::MaxBy => false,
+            TopKName::MinBy => true,
+        };
+        let mut name = called.as_str().to_owned();
+        if called == TopKName::TopkBy && ascending {
+            name += "_asc";
+        }
+        Self {
+            name,
+            called,
+            ascending,
+            bound: None,
+            signature: Signature::user_defined(Volatility::Immutable),
+        }
+    }
+
+    /// This type behind a registered function, if it is one of ours.
+    pub fn of(function: &AggregateUDF) -> Option<&Self> {
+        function.inner().downcast_ref::<Self>()
+    }
+
+    /// The name that users write.
+    pub fn called(&self) -> TopKName {
+        self.called
+    }
+
+    /// Whether the least keys are the best.
+    pub fn is_ascending(&self) -> bool {
+        self.ascending
+    }
+
+    /// The same function of values and keys only, for `k` rows; `None`: one value.
+    pub(crate) fn bound_to(&self, k: Option<usize>) -> Self {
+        Self {
+            bound: Some(k),
+            ..Self::new(self.called, self.ascending)
+        }
+    }
+
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bound.is_some()
+    }
+
+    /// The number of rows that a call asks for by its logical arguments; `None` inside: one value.
+    ///
+    /// # Errors
+    /// A planning error that names it, if it is not a constant integer from 1 on.
+    pub(crate) fn k_of(&self, args: &[datafusion::logical_expr::Expr]) -> Result<Option<usize>> {
+        match (&self.bound, args) {
+            (Some(bound), _) => Ok(*bound),
+            (None, [_, _]) if self.called.answers_one() => Ok(None),
+            (None, [_, _, k]) => constant_k(self.called, k).map(Some),
+            _ => plan_err!("{}", self.called.wrong_arguments(args.len())),
+        }
+    }
+
+    fn column(&self, args: &AccumulatorArgs) -> Result<TopKColumn> {
+        let k = match (&self.bound, args.exprs) {
+            (Some(bound), [_, _]) => *bound,
+            (None, [_, _]) if self.called.answers_one() => None,
+            (None, [_, _, k]) => Some(evaluated_k(self.called, k)?),
+            _ => return plan_err!("{}", self.called.wrong_arguments(args.exprs.len())),
+        };
+        let call = Call {
+            called: self.called,
+            ascending: self.ascending,
+            k,
+        };
+        TopKColumn::try_new(
+            call,
+            args.expr_fields[0].data_type(),
+            args.expr_fields[1].data_type(),
+            args.is_distinct,
+        )
+    }
+}
+
+impl AggregateUDFImpl for TopKBy {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
+        match (arg_types, self.called, self.is_bound()) {
+            ([value, key], _, true) | ([value, key], TopKName::MaxBy | TopKName::MinBy, false) => {
+                Ok(vec![ordered_type(value), ordered_type(key)])
+            }
+            ([value, key, k], _, false) => Ok(vec![ordered_type(value), ordered_type(key), k.clone()]),
+            ([_, _, _, _], TopKName::TopkBy, false) => plan_err!(
+                "{} with a direction needs its expression planner: register the extension with \
+                 datafusion_quantiles::register_all",
+                self.called
+            ),
+            _ => plan_err!("{}", self.called.wrong_arguments(arg_types.len())),
+        }
+    }
+
+    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
+        let [value, key, rest @ ..] = arg_types else {
+            return plan_err!("{}", self.called.wrong_arguments(arg_types.len()));
+        };
+        check_types(self.called, value, key)?;
+        let is_list = self.bound.map_or(!rest.is_empty(), |k| k.is_some());
+        Ok(match is_list {
+            true => DataType::new_list(ordered_type(value), true),
+            false => ordered_type(value),
+        })
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
+        let [_, _, ..] = args.input_fields else {
+            return plan_err!("{}", self.called.wrong_arguments(args.input_fields.len()));
+        };
+        let field = |index: usize, name: &str| {
+            let data_type = ordered_type(args.input_fields[index].data_type());
+            let name = format_state_name(args.name, name);
+            Arc::new(Field::new(name, state_type(&data_type), true))
+        };
+        Ok(vec![field(0, "values"), field(1, "keys")])
+    }
+
+    fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        let column = self.column(&args)?;
+        Ok(with_key!(column.width(), K => Box::new(TopKAccumulator::<K>::new(column))))
+    }
+
+    fn create_sliding_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        Ok(Box::new(SlidingTopKAccumulator::try_new(self.column(&args)?)?))
+    }
+
+    fn groups_accumulator_supported(&self, _args: AccumulatorArgs) -> bool {
+        true
+    }
+
+    fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
+        let column = self.column(&args)?;
+        Ok(with_key!(column.width(), K => Box::new(TopKGroupsAccumulator::<K>::new(column))))
+    }
+}
+
+static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
+    let all = [
+        (TopKName::TopkBy, false),
+        (TopKName::TopkBy, true),
+        (TopKName::MaxBy, false),
+        (TopKName::MinBy, true),
+    ];
+    let function = |(called, ascending)| Arc::new(AggregateUDF::from(TopKBy::new(called, ascending)));
+    all.into_iter().map(function).collect()
+});
+
+/// Every aggregate function of this module, to register.
+pub fn topk_aggregates() -> &'static [Arc<AggregateUDF>] {
+    &AGGREGATES
+}

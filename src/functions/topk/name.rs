@@ -1,0 +1,50 @@
+//! The names under which users call the functions of best rows.
+
+use std::fmt::{self, Display};
+
+/// A name that users call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TopKName {
+    /// `topk_by(v, x, k [, 'asc' | 'desc'])`.
+    TopkBy,
+    /// `max_by(v, x [, k])`.
+    MaxBy,
+    /// `min_by(v, x [, k])`.
+    MinBy,
+}
+
+impl TopKName {
+    /// All names.
+    pub const ALL: [TopKName; 3] = [TopKName::TopkBy, TopKName::MaxBy, TopKName::MinBy];
+
+    /// The name in SQL.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TopKName::TopkBy => "topk_by",
+            TopKName::MaxBy => "max_by",
+            TopKName::MinBy => "min_by",
+        }
+    }
+
+    /// Whether calls can do without `k`.
+    pub(super) fn answers_one(self) -> bool {
+        self != TopKName::TopkBy
+    }
+
+    /// What to say about a wrong number of arguments.
+    pub(super) fn wrong_arguments(self, count: usize) -> String {
+        let takes = match self {
+            TopKName::TopkBy => {
+                "3 or 4 arguments: values, keys, a constant number of rows, and optionally 'asc' or 'desc'"
+            }
+            _ => "2 or 3 arguments: values, keys, and optionally a constant number of rows",
+        };
+        format!("{self} takes {takes}; got {count}")
+    }
+}
+
+impl Display for TopKName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
