@@ -36,9 +36,6 @@ const KNOWN_ARROWS: &[&str] = &[];
 const KNOWN_CIRCLES: &[&str] = &[
     "src/exec",
     "src/exec/grouped",
-    "src/functions",
-    "src/functions/gk",
-    "src/functions/topk",
     "src/kernel/cpu/groups",
     "src/kernel/cpu/top",
     "src/kernel/cuda",
