@@ -6,8 +6,8 @@ use datafusion::common::Result;
 use datafusion::logical_expr::ColumnarValue;
 
 use super::super::group_engine::{GroupedWork, PartitionedRows, Shared, Waiting, staged_bytes};
+use super::execution::{GroupTopK, repeated};
 use super::partition::PartitionReader;
-use super::work::{GroupTopK, repeated};
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::group_key::{GroupKey, HASH_PARTITIONS};
 use crate::kernel::cpu::groups::runs::{RUN_ROWS, Run, Staged, StagedColumn, StagedValues};

@@ -4,6 +4,7 @@
 //! the rows of a hash partition are brought together and ranked.
 
 mod compact;
+mod execution;
 mod partial;
 mod partition;
 mod plan;
@@ -18,10 +19,10 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::{Distribution, ExecutionPlan, PlanProperties};
 
+use self::execution::GroupTopK;
 use self::plan::TopKPlan;
 pub(super) use self::plan::in_words;
 pub(crate) use self::plan::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
-use self::work::GroupTopK;
 use super::group_engine::{self, Metrics};
 use super::numbered::{numbered, unnumbered, with_numbers};
 use super::operator::{Execution, Operator, Work, at_the_end};

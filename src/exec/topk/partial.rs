@@ -16,7 +16,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use super::super::group_engine::{GroupScan, GroupedWork, Metrics, Shared, sliced};
-use super::work::GroupTopK;
+use super::execution::GroupTopK;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
 use crate::key::with_key;

@@ -8,25 +8,23 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, UInt32Array};
 use datafusion::arrow::buffer::Buffer;
 use datafusion::arrow::compute::{filter, not, take};
-use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::ColumnarValue;
-use datafusion::physical_plan::metrics::Count;
 
 use super::super::group_engine::{
-    Answered, Evaluated, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork, HashPartitions, Metrics,
+    Answered, Evaluated, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork, HashPartitions,
     PartitionedRows, Shared,
 };
+use super::execution::{GroupTopK, repeated};
 use super::partition::PartitionReader;
-use super::plan::TopKPlan;
-use super::select::{AnySieve, BestRows, keys};
-use crate::failpoint::may_fail;
+use super::select::{AnySieve, keys};
 use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::runs::{Staged, StagedColumn, StagedValues};
-use crate::key::{KeySpec, Width};
+use crate::key::KeySpec;
 use crate::threads::blocking;
 
 /// Rows that go over to hash partitions at a time.
@@ -34,45 +32,6 @@ const MOVED_ROWS: usize = 1 << 12;
 
 /// Rows of a hash partition that a worker sets memory aside for; what larger ones need is asked for on the way.
 const USUAL_ROWS: usize = 1 << 17;
-
-/// The best rows of groups.
-pub(super) struct GroupTopK {
-    pub(super) plan: Arc<TopKPlan>,
-    specs: [KeySpec; 1],
-    /// Rows below the floor of their group.
-    pub(super) rejected: Count,
-    /// Rows that were held, and were not among the best.
-    pub(super) dropped: Count,
-}
-
-impl GroupTopK {
-    pub(super) fn try_new(plan: Arc<TopKPlan>, metrics: &Metrics) -> Result<Self> {
-        // Keys are made already: the spec says no more than their width.
-        let spec = KeySpec::try_new(&match plan.keys.width() {
-            Width::W32 => DataType::UInt32,
-            Width::W64 => DataType::UInt64,
-            Width::W128 => DataType::Decimal128(38, 0),
-        })?;
-        Ok(Self {
-            plan,
-            specs: [spec],
-            rejected: metrics.count("rejected_rows"),
-            dropped: metrics.count("dropped_rows"),
-        })
-    }
-
-    /// The answer of groups and their best rows.
-    pub(super) fn answer(&self, groups: Vec<ArrayRef>, best: BestRows) -> Result<RecordBatch> {
-        may_fail!("topk_answer");
-        let plan = &self.plan;
-        if plan.rows().is_none() {
-            return plan.lists(groups, &best.rows, &best.lengths);
-        }
-        let ids = UInt32Array::from(repeated(&best.lengths));
-        let groups = groups.iter().map(|column| Ok(take(column.as_ref(), &ids, None)?));
-        plan.row_batch(&groups.collect::<Result<Vec<_>>>()?, &best.rows, best.numbers)
-    }
-}
 
 /// Partitions rows; without keys, they only tell that their groups are there.
 fn stage<W: GroupKey>(
@@ -337,15 +296,6 @@ fn best_of_few<W: GroupKey>(
         _ => work.answer(few.ids.values()?, all.take(groups, plan)?)?,
     };
     Ok(Answered { groups, batch })
-}
-
-/// The number of each row's group, from the number of rows that each group has.
-pub(super) fn repeated(lengths: &[usize]) -> Vec<u32> {
-    let mut ids = Vec::with_capacity(lengths.iter().sum());
-    for (group, length) in lengths.iter().enumerate() {
-        ids.resize(ids.len() + length, group as u32);
-    }
-    ids
 }
 
 fn filtered(columns: &[ArrayRef], kept: &BooleanArray) -> Result<Vec<ArrayRef>> {

@@ -1,0 +1,64 @@
+//! What an execution over groups has, whichever way the rows go: the plan, and counts of rows that were left out.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, UInt32Array};
+use datafusion::arrow::compute::take;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::Result;
+use datafusion::physical_plan::metrics::Count;
+
+use super::super::group_engine::Metrics;
+use super::plan::TopKPlan;
+use super::select::BestRows;
+use crate::failpoint::may_fail;
+use crate::key::{KeySpec, Width};
+
+/// The best rows of groups.
+pub(super) struct GroupTopK {
+    pub(super) plan: Arc<TopKPlan>,
+    pub(super) specs: [KeySpec; 1],
+    /// Rows below the floor of their group.
+    pub(super) rejected: Count,
+    /// Rows that were held, and were not among the best.
+    pub(super) dropped: Count,
+}
+
+impl GroupTopK {
+    pub(super) fn try_new(plan: Arc<TopKPlan>, metrics: &Metrics) -> Result<Self> {
+        // Keys are made already: the spec says no more than their width.
+        let spec = KeySpec::try_new(&match plan.keys.width() {
+            Width::W32 => DataType::UInt32,
+            Width::W64 => DataType::UInt64,
+            Width::W128 => DataType::Decimal128(38, 0),
+        })?;
+        Ok(Self {
+            plan,
+            specs: [spec],
+            rejected: metrics.count("rejected_rows"),
+            dropped: metrics.count("dropped_rows"),
+        })
+    }
+
+    /// The answer of groups and their best rows.
+    pub(super) fn answer(&self, groups: Vec<ArrayRef>, best: BestRows) -> Result<RecordBatch> {
+        may_fail!("topk_answer");
+        let plan = &self.plan;
+        if plan.rows().is_none() {
+            return plan.lists(groups, &best.rows, &best.lengths);
+        }
+        let ids = UInt32Array::from(repeated(&best.lengths));
+        let groups = groups.iter().map(|column| Ok(take(column.as_ref(), &ids, None)?));
+        plan.row_batch(&groups.collect::<Result<Vec<_>>>()?, &best.rows, best.numbers)
+    }
+}
+
+/// The number of each row's group, from the number of rows that each group has.
+pub(super) fn repeated(lengths: &[usize]) -> Vec<u32> {
+    let mut ids = Vec::with_capacity(lengths.iter().sum());
+    for (group, length) in lengths.iter().enumerate() {
+        ids.resize(ids.len() + length, group as u32);
+    }
+    ids
+}
