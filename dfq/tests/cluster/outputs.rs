@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, AsArray, RecordBatch};
-use datafusion::arrow::datatypes::{UInt32Type, UInt64Type};
+use datafusion::arrow::datatypes::UInt32Type;
 use datafusion::arrow::ipc::reader::{FileReader, StreamReader};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::physical_plan::execution_plan::reset_plan_states;
@@ -17,26 +17,18 @@ use futures::TryStreamExt;
 use crate::answers::rows;
 use crate::machines::{Process, free_port, query, register, session, write_parquet};
 
-/// A row between stages: column, list, values and checksum, bytes.
-type Row = (Option<u32>, Option<u32>, Option<u64>, Option<u64>, Vec<u8>);
+/// A row between stages without groups: the class of groups, which is not set, and bytes.
+type Row = (Option<u32>, Option<Vec<u8>>);
 
 fn rows_of(batch: &RecordBatch) -> Vec<Row> {
-    let (part, list) = (
+    let (class, body) = (
         batch.column(0).as_primitive::<UInt32Type>(),
-        batch.column(1).as_primitive::<UInt32Type>(),
+        batch.column(1).as_binary::<i32>(),
     );
-    let (n, check) = (
-        batch.column(2).as_primitive::<UInt64Type>(),
-        batch.column(3).as_primitive::<UInt64Type>(),
-    );
-    let body = batch.column(4).as_binary::<i32>();
     let row = |row: usize| {
         (
-            part.is_valid(row).then(|| part.value(row)),
-            list.is_valid(row).then(|| list.value(row)),
-            n.is_valid(row).then(|| n.value(row)),
-            check.is_valid(row).then(|| check.value(row)),
-            body.value(row).to_vec(),
+            class.is_valid(row).then(|| class.value(row)),
+            body.is_valid(row).then(|| body.value(row).to_vec()),
         )
     };
     (0..batch.num_rows()).map(row).collect()
@@ -44,7 +36,7 @@ fn rows_of(batch: &RecordBatch) -> Vec<Row> {
 
 /// Whether these are rows between stages, not answers.
 fn is_between(batch: &RecordBatch) -> bool {
-    batch.num_columns() == 5 && batch.schema().field(4).name() == "body"
+    batch.num_columns() == 2 && batch.schema().field(1).name() == "body"
 }
 
 /// The rows that stages left in the folders of executors.
