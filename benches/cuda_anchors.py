@@ -1,4 +1,4 @@
-"""What CuPy and PyTorch take for the questions of tests/it/cuda_table.rs, on the first device.
+"""What CuPy and PyTorch take for the questions of benches/device/columns.rs, on the first device.
 
     python3 benches/cuda_anchors.py
 

@@ -3,9 +3,6 @@
 //! `QUANTILES_BENCH_ROWS` sets the rows (default 3e7), `QUANTILES_BENCH_THREADS` the threads (default 2). The sum of
 //! the same array on the same threads stands beside: it is one read.
 
-#[path = "../tests/it/patterns.rs"]
-mod patterns;
-
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +17,7 @@ use datafusion_quantiles::key::KeySpec;
 use datafusion_quantiles::quantile::{Ask, Method, Quantile};
 use datafusion_quantiles::select::{LocalShards, Shards, solve};
 use datafusion_quantiles::threads::Stop;
-use patterns::Pattern;
+use quantiles_testing::patterns::{self, Pattern};
 
 fn setting(name: &str, default: usize) -> usize {
     std::env::var(name)

@@ -9,9 +9,9 @@ use datafusion_quantiles::key::{KeyBits, KeySpec};
 use datafusion_quantiles::quantile::Quantile;
 use proptest::prelude::*;
 
-use crate::patterns::{self, Pattern};
-use crate::property::{types, values};
-use crate::support::*;
+use quantiles_testing::fixed_width::{types, values};
+use quantiles_testing::patterns::{self, Pattern};
+use quantiles_testing::*;
 
 const QUANTILES: [f64; 6] = [0.5, 0.0, 1.0, 0.07, 0.99, 0.5];
 
@@ -286,7 +286,7 @@ async fn check_sample(case: &Case, buckets: u64) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: crate::select::cases(), failure_persistence: None, ..ProptestConfig::default()
+        cases: cases(), failure_persistence: None, ..ProptestConfig::default()
     })]
 
     #[test]

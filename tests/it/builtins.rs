@@ -11,7 +11,7 @@ use datafusion::logical_expr::{AggregateUDF, AggregateUDFImpl};
 use datafusion::prelude::{SessionContext, col};
 use proptest::prelude::*;
 
-use crate::support::{batch, error, physical_plan, pseudo_random, query, register, row, session};
+use quantiles_testing::{batch, cases, error, physical_plan, pseudo_random, query, register, row, session};
 
 /// Floats that part company in careless arithmetic. One NaN only: which of several comes out of a sum is not defined.
 const FLOATS: [f64; 16] = [
@@ -175,7 +175,7 @@ fn queries(q: f64) -> Vec<String> {
 proptest! {
     #![proptest_config(ProptestConfig {
         // Sixteen plans a case.
-        cases: crate::select::cases().div_ceil(4), failure_persistence: None, ..ProptestConfig::default()
+        cases: cases().div_ceil(4), failure_persistence: None, ..ProptestConfig::default()
     })]
 
     #[test]

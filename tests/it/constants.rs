@@ -1,8 +1,8 @@
 //! Constant arguments where the optimizer has moved them or takes them for something else, and aggregates with an order of
 //! their own beside quantiles.
 
-use crate::functions::{expect, table, values};
-use crate::support::*;
+use quantiles_testing::samples::{expect, table, values};
+use quantiles_testing::*;
 
 #[tokio::test]
 async fn a_parameter_may_come_twice_in_a_prepared_statement() {

@@ -16,7 +16,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion_quantiles::planner::TopKByRule;
 use tempfile::TempDir;
 
-use crate::support::{batch, error, query, register, row, session, texts};
+use quantiles_testing::{batch, error, query, register, row, session, texts};
 
 #[tokio::test]
 async fn distinct_rows_have_the_best_row_of_all() {

@@ -8,8 +8,8 @@ use datafusion_quantiles::compute;
 use datafusion_quantiles::functions::expr_fn::exact_quantiles;
 use datafusion_quantiles::{DataFrameQuantilesExt, Method};
 
-use crate::functions::{expect, sample_rows, table, values};
-use crate::support::*;
+use quantiles_testing::samples::{expect, sample_rows, table, values};
+use quantiles_testing::*;
 
 #[tokio::test]
 async fn dataframe_api() {

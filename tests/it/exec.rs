@@ -15,7 +15,7 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::*;
 use futures::StreamExt;
 
-use crate::support::*;
+use quantiles_testing::*;
 
 /// A partition that yields batches of 1000 rows and counts them: without end, or until an error.
 #[derive(Debug)]

@@ -15,8 +15,7 @@ use datafusion::prelude::SessionContext;
 use fail::FailScenario;
 use tempfile::TempDir;
 
-use crate::memory::{runtime, session_on};
-use crate::support::*;
+use quantiles_testing::*;
 
 /// A query that goes through some phases.
 struct Shape {

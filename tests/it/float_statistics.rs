@@ -7,7 +7,7 @@ use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::prelude::SessionContext;
 use tempfile::TempDir;
 
-use crate::support::{batch, physical_plan, query, register, rows, session};
+use quantiles_testing::{batch, physical_plan, query, register, rows, session};
 
 /// A table of these numbers, their place in the column and a structure that holds them.
 fn table(values: &[Option<f64>]) -> RecordBatch {

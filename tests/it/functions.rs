@@ -1,52 +1,14 @@
-//! The SQL function: answers against a plain sort, where it may stand, and everything that it refuses.
+//! The SQL function: answers against a plain sort, where it may stand, and its options.
 
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, BooleanArray, Decimal128Array, Float64Array, Int64Array, StringArray, TimestampMillisecondArray,
+    ArrayRef, BooleanArray, Decimal128Array, Int64Array, TimestampMillisecondArray,
 };
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
-use datafusion::prelude::*;
 
-use crate::support::*;
-
-/// Rows of `t`: x with NULLs, group g, float f, text s, flag b.
-pub(crate) fn sample_rows(n: usize) -> Vec<(Option<i64>, i64)> {
-    pseudo_random(n, 7)
-        .map(|r| {
-            (
-                (r % 7 != 0).then_some((r >> 20) as i64 % 500 - 250),
-                (r % 5) as i64,
-            )
-        })
-        .collect()
-}
-
-pub(crate) fn table(ctx: &SessionContext, n: usize, partitions: usize) -> Vec<(Option<i64>, i64)> {
-    let data = sample_rows(n);
-    let x: Int64Array = data.iter().map(|(x, _)| *x).collect();
-    let f: Float64Array = data.iter().map(|(x, _)| x.map(|x| x as f64 / 4.0)).collect();
-    let g: Int64Array = data.iter().map(|(_, g)| Some(*g)).collect();
-    let s: StringArray = data.iter().map(|_| Some("a")).collect();
-    let b: BooleanArray = data.iter().map(|(_, g)| Some(*g == 0)).collect();
-    let columns: Vec<(&str, ArrayRef)> = vec![
-        ("x", Arc::new(x)),
-        ("f", Arc::new(f)),
-        ("g", Arc::new(g)),
-        ("s", Arc::new(s)),
-        ("b", Arc::new(b)),
-    ];
-    register(ctx, "t", &batch(columns), partitions, 64);
-    data
-}
-
-pub(crate) fn values(data: &[(Option<i64>, i64)]) -> Vec<i64> {
-    data.iter().filter_map(|(x, _)| *x).collect()
-}
-
-pub(crate) fn expect(values: &[i64], per_mille: usize) -> String {
-    by_sort(values, per_mille).map_or("NULL".to_owned(), |value| value.to_string())
-}
+use quantiles_testing::samples::{expect, table, values};
+use quantiles_testing::*;
 
 #[tokio::test]
 async fn answers_are_those_of_a_sort_for_every_partition_count() {
@@ -520,91 +482,6 @@ async fn prepared_statements() {
         error(&ctx, "SELECT exact_quantiles(x, $1) FROM t").await,
         "Error during planning: exact_quantiles: quantiles must be a constant number or list of numbers from 0 to 1, got $1"
     );
-}
-
-#[tokio::test]
-async fn refusals_name_the_value_under_explain_and_without_rows() {
-    let ctx = session(2);
-    table(&ctx, 10, 1);
-    let constant = "exact_quantiles: quantiles must be a constant number or list of numbers from 0 to 1, got";
-    let method = "one of disc, linear, lower, higher, nearest, midpoint, got";
-    let count = "the values, a constant quantile or list of quantiles from 0 to 1, and optionally the name of a method";
-    for (call, message) in [
-        ("exact_quantiles(x, 2)", "exact_quantiles: quantile 2 is out of range: allowed is a number from 0 to 1".to_owned()),
-        ("exact_quantiles(x, [0.5, -0.1])", "exact_quantiles: quantile -0.1 is out of range: allowed is a number from 0 to 1".to_owned()),
-        ("exact_quantiles(x, 0.5 + 0.6)", "exact_quantiles: quantile 1.1 is out of range: allowed is a number from 0 to 1".to_owned()),
-        ("exact_quantiles(x, 'NaN'::DOUBLE)", "exact_quantiles: quantile NaN is out of range: allowed is a number from 0 to 1".to_owned()),
-        ("exact_quantiles(x, NULL)", "exact_quantiles: a quantile must not be NULL: allowed is a number from 0 to 1".to_owned()),
-        ("exact_quantiles(x, [NULL])", "exact_quantiles: a quantile must not be NULL: allowed is a number from 0 to 1".to_owned()),
-        ("exact_quantiles(x, 'half')", "exact_quantiles: a quantile must be a number from 0 to 1, got half of type Utf8".to_owned()),
-        ("exact_quantiles(x, true)", "exact_quantiles: a quantile must be a number from 0 to 1, got true of type Boolean".to_owned()),
-        ("exact_quantiles(x, f)", format!("{constant} t.f")),
-        ("exact_quantiles(x, [0.5, f])", format!("{constant} make_array(Float64(0.5), t.f)")),
-        ("exact_quantiles(x, random())", format!("{constant} random()")),
-        ("exact_quantiles(x, (SELECT 0.5))", format!("{constant} (<subquery>)")),
-        ("exact_quantiles(x)", format!("exact_quantiles takes 2 or 3 arguments, got 1: {count}")),
-        ("exact_quantiles(x, 0.5, 'disc', 1)", format!("exact_quantiles takes 2 or 3 arguments, got 4: {count}")),
-        (
-            "exact_quantiles(x, 0.5, 'best')",
-            "unknown quantile method 'best': allowed are disc (or inverted_cdf), linear (or cont), lower, higher, nearest, midpoint".to_owned(),
-        ),
-        ("exact_quantiles(x, 0.5, 5)", format!("exact_quantiles: the method must be a string, {method} 5 of type Int64")),
-        ("exact_quantiles(x, 0.5, NULL)", format!("exact_quantiles: the method must be a string, {method} NULL of type Null")),
-        ("exact_quantiles(x, 0.5, s)", format!("exact_quantiles: the method must be a constant string, {method} t.s")),
-        ("exact_quantiles(x, 0.5) RESPECT NULLS", "exact_quantiles skips NULLs: RESPECT NULLS is not allowed".to_owned()),
-        (
-            "exact_quantiles(x, 0.5) WITHIN GROUP (ORDER BY f)",
-            "exact_quantiles with WITHIN GROUP (ORDER BY t.f) takes its values from there: remove the argument t.x".to_owned(),
-        ),
-    ] {
-        for sql in [
-            format!("SELECT {call} FROM t"),
-            format!("EXPLAIN SELECT {call} FROM t"),
-            format!("SELECT {call} FROM t WHERE false"),
-            format!("SELECT {call} FROM t GROUP BY g LIMIT 0"),
-            format!("SELECT n FROM (SELECT {call} AS q, count(*) AS n FROM t)"),
-        ] {
-            assert_eq!(error(&ctx, &sql).await, format!("Error during planning: {message}"), "{sql}");
-        }
-        if !call.contains("WITHIN GROUP") {
-            let sql = format!("SELECT {call} OVER (PARTITION BY g) FROM t");
-            assert_eq!(error(&ctx, &sql).await, format!("Error during planning: {message}"), "{sql}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn refused_types_say_what_is_allowed() {
-    let ctx = session(2);
-    table(&ctx, 10, 1);
-    for call in [
-        "exact_quantiles(INTERVAL '1 day', 0.5)",
-        "exact_quantiles([INTERVAL '1 day'], [0.5], 'linear')",
-        "exact_quantiles(MAP {s: x}, 0.5)",
-        "exact_quantiles(s, [0.5], 'linear')",
-        "exact_quantiles([x], 0.5, 'midpoint')",
-    ] {
-        for sql in [
-            format!("SELECT {call} FROM t"),
-            format!("EXPLAIN SELECT {call} FROM t WHERE false GROUP BY g"),
-        ] {
-            let message = error(&ctx, &sql).await;
-            let discrete = |name: &str| {
-                message.contains(&format!(
-                    "and type {name} has none: allowed are disc, lower, higher, nearest"
-                ))
-            };
-            let refused = ["Interval(", "List(Interval(", "Map("].iter().any(|name| {
-                message.contains(&format!("quantiles of type {name}"))
-                    && message.contains("allowed are integers")
-            });
-            assert!(
-                refused || discrete("Utf8") || discrete("List(Int64)"),
-                "{sql}: {message}"
-            );
-            assert!(!message.contains("exact_quantiles_"), "no hidden name: {message}");
-        }
-    }
 }
 
 #[tokio::test]

@@ -10,31 +10,14 @@ use datafusion::arrow::array::{
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Int64Type};
 use datafusion::common::DataFusionError;
-use datafusion::execution::FunctionRegistry;
 use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, MemoryPool};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::*;
-use datafusion_quantiles::functions::{QuantilesExprPlanner, all_aggregates};
 use futures::StreamExt;
 use proptest::prelude::*;
 
-use crate::patterns::{self, Pattern};
-use crate::support::*;
-
-/// A session where the functions are ordinary aggregates.
-fn ordinary() -> SessionContext {
-    let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
-    for function in all_aggregates() {
-        ctx.register_udaf(function.as_ref().clone());
-    }
-    let state = ctx.state_ref();
-    state
-        .write()
-        .register_expr_planner(Arc::new(QuantilesExprPlanner))
-        .unwrap();
-    ctx
-}
+use quantiles_testing::patterns::{self, Pattern};
+use quantiles_testing::*;
 
 /// Group columns of several types, made of the same numbers; every thirteenth NULL where `nulls`.
 fn group_columns(numbers: &[u64], nulls: bool) -> Vec<(&'static str, ArrayRef)> {
@@ -181,45 +164,6 @@ fn table(case: &Case) -> RecordBatch {
     batch(columns)
 }
 
-pub(crate) fn limited(megabytes: usize, partitions: usize) -> SessionContext {
-    within(Arc::new(GreedyMemoryPool::new(megabytes << 20)), partitions)
-}
-
-fn within(pool: Arc<dyn MemoryPool>, partitions: usize) -> SessionContext {
-    let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool);
-    let config = SessionConfig::new().with_target_partitions(partitions);
-    let ctx = SessionContext::new_with_config_rt(config, runtime.build_arc().unwrap());
-    datafusion_quantiles::register_all(&ctx).unwrap();
-    ctx
-}
-
-pub(crate) async fn sorted_rows(ctx: &SessionContext, sql: &str) -> Vec<String> {
-    sorted(rows(ctx, sql).await)
-}
-
-fn sorted(mut rows: Vec<String>) -> Vec<String> {
-    rows.sort_unstable();
-    rows
-}
-
-/// The rows are the same; else the first that are not are told.
-pub(crate) fn assert_same(found: &[String], expected: &[String], what: &str) {
-    if found != expected {
-        let wrong: Vec<_> = found
-            .iter()
-            .filter(|row| !expected.contains(row))
-            .take(3)
-            .collect();
-        let missing: Vec<_> = expected
-            .iter()
-            .filter(|row| !found.contains(row))
-            .take(3)
-            .collect();
-        let (found, expected) = (found.len(), expected.len());
-        panic!("{what}: {found} rows for {expected}; wrong {wrong:?}, missing {missing:?}");
-    }
-}
-
 async fn check(case: &Case) {
     let table = table(case);
     let ctx = match case.limit {
@@ -245,7 +189,7 @@ async fn check(case: &Case) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: crate::select::cases(), failure_persistence: None, ..ProptestConfig::default()
+        cases: cases(), failure_persistence: None, ..ProptestConfig::default()
     })]
 
     #[test]

@@ -15,10 +15,9 @@ use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, Memory
 use datafusion::prelude::SessionContext;
 use tempfile::TempDir;
 
-use crate::memory::{assert_nothing_left, runtime, session_on};
-use crate::patterns::Pattern;
-use crate::support::*;
-use crate::types::{KINDS, Kind, TEXTS, Text, plain, sorted, values};
+use quantiles_testing::kinds::{KINDS, Kind, TEXTS, Text, plain, sorted, values};
+use quantiles_testing::patterns::Pattern;
+use quantiles_testing::*;
 
 const PER_MILLE: [usize; 6] = [500, 0, 1000, 250, 125, 999];
 

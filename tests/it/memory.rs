@@ -1,14 +1,12 @@
 //! Memory limits: every answer is exact or `ResourcesExhausted`, and nothing stays behind.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, Decimal128Array, Float64Array, Int32Array, Int64Array};
 use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::common::DataFusionError;
-use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool};
-use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::*;
 use datafusion_quantiles::config::StrategyName;
 use datafusion_quantiles::kernel::{Backend, CpuBackend};
@@ -17,39 +15,14 @@ use datafusion_quantiles::select::{LocalShards, Shards, solve_ranks};
 use datafusion_quantiles::threads::Stop;
 use tempfile::TempDir;
 
-use crate::patterns::Pattern;
-use crate::support::*;
+use quantiles_testing::patterns::Pattern;
+use quantiles_testing::*;
 
 /// Values of the tables here.
 const ROWS: usize = 1_000_000;
 
 /// From this limit on a table of [`ROWS`] values must be answered, whatever its type and number of partitions.
 const ENOUGH: usize = 16 << 20;
-
-/// A runtime of this pool that spills into `folder`.
-pub(crate) fn runtime(pool: Arc<dyn MemoryPool>, folder: &Path) -> Arc<RuntimeEnv> {
-    let mode = DiskManagerMode::Directories(vec![folder.to_owned()]);
-    RuntimeEnvBuilder::new()
-        .with_memory_pool(pool)
-        .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(mode))
-        .build_arc()
-        .unwrap()
-}
-
-/// A session of this runtime with the extension.
-pub(crate) fn session_on(runtime: Arc<RuntimeEnv>, target_partitions: usize) -> SessionContext {
-    let config = SessionConfig::new().with_target_partitions(target_partitions);
-    let ctx = SessionContext::new_with_config_rt(config, runtime);
-    datafusion_quantiles::register_all(&ctx).unwrap();
-    ctx
-}
-
-pub(crate) fn assert_nothing_left(ctx: &SessionContext, folder: &Path, what: &str) {
-    let runtime = ctx.runtime_env();
-    assert_eq!(runtime.memory_pool.reserved(), 0, "{what}");
-    assert_eq!(runtime.disk_manager.used_disk_space(), 0, "{what}");
-    assert_eq!(files_below(folder), [] as [PathBuf; 0], "{what}");
-}
 
 /// A column of a name, and the values of some ranks by a sort.
 struct Case {
@@ -223,17 +196,6 @@ async fn explain_analyze_says_what_was_spilled() {
         assert_eq!(plan.contains("spill_count=2,"), spills, "{plan}");
         assert_eq!(plan.contains("spilled_bytes=0.0 B,"), !spills, "{plan}");
     }
-}
-
-/// A megabyte of memory, and no disk.
-pub(crate) fn session_without_disk() -> SessionContext {
-    let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
-    let runtime = RuntimeEnvBuilder::new()
-        .with_memory_limit(1_000_000, 1.0)
-        .with_disk_manager_builder(disk)
-        .build_arc()
-        .unwrap();
-    session_on(runtime, 2)
 }
 
 #[tokio::test]

@@ -8,8 +8,7 @@ use datafusion::execution::memory_pool::{GreedyMemoryPool, UnboundedMemoryPool};
 use datafusion::prelude::*;
 use tempfile::TempDir;
 
-use crate::memory::{assert_nothing_left, runtime, session_on};
-use crate::support::*;
+use quantiles_testing::*;
 
 /// Rows in no order, in groups `g` of none to hundreds of rows and `f` of special values; some are NULL.
 fn table(rows: i64) -> RecordBatch {

@@ -12,9 +12,8 @@ use datafusion::common::DataFusionError;
 use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, MemoryPool};
 use tempfile::TempDir;
 
-use crate::memory::{assert_nothing_left, runtime, session_on, session_without_disk};
-use crate::support::*;
-use crate::types::{list_at, sorted};
+use quantiles_testing::kinds::sorted;
+use quantiles_testing::*;
 
 /// From this limit on a table here must be answered, whatever its type and number of partitions.
 const ENOUGH: usize = 2 << 20;

@@ -7,7 +7,7 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::SessionContext;
 use datafusion_quantiles::SessionStateBuilderExt;
 
-use crate::support::{batch, error, names, physical_plan, query, register, row, rows, session};
+use quantiles_testing::{batch, error, names, physical_plan, query, register, row, rows, session};
 
 fn context() -> SessionContext {
     let ctx = session(2);

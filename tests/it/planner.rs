@@ -19,8 +19,9 @@ use datafusion::prelude::*;
 use datafusion_quantiles::config::QuantilesOptions;
 use datafusion_quantiles::expr_fn::exact_quantiles;
 use datafusion_quantiles::{Method, QuantilesPlanner, SessionStateBuilderExt, register_all};
+use insta::assert_snapshot;
 
-use crate::support::*;
+use quantiles_testing::*;
 
 async fn series(ctx: &SessionContext) {
     let sql = "CREATE TABLE t AS SELECT value AS x, value % 3 AS g, CAST(value AS DOUBLE) AS f FROM generate_series(1, 100)";
@@ -42,24 +43,15 @@ async fn operators(ctx: &SessionContext, sql: &str) -> Vec<String> {
 async fn an_ungrouped_call_runs_as_the_operator() {
     let ctx = session(4);
     series(&ctx).await;
-    assert_eq!(
-        physical_plan(&ctx, "SELECT exact_quantiles(x, 0.5) FROM t").await,
-        "QuantilesExec: strategy=auto, columns=[x@0], calls=[exact_quantiles(x@0, 0.5, disc)]\n  \
-         DataSourceExec: partitions=4, partition_sizes=[1, 0, 0, 0]"
-    );
+    assert_snapshot!(physical_plan(&ctx, "SELECT exact_quantiles(x, 0.5) FROM t").await, @r"
+    QuantilesExec: strategy=auto, columns=[x@0], calls=[exact_quantiles(x@0, 0.5, disc)]
+      DataSourceExec: partitions=4, partition_sizes=[1, 0, 0, 0]
+    ");
     query(&ctx, "SET quantiles.strategy = 'dibms'").await.unwrap();
     let sql = "SELECT exact_quantiles(x, [0.01, 0.5], 'linear'), exact_quantiles(0.9) WITHIN GROUP (ORDER BY x DESC), \
                exact_quantiles(f * 2, 0.1) FILTER (WHERE g = 1), exact_quantiles(f, 0.2) FILTER (WHERE g = 2), \
                sum(x) FILTER (WHERE g = 0), count(*) FROM t";
-    assert_eq!(
-        operators(&ctx, sql).await,
-        [
-            "QuantilesExec: strategy=dibms, columns=[x@0, f@2 * 2 FILTER (g@1 = 1), f@2 FILTER (g@1 = 2)], \
-             calls=[exact_quantiles(x@0, [0.01, 0.5], linear), exact_quantiles(x@0, 0.9, disc desc), \
-             exact_quantiles(f@2 * 2, 0.1, disc) FILTER (g@1 = 1), exact_quantiles(f@2, 0.2, disc) FILTER (g@1 = 2)], \
-             plain=[sum(t.x) FILTER (WHERE t.g = Int64(0)), count(1)]"
-        ]
-    );
+    assert_snapshot!(operators(&ctx, sql).await.join("\n"), @"QuantilesExec: strategy=dibms, columns=[x@0, f@2 * 2 FILTER (g@1 = 1), f@2 FILTER (g@1 = 2)], calls=[exact_quantiles(x@0, [0.01, 0.5], linear), exact_quantiles(x@0, 0.9, disc desc), exact_quantiles(f@2 * 2, 0.1, disc) FILTER (g@1 = 1), exact_quantiles(f@2, 0.2, disc) FILTER (g@1 = 2)], plain=[sum(t.x) FILTER (WHERE t.g = Int64(0)), count(1)]");
 }
 
 #[tokio::test]
@@ -72,18 +64,14 @@ async fn explain_shows_the_node_and_analyze_the_metrics() {
     )
     .await
     .join("\n");
-    assert!(
-        shown.contains(
-            "logical_plan | Quantiles: aggr=[[exact_quantiles(t.x, List([0.5])) AS exact_quantiles(t.x,make_array(Float64(0.5)))]]\n  \
-             Filter: t.x > Int64(5)\n    TableScan: t projection=[x]"
-        ),
-        "{shown}"
-    );
-    assert!(
-        shown.contains(
-            "QuantilesExec: strategy=auto, columns=[x@0], calls=[exact_quantiles(x@0, [0.5], disc)]"
-        )
-    );
+    assert_snapshot!(shown, @r"
+    logical_plan | Quantiles: aggr=[[exact_quantiles(t.x, List([0.5])) AS exact_quantiles(t.x,make_array(Float64(0.5)))]]
+      Filter: t.x > Int64(5)
+        TableScan: t projection=[x]
+    physical_plan | QuantilesExec: strategy=auto, columns=[x@0], calls=[exact_quantiles(x@0, [0.5], disc)]
+      FilterExec: x@0 > 5
+        DataSourceExec: partitions=2, partition_sizes=[1, 0]
+    ");
     let tree = rows(
         &ctx,
         "EXPLAIN FORMAT TREE SELECT exact_quantiles(x, 0.5), count(*) FROM t",

@@ -16,9 +16,10 @@ use datafusion_quantiles::select::sample_select::SampleSelect;
 use datafusion_quantiles::select::splitters::NearestSplitter;
 use datafusion_quantiles::threads::Stop;
 
-use crate::memory::runtime;
-use crate::patterns::{self, Pattern};
-use crate::select::{check, lanes, ranks_of, run, simulated};
+use quantiles_testing::numbers::{normal, uniform};
+use quantiles_testing::patterns::{self, Pattern};
+use quantiles_testing::rounds::{check, lanes, ranks_of, run, simulated};
+use quantiles_testing::runtime;
 
 #[test]
 fn keys_at_both_ends_of_the_widest() {
@@ -163,4 +164,10 @@ fn few_values_are_ranked_exactly_whatever_the_buckets() {
     for buckets in [0, 1, NearestSplitter::MOST + 1] {
         assert!(NearestSplitter::try_new(buckets).is_err(), "{buckets}");
     }
+}
+
+#[test]
+fn numbers_are_as_they_are_said_to_be() {
+    let mean = |of: fn(u64) -> f64| (0..10_000).map(of).sum::<f64>() / 10_000.0;
+    assert!((mean(uniform) - 0.5).abs() < 0.02 && mean(normal).abs() < 0.05);
 }

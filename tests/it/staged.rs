@@ -3,26 +3,10 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Date32Array, Decimal128Array, Float64Array, Int64Array};
-use datafusion::execution::session_state::SessionStateBuilder;
-use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_quantiles::{QuantilesPlanner, SessionStateBuilderExt};
+use datafusion::prelude::SessionContext;
 
-use crate::patterns::Pattern;
-use crate::support::*;
-
-/// One that plans as a Ballista scheduler's does, which deals no rows out anew.
-pub(crate) fn staged_session(partitions: usize) -> SessionContext {
-    let config = SessionConfig::new()
-        .with_target_partitions(partitions)
-        .with_round_robin_repartition(false);
-    let state = SessionStateBuilder::new()
-        .with_config(config)
-        .with_default_features()
-        .with_query_planner(Arc::new(QuantilesPlanner::staged()))
-        .with_quantiles()
-        .build();
-    SessionContext::new_with_state(state)
-}
+use quantiles_testing::patterns::Pattern;
+use quantiles_testing::*;
 
 fn register_rows(ctx: &SessionContext, rows: usize, partitions: usize) {
     let words = Pattern::Clusters.words(rows, 3);
@@ -270,7 +254,7 @@ fn plan_copies(sql: &str) -> usize {
 
 #[tokio::test]
 async fn groups_of_every_pattern_are_answered_in_stages() {
-    for pattern in crate::patterns::ALL {
+    for pattern in quantiles_testing::patterns::ALL {
         let (one, staged) = (session(4), staged_session(4));
         let rows = 60_000;
         let groups = Pattern::Zipf.words(rows, 11);

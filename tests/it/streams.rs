@@ -3,7 +3,7 @@
 use datafusion::prelude::SessionContext;
 use tempfile::TempDir;
 
-use crate::support::{error, physical_plan, query, rows, session};
+use quantiles_testing::{error, physical_plan, query, rows, session};
 
 /// A table of the CSV file, in the order of its columns; `kind`: `UNBOUNDED`, or nothing.
 async fn ordered(ctx: &SessionContext, name: &str, kind: &str, folder: &TempDir) {

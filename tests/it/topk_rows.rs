@@ -8,11 +8,9 @@ use datafusion::prelude::*;
 use futures::StreamExt;
 use proptest::prelude::*;
 
-use crate::grouped::{assert_same, limited, sorted_rows};
-use crate::patterns::{self, Pattern};
-use crate::staged::staged_session;
-use crate::support::*;
-use crate::topk::{plain, table};
+use quantiles_testing::patterns::{self, Pattern};
+use quantiles_testing::topk::{plain, table};
+use quantiles_testing::*;
 
 /// Partitions, and whether they are such that windows and groups agree on what is equal.
 const PARTITIONS: [(&str, bool); 7] = [
@@ -180,7 +178,7 @@ async fn check(case: &Case) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: crate::select::cases(), failure_persistence: None, ..ProptestConfig::default()
+        cases: cases(), failure_persistence: None, ..ProptestConfig::default()
     })]
 
     #[test]

@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    Array, ArrayRef, AsArray, Decimal256Array, DictionaryArray, FixedSizeBinaryArray, FixedSizeListArray,
-    Float64Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray, UInt32Array,
-    make_comparator,
+    Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, UInt32Array, make_comparator,
 };
-use datafusion::arrow::compute::{SortOptions, cast, filter, take};
-use datafusion::arrow::datatypes::{DataType, Field, Int32Type, i256};
+use datafusion::arrow::compute::{SortOptions, filter, take};
 use datafusion::common::DataFusionError;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -16,211 +13,9 @@ use datafusion_quantiles::Method;
 use datafusion_quantiles::compute::quantiles;
 use proptest::prelude::*;
 
-use crate::patterns::{self, Pattern};
-use crate::support::{all_is_given_back, query, register, row, session};
-
-/// How the words of a pattern become texts.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Text {
-    Digits,
-    /// Behind a common prefix of 20 bytes.
-    Prefixed,
-    /// Behind one of two long prefixes, different at the end.
-    Clusters,
-    /// Zero bytes and empty texts.
-    Zeros,
-    /// Equal but for their lengths.
-    Lengths,
-}
-
-pub(crate) const TEXTS: [Text; 5] = [
-    Text::Digits,
-    Text::Prefixed,
-    Text::Clusters,
-    Text::Zeros,
-    Text::Lengths,
-];
-
-impl Text {
-    fn of(self, word: i64) -> String {
-        match self {
-            Text::Digits => word.to_string(),
-            Text::Prefixed => format!("twenty bytes of text{word:020}"),
-            Text::Clusters => format!("{}{}{word}", word & 1, "x".repeat(700)),
-            Text::Zeros => "\0".repeat(word.rem_euclid(30) as usize),
-            Text::Lengths => "é".repeat(word.rem_euclid(50) as usize),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Kind {
-    Utf8,
-    LargeUtf8,
-    Utf8View,
-    Binary,
-    LargeBinary,
-    BinaryView,
-    FixedSizeBinary,
-    Decimal256,
-    List,
-    ListOfText,
-    LargeList,
-    FixedSizeList,
-    Struct,
-    Dictionary,
-    DictionaryOfLists,
-    ListOfDictionary,
-}
-
-pub(crate) const KINDS: [Kind; 16] = [
-    Kind::Utf8,
-    Kind::LargeUtf8,
-    Kind::Utf8View,
-    Kind::Binary,
-    Kind::LargeBinary,
-    Kind::BinaryView,
-    Kind::FixedSizeBinary,
-    Kind::Decimal256,
-    Kind::List,
-    Kind::ListOfText,
-    Kind::LargeList,
-    Kind::FixedSizeList,
-    Kind::Struct,
-    Kind::Dictionary,
-    Kind::DictionaryOfLists,
-    Kind::ListOfDictionary,
-];
-
-/// `len` lists of `items` in a row, of 0 to 3 of them each; every eleventh is NULL.
-fn lists(items: ArrayRef, words: &[i64]) -> ListArray {
-    let mut builder = Vec::new();
-    let mut ends = vec![0];
-    let mut end = 0;
-    for word in words {
-        let length = word.rem_euclid(4);
-        builder.extend((0..length).map(|i| ((end + i) % items.len() as i64) as u32));
-        end += length;
-        ends.push(end as i32);
-    }
-    let items = take(&items, &UInt32Array::from(builder), None).unwrap();
-    let field = Arc::new(Field::new_list_field(items.data_type().clone(), true));
-    let valid = (0..words.len()).map(|i| i % 11 != 3).collect::<Vec<_>>();
-    ListArray::new(
-        field,
-        datafusion::arrow::buffer::OffsetBuffer::new(ends.into()),
-        items,
-        Some(valid.into()),
-    )
-}
-
-/// Values of a kind; every eleventh is NULL.
-pub(crate) fn values(kind: Kind, text: Text, words: &[i64]) -> ArrayRef {
-    let kept = |i: usize| i % 11 != 3;
-    let texts = StringArray::from_iter(
-        words
-            .iter()
-            .enumerate()
-            .map(|(i, w)| kept(i).then(|| text.of(*w))),
-    );
-    let texts: ArrayRef = Arc::new(texts);
-    let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
-    let numbers = || -> ArrayRef {
-        Arc::new(Int32Array::from_iter(
-            words
-                .iter()
-                .enumerate()
-                .map(|(i, w)| (i % 7 != 2).then_some(*w as i32 >> 20)),
-        ))
-    };
-    let floats = || -> ArrayRef {
-        let special = [f64::NAN, -f64::NAN, 0.0, -0.0, f64::INFINITY];
-        Arc::new(Float64Array::from_iter_values(words.iter().enumerate().map(
-            |(i, w)| match i % 5 {
-                0 => special[i / 5 % 5],
-                _ => *w as f64,
-            },
-        )))
-    };
-    match kind {
-        Kind::Utf8 => texts,
-        Kind::LargeUtf8 => cast(&texts, &DataType::LargeUtf8).unwrap(),
-        Kind::Utf8View => cast(&texts, &DataType::Utf8View).unwrap(),
-        Kind::Binary => cast(&texts, &DataType::Binary).unwrap(),
-        Kind::LargeBinary => cast(&texts, &DataType::LargeBinary).unwrap(),
-        Kind::BinaryView => cast(&texts, &DataType::BinaryView).unwrap(),
-        Kind::Dictionary => cast(&texts, &dictionary).unwrap(),
-        Kind::FixedSizeBinary => {
-            let rows = words.iter().enumerate();
-            let rows = rows.map(|(i, w)| kept(i).then(|| [[7; 12].as_slice(), &w.to_be_bytes()].concat()));
-            Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(rows, 20).unwrap())
-        }
-        Kind::Decimal256 => {
-            let wide = |w: i64| i256::from_i128(i128::from(w)) * i256::from_i128(10_i128.pow(30));
-            let rows = words.iter().enumerate().map(|(i, w)| kept(i).then(|| wide(*w)));
-            Arc::new(
-                Decimal256Array::from_iter(rows)
-                    .with_precision_and_scale(70, 30)
-                    .unwrap(),
-            )
-        }
-        Kind::List => Arc::new(lists(floats(), words)),
-        Kind::ListOfText => Arc::new(lists(texts, words)),
-        Kind::LargeList => {
-            let list = lists(numbers(), words);
-            cast(&list, &DataType::new_large_list(DataType::Int32, true)).unwrap()
-        }
-        Kind::FixedSizeList => {
-            let pairs = words.iter().enumerate().map(|(i, w)| {
-                kept(i).then(|| vec![Some(*w as i32 >> 28), (i % 3 != 1).then_some(*w as i32)])
-            });
-            Arc::new(FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>(
-                pairs, 2,
-            ))
-        }
-        Kind::Struct => {
-            let fields = vec![
-                Field::new("n", DataType::Int32, true),
-                Field::new("f", DataType::Float64, true),
-                Field::new("s", DataType::Utf8, true),
-            ];
-            let valid = (0..words.len()).map(kept).collect::<Vec<_>>();
-            let columns = vec![numbers(), floats(), texts];
-            Arc::new(StructArray::new(fields.into(), columns, Some(valid.into())))
-        }
-        Kind::DictionaryOfLists => {
-            let distinct: ArrayRef = Arc::new(lists(numbers(), words));
-            let keys = (0..words.len()).map(|i| kept(i).then_some((i * 7 % words.len()) as i32));
-            Arc::new(DictionaryArray::<Int32Type>::new(keys.collect(), distinct))
-        }
-        Kind::ListOfDictionary => Arc::new(lists(cast(&texts, &dictionary).unwrap(), words)),
-    }
-}
-
-/// The same values without dictionaries.
-pub(crate) fn plain(kind: Kind, values: &ArrayRef) -> ArrayRef {
-    match kind {
-        Kind::Dictionary => cast(values, &DataType::Utf8).unwrap(),
-        Kind::DictionaryOfLists => {
-            let dictionary = values.as_dictionary::<Int32Type>();
-            take(dictionary.values(), dictionary.keys(), None).unwrap()
-        }
-        Kind::ListOfDictionary => cast(values, &DataType::new_list(DataType::Utf8, true)).unwrap(),
-        _ => Arc::clone(values),
-    }
-}
-
-/// Indices of the values that are not NULL, by Arrow's comparison: not by our bytes, nor by the row format.
-pub(crate) fn sorted(values: &ArrayRef, mut rows: Vec<u32>) -> Vec<u32> {
-    let options = SortOptions {
-        descending: false,
-        nulls_first: false,
-    };
-    let compare = make_comparator(values, values, options).unwrap();
-    rows.retain(|row| values.is_valid(*row as usize));
-    rows.sort_by(|a, b| compare(*a as usize, *b as usize));
-    rows
-}
+use quantiles_testing::kinds::{KINDS, Kind, TEXTS, Text, plain, sorted, values};
+use quantiles_testing::patterns::{self, Pattern};
+use quantiles_testing::{all_is_given_back, cases, list_at, query, register, row, session};
 
 const PER_MILLE: [usize; 7] = [500, 0, 1000, 250, 10, 990, 333];
 
@@ -282,13 +77,6 @@ fn case() -> impl Strategy<Value = Case> {
             seed,
         },
     )
-}
-
-/// The one list in row `row` of the last column.
-pub(crate) fn list_at(batches: &[RecordBatch], row: usize) -> Option<ArrayRef> {
-    let batch = &datafusion::arrow::compute::concat_batches(&batches[0].schema(), batches).unwrap();
-    let list: &ListArray = batch.columns().last().unwrap().as_list();
-    list.is_valid(row).then(|| list.value(row))
 }
 
 async fn check(case: &Case) {
@@ -410,7 +198,7 @@ fn same(found: &Option<ArrayRef>, expected: &Option<ArrayRef>, shape: &str, case
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: crate::select::cases(), failure_persistence: None, ..ProptestConfig::default()
+        cases: cases(), failure_persistence: None, ..ProptestConfig::default()
     })]
 
     #[test]

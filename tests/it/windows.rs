@@ -11,9 +11,9 @@ use datafusion_quantiles::key::KeySpec;
 use datafusion_quantiles::quantile::{Ask, Quantile};
 use proptest::prelude::*;
 
-use crate::patterns::{self, Pattern};
-use crate::property::{types, values};
-use crate::support::{batch, query, register, row, rows, session};
+use quantiles_testing::fixed_width::{types, values};
+use quantiles_testing::patterns::{self, Pattern};
+use quantiles_testing::{batch, cases, query, register, row, rows, session};
 
 const LIST: [f64; 4] = [0.5, 0.0, 1.0, 0.07];
 
@@ -197,7 +197,7 @@ async fn check(case: &Case) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: crate::select::cases(), failure_persistence: None, ..ProptestConfig::default()
+        cases: cases(), failure_persistence: None, ..ProptestConfig::default()
     })]
 
     #[test]

@@ -18,6 +18,7 @@
 mod config;
 mod draw;
 mod drawn;
+mod exact;
 mod groups;
 mod judge;
 mod known;
@@ -25,6 +26,7 @@ mod naive;
 mod report;
 mod run;
 mod shrink;
+mod spelling;
 mod statement;
 mod table;
 mod value;

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use datafusion::arrow::datatypes::{DataType, Fields};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::prelude::SessionContext;
+use quantiles_testing::types;
 
 use crate::config::Config;
 use crate::judge::{agree, judge, rows};
@@ -211,15 +211,13 @@ impl Bench<'_> {
 /// The batches of an answer, which have the types that the statement was planned with, before any planner of ours.
 async fn collect(ctx: &SessionContext, sql: &str) -> Result<Vec<datafusion::arrow::array::RecordBatch>> {
     let frame = ctx.sql(sql).await?;
-    let types =
-        |fields: &Fields| -> Vec<DataType> { fields.iter().map(|field| field.data_type().clone()).collect() };
     let planned = types(frame.schema().fields());
     let batches = frame.collect().await?;
     for batch in &batches {
-        let types = types(batch.schema().fields());
-        if types != planned {
+        let found = types(batch.schema().fields());
+        if found != planned {
             return Err(DataFusionError::Internal(format!(
-                "an answer of types {types:?}, where {planned:?} are planned"
+                "an answer of types {found:?}, where {planned:?} are planned"
             )));
         }
     }

@@ -1,9 +1,6 @@
 //! Inputs of the tests, as keys of each width.
 
-#[path = "../../../tests/it/patterns.rs"]
-mod shared;
-
-pub(super) use shared::{ALL, Pattern};
+pub(super) use quantiles_testing::patterns::{ALL, Pattern};
 
 /// `len` words; the same for the same seed.
 pub(super) fn words(pattern: Pattern, len: usize, seed: u64) -> Vec<u64> {

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-use crate::support::root;
+use quantiles_testing::root;
 
 /// Commands that other tests run, or that cannot run in a test.
 const NOT_RUN: [&str; 9] = [

@@ -2,13 +2,9 @@
 
 mod documents;
 mod faults;
+mod generated;
 mod memory;
 #[cfg(target_os = "linux")]
 mod memory_table;
 mod statements;
-#[path = "../../../tests/it/support.rs"]
-#[allow(
-    dead_code,
-    reason = "shared with the tests of the library, which use all of it"
-)]
 mod support;

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::support::files_below;
+use crate::support::watched::{Watched, limited, watched};
+use quantiles_testing::files_below;
 
 /// A prime: its multiples of anything smaller take every value below it once.
 const PRIME: u64 = 5_000_011;
@@ -41,19 +41,6 @@ fn expected() -> String {
     format!("q\n\"[{}.0, {}.0, {}.0]\"\n", at(1), at(50), at(99))
 }
 
-/// `dfq sql` with two partitions and these arguments, which spills into `folder`.
-pub(crate) fn dfq(folder: &TempDir, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dfq"));
-    command
-        .args(["sql", "-q", "--format", "csv", "--partitions", "2", "--spill-dir"])
-        .arg(folder.path())
-        .args(args)
-        // `SET datafusion.runtime...` makes DataFusion forget the folder, and spill here.
-        .env("TMPDIR", folder.path())
-        .stdin(Stdio::null());
-    command
-}
-
 /// A failed run: its message. Nothing on standard output, no file left.
 fn message(output: &Output, folder: &TempDir) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -69,46 +56,6 @@ fn message(output: &Output, folder: &TempDir) -> String {
     message
 }
 
-/// What a command gave and took.
-#[cfg(target_os = "linux")]
-pub(crate) struct Watched {
-    pub(crate) output: Output,
-    /// Peak of its resident memory, in KiB.
-    pub(crate) peak: u64,
-    /// Bytes that it wrote, to files and to its output.
-    pub(crate) written: u64,
-}
-
-/// The number behind `name` in a file of `/proc/ID`, as long as the process runs.
-#[cfg(target_os = "linux")]
-fn proc_number(id: u32, file: &str, name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{id}/{file}")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
-/// Runs a command whose output is short, calling `look` every two milliseconds.
-#[cfg(target_os = "linux")]
-pub(crate) fn watched(command: &mut Command, mut look: impl FnMut()) -> Watched {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (mut peak, mut written) = (0, 0);
-    while child.try_wait().unwrap().is_none() {
-        peak = proc_number(child.id(), "status", "VmHWM:").unwrap_or(0).max(peak);
-        written = proc_number(child.id(), "io", "wchar:").unwrap_or(0).max(written);
-        look();
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    Watched {
-        output: child.wait_with_output().unwrap(),
-        peak,
-        written,
-    }
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn resident_memory_stays_near_the_limit() {
@@ -117,7 +64,7 @@ fn resident_memory_stays_near_the_limit() {
     let sum = format!("SELECT sum(x) FROM '{}'", NUMBERS.1.display());
     let Watched {
         output, peak: base, ..
-    } = watched(&mut dfq(&folder, &["-c", &sum]), || ());
+    } = watched(&mut limited(&folder, &["-c", &sum]), || ());
     assert!(
         output.status.success() && base > 10 << 10,
         "{base} KiB, {output:?}"
@@ -125,7 +72,7 @@ fn resident_memory_stays_near_the_limit() {
     for megabytes in [8, 16] {
         let limit = format!("{megabytes}MB");
         let mut spilled = false;
-        let mut command = dfq(&folder, &["--memory-limit", &limit, "-c", &quantiles()]);
+        let mut command = limited(&folder, &["--memory-limit", &limit, "-c", &quantiles()]);
         let Watched { output, peak, .. } = watched(&mut command, || {
             spilled |= !files_below(folder.path()).is_empty();
         });
@@ -148,7 +95,7 @@ fn resident_memory_stays_near_the_limit() {
 #[test]
 fn a_file_size_limit_is_an_error_that_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
-    let limited = dfq(&folder, &["--memory-limit", "16MB", "-c", &quantiles()]);
+    let limited = limited(&folder, &["--memory-limit", "16MB", "-c", &quantiles()]);
     // In units of 512 or 1024 bytes.
     let output = Command::new("sh")
         .args(["-c", "ulimit -f 1000; exec \"$0\" \"$@\""])
@@ -171,7 +118,7 @@ fn a_file_size_limit_is_an_error_that_leaves_no_file() {
 fn a_full_spill_folder_is_an_error_that_names_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let set = "SET datafusion.runtime.max_temp_directory_size = '5M'";
-    let output = dfq(
+    let output = limited(
         &folder,
         &["--memory-limit", "16MB", "-c", set, "-c", &quantiles()],
     )

@@ -1,21 +1,16 @@
 //! The answers of a cluster are those of one process.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use datafusion::arrow::array::{
-    ArrayRef, BooleanArray, Date32Array, Decimal128Array, Float32Array, Float64Array, Int16Array, Int64Array,
-    RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
-};
 use datafusion::common::Result;
 use datafusion_quantiles::config::StrategyName;
 use sqllogictest::Runner;
 
-use crate::machines::{ADAPTIVE, SHARED, query, register, session, write_parquet};
-use crate::patterns::Pattern;
-use crate::scripts::{Engine, register_tables, scripts, write_tables};
-use crate::support::{batch, texts};
+use crate::support::machines::{ADAPTIVE, SHARED, query, register, session, write_parquet};
+use crate::support::tables::rows;
+use quantiles_testing::scripts::{Engine, register_tables, scripts, write_tables};
+use quantiles_testing::texts;
 
 async fn engine(folder: &Path, partitions: usize, adaptive: bool, strategy: StrategyName) -> Result<Engine> {
     let ctx = session(&SHARED.url, partitions, adaptive).await;
@@ -43,68 +38,6 @@ async fn every_script_runs_on_a_cluster() {
         });
         futures::future::join_all(runs).await;
     }
-}
-
-/// Columns of many types and patterns, with NULLs.
-pub(crate) fn rows(count: usize, seed: u64) -> RecordBatch {
-    let words = Pattern::Random.words(count, seed);
-    let few = Pattern::FewDistinct.words(count, seed + 1);
-    let clusters = Pattern::Clusters.words(count, seed + 2);
-    let floats = Pattern::Random.floats(count, seed + 3);
-    let every = |step: usize| move |i: usize| !i.is_multiple_of(step);
-    let kept = |values: &[i64], step: usize| {
-        let kept = every(step);
-        let values = values
-            .iter()
-            .enumerate()
-            .map(|(i, value)| kept(i).then_some(*value));
-        values.collect::<Int64Array>()
-    };
-    let decimals = Decimal128Array::from_iter_values(clusters.iter().map(|word| i128::from(*word) * 7));
-    let columns: Vec<(&str, ArrayRef)> = vec![
-        ("id", Arc::new(Int64Array::from_iter_values(0..count as i64))),
-        ("x", Arc::new(kept(&words, 11))),
-        ("few", Arc::new(kept(&few, 5))),
-        ("c", Arc::new(Int64Array::from(clusters.clone()))),
-        ("f", Arc::new(Float64Array::from(floats.clone()))),
-        (
-            "g",
-            Arc::new(Float32Array::from_iter_values(floats.iter().map(|f| *f as f32))),
-        ),
-        (
-            "s",
-            Arc::new(Int16Array::from_iter_values(
-                words.iter().map(|word| *word as i16),
-            )),
-        ),
-        (
-            "u",
-            Arc::new(UInt64Array::from_iter_values(
-                words.iter().map(|word| *word as u64),
-            )),
-        ),
-        ("d", Arc::new(decimals.with_precision_and_scale(38, 3).unwrap())),
-        (
-            "b",
-            Arc::new(BooleanArray::from_iter(
-                words.iter().map(|word| Some(word % 3 == 0)),
-            )),
-        ),
-        (
-            "day",
-            Arc::new(Date32Array::from_iter_values(
-                words.iter().map(|word| (word % 20_000) as i32),
-            )),
-        ),
-        ("at", Arc::new(TimestampMicrosecondArray::from(clusters))),
-        (
-            "name",
-            Arc::new(StringArray::from_iter_values(
-                few.iter().map(|word| format!("name {}", word % 50)),
-            )),
-        ),
-    ];
-    batch(columns)
 }
 
 const STATEMENTS: [&str; 27] = [
@@ -151,7 +84,7 @@ async fn answers_are_those_of_one_process() {
     let many = [(1, true), (2, false), (16, true), (64, true)].as_slice();
     for (count, files, planned) in [(0, 1, few), (1, 1, few), (20_000, 1, few), (50_000, 17, many)] {
         let table = write_parquet(folder.path(), &format!("t{count}"), &rows(count, 42), files);
-        let local = crate::support::session(4);
+        let local = quantiles_testing::session(4);
         register(&local, "t", &table).await;
         let mut expected = Vec::new();
         for sql in STATEMENTS {
@@ -178,7 +111,7 @@ async fn answers_are_those_of_one_process() {
 async fn every_strategy_gives_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let table = write_parquet(folder.path(), "t", &rows(30_000, 8), 16);
-    let local = crate::support::session(2);
+    let local = quantiles_testing::session(2);
     register(&local, "t", &table).await;
     for adaptive in ADAPTIVE {
         let ctx = session(&SHARED.url, 16, adaptive).await;
@@ -211,7 +144,7 @@ const GROUPED: [&str; 5] = [
 async fn groups_in_stages_are_those_of_one_process() {
     let folder = tempfile::tempdir().unwrap();
     let table = write_parquet(folder.path(), "t", &rows(90_000, 21), 16);
-    let local = crate::support::session(4);
+    let local = quantiles_testing::session(4);
     register(&local, "t", &table).await;
     let replace = "SET quantiles.replace_builtins = true";
     query(&local, replace).await.unwrap();
@@ -255,7 +188,7 @@ const OVER_NOTHING: [&str; 7] = [
 async fn stages_without_rows_are_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let table = write_parquet(folder.path(), "t", &rows(1000, 4), 4);
-    let local = crate::support::session(2);
+    let local = quantiles_testing::session(2);
     register(&local, "t", &table).await;
     for adaptive in ADAPTIVE {
         let ctx = session(&SHARED.url, 4, adaptive).await;
@@ -303,7 +236,7 @@ async fn builtins_are_replaced_where_the_client_says_so() {
 async fn eight_clients_at_once_are_all_answered() {
     let folder = tempfile::tempdir().unwrap();
     let table = write_parquet(folder.path(), "t", &rows(20_000, 9), 6);
-    let local = crate::support::session(2);
+    let local = quantiles_testing::session(2);
     register(&local, "t", &table).await;
     let mut clients = Vec::new();
     for client in 0..8 {

@@ -1,25 +1,10 @@
 //! The commands of `dfq`, as a user runs them.
 
-use std::process::{Command, Output};
+use std::process::Command;
 
-use crate::answers::rows;
-use crate::machines::{Process, SHARED, free_port, write_parquet};
-
-pub(crate) fn dfq(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_dfq"))
-        .args(args)
-        .output()
-        .unwrap()
-}
-
-pub(crate) fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-pub(crate) fn printed(output: &Output) -> String {
-    assert!(output.status.success(), "{}", said(output));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
+use crate::support::clients::{dfq, printed, said};
+use crate::support::machines::{Process, SHARED, free_port, write_parquet};
+use crate::support::tables::rows;
 
 #[test]
 fn sql_runs_on_a_cluster() {

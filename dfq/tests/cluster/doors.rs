@@ -10,9 +10,9 @@ use datafusion_quantiles::ballista::{
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use tonic::Code;
 
-use crate::answers::rows;
-use crate::commands::{dfq, printed, said};
-use crate::machines::{Process, free_port, options_of_an_executor, query, register, write_parquet};
+use crate::support::clients::{dfq, printed, said};
+use crate::support::machines::{Process, free_port, options_of_an_executor, query, register, write_parquet};
+use crate::support::tables::rows;
 
 const QUESTION: &str = "SELECT exact_quantiles(x, [0.1, 0.9]), count(*) FROM t";
 
@@ -211,7 +211,7 @@ fn other_machines_reach_processes_that_ask_who_they_are() {
     let _scheduler = Process::start(&args, &[]);
     let url = format!("df://127.0.0.1:{port}");
     let started = std::time::Instant::now();
-    while started.elapsed() < crate::machines::PATIENCE {
+    while started.elapsed() < crate::support::machines::PATIENCE {
         let said = refused(&["sql", "--cluster", &url, "--token-file", &own, "-c", "SELECT 1"]);
         if said.contains("has no executor yet") {
             let stranger = refused(&["sql", "--cluster", &url, "-c", "SELECT 1"]);

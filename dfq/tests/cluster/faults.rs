@@ -5,7 +5,6 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,96 +12,16 @@ use datafusion::arrow::array::{ArrayRef, Int64Array};
 use datafusion::physical_plan::collect;
 use datafusion_quantiles::ballista::{Watch, session_config};
 
-use crate::answers::rows;
-use crate::machines::{Machines, Process, register, session, write_parquet};
-use crate::support::batch;
+use crate::support::clients::{End, SQL, answer, end, expected_of, first_to_reach, spawned, table};
+use crate::support::machines::{Machines, register, session, write_parquet};
+use quantiles_testing::batch;
 
-/// How a query ended whose machine was lost.
-#[derive(Debug, PartialEq)]
-pub(crate) enum End {
-    Exact,
-    /// At the second try of `dfq`.
-    Again,
-    Cancelled,
-    Error(String),
-}
-
-/// The row below the names of the columns.
-pub(crate) fn answer(output: &Output) -> String {
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(printed.lines().count(), 2, "{printed}");
-    printed.lines().last().unwrap_or_default().to_string()
-}
-
-pub(crate) fn end(output: &Output, expected: &str) -> End {
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() {
-        assert_eq!(answer(output), expected, "a wrong answer:\n{said}");
-        return match said.contains("Trying once more") {
-            true => End::Again,
-            false => End::Exact,
-        };
-    }
-    let error = said
-        .lines()
-        .find(|line| line.starts_with("Error: "))
-        .unwrap_or_else(|| panic!("{said}"));
-    match error.contains("as --timeout says") {
-        true => End::Cancelled,
-        false => End::Error(error.to_string()),
-    }
-}
-
-pub(crate) const SQL: &str = "SELECT exact_quantiles(x, [0.1, 0.5, 0.9]), exact_quantiles(f, 0.5) FROM t";
 const GROUPED: &str = "SELECT exact_quantiles(m, [0, 0.5, 1]), count(*), sum(n) FROM \
     (SELECT few, exact_quantiles(x, 0.5) AS m, count(*) AS n FROM t GROUP BY few)";
 
 /// Groups in stages, where they are asked for by name.
 const GROUPS_IN_STAGES: &str = "SELECT sum(m % 1000), min(m), max(m), count(*) FROM \
     (SELECT id % 97 AS k, exact_quantiles(x, 0.5) AS m FROM t GROUP BY id % 97)";
-
-/// The answer in one process.
-pub(crate) fn expected(table: &Path) -> String {
-    expected_of(table, SQL)
-}
-
-fn expected_of(table: &Path, sql: &str) -> String {
-    let local = Command::new(env!("CARGO_BIN_EXE_dfq"))
-        .args(["sql", "--format", "csv", "-c"])
-        .arg(sql.replace("FROM t", &format!("FROM '{}/*.parquet'", table.display())))
-        .output()
-        .unwrap();
-    answer(&local)
-}
-
-/// A query on its way: seconds that it may take, and the rest as [`Machines::sql`].
-pub(crate) fn asked(machines: &Machines, table: &Path, adaptive: bool, timeout: u64) -> Child {
-    spawned(machines.sql(table, adaptive, timeout, SQL))
-}
-
-fn spawned(mut command: Command) -> Child {
-    command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-/// Of both executors, the first to reach a point, which both stop at.
-pub(crate) fn first_to_reach(machines: &Machines, point: &str) -> usize {
-    let (started, line) = (Instant::now(), format!("reached {point}"));
-    loop {
-        let there = |executor: &Process| executor.said().contains(&line);
-        if let Some(first) = machines.executors.iter().position(there) {
-            return first;
-        }
-        assert!(
-            started.elapsed() < Duration::from_secs(30),
-            "nobody reached {point}"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 fn sql_of(point: &str) -> &'static str {
     match point.starts_with("groups") {
@@ -127,10 +46,6 @@ fn lose_one(point: &str, signal: &str, adaptive: bool, table: &Path) -> (End, Du
     }
     let output = client.wait_with_output().unwrap();
     (end(&output, &expected), started.elapsed())
-}
-
-pub(crate) fn table(folder: &Path) -> std::path::PathBuf {
-    write_parquet(folder, "t", &rows(40_000, 5), 16)
 }
 
 #[test]
@@ -328,7 +243,7 @@ fn rows_that_were_printed_are_not_printed_again() {
 
 #[tokio::test]
 async fn what_writes_is_not_to_run_twice() {
-    let ctx = crate::support::session(1);
+    let ctx = quantiles_testing::session(1);
     for (sql, expected) in [
         ("SELECT 1", false),
         ("EXPLAIN SELECT 1", false),

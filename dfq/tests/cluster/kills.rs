@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::answers::rows;
-use crate::faults::{End, answer, end};
-use crate::machines::{Process, free_port, register, session, write_parquet};
-use crate::support::texts;
+use crate::support::clients::{End, answer, end};
+use crate::support::machines::{Process, free_port, register, session, write_parquet};
+use crate::support::tables::rows;
+use quantiles_testing::texts;
 
 /// A cluster by its command, with all of its defaults but the ports and the number of executors.
 struct Local {
@@ -186,9 +186,9 @@ async fn a_query_of_a_program_outlives_an_executor() {
     let folder = tempfile::tempdir().unwrap();
     let table = write_parquet(folder.path(), "t", &rows(100_000, 5), 16);
     let sql = STATEMENTS[0].2;
-    let local = crate::support::session(2);
+    let local = quantiles_testing::session(2);
     register(&local, "t", &table).await;
-    let expected = texts(&crate::support::query(&local, sql).await.unwrap());
+    let expected = texts(&quantiles_testing::query(&local, sql).await.unwrap());
     let cluster = tokio::task::block_in_place(|| Local::start(3));
     let url = format!("df://127.0.0.1:{}", cluster.port);
     for (adaptive, victim) in [(false, 0), (true, 1)] {

@@ -14,8 +14,8 @@ use datafusion::prelude::SessionContext;
 use datafusion_quantiles::ballista::{scheduler_session, session_config};
 use futures::TryStreamExt;
 
-use crate::answers::rows;
-use crate::machines::{Process, free_port, query, register, session, write_parquet};
+use crate::support::machines::{Process, free_port, query, register, session, write_parquet};
+use crate::support::tables::rows;
 
 /// A row between stages without groups: the class of groups, which is not set, and bytes.
 type Row = (Option<u32>, Option<Vec<u8>>);

@@ -1,8 +1,8 @@
 //! What runs on a cluster: stages, scans, rows and bytes.
 
-use crate::answers::rows;
-use crate::machines::{ADAPTIVE, SHARED, query, register, session, write_parquet};
-use crate::support::texts;
+use crate::support::machines::{ADAPTIVE, SHARED, query, register, session, write_parquet};
+use crate::support::tables::rows;
+use quantiles_testing::texts;
 
 async fn shown(ctx: &datafusion::prelude::SessionContext, sql: &str) -> String {
     texts(&query(ctx, sql).await.unwrap()).join("\n")
@@ -64,7 +64,7 @@ async fn replies_of_many_partitions_go_up_a_tree() {
     let folder = tempfile::tempdir().unwrap();
     let table = write_parquet(folder.path(), "t", &rows(9000, 6), 300);
     let sql = "SELECT exact_quantiles(x, [0, 0.5, 0.99]), exact_quantiles(f, 0.5) FROM t";
-    let local = crate::support::session(2);
+    let local = quantiles_testing::session(2);
     register(&local, "t", &table).await;
     let expected = texts(&query(&local, sql).await.unwrap());
     for (adaptive, strategy, count) in [

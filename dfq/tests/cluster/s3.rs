@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::answers::rows;
-use crate::machines::{PATIENCE, Process, free_port, write_parquet};
+use crate::support::machines::{PATIENCE, Process, free_port, write_parquet};
+use crate::support::tables::rows;
 
 const KEY: &str = "QUANTILES0KEY";
 const SECRET: &str = "quantiles/secret+of/a/test";
@@ -129,7 +129,7 @@ fn tables_in_s3_are_read_with_the_credentials_of_each_machine() {
 /// A program with a session of its own, which has the environment of this process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_finds_stores_by_itself() {
-    let url = &crate::machines::SHARED.url;
+    let url = &crate::support::machines::SHARED.url;
     let ctx = datafusion_quantiles::ballista::connect(url).await.unwrap();
     // Nobody listens there: what matters is that a store is known.
     let missing = format!("http://127.0.0.1:{}/t.parquet", free_port());

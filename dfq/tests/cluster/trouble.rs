@@ -9,8 +9,8 @@ use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_
 use datafusion::physical_plan::collect;
 use datafusion_quantiles::ballista::{Watch, session_config};
 
-use crate::faults::{End, answer, asked, end, expected, first_to_reach, table};
-use crate::machines::{Machines, free_port, register, session};
+use crate::support::clients::{End, answer, asked, end, expected, first_to_reach, table};
+use crate::support::machines::{Machines, free_port, register, session};
 
 /// Calls it every tenth of a second until it is true.
 fn wait_until(what: &str, patience: Duration, mut is_so: impl FnMut() -> bool) {
@@ -203,8 +203,8 @@ async fn an_executor_without_this_crate_is_told_apart() {
     tokio::task::block_in_place(|| {
         wait_until("the executor", Duration::from_secs(60), ready);
         for (adaptive, sql) in [
-            (true, crate::faults::SQL),
-            (false, crate::faults::SQL),
+            (true, crate::support::clients::SQL),
+            (false, crate::support::clients::SQL),
             (true, "SELECT few, exact_quantiles(x, 0.5) FROM t GROUP BY few"),
         ] {
             let output = machines.sql(&table, adaptive, 40, sql).output().unwrap();

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, StringArray};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, Fields};
+use datafusion::arrow::datatypes::DataType;
 use datafusion::prelude::SessionContext;
 
-use crate::answers::rows;
-use crate::machines::{ADAPTIVE, SHARED, query, register, session, write_parquet};
-use crate::support::{batch, texts};
+use crate::support::machines::{ADAPTIVE, SHARED, query, register, session, write_parquet};
+use crate::support::tables::rows;
+use quantiles_testing::{batch, texts, types};
 
 /// How long one statement may take.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -28,7 +28,7 @@ async fn same_as_one_process(statements: &[&str], rows_of_t: usize) {
     let folder = tempfile::tempdir().unwrap();
     write_parquet(folder.path(), "t", &rows(rows_of_t, 3), 4);
     write_parquet(folder.path(), "u", &rows(rows_of_t / 2, 4), 1);
-    let local = crate::support::session(3);
+    let local = quantiles_testing::session(3);
     registered(&local, folder.path()).await;
     for adaptive in ADAPTIVE {
         for partitions in [1, 4] {
@@ -132,7 +132,7 @@ async fn orders_of_files_are_not_trusted_beyond_an_exchange() {
             query(ctx, &create).await.unwrap();
         }
     };
-    let local = crate::support::session(3);
+    let local = quantiles_testing::session(3);
     ordered(&local).await;
     for adaptive in ADAPTIVE {
         for partitions in [1, 4] {
@@ -222,10 +222,6 @@ async fn window_calls_that_would_lose_a_part_are_refused() {
     }
 }
 
-fn types(fields: &Fields) -> Vec<DataType> {
-    fields.iter().map(|field| field.data_type().clone()).collect()
-}
-
 /// What the guide says of dictionaries: with the adaptive planner some of these statements may be errors, as their tasks happen to
 /// end; none is wrong.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -243,7 +239,7 @@ async fn dictionaries_are_right_but_for_adaptive_planning_which_says_so() {
         ("v", dictionary(Arc::new(v), DataType::Int32)),
     ];
     let table = write_parquet(folder.path(), "d", &batch(columns), 4);
-    let local = crate::support::session(3);
+    let local = quantiles_testing::session(3);
     register(&local, "d", &table).await;
     let statements = [
         ("SELECT count(*), count(g) FROM d", true),

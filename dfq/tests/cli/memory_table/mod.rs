@@ -14,8 +14,8 @@ use data::{Kind, Table};
 use operators::{Operator, Statement};
 use tempfile::TempDir;
 
-use crate::memory::{Watched, dfq, watched};
-use crate::support::files_below;
+use crate::support::watched::{Watched, limited, watched};
+use quantiles_testing::files_below;
 
 /// MiB above the limit and above what a process takes that answers `SELECT 1`: with the 60 MiB that an optimized one
 /// takes, 150 in all.
@@ -71,7 +71,7 @@ fn name(operator: &Operator, kind: Kind, limit: u64) -> String {
 /// Peak of a process that answers `SELECT 1`, in MiB.
 fn idle() -> u64 {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = dfq(&folder, &["--memory-limit", "16MB", "-c", "SELECT 1"]);
+    let mut command = limited(&folder, &["--memory-limit", "16MB", "-c", "SELECT 1"]);
     let Watched { output, peak, .. } = watched(&mut command, || ());
     assert!(
         output.status.success() && peak > 10 << 10,
@@ -104,7 +104,7 @@ fn run(operator: &Operator, table: &Table, limit: u64, idle: u64) -> Cell {
         "-c",
         &sums,
     ];
-    let watched = watched(&mut dfq(&folder, &args), || ());
+    let watched = watched(&mut limited(&folder, &args), || ());
     Cell {
         name: name(operator, table.kind, limit),
         outcome: outcome(&watched, &statement, &folder),

@@ -1,0 +1,5 @@
+//! What the tests of a cluster share: its processes, clients and tables.
+
+pub(crate) mod clients;
+pub(crate) mod machines;
+pub(crate) mod tables;

@@ -1,0 +1,218 @@
+//! Kernels compile for the architectures that are named; no device is needed, only NVRTC.
+
+use std::collections::BTreeSet;
+
+use datafusion_quantiles::kernel::cuda::source::{KernelFile, Program, Words};
+use datafusion_quantiles::kernel::cuda::{CudaBackend, Nvrtc, Shape};
+
+use crate::support::tests;
+
+tests! {
+    plain every_kernel_compiles_for_the_h200,
+    plain selections_compile_for_other_devices,
+    plain the_compiler_says_what_is_wrong,
+}
+
+/// Bytes of shared memory that a block may have.
+const OTHERS: [(&str, usize); 6] = [
+    ("sm_75", 64 << 10),
+    ("sm_80", 163 << 10),
+    ("sm_86", 99 << 10),
+    ("sm_89", 99 << 10),
+    ("sm_100", 227 << 10),
+    ("sm_120", 99 << 10),
+];
+const H200: (&str, usize) = ("sm_90", 227 << 10);
+
+fn nvrtc() -> &'static Nvrtc {
+    Nvrtc::get().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What runs over values of `words` on a device with so much shared memory.
+fn selections(words: Words, shared: usize) -> [Program; 4] {
+    let shape = Shape::try_new(words, shared).unwrap();
+    let (first, second) = (KernelFile::SampleSelect, KernelFile::SampleFinish);
+    [(first, false), (second, false), (first, true), (second, true)].map(|(file, masked)| Program {
+        file,
+        words,
+        masked,
+        batch: shape.batch,
+        descending: false,
+    })
+}
+
+/// What compares values of `words`.
+fn filter(words: Words) -> Program {
+    simple(KernelFile::Filter, words)
+}
+
+/// Kernels that hold one value at a time.
+fn simple(file: KernelFile, words: Words) -> Program {
+    Program {
+        file,
+        words,
+        masked: false,
+        batch: 1,
+        descending: false,
+    }
+}
+
+fn compile(nvrtc: &Nvrtc, programs: &BTreeSet<(String, String)>, all: &[(Program, &str)]) {
+    assert_eq!(programs.len(), all.len(), "each once");
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((program, architecture)) =
+                    all.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+                {
+                    let cubin = nvrtc
+                        .cubin(program, architecture)
+                        .unwrap_or_else(|error| panic!("{program:?}: {error}"));
+                    assert_eq!(&cubin[..4], b"\x7fELF", "{program:?} for {architecture}");
+                }
+            });
+        }
+    });
+}
+
+fn distinct(all: &[(Program, &str)]) -> BTreeSet<(String, String)> {
+    let named =
+        |(program, architecture): &(Program, &str)| (format!("{program:?}"), (*architecture).to_owned());
+    all.iter().map(named).collect()
+}
+
+fn every_kernel_compiles_for_the_h200() {
+    let nvrtc = nvrtc();
+    let (architecture, shared) = H200;
+    let mut all: Vec<_> = Words::ALL
+        .iter()
+        .flat_map(|words| selections(*words, shared))
+        .map(|program| (program, architecture))
+        .collect();
+    all.extend(Words::ALL.map(|words| (filter(words), architecture)));
+    // Int8, Float16, Float32, Float64, Decimal128.
+    for kind in [1, 4, 8, 12, 14] {
+        all.push((buckets(Words::ALL[kind], false), architecture));
+    }
+    // Float32 and Int64.
+    for words in [Words::ALL[8], Words::ALL[11]] {
+        all.push((buckets(words, true), architecture));
+        all.push((top(words), architecture));
+        for (queue, descending) in [
+            (1, false),
+            (1, true),
+            (32, true),
+            (128, false),
+            (256, true),
+            (1024, true),
+        ] {
+            all.push((runs(words, queue, descending), architecture));
+        }
+    }
+    all.push((runs(Words::ALL[14], 1, true), architecture));
+    // Rows of floats with NaNs and of decimals, values of rows, points.
+    for words in [Words::TURNED[2], Words::ALL[14]] {
+        all.push((top(words), architecture));
+    }
+    all.push((simple(KernelFile::Gather, Words::ALL[0]), architecture));
+    // Records of 64 and 128 bits, and those made of columns of any type.
+    for words in [Words::ALL[10], Words::ALL[14]] {
+        all.push((simple(KernelFile::Sort, words), architecture));
+    }
+    for words in [Words::ALL[6], Words::ALL[10]] {
+        all.extend([1, 32, 128, 256, 1024].map(|queue| (best_rows(words, queue), architecture)));
+    }
+    for (words, masked) in Words::ALL
+        .into_iter()
+        .chain(Words::TURNED)
+        .flat_map(|words| [(words, false), (words, true)])
+    {
+        let program = Program {
+            masked,
+            ..simple(KernelFile::Group, words)
+        };
+        all.push((program, architecture));
+    }
+    all.push((nearest(), architecture));
+    compile(nvrtc, &distinct(&all), &all);
+}
+
+/// What answers rounds over values of `words`.
+fn buckets(words: Words, masked: bool) -> Program {
+    Program {
+        masked,
+        ..CudaBackend::program(words)
+    }
+}
+
+/// What finds the best rows of runs, by blocks for 1, or by warps with queues of this length.
+fn runs(words: Words, queue: u32, descending: bool) -> Program {
+    Program {
+        masked: true,
+        batch: queue,
+        descending,
+        ..simple(KernelFile::WarpSelect, words)
+    }
+}
+
+/// What ranks rows by values of `words`.
+fn top(words: Words) -> Program {
+    Program {
+        file: KernelFile::TopK,
+        words,
+        masked: true,
+        batch: 4,
+        descending: true,
+    }
+}
+
+/// What finds the best rows of groups, or selects them by queues of this length.
+fn best_rows(words: Words, queue: u32) -> Program {
+    Program {
+        batch: queue,
+        ..simple(KernelFile::GroupTop, words)
+    }
+}
+
+/// What finds nearest points.
+fn nearest() -> Program {
+    Program {
+        descending: true,
+        ..simple(KernelFile::Nearest, Words::ALL[8])
+    }
+}
+
+fn selections_compile_for_other_devices() {
+    let nvrtc = nvrtc();
+    let all: Vec<_> = OTHERS
+        .iter()
+        .flat_map(|(architecture, shared)| {
+            let [_, _, first, second] = selections(Words::ALL[8], *shared);
+            let [third, fourth, ..] = selections(Words::ALL[11], *shared);
+            [
+                (first, *architecture),
+                (second, *architecture),
+                (third, *architecture),
+                (fourth, *architecture),
+                (filter(Words::ALL[11]), *architecture),
+                (top(Words::TURNED[1]), *architecture),
+                (buckets(Words::ALL[8], false), *architecture),
+                (nearest(), *architecture),
+                (simple(KernelFile::Sort, Words::ALL[14]), *architecture),
+                (simple(KernelFile::Group, Words::ALL[8]), *architecture),
+                (best_rows(Words::ALL[6], 1), *architecture),
+                (best_rows(Words::ALL[10], 128), *architecture),
+            ]
+        })
+        .collect();
+    compile(nvrtc, &distinct(&all), &all);
+}
+
+fn the_compiler_says_what_is_wrong() {
+    let nvrtc = nvrtc();
+    let program = selections(Words::ALL[8], H200.1)[0];
+    let error = nvrtc.cubin(&program, "sm_1").unwrap_err().to_string();
+    assert!(error.contains("do not compile for sm_1"), "{error}");
+    assert!(error.contains("gpu-architecture"), "{error}");
+}

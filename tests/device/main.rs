@@ -1,0 +1,66 @@
+//! Tests that need a device, and those of its kernels, which need their compiler only.
+//!
+//! Where there is no device they are ignored, so that no report counts them as passed; with `QUANTILES_REQUIRE_CUDA=1` they
+//! fail. `cargo test --test device -- NAME` runs those whose names contain a word, such as `matrix` or `kernels`.
+
+mod explain;
+mod faults;
+mod kernels;
+mod lanes;
+mod limits;
+mod matrix;
+mod nearest;
+mod pinned;
+mod repeats;
+mod requests;
+mod runs;
+mod selection;
+mod several;
+mod streamed;
+mod support;
+
+use std::process::ExitCode;
+
+use datafusion_quantiles::kernel::cuda::{Device, NVRTC_VARIABLE, Nvrtc};
+use libtest_mimic::{Arguments, Trial};
+
+/// The tests of `tests`, or the same as ignored ones, if what they need is not there and nobody said that it is.
+fn needing(missing: Option<String>, is_required: bool, tests: Vec<Trial>) -> Vec<Trial> {
+    let Some(missing) = missing.filter(|_| !is_required) else {
+        return tests;
+    };
+    eprintln!("{} tests are ignored: {missing}", tests.len());
+    let ignored = tests.into_iter().map(|test| test.with_ignored_flag(true));
+    ignored.collect()
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let mut tests = needing(
+        Device::get(0).err().map(|error| error.strip_backtrace()),
+        support::is_device_required(),
+        [
+            explain::tests(),
+            faults::tests(),
+            lanes::tests(),
+            limits::tests(),
+            matrix::tests(),
+            nearest::tests(),
+            pinned::tests(),
+            repeats::tests(),
+            requests::tests(),
+            runs::tests(),
+            several::tests(),
+            streamed::tests(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+    );
+    tests.extend(needing(
+        Nvrtc::get().err().map(|error| error.to_string()),
+        std::env::var_os(NVRTC_VARIABLE).is_some(),
+        kernels::tests(),
+    ));
+    libtest_mimic::run(&arguments, tests).exit_code()
+}

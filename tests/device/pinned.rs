@@ -1,0 +1,226 @@
+//! Pinned tables: what they hold, who sees it, and many queries at once.
+
+use std::sync::Arc;
+
+use datafusion::prelude::SessionContext;
+use datafusion_quantiles::kernel::cuda::{Device, DeviceColumn, Report, Selection};
+use datafusion_quantiles::key::KeySpec;
+use quantiles_testing::patterns::Pattern;
+use quantiles_testing::{batch, error, physical_plan, row, session, set, texts};
+
+use crate::support::{On, columns, device, pinned, refusal, run, same, tests};
+
+/// What plans of quantiles show.
+const PINNED: &str = "PinnedExec: device=cuda:0";
+
+tests! {
+    asynchronous many_ranks_and_built_in_functions,
+    plain small_devices,
+    asynchronous pinned_tables_are_snapshots,
+    asynchronous queries_at_the_same_time,
+}
+
+/// A table of columns made of `value`, which runs through `range`.
+async fn make(ctx: &SessionContext, table: &str, columns: &str, range: &str) {
+    run(
+        ctx,
+        &format!("CREATE TABLE {table} AS SELECT {columns} FROM generate_series({range})"),
+    )
+    .await;
+}
+
+/// More than one launch has room for, and the order of `ORDER BY`, in which NaNs differ.
+async fn many_ranks_and_built_in_functions() {
+    let ctx = session(2);
+    let rows = batch(columns(Pattern::Random, 200_001, 9));
+    pinned(&ctx, &rows, 2).await;
+    let many: Vec<_> = (0..2500).map(|i| format!("{}", f64::from(i) / 2499.0)).collect();
+    let sql = format!(
+        "SELECT exact_quantiles(f64, [{0}]), exact_quantiles(u8, [{0}]) FROM t",
+        many.join(", ")
+    );
+    same(&ctx, &sql, On::device(PINNED), "2500 ranks").await;
+    set(&ctx, "replace_builtins", "true").await;
+    same(
+        &ctx,
+        "SELECT median(dec) FROM t",
+        On::device(PINNED),
+        "median of decimals",
+    )
+    .await;
+    for x in ["f16", "f32", "f64"] {
+        let sql = format!("SELECT median({x}), percentile_cont(0.9) WITHIN GROUP (ORDER BY {x}) FROM t");
+        same(&ctx, &sql, On::device(PINNED), x).await;
+    }
+}
+
+/// Devices with less shared memory, and workspaces that are far too small.
+fn small_devices() {
+    for shared in [64 << 10, 99 << 10, 163 << 10, usize::MAX] {
+        let device = Arc::new(Device::open(0, Some(shared)).unwrap());
+        for pattern in [
+            Pattern::Random,
+            Pattern::Clusters,
+            Pattern::HalfEqual,
+            Pattern::Sorted,
+            Pattern::Zipf,
+        ] {
+            for (name, array) in columns(pattern, 300_007, 3) {
+                if !["f32", "f64", "i64", "i8", "f16", "dec"].contains(&name) {
+                    continue;
+                }
+                let what = format!("{shared} bytes, {pattern:?}, {name}");
+                let spec = KeySpec::try_new(array.data_type()).unwrap();
+                let column =
+                    DeviceColumn::upload(&device, array.data_type(), std::slice::from_ref(&array)).unwrap();
+                let mut keys = spec.keys(&array).unwrap();
+                keys.sort_unstable();
+                let ranks: Vec<u64> = (0..150).map(|i| 1 + i * (keys.len() as u64 - 1) / 149).collect();
+                let expected: Vec<_> = ranks.iter().map(|rank| keys[*rank as usize - 1]).collect();
+                for room in [None, Some(3 << 20)] {
+                    device.release_workspace();
+                    let selection = Selection {
+                        column: &column,
+                        words: column.words(&spec),
+                        mask: None,
+                        limit: room.map(|room| device.held_bytes() + room),
+                        timed: false,
+                    };
+                    let mut report = Report::default();
+                    let found = selection
+                        .keys(&ranks, &mut report)
+                        .unwrap_or_else(|error| panic!("{what}: {error}"));
+                    assert!(found == expected, "{what}, room {room:?}: {report:?}");
+                }
+                device.release_workspace();
+                drop(column);
+                assert_eq!(device.held_bytes(), 0, "{what}");
+            }
+        }
+    }
+}
+
+async fn pinned_tables_are_snapshots() {
+    let device = device();
+    let ctx = session(2);
+    let ask = "SELECT exact_quantiles(x, [0, 1]) FROM s";
+    make(&ctx, "s", "value AS x, -value AS y", "1, 1000").await;
+    run(&ctx, "PIN TABLE s (x)").await;
+    let shown = run(&ctx, "SHOW PINNED").await;
+    let expected = format!(
+        "datafusion.public.s | x | 1000 | 8000 | cuda:0 | {}",
+        device.name()
+    );
+    assert_eq!(texts(&shown), [expected]);
+    assert_eq!(row(&ctx, ask).await, "[1, 1000]");
+    run(&ctx, "INSERT INTO s VALUES (0, 0), (5000, 0)").await;
+    assert_eq!(row(&ctx, ask).await, "[1, 1000]");
+    // Not on the device: other columns, groups, other aggregates, parts of the rows.
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(y, [0, 1]) FROM s").await,
+        "[-1000, 0]"
+    );
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(x, 1), count(*) FROM s").await,
+        "5000 | 1002"
+    );
+    assert_eq!(row(&ctx, "SELECT exact_quantiles(x + 1, 1) FROM s").await, "5001");
+    assert_eq!(
+        row(
+            &ctx,
+            "SELECT exact_quantiles(x, 1) FROM (SELECT x FROM s LIMIT 5000)"
+        )
+        .await,
+        "5000"
+    );
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(DISTINCT x, 1) FROM s").await,
+        "5000"
+    );
+    // Under other names, and through a view, it is the same column.
+    assert_eq!(
+        row(
+            &ctx,
+            "SELECT exact_quantiles(b, 1) FROM (SELECT x AS b FROM s) AS q"
+        )
+        .await,
+        "1000"
+    );
+    run(&ctx, "CREATE VIEW v AS SELECT y AS x, x AS y FROM s").await;
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(x, 1), exact_quantiles(y, 0) FROM v").await,
+        "0 | 0"
+    );
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(y, [0, 1]) FROM v").await,
+        "[1, 1000]"
+    );
+    set(&ctx, "device", "cpu").await;
+    assert_eq!(row(&ctx, ask).await, "[0, 5000]");
+    // A device that is not there, and that the table itself would be sent to.
+    set(&ctx, "device", "cuda:7").await;
+    assert!(error(&ctx, ask).await.contains("there is no device cuda:7"));
+    set(&ctx, "device", "auto").await;
+    // No table of the name; another one of the same schema; of another schema.
+    run(&ctx, "DROP TABLE s").await;
+    assert!(
+        error(&ctx, ask)
+            .await
+            .contains("table 'datafusion.public.s' not found")
+    );
+    make(&ctx, "s", "value AS x, value AS y", "7, 8").await;
+    assert_eq!(row(&ctx, ask).await, "[7, 8]");
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(y, [0, 1]) FROM v").await,
+        "[1, 1000]",
+        "a view keeps the table that it was made of"
+    );
+    // Another session, with tables of its own.
+    let other = SessionContext::new_with_config(ctx.copied_config());
+    datafusion_quantiles::register_all(&other).unwrap();
+    make(&other, "s", "value AS x, -value AS y", "5000, 6000").await;
+    assert_eq!(row(&other, ask).await, "[5000, 6000]");
+    assert!(refusal(&other, "UNPIN TABLE s").await.contains("is not pinned"));
+    run(&ctx, "DROP TABLE s").await;
+    make(&ctx, "s", "CAST(value AS INT) AS x, value AS y", "7, 8").await;
+    assert_eq!(row(&ctx, ask).await, "[7, 8]");
+    // A name that means another table by now.
+    run(&ctx, "DROP TABLE s").await;
+    make(&ctx, "s", "value AS x, value AS y", "20, 30").await;
+    run(&ctx, "CREATE SCHEMA other").await;
+    make(&ctx, "other.s", "value AS x, value AS y", "40, 50").await;
+    run(&ctx, "CREATE VIEW w AS SELECT x FROM s").await;
+    run(&ctx, "PIN TABLE other.s (x)").await;
+    run(&ctx, "SET datafusion.catalog.default_schema = 'other'").await;
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(x, [0, 1]) FROM s").await,
+        "[40, 50]"
+    );
+    assert_eq!(
+        row(&ctx, "SELECT exact_quantiles(x, [0, 1]) FROM public.w").await,
+        "[20, 30]"
+    );
+    run(&ctx, "SET datafusion.catalog.default_schema = 'public'").await;
+    // Pinned again: what is there now.
+    run(&ctx, "PIN TABLE s (y, x)").await;
+    assert_eq!(row(&ctx, ask).await, "[20, 30]");
+    run(&ctx, "UNPIN TABLE s").await;
+    run(&ctx, "UNPIN TABLE other.s").await;
+    assert!(texts(&run(&ctx, "SHOW PINNED").await).is_empty());
+    assert!(physical_plan(&ctx, ask).await.starts_with("QuantilesExec"));
+}
+
+async fn queries_at_the_same_time() {
+    let ctx = session(2);
+    let rows = batch(columns(Pattern::Zipf, 500_000, 2));
+    pinned(&ctx, &rows, 2).await;
+    let sql = "SELECT exact_quantiles(f64, [0.1, 0.5]), exact_quantiles(u16, 0.75) FROM t";
+    let expected = row(&ctx, sql).await;
+    let tasks = (0..16).map(|_| {
+        let ctx = ctx.clone();
+        tokio::spawn(async move { row(&ctx, sql).await })
+    });
+    for answer in futures::future::join_all(tasks).await {
+        assert_eq!(answer.unwrap(), expected);
+    }
+}

@@ -1,0 +1,97 @@
+//! Quantiles of sorted values by exact arithmetic. It shares no code with the crate.
+
+use std::cmp::Ordering;
+
+use datafusion::arrow::datatypes::{DataType, i256};
+
+use crate::naive::Expect;
+use crate::statement::Q;
+use crate::value::Value;
+
+/// The quantile of sorted values, by exact arithmetic.
+pub(crate) fn exact(values: &[Value], q: &Q, method: &str, data_type: &DataType) -> Expect {
+    if values.is_empty() {
+        return Expect::Is(None);
+    }
+    let n = values.len() as u64;
+    let last = n - 1;
+    if matches!(method, "" | "disc" | "inverted_cdf") {
+        let rank = (q.num * n).div_ceil(q.den).max(1);
+        return Expect::Is(Some(values[rank as usize - 1].clone()));
+    }
+    let (low, rest) = (q.num * last / q.den, q.num * last % q.den);
+    let high = if rest == 0 { low } else { low + 1 };
+    let at = |i: u64| &values[i as usize];
+    match method {
+        "lower" => Expect::Is(Some(at(low).clone())),
+        "higher" => Expect::Is(Some(at(high).clone())),
+        "nearest" => {
+            let up = match (2 * rest).cmp(&q.den) {
+                Ordering::Less => false,
+                Ordering::Equal => low % 2 == 1,
+                Ordering::Greater => true,
+            };
+            Expect::Is(Some(at(if up { high } else { low }).clone()))
+        }
+        "midpoint" => between(
+            at(low),
+            at(high),
+            if rest == 0 { (0, 1) } else { (1, 2) },
+            data_type,
+        ),
+        _ => between(at(low), at(high), (rest, q.den), data_type),
+    }
+}
+
+/// `low + (high - low) * num / den`.
+fn between(low: &Value, high: &Value, (num, den): (u64, u64), data_type: &DataType) -> Expect {
+    let weight = num as f64 / den as f64;
+    let mix = |low: f64, high: f64| {
+        if num == 0 {
+            low
+        } else {
+            low * (1.0 - weight) + high * weight
+        }
+    };
+    match (low, high) {
+        (Value::Float(low), Value::Float(high)) => {
+            let digits = match data_type {
+                DataType::Float16 => 1e-3,
+                DataType::Float32 => 1e-6,
+                _ => 1e-12,
+            };
+            let most = low.abs().max(high.abs()).min(1e308);
+            Expect::Near(
+                mix(*low, *high),
+                if num == 0 { 0.0 } else { most * digits + 1e-320 },
+            )
+        }
+        (Value::Int(low), Value::Int(high)) if data_type.is_integer() || *data_type == DataType::Boolean => {
+            let (low, high) = (*low as f64, *high as f64);
+            Expect::Near(mix(low, high), low.abs().max(high.abs()) * 1e-15)
+        }
+        (Value::Int(low), Value::Int(high)) => {
+            let unit = if *data_type == DataType::Date32 {
+                86_400_000
+            } else {
+                1
+            };
+            Expect::Is(Some(Value::Int(rounded(low * unit, high * unit, num, den))))
+        }
+        _ => panic!("nothing lies between {low:?} and {high:?}"),
+    }
+}
+
+/// Rounded half away from zero.
+fn rounded(low: i128, high: i128, num: u64, den: u64) -> i128 {
+    let wide = |v: i128| i256::from_i128(v);
+    let (num, den) = (wide(num.into()), wide(den.into()));
+    let scaled = wide(low) * (den - num) + wide(high) * num;
+    let two = wide(2);
+    let away = if scaled < i256::ZERO {
+        scaled * two - den
+    } else {
+        scaled * two + den
+    };
+    (away / (den * two)).to_i128().unwrap()
+}

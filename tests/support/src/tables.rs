@@ -1,0 +1,36 @@
+//! Tables in memory.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, RecordBatch};
+use datafusion::datasource::MemTable;
+use datafusion::prelude::SessionContext;
+
+/// Columns as one batch.
+pub fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+    RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true)))
+        .unwrap()
+}
+
+/// Registers `rows` as a table of `partitions` partitions, dealt out in batches of `batch_rows` rows.
+pub fn register(ctx: &SessionContext, name: &str, rows: &RecordBatch, partitions: usize, batch_rows: usize) {
+    let mut dealt = vec![Vec::new(); partitions];
+    for (i, start) in (0..rows.num_rows()).step_by(batch_rows).enumerate() {
+        let length = batch_rows.min(rows.num_rows() - start);
+        dealt[i % partitions].push(rows.slice(start, length));
+    }
+    let table = MemTable::try_new(rows.schema(), dealt).unwrap();
+    ctx.register_table(name, Arc::new(table)).unwrap();
+}
+
+/// A small generator of reproducible numbers.
+pub fn pseudo_random(n: usize, seed: u64) -> impl Iterator<Item = u64> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    std::iter::repeat_with(move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    })
+    .take(n)
+}
