@@ -12,9 +12,9 @@ use datafusion::arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int32Arra
 use datafusion::arrow::datatypes::Float64Type;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 use datafusion_quantiles::config::StrategyName;
-use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane};
+use datafusion_quantiles::kernel::{Backend, CpuBackend, Shard};
 use datafusion_quantiles::key::KeySpec;
-use datafusion_quantiles::quantile::{Ask, Method, Quantile};
+use datafusion_quantiles::quantile::{QuantileSpec, Method, Quantile};
 use datafusion_quantiles::select::{LocalShards, Shards, solve};
 use datafusion_quantiles::threads::Stop;
 use quantiles_testing::patterns::{self, Pattern};
@@ -26,22 +26,22 @@ fn setting(name: &str, default: usize) -> usize {
         .map_or(default, |number| number as usize)
 }
 
-fn lanes(values: &ArrayRef) -> Vec<Box<dyn Lane>> {
+fn shards(values: &ArrayRef) -> Vec<Box<dyn Shard>> {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-    let mut lane = CpuBackend::default()
+    let mut shard = CpuBackend::default()
         .open(&spec, MemoryConsumer::new("bench").register(&pool))
         .unwrap();
     for at in (0..values.len()).step_by(8192) {
-        lane.append(&values.slice(at, 8192.min(values.len() - at)), None)
+        shard.append(&values.slice(at, 8192.min(values.len() - at)), None)
             .unwrap();
     }
-    vec![lane]
+    vec![shard]
 }
 
-fn ask(count: usize) -> Ask {
+fn quantile_spec(count: usize) -> QuantileSpec {
     let quantile = |i: usize| Quantile::try_from_f64(i as f64 / (count + 1) as f64).unwrap();
-    Ask {
+    QuantileSpec {
         quantiles: (1..=count).map(quantile).collect(),
         method: Method::Disc,
         descending: false,
@@ -96,25 +96,25 @@ fn selection(criterion: &mut Criterion) {
             });
         }
         let width = KeySpec::try_new(values.data_type()).unwrap().width();
-        let mut shards = LocalShards::new(width, lanes(&values), threads, Stop::default());
+        let mut shards = LocalShards::new(width, shards(&values), threads, Stop::default());
         for count in [1, 99, 999] {
-            let ask = ask(count);
+            let quantile_spec = quantile_spec(count);
             group.bench_function(BenchmarkId::new(format!("{count}"), &name), |bench| {
                 bench.iter(|| {
                     let shards: &mut dyn Shards = &mut shards;
                     black_box(
-                        futures::executor::block_on(solve(shards, StrategyName::Auto, &[&ask])).unwrap(),
+                        futures::executor::block_on(solve(shards, StrategyName::Auto, &[&quantile_spec])).unwrap(),
                     )
                 });
             });
         }
         if name == "Random" || name == "Lognormal" {
             for strategy in [StrategyName::DistributedBms, StrategyName::Dibms] {
-                let ask = ask(99);
+                let quantile_spec = quantile_spec(99);
                 group.bench_function(BenchmarkId::new(format!("99 {strategy}"), &name), |bench| {
                     bench.iter(|| {
                         let shards: &mut dyn Shards = &mut shards;
-                        black_box(futures::executor::block_on(solve(shards, strategy, &[&ask])).unwrap())
+                        black_box(futures::executor::block_on(solve(shards, strategy, &[&quantile_spec])).unwrap())
                     });
                 });
             }

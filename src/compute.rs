@@ -14,9 +14,9 @@ use crate::functions::ordered_type;
 use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::{Backend, CpuBackend};
 use crate::key::{ByteSpec, KeySpec, Order};
-use crate::memory::Room;
-use crate::memory::Workspace;
-use crate::quantile::{Ask, Method, Quantile};
+use crate::memory::MemoryBudget;
+use crate::memory::RoundMemory;
+use crate::quantile::{QuantileSpec, Method, Quantile};
 use crate::select::byte_strings::ByteStringSelection;
 use crate::select::{LocalShards, solve};
 use crate::threads::Stop;
@@ -44,7 +44,7 @@ use crate::threads::{ThreadPool, completed};
 /// interpolate.
 pub fn quantiles(values: &dyn Array, quantiles: &[f64], method: Method) -> Result<ArrayRef> {
     let list = quantiles.iter().map(|&quantile| Quantile::try_from_f64(quantile));
-    let ask = Ask {
+    let quantile_spec = QuantileSpec {
         quantiles: list.collect::<Result<_>>()?,
         method,
         descending: false,
@@ -56,8 +56,8 @@ pub fn quantiles(values: &dyn Array, quantiles: &[f64], method: Method) -> Resul
         false => cast(values, &data_type)?,
     };
     match Order::try_new(&data_type)? {
-        Order::Keys(_) => of_keys(&array, &method.key_spec(&data_type)?, &ask),
-        Order::Bytes(spec) => of_bytes(&array, &spec, &ask),
+        Order::Keys(_) => of_keys(&array, &method.key_spec(&data_type)?, &quantile_spec),
+        Order::Bytes(spec) => of_bytes(&array, &spec, &quantile_spec),
     }
 }
 
@@ -69,16 +69,16 @@ fn resources() -> (CpuBackend, MemoryReservation, usize) {
     (CpuBackend::new(pool.as_ref()), memory, threads)
 }
 
-fn of_keys(array: &ArrayRef, spec: &KeySpec, ask: &Ask) -> Result<ArrayRef> {
+fn of_keys(array: &ArrayRef, spec: &KeySpec, quantile_spec: &QuantileSpec) -> Result<ArrayRef> {
     let (backend, memory, threads) = resources();
-    let mut lane = backend.open(spec, memory)?;
-    lane.append(array, None)?;
-    let mut shards = LocalShards::blocking(spec.width(), vec![lane], threads, Stop::default());
-    let solution = completed(solve(&mut shards, StrategyName::Auto, &[ask]))?;
-    ask.answers(spec, solution.n, &|rank| solution.key_at(rank))
+    let mut shard = backend.open(spec, memory)?;
+    shard.append(array, None)?;
+    let mut shards = LocalShards::blocking(spec.width(), vec![shard], threads, Stop::default());
+    let solution = completed(solve(&mut shards, StrategyName::Auto, &[quantile_spec]))?;
+    quantile_spec.answers(spec, solution.n, &|rank| solution.key_at(rank))
 }
 
-fn of_bytes(array: &ArrayRef, spec: &ByteSpec, ask: &Ask) -> Result<ArrayRef> {
+fn of_bytes(array: &ArrayRef, spec: &ByteSpec, quantile_spec: &QuantileSpec) -> Result<ArrayRef> {
     let (backend, memory, threads) = resources();
     let mut values = ByteStrings::reserving(memory.new_empty());
     values.append(spec, array, None)?;
@@ -86,10 +86,10 @@ fn of_bytes(array: &ArrayRef, spec: &ByteSpec, ask: &Ask) -> Result<ArrayRef> {
         backend: Arc::new(backend),
         strategy: StrategyName::Auto,
         pool: ThreadPool::scoped(threads, Stop::default()),
-        workspace: Workspace::new(memory.new_empty()),
+        round_memory: RoundMemory::new(memory.new_empty()),
         memory,
-        room: Room::UNLIMITED,
+        budget: MemoryBudget::UNLIMITED,
         disk: None,
     };
-    completed(selection.solve(values, &[ask]))?.answers(ask, spec)
+    completed(selection.solve(values, &[quantile_spec]))?.answers(quantile_spec, spec)
 }

@@ -47,7 +47,7 @@ pub const OPTIONS: &[OptionInfo] = &[
     OptionInfo {
         name: "quantiles.topk",
         default: "true",
-        doc: "Whether ORDER BY with LIMIT runs as TopKByExec, and topk_by with GROUP BY, and ROW_NUMBER or RANK up to a constant, as \
+        doc: "Whether ORDER BY with LIMIT runs as SortLimitExec, and topk_by with GROUP BY, and ROW_NUMBER or RANK up to a constant, as \
               GroupedTopKExec. The answer is the same.",
     },
     OptionInfo {
@@ -80,7 +80,7 @@ pub struct QuantilesOptions {
     pub replace_builtins: bool,
     /// `quantiles.strategy`: how [`QuantilesExec`](crate::exec::QuantilesExec) selects.
     pub strategy: StrategyName,
-    /// `quantiles.topk`: whether the first rows of an order are found by [`TopKByExec`](crate::exec::TopKByExec), and the best
+    /// `quantiles.topk`: whether the first rows of an order are found by [`SortLimitExec`](crate::exec::SortLimitExec), and the best
     /// rows of groups by [`GroupedTopKExec`](crate::exec::GroupedTopKExec).
     pub topk: bool,
     /// `quantiles.trust_float_statistics`: whether scans use the statistics of floating-point columns, which leave NaNs out, to

@@ -24,7 +24,7 @@
 //! - [`functions`]: `exact_quantiles` and its accumulators, [`functions::expr_fn`] for the expression API;
 //!   [`functions::topk`]: the best values by another column
 //! - [`planner`]: turns calls into [`exec::QuantilesExec`] and, with groups, [`exec::GroupedQuantilesExec`] and
-//!   [`exec::GroupedTopKExec`], and sorts with a limit into [`exec::TopKByExec`]; [`register_all`] puts all into a session
+//!   [`exec::GroupedTopKExec`], and sorts with a limit into [`exec::SortLimitExec`]; [`register_all`] puts all into a session
 //! - [`exec`]: reads every partition once, keeps the keys, drives the rounds
 //! - `select`: the strategies that find the values of ranks
 //! - `kernel`: what one partition does in a round

@@ -163,7 +163,7 @@ impl<'a> Reader<'a> {
         if length > self.left() {
             return self.damaged(format!("{length} of {what} in {} bytes", self.left()));
         }
-        // Room for all at once, unless that is much more than the bytes.
+        // MemoryBudget for all at once, unless that is much more than the bytes.
         let room = length.min(8 * self.left() / size_of::<T>().max(1));
         let mut list = Vec::with_capacity(room);
         for _ in 0..length {

@@ -92,8 +92,8 @@ pub(crate) fn ways_to_best_rows_of_groups() {
             for k in [1, 32, 100, 256, 1000] {
                 let mut times: [Vec<f64>; 4] = Default::default();
                 for _ in 0..3 {
-                    let ask = |method| best(&group, &key, &value, k, false, method).1;
-                    let (sort, warps) = (ask(TopMethod::Sort), ask(TopMethod::Warps));
+                    let quantile_spec = |method| best(&group, &key, &value, k, false, method).1;
+                    let (sort, warps) = (quantile_spec(TopMethod::Sort), quantile_spec(TopMethod::Warps));
                     let of = |prefix: &str| {
                         let own = warps
                             .kernel_times
@@ -163,9 +163,9 @@ pub(crate) fn rows_of_matrices() {
             for k in [10, 100, 200, 1000] {
                 let mut times: [Vec<f64>; 5] = Default::default();
                 for run in 0..9 {
-                    let ask = |method| best(&group, &key, &value, k, false, method);
-                    let (blocks, by_blocks) = ask(TopMethod::RunsByBlocks);
-                    let (warps, by_warps) = ask(TopMethod::RunsByWarps);
+                    let quantile_spec = |method| best(&group, &key, &value, k, false, method);
+                    let (blocks, by_blocks) = quantile_spec(TopMethod::RunsByBlocks);
+                    let (warps, by_warps) = quantile_spec(TopMethod::RunsByWarps);
                     assert!(blocks.values.to_data() == warps.values.to_data());
                     let of = |report: &Report, prefix: &str| {
                         let own = report.kernel_times.iter();
@@ -182,7 +182,7 @@ pub(crate) fn rows_of_matrices() {
                         times.push(time.as_secs_f64() * 1e3);
                     }
                     if run == 0 {
-                        let (sorted, report) = ask(TopMethod::Sort);
+                        let (sorted, report) = quantile_spec(TopMethod::Sort);
                         assert!(blocks.values.to_data() == sorted.values.to_data());
                         times[4].push(report.device_time.as_secs_f64() * 1e3);
                     }

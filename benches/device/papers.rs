@@ -11,7 +11,7 @@ use datafusion::prelude::SessionContext;
 use datafusion_quantiles::cells::{Bracket, Brackets, CellTable, Cells, Edges, Linear};
 use datafusion_quantiles::kernel::cuda::{CudaBackend, Device, DeviceColumn, Report};
 use datafusion_quantiles::kernel::round::{Reply, Request};
-use datafusion_quantiles::kernel::{Backend, Lane};
+use datafusion_quantiles::kernel::{Backend, Shard};
 use datafusion_quantiles::key::KeySpec;
 use datafusion_quantiles::pinned::{pin_table, unpin_table};
 use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
@@ -30,23 +30,23 @@ const FEW_RUNS: usize = 5;
 const LONG: Duration = Duration::from_secs(10);
 const THREADS: usize = 16;
 
-/// Lanes on the first device, each with as many of the arrays.
-fn lanes(backend: &CudaBackend, values: &[ArrayRef], shards: usize) -> Vec<Box<dyn Lane>> {
+/// Shards on the first device, each with as many of the arrays.
+fn shards(backend: &CudaBackend, values: &[ArrayRef], shards: usize) -> Vec<Box<dyn Shard>> {
     let spec = KeySpec::try_new(values[0].data_type()).unwrap();
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
     let parts = values.chunks(values.len() / shards);
-    let lanes = parts.map(|part| {
-        let mut lane = backend
+    let shards = parts.map(|part| {
+        let mut shard = backend
             .open(&spec, MemoryConsumer::new("test").register(&pool))
             .unwrap();
-        part.iter().for_each(|values| lane.append(values, None).unwrap());
-        lane
+        part.iter().for_each(|values| shard.append(values, None).unwrap());
+        shard
     });
-    lanes.collect()
+    shards.collect()
 }
 
-fn answer(lane: &mut Box<dyn Lane>, request: &Request) -> Reply {
-    lane.answer(request, &Stop::default()).unwrap()
+fn answer(shard: &mut Box<dyn Shard>, request: &Request) -> Reply {
+    shard.answer(request, &Stop::default()).unwrap()
 }
 
 /// Values of 2^28 counted in buckets: bytes read over the time on the device.
@@ -62,7 +62,7 @@ pub(crate) fn counting_buckets() {
         let width = spec.width();
         let backend = CudaBackend::new(Arc::clone(&device), None);
         // One column, as a pinned one is.
-        let mut lane = lanes(&backend, &values, 1).remove(0);
+        let mut shard = shards(&backend, &values, 1).remove(0);
         let all = Brackets::all(width);
         let sample = Request::Sample {
             size: 1 << 16,
@@ -71,7 +71,7 @@ pub(crate) fn counting_buckets() {
             within: all.clone(),
             extremes: true,
         };
-        let Reply::Sample { mut keys, extremes } = answer(&mut lane, &sample) else {
+        let Reply::Sample { mut keys, extremes } = answer(&mut shard, &sample) else {
             panic!()
         };
         keys.sort();
@@ -116,7 +116,7 @@ pub(crate) fn counting_buckets() {
             let (mut rates, mut times) = (Vec::new(), Vec::new());
             for run in 0..RUNS + 2 {
                 let (start, before) = (Instant::now(), backend.report().device_time);
-                let Reply::Counts { counts, .. } = answer(&mut lane, &count) else {
+                let Reply::Counts { counts, .. } = answer(&mut shard, &count) else {
                     panic!()
                 };
                 assert_eq!(counts.iter().sum::<u64>(), n, "{name}");
@@ -183,7 +183,7 @@ pub(crate) fn dibms_table_4() {
         let (_, values) = held.as_ref().unwrap();
         let backend = CudaBackend::new(Arc::clone(&device), None);
         let width = KeySpec::try_new(values[0].data_type()).unwrap().width();
-        let mut shards = LocalShards::blocking(width, lanes(&backend, values, 4), 4, Stop::default());
+        let mut shards = LocalShards::blocking(width, shards(&backend, values, 4), 4, Stop::default());
         let ranks: Vec<u64> = (0..m).map(|i| (i * n / (m - 1)).max(1)).collect();
         let mut timed = |strategy: &dyn Strategy, runs: usize| {
             let (mut times, mut kernels, mut last) = (Vec::new(), Vec::new(), None);
@@ -279,7 +279,7 @@ pub(crate) fn sample_select_sweep() {
     let values = floats(n, false, uniform);
     let backend = CudaBackend::new(Arc::clone(&device), None);
     let width = KeySpec::try_new(values[0].data_type()).unwrap().width();
-    let mut shards = LocalShards::blocking(width, lanes(&backend, &values, 1), 1, Stop::default());
+    let mut shards = LocalShards::blocking(width, shards(&backend, &values, 1), 1, Stop::default());
     let column = DeviceColumn::upload(&device, &DataType::Float32, &values).unwrap();
     let selection = selection(&column, None);
     for buckets in [64, 128, 256, 512, 1024, 4096, 8192] {

@@ -14,7 +14,7 @@ use crate::functions::EXACT_QUANTILES;
 use crate::functions::gk::{GkName, Sampled};
 use crate::key::{ByteSpec, KeySpec};
 use crate::quantile::Selected;
-use crate::quantile::{Ask, Quantile};
+use crate::quantile::{QuantileSpec, Quantile};
 
 /// One aggregate of the operator, one column of its output.
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ pub struct QuantilesCall {
 }
 
 impl QuantilesCall {
-    /// Quantiles `ask` of `argument`, whose values are of `data_type`, over the rows where `filter` is true; the answer
+    /// Quantiles `quantile_spec` of `argument`, whose values are of `data_type`, over the rows where `filter` is true; the answer
     /// is a list if `is_list`, else one value.
     ///
     /// # Errors
@@ -45,13 +45,13 @@ impl QuantilesCall {
         argument: Arc<dyn PhysicalExpr>,
         data_type: &DataType,
         filter: Option<Arc<dyn PhysicalExpr>>,
-        ask: Ask,
+        quantile_spec: QuantileSpec,
         is_list: bool,
     ) -> Result<Self> {
         Ok(Self {
             argument,
             filter,
-            selected: Selected::try_new(data_type, ask, is_list, false)?,
+            selected: Selected::try_new(data_type, quantile_spec, is_list, false)?,
             sampled: None,
         })
     }
@@ -86,7 +86,7 @@ impl QuantilesCall {
 
 impl Display for QuantilesCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ask = self.selected.ask();
+        let quantile_spec = self.selected.quantile_spec();
         let distinct = if self.selected.is_distinct() {
             "DISTINCT "
         } else {
@@ -98,15 +98,15 @@ impl Display for QuantilesCall {
             Some(Sampled { bounds: true, .. }) => &GkName::ApproxPercentileSampleBounds,
         };
         write!(f, "{name}({distinct}{}, ", self.argument)?;
-        match (self.selected.is_list(), ask.quantiles.as_slice()) {
+        match (self.selected.is_list(), quantile_spec.quantiles.as_slice()) {
             (false, [quantile]) => write!(f, "{quantile}")?,
             (_, quantiles) => write!(f, "{}", Abbreviated(quantiles))?,
         }
         match self.sampled {
-            None => write!(f, ", {}", ask.method)?,
+            None => write!(f, ", {}", quantile_spec.method)?,
             Some(sampled) => write!(f, ", {} buckets", sampled.buckets)?,
         }
-        write!(f, "{})", if ask.descending { " desc" } else { "" })?;
+        write!(f, "{})", if quantile_spec.descending { " desc" } else { "" })?;
         fmt_filter(&self.filter, f)
     }
 }

@@ -1,7 +1,7 @@
 //! A column in the memory of one device, or of several, as shards of [`crate::select`]: each device has a share of the rows.
 //!
 //! One device, or several together, find ranks by a sequence of kernels without the host in between. Rounds run where another
-//! strategy was asked for by name, and where several devices leave a rank open; then each device is a lane, and between devices
+//! strategy was asked for by name, and where several devices leave a rank open; then each device is a shard, and between devices
 //! and host travel cells, counts, and the few keys that are left: what grows with the number of ranks, not of values.
 
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use futures::FutureExt;
 
 use crate::config::StrategyName;
-use crate::kernel::Lane;
+use crate::kernel::Shard;
 use crate::kernel::cuda::{CudaBackend, DeviceColumn, Report, RowMask, Selection, SpreadSelection};
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyBits, KeySpec, Width};
-use crate::memory::{Room, Workspace};
-use crate::quantile::Ask;
+use crate::memory::{MemoryBudget, RoundMemory};
+use crate::quantile::QuantileSpec;
 use crate::select::sample_select::SampleSelect;
 use crate::select::{Found, LocalShards, Shards, Solution, Strategy, solve};
 use crate::threads::Stop;
@@ -43,7 +43,7 @@ pub(super) struct Limits<'a> {
     pub(super) timed: bool,
 }
 
-/// What `asks` want of the values of all shares. What devices did is added to `report`. Waits for the devices.
+/// What `quantile_specs` want of the values of all shares. What devices did is added to `report`. Waits for the devices.
 ///
 /// # Errors
 /// `ResourcesExhausted` where memory of a device or of the pool ends; an execution error if a device fails.
@@ -51,12 +51,12 @@ pub(super) fn solve_on_devices(
     shares: &[Share],
     spec: &KeySpec,
     strategy: StrategyName,
-    asks: &[&Ask],
+    quantile_specs: &[&QuantileSpec],
     limits: Limits<'_>,
     report: &mut Report,
 ) -> Result<Solution> {
     let mut shards = DeviceShards::try_new(shares, spec, limits)?;
-    let solved = solve(&mut shards, strategy, asks).now_or_never();
+    let solved = solve(&mut shards, strategy, quantile_specs).now_or_never();
     let solution =
         solved.ok_or_else(|| internal_datafusion_err!("rounds that block their caller have ended"))??;
     report.add(&shards.together);
@@ -74,7 +74,7 @@ struct DeviceShards<'a> {
     limits: Limits<'a>,
     /// Of each share.
     backends: Vec<CudaBackend>,
-    lanes: LocalShards,
+    shards: LocalShards,
     /// What devices did together.
     together: Report,
 }
@@ -86,22 +86,22 @@ impl<'a> DeviceShards<'a> {
             CudaBackend::new(device, limits.device).timed(limits.timed)
         };
         let backends: Vec<_> = shares.iter().map(backend).collect();
-        let rooms = backends.iter().map(CudaBackend::room);
-        let room = rooms.min_by_key(|room| room.cells);
-        let room = room.ok_or_else(|| internal_datafusion_err!("a column of no shares"))?;
-        let lanes = shares.iter().zip(&backends).map(|(share, backend)| {
+        let rooms = backends.iter().map(CudaBackend::budget);
+        let budget = rooms.min_by_key(|budget| budget.cells);
+        let budget = budget.ok_or_else(|| internal_datafusion_err!("a column of no shares"))?;
+        let shards = shares.iter().zip(&backends).map(|(share, backend)| {
             let (column, mask) = (Arc::clone(&share.column), share.mask.clone());
-            let lane = backend.over(column, spec, mask, limits.memory.new_empty())?;
-            Ok(Box::new(lane) as Box<dyn Lane>)
+            let shard = backend.over(column, spec, mask, limits.memory.new_empty())?;
+            Ok(Box::new(shard) as Box<dyn Shard>)
         });
-        let lanes = lanes.collect::<Result<Vec<_>>>()?;
-        let lanes = LocalShards::blocking(spec.width(), lanes, shares.len(), Stop::default());
+        let shards = shards.collect::<Result<Vec<_>>>()?;
+        let shards = LocalShards::blocking(spec.width(), shards, shares.len(), Stop::default());
         Ok(Self {
             shares,
             spec,
             limits,
             backends,
-            lanes: lanes.within(room, Workspace::new(limits.memory.new_empty())),
+            shards: shards.within(budget, RoundMemory::new(limits.memory.new_empty())),
             together: Report::default(),
         })
     }
@@ -123,38 +123,38 @@ impl<'a> DeviceShards<'a> {
 #[async_trait]
 impl Shards for DeviceShards<'_> {
     fn width(&self) -> Width {
-        self.lanes.width()
+        self.shards.width()
     }
 
     fn population(&self) -> u64 {
-        self.lanes.population()
+        self.shards.population()
     }
 
     fn parallelism(&self) -> usize {
         self.shares.len()
     }
 
-    fn room(&self) -> Room {
-        self.lanes.room()
+    fn budget(&self) -> MemoryBudget {
+        self.shards.budget()
     }
 
     fn strategy(&self, name: StrategyName, ranks: &[u64]) -> Result<Box<dyn Strategy>> {
         match name.is_sample_select() {
             true => Ok(Box::new(SampleSelect::counting(self.population()))),
-            false => name.strategy(self.population(), ranks, self.parallelism(), &self.room()),
+            false => name.strategy(self.population(), ranks, self.parallelism(), &self.budget()),
         }
     }
 
     async fn select(&mut self, ranks: &[u64]) -> Result<Option<Found>> {
         let (label, keys) = match self.shares {
             [_] if ranks.is_empty() => (ALONE, Some(Vec::new())),
-            [_] => (ALONE, self.lanes.select_alone(ranks)?),
+            [_] => (ALONE, self.shards.select_alone(ranks)?),
             _ => (TOGETHER, self.select_together(ranks)?),
         };
         Ok(keys.map(|keys| Found { label, keys }))
     }
 
     async fn round(&mut self, request: Arc<Request>) -> Result<Reply> {
-        self.lanes.round(request).await
+        self.shards.round(request).await
     }
 }

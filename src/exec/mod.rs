@@ -1,11 +1,11 @@
 //! Physical operators.
 //!
 //! ```text
-//! partition 0 ─ scan task ─┬─ lane of column 0 ──┐
-//!                          ├─ lane of column 1 ──┼─┐
+//! partition 0 ─ scan task ─┬─ shard of column 0 ──┐
+//!                          ├─ shard of column 1 ──┼─┐
 //!                          └─ plain accumulators ┼─┼─┐
-//! partition 1 ─ scan task ─┬─ lane of column 0 ──┤ │ │
-//!                          ├─ lane of column 1 ──┼─┤ │
+//! partition 1 ─ scan task ─┬─ shard of column 0 ──┤ │ │
+//!                          ├─ shard of column 1 ──┼─┤ │
 //!                          └─ plain accumulators ┼─┼─┤
 //!                                                │ │ └─ merged by their states
 //!                                  rounds over column 0, then over column 1 ─> one row
@@ -30,13 +30,13 @@ mod plain;
 #[cfg(feature = "ballista")]
 mod planned_types;
 mod quantiles;
-mod room;
+mod round_memory;
 mod run;
 mod scan;
 mod selection;
 pub mod staged;
-mod top;
-mod topk;
+mod sort_limit;
+mod grouped_topk;
 mod window;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
@@ -63,8 +63,8 @@ pub use planned_types::PlannedTypesExec;
 pub use quantiles::QuantilesExec;
 pub(crate) use quantiles::comma_separated;
 #[cfg(feature = "parquet")]
-pub use top::LateFetchExec;
-pub use top::TopKByExec;
-pub use topk::GroupedTopKExec;
-pub(crate) use topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
+pub use sort_limit::LateFetchExec;
+pub use sort_limit::SortLimitExec;
+pub use grouped_topk::GroupedTopKExec;
+pub(crate) use grouped_topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
 pub use window::ReservingWindowExec;

@@ -19,7 +19,7 @@ use super::device_shards::{Limits, Share, solve_on_devices};
 use crate::config::StrategyName;
 use crate::kernel::cuda::{ColumnUpload, Device, DeviceColumn, Devices, Report, SharedStaging, Staging};
 use crate::key::KeySpec;
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 use crate::select::Solution;
 use crate::threads::blocking;
 
@@ -99,14 +99,14 @@ pub(super) fn send(
     }
 }
 
-/// What `asks` want of a column that all partitions have sent.
+/// What `quantile_specs` want of a column that all partitions have sent.
 ///
 /// # Errors
 /// `ResourcesExhausted` where memory of the device ends; an execution error if the device fails.
 pub(super) async fn solve(
     uploads: Vec<ColumnUpload>,
     spec: KeySpec,
-    asks: Vec<Ask>,
+    quantile_specs: Vec<QuantileSpec>,
     limit: Option<u64>,
     strategy: StrategyName,
     memory: MemoryReservation,
@@ -119,13 +119,13 @@ pub(super) async fn solve(
             Ok(Share { column, mask: None })
         });
         let shares = shares.collect::<Result<Vec<_>>>()?;
-        let asks: Vec<&Ask> = asks.iter().collect();
+        let quantile_specs: Vec<&QuantileSpec> = quantile_specs.iter().collect();
         let limits = Limits {
             device: limit,
             memory: &memory,
             timed: false,
         };
-        let solution = solve_on_devices(&shares, &spec, strategy, &asks, limits, &mut report)?;
+        let solution = solve_on_devices(&shares, &spec, strategy, &quantile_specs, limits, &mut report)?;
         Ok((solution, report))
     })
     .await

@@ -16,12 +16,12 @@ use super::aggregate::{Aggregates, Output, QuantilesCall};
 #[cfg(feature = "cuda")]
 use super::on_device::{self, ToDevice, UploadChoice, is_for_device};
 use super::plain::PlainAccumulators;
-use super::room::Columns;
+use super::budget::Columns;
 use super::scan::{Kept, PartitionScan};
 use super::selection::SelectionContext;
 use crate::failpoint::may_fail;
 use crate::functions::gk::with_bounds;
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 use crate::quantile::Selected;
 use crate::select::Solution;
 use crate::select::byte_strings::ByteStringSolution;
@@ -200,8 +200,8 @@ impl Run {
         if columns[column].iter().any(|kept| matches!(kept, Kept::Device(_))) {
             return self.solve_on_device(column, columns).await;
         }
-        let (of, asks) = (&self.aggregates.columns[column], self.asks(column));
-        let (columns, solution) = self.selection.solve_keys(columns, column, of, &asks).await?;
+        let (of, quantile_specs) = (&self.aggregates.columns[column], self.quantile_specs(column));
+        let (columns, solution) = self.selection.solve_keys(columns, column, of, &quantile_specs).await?;
         self.metrics.record(&solution);
         Ok((columns, Solved::Keys(solution)))
     }
@@ -215,28 +215,28 @@ impl Run {
             _ => None,
         });
         let spec = self.aggregates.columns[column].spec.clone();
-        let asks = self.asks(column).into_iter().cloned().collect();
+        let quantile_specs = self.quantile_specs(column).into_iter().cloned().collect();
         let limit = self.device.as_ref().and_then(|device| device.limit);
         let (strategy, memory) = (self.selection.strategy, self.selection.memory.new_empty());
-        let solved = on_device::solve(uploads.collect(), spec, asks, limit, strategy, memory);
+        let solved = on_device::solve(uploads.collect(), spec, quantile_specs, limit, strategy, memory);
         let (solution, report) = solved.await?;
         self.metrics.record(&solution);
         on_device::record(&report, &self.metrics.set);
         Ok((columns, Solved::Keys(solution)))
     }
 
-    fn asks(&self, column: usize) -> Vec<&Ask> {
+    fn quantile_specs(&self, column: usize) -> Vec<&QuantileSpec> {
         let calls = self.aggregates.calls_of(column);
-        calls.map(|call| call.selected().ask()).collect()
+        calls.map(|call| call.selected().quantile_spec()).collect()
     }
 
     /// The same over a column of byte strings.
     async fn solve_byte_strings(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
         let distinct = self.aggregates.columns[column].distinct;
-        let asks = self.asks(column);
+        let quantile_specs = self.quantile_specs(column);
         let (columns, solution) = self
             .selection
-            .solve_byte_strings(columns, column, distinct, &asks)
+            .solve_byte_strings(columns, column, distinct, &quantile_specs)
             .await?;
         self.metrics.record_levels(&solution);
         Ok((columns, Solved::Bytes(solution)))
@@ -268,14 +268,14 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
     match (call.selected(), solved) {
         (Selected::Keys(column), Solved::Keys(solution)) => {
             let key_at = |rank| solution.key_at(rank);
-            let answers = column.ask().answers(column.spec(), solution.n, &key_at)?;
+            let answers = column.quantile_spec().answers(column.spec(), solution.n, &key_at)?;
             if call.wants_bounds() {
                 return with_bounds(column, answers, solution.n, |rank| solution.place_at(rank));
             }
             column.row(answers, solution.n)
         }
         (Selected::Bytes(column), Solved::Bytes(solution)) => {
-            let answers = solution.answers(column.ask(), column.spec())?;
+            let answers = solution.answers(column.quantile_spec(), column.spec())?;
             column.row(answers, solution.n)
         }
         _ => internal_err!("{call} was answered by another column"),

@@ -1,4 +1,4 @@
-//! One input partition, read once: keys into lanes, values without keys into flat chunks, the rest into plain
+//! One input partition, read once: keys into shards, values without keys into flat chunks, the rest into plain
 //! accumulators.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::failpoint::may_fail;
 use crate::kernel::byte_strings::ByteStrings;
 #[cfg(feature = "cuda")]
 use crate::kernel::cuda::ColumnUpload;
-use crate::kernel::{Backend, CpuBackend, Lane};
+use crate::kernel::{Backend, CpuBackend, Shard};
 use crate::key::ByteSpec;
 use crate::threads::Stop;
 #[cfg(feature = "cuda")]
@@ -35,7 +35,7 @@ pub(super) const YIELD: Duration = Duration::from_millis(10);
 /// The values of a column that calls may answer with.
 pub(super) enum Kept {
     /// As keys.
-    Keys(Box<dyn Lane>),
+    Keys(Box<dyn Shard>),
     /// As bytes.
     Bytes(ByteSpec, Box<ByteStrings>),
     /// On a device.
@@ -56,7 +56,7 @@ impl Kept {
 
     fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()> {
         match self {
-            Kept::Keys(lane) => lane.append(values, filter),
+            Kept::Keys(shard) => shard.append(values, filter),
             Kept::Bytes(spec, kept) => kept.append(spec, values, filter).map(drop),
             #[cfg(feature = "cuda")]
             Kept::Device(upload) => send(upload, values, filter),
@@ -65,7 +65,7 @@ impl Kept {
 
     pub(super) fn len(&self) -> u64 {
         match self {
-            Kept::Keys(lane) => lane.len(),
+            Kept::Keys(shard) => shard.len(),
             Kept::Bytes(_, values) => values.len(),
             #[cfg(feature = "cuda")]
             Kept::Device(upload) => upload.valid(),
@@ -74,7 +74,7 @@ impl Kept {
 
     pub(super) fn held_bytes(&self) -> usize {
         match self {
-            Kept::Keys(lane) => lane.held_bytes(),
+            Kept::Keys(shard) => shard.held_bytes(),
             Kept::Bytes(_, values) => values.held_bytes(),
             #[cfg(feature = "cuda")]
             Kept::Device(_) => 0,
@@ -91,7 +91,7 @@ impl Kept {
         }
     }
 
-    /// Gives back what only further values would need; how many bytes. Lanes do so when they are first asked.
+    /// Gives back what only further values would need; how many bytes. Shards do so when they are first asked.
     pub(super) fn seal(&mut self) -> usize {
         match self {
             Kept::Keys(_) => 0,
@@ -101,10 +101,10 @@ impl Kept {
         }
     }
 
-    /// As [`Lane::spill`].
+    /// As [`Shard::spill`].
     pub(super) fn spill(&mut self, bytes: usize, stop: &Stop) -> Result<usize> {
         match self {
-            Kept::Keys(lane) => lane.spill(bytes, stop),
+            Kept::Keys(shard) => shard.spill(bytes, stop),
             Kept::Bytes(_, values) => values.spill(bytes, stop),
             #[cfg(feature = "cuda")]
             Kept::Device(_) => Ok(0),

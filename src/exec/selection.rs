@@ -7,14 +7,14 @@ use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 
 use super::aggregate::KeyColumn;
-use super::room::{Columns, Wanting, make_room};
+use super::budget::{Columns, Wanting, reserve_for_rounds};
 use super::scan::Kept;
 use crate::config::StrategyName;
 use crate::kernel::CpuBackend;
 use crate::kernel::byte_strings::ByteStrings;
 use crate::key::{ByteSpec, Width};
-use crate::memory::Workspace;
-use crate::quantile::Ask;
+use crate::memory::RoundMemory;
+use crate::quantile::QuantileSpec;
 use crate::select::byte_strings::{ByteStringSelection, ByteStringSolution};
 use crate::select::choose::Plan;
 use crate::select::distinct::solve_distinct;
@@ -31,24 +31,24 @@ pub(super) struct SelectionContext {
     pub(super) pool: Arc<dyn MemoryPool>,
     pub(super) backend: CpuBackend,
     /// What the rounds work in.
-    pub(super) workspace: Arc<Workspace>,
+    pub(super) round_memory: Arc<RoundMemory>,
 }
 
 impl SelectionContext {
     /// In the pool of `context`, on the account of the consumer of `memory`.
     pub(super) fn new(strategy: StrategyName, memory: MemoryReservation, context: &TaskContext) -> Self {
-        let workspace = Workspace::new(memory.new_empty());
+        let round_memory = RoundMemory::new(memory.new_empty());
         Self {
             strategy,
             threads: context.session_config().target_partitions(),
             pool: Arc::clone(context.memory_pool()),
-            backend: CpuBackend::in_workspace(&context.runtime_env(), Arc::clone(&workspace)),
+            backend: CpuBackend::in_workspace(&context.runtime_env(), Arc::clone(&round_memory)),
             memory,
-            workspace,
+            round_memory,
         }
     }
 
-    /// What `asks` want of one of some columns, which is of keys as `of` says. What was kept of the others comes back.
+    /// What `quantile_specs` want of one of some columns, which is of keys as `of` says. What was kept of the others comes back.
     ///
     /// # Errors
     /// `ResourcesExhausted` where there is not even the least memory, or the disk is full; those of the rounds.
@@ -57,7 +57,7 @@ impl SelectionContext {
         columns: Columns,
         column: usize,
         of: &KeyColumn,
-        asks: &[&Ask],
+        quantile_specs: &[&QuantileSpec],
     ) -> Result<(Columns, Solution)> {
         let wanting = Wanting {
             n: columns[column].iter().map(Kept::len).sum(),
@@ -67,19 +67,19 @@ impl SelectionContext {
             free: 0,
         };
         let (columns, plan, own) = self.take(columns, column, wanting).await?;
-        let lanes = own.into_iter().filter_map(|kept| match kept {
-            Kept::Keys(lane) => Some(lane),
+        let shards = own.into_iter().filter_map(|kept| match kept {
+            Kept::Keys(shard) => Some(shard),
             _ => None,
         });
         // Dropping the shards, be it with this future, stops their kernels: a flag for each column.
-        let mut shards = LocalShards::new(of.spec.width(), lanes.collect(), plan.threads, Stop::default())
-            .within(plan.room, Arc::clone(&self.workspace));
+        let mut shards = LocalShards::new(of.spec.width(), shards.collect(), plan.threads, Stop::default())
+            .within(plan.budget, Arc::clone(&self.round_memory));
         let solution = match of.buckets {
             _ if of.distinct => {
-                solve_distinct(&mut shards, &ThreadPool::new(plan.threads, Stop::default()), asks).await?
+                solve_distinct(&mut shards, &ThreadPool::new(plan.threads, Stop::default()), quantile_specs).await?
             }
-            Some(buckets) => nearest_splitters(&mut shards, buckets, asks).await?,
-            None => solve(&mut shards, self.strategy, asks).await?,
+            Some(buckets) => nearest_splitters(&mut shards, buckets, quantile_specs).await?,
+            None => solve(&mut shards, self.strategy, quantile_specs).await?,
         };
         Ok((columns, solution))
     }
@@ -93,7 +93,7 @@ impl SelectionContext {
         mut columns: Columns,
         column: usize,
         distinct: bool,
-        asks: &[&Ask],
+        quantile_specs: &[&QuantileSpec],
     ) -> Result<(Columns, ByteStringSolution)> {
         if distinct {
             let (others, plan, spec, values) = self.take_byte_strings(columns, column).await?;
@@ -103,9 +103,9 @@ impl SelectionContext {
             columns[column] = distinct.into_iter().map(kept).collect();
         }
         let (columns, plan, _, values) = self.take_byte_strings(columns, column).await?;
-        let solution = self.selection(&plan).solve(values, asks).await?;
+        let solution = self.selection(&plan).solve(values, quantile_specs).await?;
         // Others want memory now.
-        self.workspace.set_aside(0)?;
+        self.round_memory.set_aside(0)?;
         Ok((columns, solution))
     }
 
@@ -120,7 +120,7 @@ impl SelectionContext {
             width: Width::W128,
             distinct: false,
             each: reading.max().unwrap_or(0) + ByteStringSelection::THREAD_BYTES,
-            free: ByteStringSelection::LANE_BYTES,
+            free: ByteStringSelection::SHARD_BYTES,
         };
         let (columns, plan, own) = self.take(columns, column, wanting).await?;
         let (mut spec, mut values) = (None, Vec::new());
@@ -142,7 +142,7 @@ impl SelectionContext {
         wanting: Wanting,
     ) -> Result<(Columns, Plan, Vec<Kept>)> {
         let pool = self.pool.as_ref();
-        let (mut columns, plan) = make_room(columns, wanting, self.threads, pool, &self.workspace).await?;
+        let (mut columns, plan) = reserve_for_rounds(columns, wanting, self.threads, pool, &self.round_memory).await?;
         let own = std::mem::take(&mut columns[column]);
         Ok((columns, plan, own))
     }
@@ -153,8 +153,8 @@ impl SelectionContext {
             strategy: self.strategy,
             pool: ThreadPool::new(plan.threads, Stop::default()),
             memory: self.memory.new_empty(),
-            workspace: Arc::clone(&self.workspace),
-            room: plan.room,
+            round_memory: Arc::clone(&self.round_memory),
+            budget: plan.budget,
             disk: self.backend.disk(),
         }
     }

@@ -19,7 +19,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::staged::wire::{put_schema, read_schema};
 use super::{
-    Answer, BoundaryExec, BranchExec, GroupedTopKExec, Mode, Numbering, OutputColumn, SortBy, TopKByExec,
+    Answer, BoundaryExec, BranchExec, GroupedTopKExec, Mode, Numbering, OutputColumn, SortBy, SortLimitExec,
     TopKSpec,
 };
 use crate::key::SortColumn;
@@ -56,7 +56,7 @@ pub(crate) fn put_operator(
     } else if let Some(boundary) = plan.downcast_ref::<BoundaryExec>() {
         out.push(BOUNDARY);
         put_list(boundary.keys(), out, |key, out| put_expr(key, out, exprs))?;
-    } else if let Some((by, k, mode)) = plan.downcast_ref::<TopKByExec>().and_then(TopKByExec::sent) {
+    } else if let Some((by, k, mode)) = plan.downcast_ref::<SortLimitExec>().and_then(SortLimitExec::sent) {
         out.push(TOP);
         put_step(mode, k, out);
         put_list(by, out, |by, out| {
@@ -165,12 +165,12 @@ struct Over<'a> {
 }
 
 impl Over<'_> {
-    fn top(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<TopKByExec> {
+    fn top(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<SortLimitExec> {
         let (mode, k) = step(input)?;
         let Some(by) = LexOrdering::new(self.order(input)?) else {
             return input.damaged("rows in no order");
         };
-        match TopKByExec::step(child, by, k, mode)? {
+        match SortLimitExec::step(child, by, k, mode)? {
             Some(top) => Ok(top),
             None => input.damaged("an order that 128 bits do not hold"),
         }

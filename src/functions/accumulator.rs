@@ -94,9 +94,9 @@ impl<C: Collected> QuantilesAccumulator<C> {
         let column = &self.column;
         self.values.with_items(|values, items| {
             let mut found = Found::default();
-            let plan_of = |n| Arc::new(Plan::new(std::slice::from_ref(column.ask()), n));
+            let plan_of = |n| Arc::new(Plan::new(std::slice::from_ref(column.quantile_spec()), n));
             let n = find_answers(column, values, items, plan_of, &mut found)?;
-            column.row(C::answers(column.ask(), column.spec(), &found)?, n)
+            column.row(C::answers(column.quantile_spec(), column.spec(), &found)?, n)
         })
     }
 }

@@ -10,7 +10,7 @@ use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
 use crate::kernel::cpu::groups::segments::Plan;
-use crate::quantile::{Ask, Found, SelectedColumn, Typed};
+use crate::quantile::{QuantileSpec, Found, SelectedColumn, Typed};
 
 /// The values of a column that are not NULL, in the order in which they came.
 pub(super) trait Collected: Default + Debug + Send + Sync + 'static {
@@ -52,11 +52,11 @@ pub(super) trait Collected: Default + Debug + Send + Sync + 'static {
     /// The value of an item.
     fn value(&self, item: Self::Item) -> Self::Value<'_>;
 
-    /// The answers of `ask` from the values that they are, or lie between.
+    /// The answers of `quantile_spec` from the values that they are, or lie between.
     ///
     /// # Errors
     /// Those of making an array.
-    fn answers(ask: &Ask, spec: &Self::Spec, found: &Found<Self::Value<'_>>) -> Result<ArrayRef>;
+    fn answers(quantile_spec: &QuantileSpec, spec: &Self::Spec, found: &Found<Self::Value<'_>>) -> Result<ArrayRef>;
 
     /// The values of some items as an array of the column's type.
     ///

@@ -17,7 +17,7 @@ use super::FunctionName;
 use super::accumulator::accumulator;
 use super::call::evaluated_quantiles;
 use super::groups::groups_accumulator;
-use crate::quantile::{Ask, Method, Quantiles, Selected, state_type};
+use crate::quantile::{QuantileSpec, Method, Quantiles, Selected, state_type};
 
 /// Exact quantiles of a column under one name, by one method, counted from one end.
 ///
@@ -98,8 +98,8 @@ impl ExactQuantiles {
     }
 
     /// What the function asks for these quantiles; `reversed`: from the other end.
-    pub(super) fn ask(&self, quantiles: &Quantiles, reversed: bool) -> Ask {
-        Ask {
+    pub(super) fn quantile_spec(&self, quantiles: &Quantiles, reversed: bool) -> QuantileSpec {
+        QuantileSpec {
             quantiles: quantiles.list.clone(),
             method: self.method,
             descending: self.descending != reversed,
@@ -119,7 +119,7 @@ impl ExactQuantiles {
             .is_some_and(|order| order.options.descending);
         Selected::try_new(
             args.expr_fields[0].data_type(),
-            self.ask(&quantiles, reversed),
+            self.quantile_spec(&quantiles, reversed),
             quantiles.is_list,
             args.is_distinct,
         )

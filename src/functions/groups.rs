@@ -238,13 +238,13 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
     fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
         let mut segments = self.emitted(emit_to)?;
         let (column, values) = (&self.column, &segments.values);
-        let mut plans = Plans::new([column.ask().clone()].into());
+        let mut plans = Plans::new([column.quantile_spec().clone()].into());
         let (mut found, mut counts) = (Found::default(), Vec::new());
         for ends in segments.starts.windows(2) {
             let items = &mut segments.items[ends[0]..ends[1]];
             counts.push(find_answers(column, values, items, |n| plans.of(n), &mut found)?);
         }
-        let answers = C::answers(column.ask(), column.spec(), &found)?;
+        let answers = C::answers(column.quantile_spec(), column.spec(), &found)?;
         column.group_rows(answers, &counts)
     }
 
@@ -324,15 +324,15 @@ mod tests {
 
     use super::*;
     use crate::quantile::Selected;
-    use crate::quantile::{Ask, Method, Quantile};
+    use crate::quantile::{QuantileSpec, Method, Quantile};
 
     fn accumulator() -> QuantilesGroupsAccumulator<Vec<u32>> {
-        let ask = Ask {
+        let quantile_spec = QuantileSpec {
             quantiles: vec![Quantile::try_from_f64(1.0).unwrap()],
             method: Method::Disc,
             descending: false,
         };
-        match Selected::try_new(&DataType::Int32, ask, false, false).unwrap() {
+        match Selected::try_new(&DataType::Int32, quantile_spec, false, false).unwrap() {
             Selected::Keys(column) => QuantilesGroupsAccumulator::new(column),
             Selected::Bytes(_) => unreachable!("integers have keys"),
         }

@@ -18,7 +18,7 @@ use super::accumulator::reserve;
 use super::collected::{Collected, Frame};
 use crate::kernel::cpu::groups::segments::{select_ranks, sorted_distinct};
 use crate::key::{Key, KeyBits, KeySpec};
-use crate::quantile::{Ask, Found, Interpolation, Picks, SelectedColumn};
+use crate::quantile::{QuantileSpec, Found, Interpolation, Picks, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
 
 impl<K: Key> Collected for Vec<K> {
@@ -78,8 +78,8 @@ impl<K: Key> Collected for Vec<K> {
         item.to_bits()
     }
 
-    fn answers(ask: &Ask, spec: &KeySpec, found: &Found<KeyBits>) -> Result<ArrayRef> {
-        ask.values(spec, found)
+    fn answers(quantile_spec: &QuantileSpec, spec: &KeySpec, found: &Found<KeyBits>) -> Result<ArrayRef> {
+        quantile_spec.values(spec, found)
     }
 
     fn array(&self, spec: &KeySpec, items: &[K]) -> Result<ArrayRef> {
@@ -103,7 +103,7 @@ pub(super) struct Answers {
 impl Answers {
     pub(super) fn try_new(column: &SelectedColumn) -> Result<Self> {
         Ok(Self {
-            interpolation: column.ask().interpolation(column.spec())?,
+            interpolation: column.quantile_spec().interpolation(column.spec())?,
             picks: (0, Picks::default()),
             null: ScalarValue::try_from(&column.result_type()?)?,
         })
@@ -123,7 +123,7 @@ impl Answers {
             return Ok(self.null.clone());
         }
         if column.is_list() {
-            let mut keys = Vec::with_capacity(column.ask().quantiles.len());
+            let mut keys = Vec::with_capacity(column.quantile_spec().quantiles.len());
             self.keys(column, n, key_at, &mut keys)?;
             return column.row(self.array(&keys)?, n);
         }
@@ -158,7 +158,7 @@ impl Answers {
     /// Ranks change only with the number of values.
     fn pick(&mut self, column: &SelectedColumn, n: u64) {
         if n != self.picks.0 {
-            self.picks = (n, column.ask().picks(n));
+            self.picks = (n, column.quantile_spec().picks(n));
         }
     }
 

@@ -93,8 +93,8 @@ impl MovingQuantiles {
     }
 
     fn column(&self, data_type: &DataType) -> Result<SelectedColumn> {
-        let ask = self.function.ask(&self.quantiles, false);
-        match Selected::try_new(data_type, ask, self.quantiles.is_list, self.is_distinct)? {
+        let quantile_spec = self.function.quantile_spec(&self.quantiles, false);
+        match Selected::try_new(data_type, quantile_spec, self.quantiles.is_list, self.is_distinct)? {
             Selected::Keys(column) => Ok(column),
             Selected::Bytes(_) => plan_err!("values of type {data_type} have no keys of fixed width"),
         }

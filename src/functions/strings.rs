@@ -12,7 +12,7 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 use super::collected::{Collected, Frame};
 use crate::kernel::byte_strings::{At, ByteStrings};
 use crate::key::{ByteSpec, kept};
-use crate::quantile::{Ask, Found, SelectedColumn};
+use crate::quantile::{QuantileSpec, Found, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
 
 impl Collected for ByteStrings {
@@ -60,8 +60,8 @@ impl Collected for ByteStrings {
         self.value(item)
     }
 
-    fn answers(ask: &Ask, spec: &ByteSpec, found: &Found<&[u8]>) -> Result<ArrayRef> {
-        ask.byte_strings(spec, found)
+    fn answers(quantile_spec: &QuantileSpec, spec: &ByteSpec, found: &Found<&[u8]>) -> Result<ArrayRef> {
+        quantile_spec.byte_strings(spec, found)
     }
 
     fn array(&self, spec: &ByteSpec, items: &[At]) -> Result<ArrayRef> {
@@ -150,7 +150,7 @@ impl Frame<ByteStrings> for StringFrame {
             Some(at) => Ok(self.values.value(at)),
             None => Err(internal_datafusion_err!("rank {rank} of {n} values in a frame")),
         };
-        let answers = column.ask().byte_string_answers(column.spec(), n, &value_at)?;
+        let answers = column.quantile_spec().byte_string_answers(column.spec(), n, &value_at)?;
         column.row(answers, n)
     }
 

@@ -1,14 +1,14 @@
-//! A lane's keys as counts of dyadic intervals, by the lane's own rounds: a sample, a count, an extraction. The same on every
+//! A shard's keys as counts of dyadic intervals, by the shard's own rounds: a sample, a count, an extraction. The same on every
 //! device.
 
 use datafusion::common::{Result, internal_err};
 
-use super::Lane;
+use super::Shard;
 use super::round::{Reply, Request};
 use crate::cells::{Bracket, Brackets};
 use crate::cells::{CellTable, Cells, Edges, MAX_CELLS};
 use crate::key::KeyVec;
-use crate::key::LaneKey;
+use crate::key::ShardKey;
 use crate::key::{Key, KeyBits, Width};
 use crate::sketch::dyadic::{self, Interval, Joined, around};
 use crate::threads::Stop;
@@ -28,7 +28,7 @@ const SAMPLED: u64 = 16;
 /// Of the keys, this share at most may lie in cells that hold too many, whose keys are then brought here and put in order.
 const CROWDED: u64 = 8;
 
-/// The same where a lane counts fast: with more, and more than so many keys, those cells are divided and counted again, so many
+/// The same where a shard counts fast: with more, and more than so many keys, those cells are divided and counted again, so many
 /// times at most.
 const CROWDED_FINELY: u64 = 4096;
 const FETCHED: u64 = 1 << 15;
@@ -49,17 +49,17 @@ pub(super) type Divided = ((KeyBits, KeyBits), Vec<Interval>);
 /// arbitrary splitters, and where they crowd again, which a device does fast.
 ///
 /// # Errors
-/// Those of the lane.
-pub(super) fn intervals<K: LaneKey>(
-    lane: &mut dyn Lane,
+/// Those of the shard.
+pub(super) fn intervals<K: ShardKey>(
+    shard: &mut dyn Shard,
     width: Width,
     most: u64,
     finely: bool,
     stop: &Stop,
 ) -> Result<Option<Divided>> {
-    let n = lane.len();
+    let n = shard.len();
     if n <= SORTED {
-        return sorted_intervals::<K>(lane, width, most, stop);
+        return sorted_intervals::<K>(shard, width, most, stop);
     }
     let all = Brackets::all(width);
     let request = Request::Sample {
@@ -72,30 +72,30 @@ pub(super) fn intervals<K: LaneKey>(
     let Reply::Sample {
         keys: sample,
         extremes: Some(ends),
-    } = lane.answer(&request, stop)?
+    } = shard.answer(&request, stop)?
     else {
-        return internal_err!("a lane of {n} keys without extremes");
+        return internal_err!("a shard of {n} keys without extremes");
     };
     if let Some(table) = table(&sample, ends, n, most)? {
         let cells = Cells::Table(table);
         // Beyond the ends, in the first and the last cell, there is nothing.
-        let counts = counts(lane, &cells, all, stop)?;
+        let counts = counts(shard, &cells, all, stop)?;
         let inner = counts.iter().enumerate().take(cells.len() - 1).skip(1);
         let inner = inner.filter_map(|(cell, count)| Some((cells.range(cell as u32, width)?, *count)));
-        if let Some(intervals) = joined::<K>(lane, inner.collect(), most, finely, stop)? {
+        if let Some(intervals) = joined::<K>(shard, inner.collect(), most, finely, stop)? {
             return Ok(Some((ends, intervals)));
         }
     }
     if !finely {
         return Ok(None);
     }
-    let intervals = between_edges::<K>(lane, sample, ends, most, stop)?;
+    let intervals = between_edges::<K>(shard, sample, ends, most, stop)?;
     Ok(intervals.map(|intervals| (ends, intervals)))
 }
 
 /// Intervals from counts between arbitrary splitters, which follow the sample through all scales.
-fn between_edges<K: LaneKey>(
-    lane: &mut dyn Lane,
+fn between_edges<K: ShardKey>(
+    shard: &mut dyn Shard,
     sample: KeyVec,
     ends: (KeyBits, KeyBits),
     most: u64,
@@ -105,7 +105,7 @@ fn between_edges<K: LaneKey>(
         return Ok(None);
     };
     let cells = Cells::Edges(Edges::try_new(edges)?);
-    let counts = counts(lane, &cells, Brackets::all(K::WIDTH), stop)?;
+    let counts = counts(shard, &cells, Brackets::all(K::WIDTH), stop)?;
     let ranges = (0..cells.len() as u32).filter_map(|cell| cells.range(cell, K::WIDTH));
     // Below the first edge and above the last there is nothing.
     let (base, bits) = around(ends.0, ends.1);
@@ -113,17 +113,17 @@ fn between_edges<K: LaneKey>(
     let inner = ranges
         .zip(counts)
         .filter(|(range, _)| is_inside(range.first) && is_inside(range.last));
-    joined::<K>(lane, inner.collect(), most, true, stop)
+    joined::<K>(shard, inner.collect(), most, true, stop)
 }
 
 /// How many keys `within` each cell holds.
-fn counts(lane: &mut dyn Lane, cells: &Cells, within: Brackets, stop: &Stop) -> Result<Vec<u64>> {
+fn counts(shard: &mut dyn Shard, cells: &Cells, within: Brackets, stop: &Stop) -> Result<Vec<u64>> {
     let request = Request::Count {
         cells: cells.clone(),
         within,
         keep: Vec::new(),
     };
-    match lane.answer(&request, stop)? {
+    match shard.answer(&request, stop)? {
         Reply::Counts { counts, .. } => Ok(counts),
         _ => internal_err!("a count without counts"),
     }
@@ -141,8 +141,8 @@ fn crowded(ranges: &[(Bracket, u64)], most: u64) -> impl Iterator<Item = &(Brack
 
 /// Intervals from counts of dyadic ones, of which those that hold too many keys are divided by these; `None` where that are
 /// too many, or there is no memory.
-fn joined<K: LaneKey>(
-    lane: &mut dyn Lane,
+fn joined<K: ShardKey>(
+    shard: &mut dyn Shard,
     mut inner: Vec<(Bracket, u64)>,
     most: u64,
     finely: bool,
@@ -150,19 +150,19 @@ fn joined<K: LaneKey>(
 ) -> Result<Option<Vec<Interval>>> {
     let within = |inner: &[(Bracket, u64)]| crowded(inner, most).map(|(_, count)| count).sum::<u64>();
     for _ in 0..DIVISIONS {
-        if !finely || within(&inner) <= (lane.len() / CROWDED_FINELY).max(FETCHED) {
+        if !finely || within(&inner) <= (shard.len() / CROWDED_FINELY).max(FETCHED) {
             break;
         }
-        let Some(divided) = divided::<K>(lane, &inner, most, stop)? else {
+        let Some(divided) = divided::<K>(shard, &inner, most, stop)? else {
             break;
         };
         inner = divided;
     }
-    if within(&inner) > lane.len() / CROWDED {
+    if within(&inner) > shard.len() / CROWDED {
         return Ok(None);
     }
     let crowded = crowded(&inner, most).map(|(range, _)| *range).collect();
-    let Some(lists) = lists::<K>(lane, crowded, stop)? else {
+    let Some(lists) = lists::<K>(shard, crowded, stop)? else {
         return Ok(None);
     };
     let (mut joined, mut lists) = (Joined::new(most), lists.into_iter());
@@ -181,8 +181,8 @@ fn joined<K: LaneKey>(
 }
 
 /// The same ranges, but those that are crowded in equal parts, counted once more; `None` where that are too many.
-fn divided<K: LaneKey>(
-    lane: &mut dyn Lane,
+fn divided<K: ShardKey>(
+    shard: &mut dyn Shard,
     ranges: &[(Bracket, u64)],
     most: u64,
     stop: &Stop,
@@ -220,7 +220,7 @@ fn divided<K: LaneKey>(
         .flat_map(|part| [Some(part.first), part.last.checked_add(1)]);
     let edges = ends.flatten().filter(|edge| *edge <= K::WIDTH.max_key());
     let cells = Cells::Edges(Edges::try_new(edges.collect())?);
-    let counts = counts(lane, &cells, Brackets::try_new(within)?, stop)?;
+    let counts = counts(shard, &cells, Brackets::try_new(within)?, stop)?;
     let mut counted = Vec::with_capacity(parts.len());
     for part in parts {
         let count = cells.cell(part.first).and_then(|cell| counts.get(cell as usize));
@@ -244,7 +244,7 @@ fn divided<K: LaneKey>(
 }
 
 /// Where dyadic intervals begin that hold few keys of the sample each, and where the last ends; `None` if those are too many.
-fn edges<K: LaneKey>(sample: KeyVec, ends: (KeyBits, KeyBits)) -> Option<Vec<KeyBits>> {
+fn edges<K: ShardKey>(sample: KeyVec, ends: (KeyBits, KeyBits)) -> Option<Vec<KeyBits>> {
     let sample = K::keys(sample)?;
     let (base, bits) = around(ends.0, ends.1);
     FEW_SAMPLED.into_iter().find_map(|few| {
@@ -261,14 +261,14 @@ fn edges<K: LaneKey>(sample: KeyVec, ends: (KeyBits, KeyBits)) -> Option<Vec<Key
 }
 
 /// The same of few keys.
-fn sorted_intervals<K: LaneKey>(
-    lane: &mut dyn Lane,
+fn sorted_intervals<K: ShardKey>(
+    shard: &mut dyn Shard,
     width: Width,
     most: u64,
     stop: &Stop,
 ) -> Result<Option<Divided>> {
     let all = Brackets::all(width).as_slice().to_vec();
-    let Some(keys) = lists::<K>(lane, all, stop)?.and_then(|lists| lists.into_iter().next()) else {
+    let Some(keys) = lists::<K>(shard, all, stop)?.and_then(|lists| lists.into_iter().next()) else {
         return Ok(None);
     };
     let (Some(least), Some(greatest)) = (keys.first(), keys.last()) else {
@@ -279,8 +279,8 @@ fn sorted_intervals<K: LaneKey>(
 }
 
 /// The keys of each bracket, ascending; `None` if there is no memory for them.
-fn lists<K: LaneKey>(
-    lane: &mut dyn Lane,
+fn lists<K: ShardKey>(
+    shard: &mut dyn Shard,
     brackets: Vec<Bracket>,
     stop: &Stop,
 ) -> Result<Option<Vec<Vec<K>>>> {
@@ -290,7 +290,7 @@ fn lists<K: LaneKey>(
     let request = Request::Extract {
         brackets: Brackets::try_new(brackets)?,
     };
-    let Reply::Extracted(lists) = lane.answer(&request, stop)? else {
+    let Reply::Extracted(lists) = shard.answer(&request, stop)? else {
         return internal_err!("an extraction without keys");
     };
     let sorted = |list| {
@@ -361,13 +361,13 @@ mod tests {
         Arc::new(Float64Array::from_iter_values(values))
     }
 
-    fn lane(values: &ArrayRef) -> Box<dyn Lane> {
+    fn shard(values: &ArrayRef) -> Box<dyn Shard> {
         let spec = KeySpec::try_new(values.data_type()).unwrap();
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let memory = MemoryConsumer::new("test").register(&pool);
-        let mut lane = CpuBackend::default().open(&spec, memory).unwrap();
-        lane.append(values, None).unwrap();
-        lane
+        let mut shard = CpuBackend::default().open(&spec, memory).unwrap();
+        shard.append(values, None).unwrap();
+        shard
     }
 
     fn sorted_keys(values: &ArrayRef) -> Vec<KeyBits> {
@@ -402,8 +402,8 @@ mod tests {
         let keys = sorted_keys(&values);
         let (ends, most) = ((keys[0], keys[keys.len() - 1]), 200);
         let sample = keys.iter().step_by(20).map(|key| *key as u64).collect();
-        let (mut lane, stop) = (lane(&values), Stop::default());
-        let intervals = between_edges::<u64>(lane.as_mut(), KeyVec::W64(sample), ends, most, &stop);
+        let (mut shard, stop) = (shard(&values), Stop::default());
+        let intervals = between_edges::<u64>(shard.as_mut(), KeyVec::W64(sample), ends, most, &stop);
         let intervals = intervals.unwrap().unwrap();
         check(&intervals, &keys, most);
         assert!(intervals.len() < 4 * keys.len() / most as usize);
@@ -420,24 +420,24 @@ mod tests {
         };
         let values: ArrayRef = Arc::new(UInt64Array::from_iter_values((0..300_000).map(number)));
         let keys = sorted_keys(&values);
-        let (mut lane, stop) = (lane(&values), Stop::default());
+        let (mut shard, stop) = (shard(&values), Stop::default());
         for most in [30, 300, 20_000] {
             let all = Bracket {
                 first: 0,
                 last: u64::MAX.into(),
             };
-            let once = divided::<u64>(lane.as_mut(), &[(all, keys.len() as u64)], most, &stop);
+            let once = divided::<u64>(shard.as_mut(), &[(all, keys.len() as u64)], most, &stop);
             let once = once.unwrap().unwrap();
             assert_eq!(
                 once.iter().map(|(_, count)| count).sum::<u64>(),
                 keys.len() as u64
             );
-            let intervals = joined::<u64>(lane.as_mut(), once, most, true, &stop);
+            let intervals = joined::<u64>(shard.as_mut(), once, most, true, &stop);
             check(&intervals.unwrap().unwrap(), &keys, most);
         }
         for values in [values, floats()] {
-            let (keys, mut lane) = (sorted_keys(&values), self::lane(&values));
-            let found = intervals::<u64>(lane.as_mut(), Width::W64, 100, true, &stop);
+            let (keys, mut shard) = (sorted_keys(&values), self::shard(&values));
+            let found = intervals::<u64>(shard.as_mut(), Width::W64, 100, true, &stop);
             let (ends, intervals) = found.unwrap().unwrap();
             assert_eq!(ends, (keys[0], keys[keys.len() - 1]));
             check(&intervals, &keys, 100);

@@ -1,4 +1,4 @@
-//! Rounds are data: a [`Request`] goes to every lane, the [`Reply`]s are merged.
+//! Rounds are data: a [`Request`] goes to every shard, the [`Reply`]s are merged.
 //!
 //! The same messages drive threads, simulated shards and, later, devices and cluster stages, so one strategy serves
 //! all.
@@ -9,14 +9,14 @@ use crate::cells::{Brackets, Cells};
 use crate::key::{KeyBits, KeyVec};
 use crate::sketch::{AnySummary, Epsilon};
 
-/// What the coordinator asks of every lane.
+/// What the coordinator asks of every shard.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// Some of the keys, evenly spread over the positions of those inside `within`.
     Sample {
-        /// Keys wanted from all lanes together; a lane gives `ceil(size * own / population)`.
+        /// Keys wanted from all shards together; a shard gives `ceil(size * own / population)`.
         size: u64,
-        /// Keys inside `within`, over all lanes.
+        /// Keys inside `within`, over all shards.
         population: u64,
         /// Seed of the jitter.
         seed: u64,
@@ -58,20 +58,20 @@ impl Request {
     }
 }
 
-/// Keys that a lane gives to a [`Request::Sample`] of `size` of `population` keys, of its `own`.
+/// Keys that a shard gives to a [`Request::Sample`] of `size` of `population` keys, of its `own`.
 pub fn share(size: u64, population: u64, own: u64) -> u64 {
     (u128::from(size) * u128::from(own)).div_ceil(u128::from(population.max(1))) as u64
 }
 
-/// A lane's answer, or the merged answer of several.
+/// A shard's answer, or the merged answer of several.
 ///
-/// A lane that has no memory for the keys that it was to collect gives no list at all in place of one for each cell or
+/// A shard that has no memory for the keys that it was to collect gives no list at all in place of one for each cell or
 /// bracket; a merged answer has none then either. Counts are right all the same.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// To [`Request::Sample`].
     Sample {
-        /// The sampled keys; after a merge one ascending run a lane.
+        /// The sampled keys; after a merge one ascending run a shard.
         keys: KeyVec,
         /// Smallest and largest key inside the brackets, if they were asked for and there is one.
         extremes: Option<(KeyBits, KeyBits)>,
@@ -83,7 +83,7 @@ pub enum Reply {
         /// The keys of each kept cell, in the order of the request.
         kept: Vec<KeyVec>,
     },
-    /// To [`Request::Sketch`]; none if some lane had no memory for it.
+    /// To [`Request::Sketch`]; none if some shard had no memory for it.
     Sketch(Option<AnySummary>),
     /// To [`Request::Extract`]: the keys of each bracket.
     Extracted(Vec<KeyVec>),
@@ -101,7 +101,7 @@ impl Reply {
             Reply::Extracted(kept) => keys(kept),
         }
     }
-    /// Adds another lane's answer to the same request.
+    /// Adds another shard's answer to the same request.
     ///
     /// # Errors
     /// An internal error if the answers are of different shapes.
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_one_lane_left_out_are_missing_in_the_merged_reply() {
+    fn keys_that_one_shard_left_out_are_missing_in_the_merged_reply() {
         let reply = |kept: Vec<KeyVec>| Reply::Counts {
             counts: vec![1],
             kept,

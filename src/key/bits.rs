@@ -2,10 +2,10 @@
 
 use std::fmt::Debug;
 
-/// A key outside a lane: the key's bits, zero-extended to 128.
+/// A key outside a shard: the key's bits, zero-extended to 128.
 pub type KeyBits = u128;
 
-/// An unsigned integer that serves as key inside a lane.
+/// An unsigned integer that serves as key inside a shard.
 pub trait Key:
     Bits + Copy + Ord + Default + Debug + Send + Sync + bytemuck::Pod + std::hash::Hash + 'static
 {
@@ -58,7 +58,7 @@ key!(u32, |key, shift| (key as u64) << shift);
 key!(u64, |key, shift| key << shift);
 key!(u128, |key, shift| ((key << shift) >> 64) as u64);
 
-/// Width of a key inside a lane.
+/// Width of a key inside a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Width {
     /// `u32`: types of at most 32 bits.

@@ -4,7 +4,7 @@ use datafusion::common::{Result, internal_err};
 
 use super::{Key, KeyBits, Width, with_key};
 
-/// Keys of one width, as a lane returns them.
+/// Keys of one width, as a shard returns them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyVec {
     /// Keys of at most 32 bits.
@@ -151,17 +151,17 @@ fn select<K: Key>(keys: &mut [K], ranks: &[u64]) -> Vec<KeyBits> {
     found
 }
 
-/// A key type that a lane can hold: ties [`KeyVec`] to it.
-pub trait LaneKey: Key {
+/// A key type that a shard can hold: ties [`KeyVec`] to it.
+pub trait ShardKey: Key {
     const WIDTH: Width;
     fn vec(keys: Vec<Self>) -> KeyVec;
     /// `None` for keys of another width.
     fn keys(keys: KeyVec) -> Option<Vec<Self>>;
 }
 
-macro_rules! lane_key {
+macro_rules! shard_key {
     ($type:ty, $variant:ident) => {
-        impl LaneKey for $type {
+        impl ShardKey for $type {
             const WIDTH: Width = Width::$variant;
 
             fn vec(keys: Vec<Self>) -> KeyVec {
@@ -177,9 +177,9 @@ macro_rules! lane_key {
         }
     };
 }
-lane_key!(u32, W32);
-lane_key!(u64, W64);
-lane_key!(u128, W128);
+shard_key!(u32, W32);
+shard_key!(u64, W64);
+shard_key!(u128, W128);
 
 #[cfg(test)]
 mod tests {

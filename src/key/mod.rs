@@ -1,6 +1,6 @@
 //! Order-preserving keys: every value that can be ranked maps to an unsigned integer of the same order.
 //!
-//! Algorithms never see SQL types. They work on `u32`, `u64` or `u128` inside a lane and on
+//! Algorithms never see SQL types. They work on `u32`, `u64` or `u128` inside a shard and on
 //! [`KeyBits`] outside, where a [`KeySpec`] says what the bits mean. NULLs have no key: they stay out of band.
 //!
 //! Two orders exist, and they differ in floating point only. The functions' own order (that of
@@ -36,7 +36,7 @@ pub(crate) use fixed::Encoding;
 pub(crate) use fixed::tests::samples;
 pub(crate) use hash::mixed;
 pub use hash::{GOLDEN, finalised};
-pub use keys::{KeyVec, LaneKey};
+pub use keys::{KeyVec, ShardKey};
 pub(crate) use prefix::PrefixKey;
 pub(crate) use sort::{OrderBy, RowOrder, SortColumn, SortKeys, with_one_nan};
 pub use spec::KeySpec;

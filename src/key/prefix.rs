@@ -1,6 +1,6 @@
 //! Prefix keys of byte strings.
 //!
-//! A prefix key packs the start of a byte string into an integer, for the lanes of [`crate::kernel`]:
+//! A prefix key packs the start of a byte string into an integer, for the shards of [`crate::kernel`]:
 //! ```text
 //! u64    b0 b1 .. b6  m     m = min(length, 8): below 8, the key is the whole string
 //! u128   b0 b1 .. b14 m     m = min(length, 16)
@@ -32,7 +32,7 @@ pub(crate) trait PrefixKey: Key {
         (mark <= Self::BYTES).then_some(mark)
     }
 
-    /// How a lane takes such keys.
+    /// How a shard takes such keys.
     fn spec() -> KeySpec;
 
     /// Keys as an array of the type of [`Self::spec`].
@@ -80,7 +80,7 @@ macro_rules! prefix_key {
 prefix_key!(u64, (DataType::UInt64, Encoding::Unsigned(Width::W64)), |keys| {
     Arc::new(UInt64Array::from(keys))
 });
-// The widest integers that lanes know are signed: their keys are these words with the sign bit flipped.
+// The widest integers that shards know are signed: their keys are these words with the sign bit flipped.
 prefix_key!(
     u128,
     (DataType::Decimal128(38, 10), Encoding::Signed(Width::W128)),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_take_prefix_keys_as_they_are() {
+    fn shards_take_prefix_keys_as_they_are() {
         fn check<K: PrefixKey>() {
             let keys: Vec<K> = ["", "a", "zzzzzzzzzzzzzzzzzzzzz", "\u{7f}"]
                 .map(|s| K::of(s.as_bytes()))

@@ -1,7 +1,7 @@
 //! Memory of every kind: reserved in the session's pool, mapped in pages, or bytes on disk where the pool refuses.
 
 mod pages;
-mod room;
+mod budget;
 mod rounds;
 mod spill;
 
@@ -9,9 +9,9 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 pub(crate) use pages::{FreePages, Pages};
-pub(crate) use room::COLLECTED_BYTES;
-pub use room::Room;
-pub(crate) use rounds::{Held, Workspace};
+pub(crate) use budget::COLLECTED_BYTES;
+pub use budget::MemoryBudget;
+pub(crate) use rounds::{Lease, RoundMemory};
 pub(crate) use spill::{SpillFile, Spiller, Spilling};
 
 /// Reserves, or says what was wanted.

@@ -40,7 +40,7 @@ struct Waiting {
 static FREE: LazyLock<Arc<FreePages>> = LazyLock::new(Arc::default);
 
 impl FreePages {
-    /// Where lanes of this pool may put their pages.
+    /// Where shards of this pool may put their pages.
     pub(crate) fn of(pool: &dyn MemoryPool) -> Option<Arc<Self>> {
         matches!(pool.memory_limit(), MemoryLimit::Infinite).then(|| Arc::clone(&FREE))
     }

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-/// Memory for the work of several lanes on several threads.
+/// Memory for the work of several shards on several threads.
 #[derive(Debug)]
-pub(crate) struct Workspace {
+pub(crate) struct RoundMemory {
     reservation: MemoryReservation,
     state: Mutex<State>,
 }
@@ -17,11 +17,11 @@ pub(crate) struct Workspace {
 struct State {
     /// Reserved, whether it is held or not.
     aside: usize,
-    /// Held by somebody.
+    /// Lease by somebody.
     held: usize,
 }
 
-impl Workspace {
+impl RoundMemory {
     /// Nothing set aside: all that is held comes from the pool of `reservation` when it is wanted.
     pub(crate) fn new(reservation: MemoryReservation) -> Arc<Self> {
         Arc::new(Self {
@@ -50,9 +50,9 @@ impl Workspace {
     ///
     /// # Errors
     /// `ResourcesExhausted` that says what it was wanted for.
-    pub(crate) fn hold(self: &Arc<Self>, bytes: usize, what: &'static str) -> Result<Held> {
-        let mut held = Held {
-            workspace: Arc::clone(self),
+    pub(crate) fn hold(self: &Arc<Self>, bytes: usize, what: &'static str) -> Result<Lease> {
+        let mut held = Lease {
+            round_memory: Arc::clone(self),
             bytes: 0,
             what,
         };
@@ -63,13 +63,13 @@ impl Workspace {
 
 /// Memory in use, given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
-    workspace: Arc<Workspace>,
+pub(crate) struct Lease {
+    round_memory: Arc<RoundMemory>,
     bytes: usize,
     what: &'static str,
 }
 
-impl Held {
+impl Lease {
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -78,14 +78,14 @@ impl Held {
     /// Takes more.
     ///
     /// # Errors
-    /// As for [`Workspace::hold`]; then it holds what it held.
+    /// As for [`RoundMemory::hold`]; then it holds what it held.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
-        let workspace = &self.workspace;
-        let mut state = workspace.lock();
-        let missing = (state.held + bytes).saturating_sub(workspace.reservation.size());
+        let round_memory = &self.round_memory;
+        let mut state = round_memory.lock();
+        let missing = (state.held + bytes).saturating_sub(round_memory.reservation.size());
         // A pool that is full beyond its limit, as checksums of spilled blocks can make it, refuses even no bytes.
         if missing > 0 {
-            workspace.reservation.try_grow(missing).map_err(|error| {
+            round_memory.reservation.try_grow(missing).map_err(|error| {
                 error.context(format!(
                     "the memory limit is too small for exact quantiles: {bytes} more bytes wanted for {}, {} held",
                     self.what, state.held
@@ -100,17 +100,17 @@ impl Held {
     /// Gives some back.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
-        let mut state = self.workspace.lock();
+        let mut state = self.round_memory.lock();
         state.held -= bytes;
         let kept = state.held.max(state.aside);
-        let beyond = self.workspace.reservation.size().saturating_sub(kept);
-        self.workspace.reservation.shrink(beyond);
+        let beyond = self.round_memory.reservation.size().saturating_sub(kept);
+        self.round_memory.reservation.shrink(beyond);
         drop(state);
         self.bytes -= bytes;
     }
 }
 
-impl Drop for Held {
+impl Drop for Lease {
     fn drop(&mut self) {
         self.shrink(self.bytes);
     }
@@ -125,29 +125,29 @@ mod tests {
     #[test]
     fn what_is_set_aside_is_used_first_and_kept() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(100));
-        let workspace = Workspace::new(MemoryConsumer::new("rounds").register(&pool));
-        workspace.set_aside(60).unwrap();
-        let mut one = workspace.hold(50, "one").unwrap();
+        let round_memory = RoundMemory::new(MemoryConsumer::new("rounds").register(&pool));
+        round_memory.set_aside(60).unwrap();
+        let mut one = round_memory.hold(50, "one").unwrap();
         assert_eq!(pool.reserved(), 60);
         one.grow(20).unwrap();
         assert_eq!((pool.reserved(), one.bytes()), (70, 70));
-        let error = workspace.hold(31, "two").unwrap_err().to_string();
+        let error = round_memory.hold(31, "two").unwrap_err().to_string();
         assert!(error.contains("31 more bytes wanted for two, 70 held"), "{error}");
-        assert!(workspace.set_aside(101).is_err());
-        let two = workspace.hold(30, "two").unwrap();
+        assert!(round_memory.set_aside(101).is_err());
+        let two = round_memory.hold(30, "two").unwrap();
         assert_eq!(pool.reserved(), 100);
         drop(one);
         assert_eq!(pool.reserved(), 60);
-        workspace.set_aside(10).unwrap();
+        round_memory.set_aside(10).unwrap();
         assert_eq!(pool.reserved(), 30);
         drop(two);
         assert_eq!(pool.reserved(), 10);
         // What others take beyond the limit does not touch what is set aside.
         let beyond = MemoryConsumer::new("checksums").register(&pool);
         beyond.grow(100);
-        drop(workspace.hold(10, "one").unwrap());
-        assert!(workspace.hold(11, "one").is_err());
-        drop((beyond, workspace));
+        drop(round_memory.hold(10, "one").unwrap());
+        assert!(round_memory.hold(11, "one").is_err());
+        drop((beyond, round_memory));
         assert_eq!(pool.reserved(), 0);
     }
 }

@@ -44,11 +44,11 @@ pub(super) async fn load(
         .map(|field| field.data_type().clone())
         .collect();
     let task = ctx.task_ctx();
-    let lanes = task.session_config().target_partitions().max(1);
+    let shards = task.session_config().target_partitions().max(1);
     let memory = MemoryConsumer::new("PIN TABLE").register(task.memory_pool());
     let mut shares: Vec<Vec<_>> = Vec::new();
     for (number, stream) in execute_stream_partitioned(plan, task)?.into_iter().enumerate() {
-        match shares.get_mut(number % lanes) {
+        match shares.get_mut(number % shards) {
             Some(share) => share.push(stream),
             None => shares.push(vec![stream]),
         }

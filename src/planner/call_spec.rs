@@ -9,7 +9,7 @@ use crate::functions::gk::Sampled;
 use crate::functions::topk::Call;
 use crate::functions::{ExactQuantiles, GkFunction, TopKBy, constant_quantiles};
 use crate::key::KeySpec;
-use crate::quantile::{Ask, Method};
+use crate::quantile::{QuantileSpec, Method};
 
 /// A call: of which values, over which rows, and what is asked of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ pub(super) struct CallSpec<A> {
 /// Quantiles.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct QuantilesAsked {
-    pub(super) ask: Ask,
+    pub(super) quantile_spec: QuantileSpec,
     /// Whether the answer is a list.
     pub(super) is_list: bool,
     /// How the call is answered if not exactly.
@@ -106,7 +106,7 @@ impl CallSpec<QuantilesAsked> {
             return internal_err!("{} is planned with its values", call.func.name());
         };
         let asked = QuantilesAsked {
-            ask: Ask {
+            quantile_spec: QuantileSpec {
                 quantiles: quantiles.list,
                 method,
                 descending,
@@ -125,7 +125,7 @@ impl CallSpec<QuantilesAsked> {
     #[cfg(feature = "cuda")]
     pub(super) fn end(call: &AggregateFunction, values: &Expr, quantile: f64) -> Result<Self> {
         let asked = QuantilesAsked {
-            ask: Ask {
+            quantile_spec: QuantileSpec {
                 quantiles: vec![crate::quantile::Quantile::try_from_f64(quantile)?],
                 method: Method::Disc,
                 descending: false,

@@ -1,8 +1,8 @@
-//! `ORDER BY ... LIMIT k` on many machines, as two [`TopKByExec`]s.
+//! `ORDER BY ... LIMIT k` on many machines, as two [`SortLimitExec`]s.
 //!
 //! ```text
-//! Sort: fare DESC, fetch=100        TopKByExec: mode=Final, k=100, by=[fare DESC]       1
-//!   TableScan: trips           ->     TopKByExec: mode=Partial, k=100, by=[fare DESC]   P
+//! Sort: fare DESC, fetch=100        SortLimitExec: mode=Final, k=100, by=[fare DESC]       1
+//!   TableScan: trips           ->     SortLimitExec: mode=Partial, k=100, by=[fare DESC]   P
 //!                                       DataSourceExec
 //! ```
 //! A node of its own, and not the rule of one process: an engine that plans again after each stage has other rules, and no
@@ -22,9 +22,9 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::node::{Node, NodeKind};
 use super::rewrite::has_subquery;
-use super::top::is_faster;
-use super::topk::sort_column;
-use crate::exec::{Mode, TopKByExec, comma_separated};
+use super::sort_limit::is_faster;
+use super::grouped_topk::sort_column;
+use crate::exec::{Mode, SortLimitExec, comma_separated};
 use crate::key::SortKeys;
 
 /// The first rows of an order.
@@ -94,9 +94,9 @@ impl FirstRowsNode {
         let ordered = input.equivalence_properties().clone();
         let (prefix, is_sorted) = ordered.extract_common_sort_prefix(by.clone())?;
         if !is_sorted && prefix.is_empty() {
-            let partial = TopKByExec::step(Arc::clone(&input), by.clone(), *k, Mode::Partial)?;
+            let partial = SortLimitExec::step(Arc::clone(&input), by.clone(), *k, Mode::Partial)?;
             if let Some(partial) = partial
-                && let Some(last) = TopKByExec::step(Arc::new(partial), by.clone(), *k, Mode::Final)?
+                && let Some(last) = SortLimitExec::step(Arc::new(partial), by.clone(), *k, Mode::Final)?
             {
                 return Ok(Arc::new(last));
             }

@@ -37,8 +37,8 @@ mod staged;
 mod staged_call;
 mod staged_node;
 mod swap;
-mod top;
-mod topk;
+mod sort_limit;
+mod grouped_topk;
 mod windows;
 
 #[cfg(feature = "ballista")]
@@ -51,5 +51,5 @@ pub use query_planner::QuantilesPlanner;
 #[cfg(feature = "cuda")]
 pub(crate) use register::check_runs_here;
 pub use register::{SessionStateBuilderExt, register_all};
-pub use top::TopKByRule;
-pub use topk::TopKNode;
+pub use sort_limit::SortLimitRule;
+pub use grouped_topk::TopKNode;

@@ -99,8 +99,8 @@ impl Lowering<'_> {
         let filter = call.filter.as_ref().map(|filter| self.expr(filter)).transpose()?;
         let argument = self.expr(&call.values)?;
         let data_type = argument.data_type(&self.input)?;
-        let (ask, is_list) = (call.asked.ask.clone(), call.asked.is_list);
-        let planned = QuantilesCall::try_new(argument, &data_type, filter, ask, is_list)?;
+        let (quantile_spec, is_list) = (call.asked.quantile_spec.clone(), call.asked.is_list);
+        let planned = QuantilesCall::try_new(argument, &data_type, filter, quantile_spec, is_list)?;
         Ok(match (call.asked.sampled, call.distinct) {
             (Some(sampled), _) => planned.sampled(sampled),
             (None, true) => planned.distinct(),

@@ -21,7 +21,7 @@ use super::foreign::{SharedQueryPlanner, plan_with_inner};
 use super::memory::with_memory_rules;
 use super::rewrite::rewrite;
 use super::staged::into_stages;
-use super::topk::{bind_rows, rewrite_topk};
+use super::grouped_topk::{bind_rows, rewrite_topk};
 use super::windows::bind_quantiles;
 use super::{FloatStatisticsRule, QuantilesExtensionPlanner};
 use crate::config::QuantilesOptions;

@@ -13,7 +13,7 @@ use datafusion::prelude::SessionContext;
 
 #[cfg(feature = "ballista")]
 use super::client::ClientPlanner;
-use super::{CheckQuantiles, FloatStatisticsRule, QuantilesPlanner, TopKByRule};
+use super::{CheckQuantiles, FloatStatisticsRule, QuantilesPlanner, SortLimitRule};
 use crate::config::QuantilesOptions;
 use crate::functions::gk::{gk_aggregates, gk_scalars};
 use crate::functions::topk::topk_aggregates;
@@ -60,7 +60,7 @@ fn is_registered(state: &SessionState) -> bool {
 
 /// The physical optimizer rules that a session with this planner has and that are not among `rules`.
 fn lacking_rules(origin: &Origin, rules: &[SharedRule]) -> Vec<SharedRule> {
-    let (floats, topk): (SharedRule, SharedRule) = (Arc::new(FloatStatisticsRule), Arc::new(TopKByRule));
+    let (floats, topk): (SharedRule, SharedRule) = (Arc::new(FloatStatisticsRule), Arc::new(SortLimitRule));
     let ours = match origin {
         Origin::DataFusion | Origin::Ours | Origin::Wrapping => vec![floats, topk],
         Origin::Staged | Origin::Foreign => vec![floats],

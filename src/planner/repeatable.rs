@@ -9,7 +9,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, LogicalPlan};
 
 use super::QuantilesNode;
 use super::call_spec::aggregate_call;
-use super::topk::has_one_form;
+use super::grouped_topk::has_one_form;
 use crate::functions::{ExactQuantiles, Guarded, TopKBy};
 
 /// Aggregates of DataFusion whose answer is that of the values in any order, if it is no floating point.

@@ -232,7 +232,7 @@ struct Unit {
 
 impl Units {
     fn add(&mut self, output: usize, column: Column, (expr, call): (&Expr, &CallSpec<QuantilesAsked>)) {
-        let ranks = call.asked.ask.quantiles.len();
+        let ranks = call.asked.quantile_spec.quantiles.len();
         // Distinct values of one column are no row of another.
         let shared = self.staged.iter_mut().find(|unit| {
             let same = match column.distinct {

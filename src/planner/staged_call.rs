@@ -20,7 +20,7 @@ pub(super) struct Column {
 pub(super) fn staged_call(column: usize, call: &CallSpec<QuantilesAsked>) -> StagedCall {
     StagedCall {
         column,
-        ask: call.asked.ask.clone(),
+        quantile_spec: call.asked.quantile_spec.clone(),
         is_list: call.asked.is_list,
         bounds: call.asked.sampled.is_some_and(|sampled| sampled.bounds),
     }

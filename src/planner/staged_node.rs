@@ -76,7 +76,7 @@ impl StagedNode {
         partitions: usize,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let calls: Vec<StagedCall> = self.kind.calls.iter().map(|(_, call)| call.clone()).collect();
-        let ranks = calls.iter().map(|call| call.ask.quantiles.len()).sum();
+        let ranks = calls.iter().map(|call| call.quantile_spec.quantiles.len()).sum();
         if self.kind.groups > 0 {
             let columns = self.columns_of(input)?;
             let staged = columns.map(|columns| self.group_stages(&columns, calls, ranks));

@@ -6,7 +6,7 @@ use datafusion::arrow::array::{Array, ArrayRef, AsArray, Decimal256Array, new_nu
 use datafusion::arrow::datatypes::{Decimal256Type, i256};
 use datafusion::common::Result;
 
-use super::{Ask, Found, Fraction, Pick};
+use super::{QuantileSpec, Found, Fraction, Pick};
 use crate::key::ByteSpec;
 
 impl Found<&[u8]> {
@@ -21,7 +21,7 @@ impl Found<&[u8]> {
     }
 }
 
-impl Ask {
+impl QuantileSpec {
     /// As [`Self::answers`], from the byte strings that `value_at` gives for ranks.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn answers_come_one_after_the_other() {
-        let ask = Ask {
+        let quantile_spec = QuantileSpec {
             quantiles: [1.0, 0.0].map(|q| Quantile::try_from_f64(q).unwrap()).into(),
             method: Method::Disc,
             descending: false,
@@ -184,7 +184,7 @@ mod tests {
         let groups: [&[&[u8]]; 2] = [&[b"a", b"b", b"c"], &[b"z"]];
         let mut found = Found::default();
         for group in groups {
-            let picks = ask.picks(group.len() as u64);
+            let picks = quantile_spec.picks(group.len() as u64);
             found.add(&picks, &|rank| Ok(group[rank as usize - 1])).unwrap();
         }
         let spec = match crate::key::Order::try_new(&datafusion::arrow::datatypes::DataType::Binary).unwrap()
@@ -192,7 +192,7 @@ mod tests {
             crate::key::Order::Bytes(spec) => spec,
             crate::key::Order::Keys(_) => unreachable!("binary values have no keys"),
         };
-        let answers = ask.byte_strings(&spec, &found).unwrap();
+        let answers = quantile_spec.byte_strings(&spec, &found).unwrap();
         let answers: Vec<_> = answers.as_binary::<i32>().iter().flatten().collect();
         assert_eq!(answers, [b"c", b"a", b"z", b"z"]);
     }

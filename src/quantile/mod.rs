@@ -6,7 +6,7 @@
 //! Hyndman and Fan 1996, definitions 1 and 7).
 
 mod answer_type;
-mod ask;
+mod spec;
 mod between;
 mod builtin;
 mod byte_strings;
@@ -19,7 +19,7 @@ mod selected;
 #[cfg(test)]
 mod tests;
 
-pub use ask::Ask;
+pub use spec::QuantileSpec;
 pub(crate) use between::Interpolation;
 pub use method::Method;
 use number::Fraction;

@@ -22,7 +22,7 @@ impl Pick {
     }
 }
 
-/// Where the answers of one [`Ask`](super::Ask) lie among some number of values.
+/// Where the answers of one [`QuantileSpec`](super::QuantileSpec) lie among some number of values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Picks {
     pub(super) list: Vec<Pick>,

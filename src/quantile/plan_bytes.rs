@@ -3,7 +3,7 @@
 use datafusion::common::Result;
 
 use super::number::MAX_EXACT_SCALE;
-use super::{Ask, Method, Quantile, Quantiles};
+use super::{QuantileSpec, Method, Quantile, Quantiles};
 use crate::wire::{Reader, put};
 
 /// Methods by their number in a message: new ones go to the end.
@@ -86,7 +86,7 @@ impl Quantiles {
     }
 }
 
-impl Ask {
+impl QuantileSpec {
     pub(crate) fn put(&self, is_list: bool, out: &mut Vec<u8>) {
         self.method.put(out);
         out.push(u8::from(self.descending));
@@ -101,12 +101,12 @@ impl Ask {
     pub(crate) fn read(input: &mut Reader<'_>) -> Result<(Self, bool)> {
         let (method, descending) = (Method::read(input)?, input.flag("direction")?);
         let Quantiles { list, is_list } = Quantiles::read(input)?;
-        let ask = Self {
+        let quantile_spec = Self {
             quantiles: list,
             method,
             descending,
         };
-        Ok((ask, is_list))
+        Ok((quantile_spec, is_list))
     }
 }
 
@@ -114,15 +114,15 @@ impl Ask {
 mod tests {
     use super::*;
 
-    fn round_trip(ask: &Ask, is_list: bool) -> Vec<u8> {
+    fn round_trip(quantile_spec: &QuantileSpec, is_list: bool) -> Vec<u8> {
         let mut out = Vec::new();
-        ask.put(is_list, &mut out);
+        quantile_spec.put(is_list, &mut out);
         let mut reader = Reader::new("call", &out);
-        let found = Ask::read(&mut reader).unwrap();
+        let found = QuantileSpec::read(&mut reader).unwrap();
         reader.end().unwrap();
-        assert_eq!((&found.0, found.1), (ask, is_list));
+        assert_eq!((&found.0, found.1), (quantile_spec, is_list));
         for end in 0..out.len() {
-            assert!(Ask::read(&mut Reader::new("call", &out[..end])).is_err(), "{end}");
+            assert!(QuantileSpec::read(&mut Reader::new("call", &out[..end])).is_err(), "{end}");
         }
         out
     }
@@ -140,19 +140,19 @@ mod tests {
         ];
         let quantiles = quantiles.map(|q| Quantile::try_from_f64(q).unwrap()).to_vec();
         for method in METHODS {
-            let ask = Ask {
+            let quantile_spec = QuantileSpec {
                 quantiles: quantiles.clone(),
                 method,
                 descending: method == Method::Disc,
             };
-            round_trip(&ask, true);
+            round_trip(&quantile_spec, true);
         }
-        let ask = Ask {
+        let quantile_spec = QuantileSpec {
             quantiles: Vec::new(),
             method: Method::Disc,
             descending: false,
         };
-        assert_eq!(round_trip(&ask, true), [0, 0, 0, 1]);
+        assert_eq!(round_trip(&quantile_spec, true), [0, 0, 0, 1]);
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
             &[0, 0, 1, 2, 0, 1],
             &[0, 0, 1, 10, 2, 1],
         ] {
-            assert!(Ask::read(&mut Reader::new("call", bytes)).is_err(), "{bytes:?}");
+            assert!(QuantileSpec::read(&mut Reader::new("call", bytes)).is_err(), "{bytes:?}");
         }
     }
 }

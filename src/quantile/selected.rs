@@ -9,14 +9,14 @@ use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::utils::SingleRowListArrayBuilder;
 use datafusion::common::{Result, ScalarValue};
 
-use super::Ask;
+use super::QuantileSpec;
 use crate::key::{ByteSpec, KeySpec, Order, PrefixKey};
 
 /// What is asked of one column, and how its keys, or the bytes of its values, become the answer.
 #[derive(Debug, Clone)]
 pub(crate) struct SelectedColumn<S = KeySpec> {
     spec: S,
-    ask: Ask,
+    quantile_spec: QuantileSpec,
     is_list: bool,
     is_distinct: bool,
 }
@@ -31,18 +31,18 @@ pub(crate) enum Selected {
 impl Selected {
     /// # Errors
     /// A planning error if values of this type have no order, or none between them where the method needs it.
-    pub(crate) fn try_new(data_type: &DataType, ask: Ask, is_list: bool, is_distinct: bool) -> Result<Self> {
-        ask.method.result_type(data_type)?;
+    pub(crate) fn try_new(data_type: &DataType, quantile_spec: QuantileSpec, is_list: bool, is_distinct: bool) -> Result<Self> {
+        quantile_spec.method.result_type(data_type)?;
         Ok(match Order::try_new(data_type)? {
             Order::Keys(_) => Self::Keys(SelectedColumn {
-                spec: ask.method.key_spec(data_type)?,
-                ask,
+                spec: quantile_spec.method.key_spec(data_type)?,
+                quantile_spec,
                 is_list,
                 is_distinct,
             }),
             Order::Bytes(spec) => Self::Bytes(SelectedColumn {
                 spec,
-                ask,
+                quantile_spec,
                 is_list,
                 is_distinct,
             }),
@@ -80,10 +80,10 @@ impl Selected {
         }
     }
 
-    pub(crate) fn ask(&self) -> &Ask {
+    pub(crate) fn quantile_spec(&self) -> &QuantileSpec {
         match self {
-            Selected::Keys(column) => &column.ask,
-            Selected::Bytes(column) => &column.ask,
+            Selected::Keys(column) => &column.quantile_spec,
+            Selected::Bytes(column) => &column.quantile_spec,
         }
     }
 
@@ -118,8 +118,8 @@ impl<S: Typed> SelectedColumn<S> {
         &self.spec
     }
 
-    pub(crate) fn ask(&self) -> &Ask {
-        &self.ask
+    pub(crate) fn quantile_spec(&self) -> &QuantileSpec {
+        &self.quantile_spec
     }
 
     /// The same over distinct values.
@@ -138,7 +138,7 @@ impl<S: Typed> SelectedColumn<S> {
 
     /// Type of the answer to one quantile.
     pub(crate) fn answer_type(&self) -> Result<DataType> {
-        self.ask.method.result_type(self.spec.data_type())
+        self.quantile_spec.method.result_type(self.spec.data_type())
     }
 
     /// Type of the answer.
@@ -167,7 +167,7 @@ impl<S: Typed> SelectedColumn<S> {
     pub(crate) fn group_rows(&self, answers: ArrayRef, lengths: &[u64]) -> Result<ArrayRef> {
         let valid = NullBuffer::from_iter(lengths.iter().map(|&length| length > 0));
         if self.is_list() {
-            let quantiles = self.ask.quantiles.len();
+            let quantiles = self.quantile_spec.quantiles.len();
             let lengths = lengths
                 .iter()
                 .map(|&length| if length > 0 { quantiles } else { 0 });

@@ -11,8 +11,8 @@ fn quantile(value: f64) -> Quantile {
     Quantile::try_from_f64(value).unwrap()
 }
 
-fn ask(quantiles: &[f64], method: Method, descending: bool) -> Ask {
-    Ask {
+fn quantile_spec(quantiles: &[f64], method: Method, descending: bool) -> QuantileSpec {
+    QuantileSpec {
         quantiles: quantiles.iter().map(|q| quantile(*q)).collect(),
         method,
         descending,
@@ -20,17 +20,17 @@ fn ask(quantiles: &[f64], method: Method, descending: bool) -> Ask {
 }
 
 /// Answers over a small array by sorting its keys.
-fn answer(values: ArrayRef, ask: &Ask) -> ArrayRef {
+fn answer(values: ArrayRef, quantile_spec: &QuantileSpec) -> ArrayRef {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let mut keys = spec.keys(&values).unwrap();
     keys.sort_unstable();
-    ask.answers(&spec, keys.len() as u64, &|rank| Ok(keys[rank as usize - 1]))
+    quantile_spec.answers(&spec, keys.len() as u64, &|rank| Ok(keys[rank as usize - 1]))
         .unwrap()
 }
 
 fn floats(values: &[f64], quantiles: &[f64], method: Method) -> Vec<f64> {
     let values: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
-    answer(values, &ask(quantiles, method, false))
+    answer(values, &quantile_spec(quantiles, method, false))
         .as_primitive::<Float64Type>()
         .values()
         .to_vec()
@@ -218,12 +218,12 @@ fn interpolation_never_overflows_nor_reads_a_neighbour_of_weight_zero() {
 #[test]
 fn integers_stay_exact_where_no_interpolation_is_asked() {
     let values: ArrayRef = Arc::new(Int64Array::from(vec![i64::MAX, i64::MAX - 1, i64::MIN]));
-    let exact = answer(Arc::clone(&values), &ask(&[0.0, 0.5, 1.0], Method::Lower, false));
+    let exact = answer(Arc::clone(&values), &quantile_spec(&[0.0, 0.5, 1.0], Method::Lower, false));
     assert_eq!(
         exact.as_primitive::<Int64Type>().values(),
         &[i64::MIN, i64::MAX - 1, i64::MAX]
     );
-    let linear = answer(values, &ask(&[0.25], Method::Linear, false));
+    let linear = answer(values, &quantile_spec(&[0.25], Method::Linear, false));
     assert_eq!(linear.as_primitive::<Float64Type>().values(), &[-1.0]);
 }
 
@@ -236,13 +236,13 @@ fn decimals_round_half_away_from_zero() {
                 .unwrap(),
         )
     };
-    let middle = |values| answer(decimals(values), &ask(&[0.5], Method::Linear, false));
+    let middle = |values| answer(decimals(values), &quantile_spec(&[0.5], Method::Linear, false));
     assert_eq!(middle(vec![1, 2]).as_ref(), decimals(vec![2]).as_ref());
     assert_eq!(middle(vec![-1, -2]).as_ref(), decimals(vec![-2]).as_ref());
     assert_eq!(middle(vec![-1, 2]).as_ref(), decimals(vec![1]).as_ref());
     let huge = 10_i128.pow(38) - 1;
     assert_eq!(middle(vec![-huge, huge]).as_ref(), decimals(vec![0]).as_ref());
-    let third = answer(decimals(vec![0, huge]), &ask(&[0.1], Method::Linear, false));
+    let third = answer(decimals(vec![0, huge]), &quantile_spec(&[0.1], Method::Linear, false));
     assert_eq!(third.as_ref(), decimals(vec![10_i128.pow(37)]).as_ref());
 }
 
@@ -255,17 +255,17 @@ fn descending_counts_from_the_top() {
         (Method::Higher, 3),
         (Method::Nearest, 3),
     ] {
-        let top = answer(Arc::clone(&values), &ask(&[0.25], method, true));
+        let top = answer(Arc::clone(&values), &quantile_spec(&[0.25], method, true));
         assert_eq!(top.as_primitive::<Int64Type>().value(0), expected, "{method}");
     }
-    let linear = answer(values, &ask(&[0.25], Method::Linear, true));
+    let linear = answer(values, &quantile_spec(&[0.25], Method::Linear, true));
     assert_eq!(linear.as_primitive::<Float64Type>().value(0), 3.25);
 }
 
 #[test]
 fn nothing_gives_null_of_the_right_type() {
     let spec = KeySpec::try_new(&DataType::Date32).unwrap();
-    let empty = ask(&[0.1, 0.2], Method::Linear, false)
+    let empty = quantile_spec(&[0.1, 0.2], Method::Linear, false)
         .answers(&spec, 0, &|_| unreachable!())
         .unwrap();
     assert_eq!(

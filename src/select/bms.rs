@@ -142,7 +142,7 @@ fn sample(progress: Progress) -> Step {
         within: Brackets::all(progress.width()),
         extremes: true,
     };
-    Step::Ask(progress, request)
+    Step::QuantileSpec(progress, request)
 }
 
 /// Phase 1: pivots at the extremes and at equally spaced order statistics of the sample, equal shares of buckets.
@@ -165,7 +165,7 @@ fn first_count(
     let mut lefts: Vec<KeyBits> = [least].into_iter().chain(inner).collect();
     lefts.dedup();
     let rights = lefts[1..].iter().map(|left| left - 1).chain([greatest]);
-    let share = buckets.min(progress.room.cells as u32) / lefts.len() as u32;
+    let share = buckets.min(progress.budget.cells as u32) / lefts.len() as u32;
     let intervals: Vec<(Bracket, u32)> = lefts
         .iter()
         .zip(rights)
@@ -187,7 +187,7 @@ pub(super) fn narrower(progress: Progress, buckets: u32) -> Result<Step> {
     if progress.is_done() {
         return Ok(Step::Done(progress));
     }
-    let buckets = buckets.min(progress.room.cells as u32);
+    let buckets = buckets.min(progress.budget.cells as u32);
     let active = progress.active();
     if 2 * active.len() > MAX_CELLS {
         // No count can divide so many.
@@ -216,7 +216,7 @@ pub(super) fn narrower(progress: Progress, buckets: u32) -> Result<Step> {
 fn count(progress: Progress, intervals: &[(Bracket, u32)]) -> Result<Step> {
     let cells = Cells::Linear(Linear::try_new(intervals, progress.width())?);
     let within = Brackets::all(progress.width());
-    Ok(Step::Ask(
+    Ok(Step::QuantileSpec(
         progress,
         Request::Count {
             cells,
@@ -232,5 +232,5 @@ pub(crate) fn finish(progress: Progress) -> Result<Step> {
         return Ok(Step::Done(progress));
     }
     let brackets = progress.brackets()?;
-    Ok(Step::Ask(progress, Request::Extract { brackets }))
+    Ok(Step::QuantileSpec(progress, Request::Extract { brackets }))
 }

@@ -8,10 +8,10 @@
 //! | brackets of up to four ranks: compare and compact | 0.3 + 0.15 ranks + 0.08 ranks^2 |
 //! | brackets of more ranks: search tree | 3 + 0.1 ranks |
 //! | cells: count with oracle, then extract by oracle | 1.3, and 0.3 ms to begin and end |
-//! | a candidate: copied by a lane, selected by the coordinator | 6, on one thread |
+//! | a candidate: copied by a shard, selected by the coordinator | 6, on one thread |
 
 use crate::key::Width;
-use crate::memory::{COLLECTED_BYTES, Room};
+use crate::memory::{COLLECTED_BYTES, MemoryBudget};
 
 /// Cells that rounds can do with: those of the smallest table.
 const LEAST_CELLS: usize = 5 << 10;
@@ -31,7 +31,7 @@ const GATHER_BYTES: usize = 384 << 10;
 /// Memory for rounds, and what can be done with it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
-    pub(crate) room: Room,
+    pub(crate) budget: MemoryBudget,
     pub(crate) threads: usize,
     /// To be reserved.
     pub(crate) bytes: usize,
@@ -50,7 +50,7 @@ impl Plan {
         };
         (0..64_u32).map(move |step| {
             let smaller = step.saturating_sub(6) / 3;
-            let room = Room {
+            let budget = MemoryBudget {
                 cells: (table_cells(n) + (4 << 10))
                     .unbounded_shr(smaller)
                     .max(LEAST_CELLS),
@@ -61,11 +61,11 @@ impl Plan {
             let threads = threads.unbounded_shr(step.saturating_sub(8) / 4).max(1);
             let each = match n <= GATHER {
                 true => GATHER_BYTES,
-                false => room.cells * CELL_BYTES + THREAD_BYTES,
+                false => budget.cells * CELL_BYTES + THREAD_BYTES,
             };
-            let collected = (room.keys + room.sample) as usize;
+            let collected = (budget.keys + budget.sample) as usize;
             let bytes = threads * each + collected * width.bytes() * COLLECTED_BYTES;
-            Plan { room, threads, bytes }
+            Plan { budget, threads, bytes }
         })
     }
 }
@@ -119,9 +119,9 @@ pub fn table_cells(n: u64) -> usize {
     (n / 64).clamp(1024, MOST_CELLS) as usize
 }
 
-/// The cheapest form for ranks (ascending) among `n` values on `threads` threads that `room` permits.
-pub fn choose(n: u64, ranks: &[u64], threads: usize, room: &Room) -> Choice {
-    if n <= GATHER.min(room.keys) {
+/// The cheapest form for ranks (ascending) among `n` values on `threads` threads that `budget` permits.
+pub fn choose(n: u64, ranks: &[u64], threads: usize, budget: &MemoryBudget) -> Choice {
+    if n <= GATHER.min(budget.keys) {
         return Choice {
             form: Form::Gather,
             sample: 0,
@@ -132,7 +132,7 @@ pub fn choose(n: u64, ranks: &[u64], threads: usize, room: &Room) -> Choice {
     let cost = |sample: u64, fixed: f64, pass: f64, share: f64| {
         fixed + 28.0 * sample as f64 + pass * each + 6.0 * share * n as f64
     };
-    let sample = CELLS_SAMPLE.min(n / 8).min(room.sample);
+    let sample = CELLS_SAMPLE.min(n / 8).min(budget.sample);
     let share = (1.3 * count / table_cells(n) as f64).min(1.0);
     let mut best = (
         cost(sample, 3e5, 1.3, share),
@@ -142,9 +142,9 @@ pub fn choose(n: u64, ranks: &[u64], threads: usize, room: &Room) -> Choice {
         },
     );
     // With a quarter to spare: a share that is only expected.
-    let fits = |sample: u64| brackets_share(n, ranks, sample) * n as f64 * 1.25 <= room.keys as f64;
+    let fits = |sample: u64| brackets_share(n, ranks, sample) * n as f64 * 1.25 <= budget.keys as f64;
     let samples = BRACKET_SAMPLES.into_iter().filter(|sample| *sample < n / 4);
-    for sample in samples.filter(|sample| *sample <= room.sample && fits(*sample)) {
+    for sample in samples.filter(|sample| *sample <= budget.sample && fits(*sample)) {
         let pass = if ranks.len() <= 4 {
             0.3 + 0.15 * count + 0.08 * count * count
         } else {
@@ -182,23 +182,23 @@ mod tests {
     #[test]
     fn few_ranks_take_brackets_and_many_take_cells() {
         let n = 30_000_000;
-        assert_eq!(choose(n, &[n / 2], 2, &Room::UNLIMITED).form, Form::Brackets);
+        assert_eq!(choose(n, &[n / 2], 2, &MemoryBudget::UNLIMITED).form, Form::Brackets);
         assert_eq!(
-            choose(n, &percentiles(n, 99), 2, &Room::UNLIMITED).form,
+            choose(n, &percentiles(n, 99), 2, &MemoryBudget::UNLIMITED).form,
             Form::Cells
         );
         assert_eq!(
-            choose(n, &percentiles(n, 999), 2, &Room::UNLIMITED).form,
+            choose(n, &percentiles(n, 999), 2, &MemoryBudget::UNLIMITED).form,
             Form::Cells
         );
-        assert_eq!(choose(GATHER, &[1], 2, &Room::UNLIMITED).form, Form::Gather);
+        assert_eq!(choose(GATHER, &[1], 2, &MemoryBudget::UNLIMITED).form, Form::Gather);
     }
 
     #[test]
     fn a_sample_is_a_small_part_of_the_data() {
         for n in [20_000, 100_000, 1_000_000, 1 << 40] {
             for count in [1, 2, 5, 99, 999] {
-                let choice = choose(n, &percentiles(n, count), 4, &Room::UNLIMITED);
+                let choice = choose(n, &percentiles(n, count), 4, &MemoryBudget::UNLIMITED);
                 assert!(
                     choice.form != Form::Brackets || choice.sample < n / 4,
                     "{n} {count} {choice:?}"
@@ -210,16 +210,16 @@ mod tests {
     #[test]
     fn brackets_that_do_not_fit_are_not_asked_for() {
         let n = 100_000_000;
-        let room = |keys| Room {
+        let budget = |keys| MemoryBudget {
             keys,
-            ..Room::UNLIMITED
+            ..MemoryBudget::UNLIMITED
         };
-        assert_eq!(choose(n, &[n / 2], 2, &room(n / 16)).form, Form::Brackets);
-        assert_eq!(choose(n, &[n / 2], 2, &room(n / 200)).form, Form::Cells);
-        assert_eq!(choose(GATHER, &[1], 2, &room(GATHER - 1)).form, Form::Cells);
-        let small = Room {
+        assert_eq!(choose(n, &[n / 2], 2, &budget(n / 16)).form, Form::Brackets);
+        assert_eq!(choose(n, &[n / 2], 2, &budget(n / 200)).form, Form::Cells);
+        assert_eq!(choose(GATHER, &[1], 2, &budget(GATHER - 1)).form, Form::Cells);
+        let small = MemoryBudget {
             sample: 5000,
-            ..Room::UNLIMITED
+            ..MemoryBudget::UNLIMITED
         };
         assert_eq!(choose(n, &percentiles(n, 99), 2, &small).sample, 5000);
     }

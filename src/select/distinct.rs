@@ -22,7 +22,7 @@ use crate::cells::{CellTable, Cells, Edges, Linear};
 use crate::kernel::round::{Reply, Request};
 use crate::key::KeyVec;
 use crate::key::{KeyBits, Width};
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 use crate::select::choose::{GATHER, MOST_READS};
 use crate::threads::ThreadPool;
 
@@ -32,7 +32,7 @@ const SAMPLE: u64 = 1 << 13;
 const FEW: usize = 1 << 10;
 /// Values in a cell, about: what a thread sorts in its cache.
 const CELL: u64 = 1 << 13;
-/// Most cells, each of which gets a list of keys in every lane.
+/// Most cells, each of which gets a list of keys in every shard.
 const MOST_CELLS: u64 = 1 << 12;
 /// Cells that one is cut into.
 const CUT: u32 = 256;
@@ -68,17 +68,17 @@ impl Piece {
     }
 }
 
-/// Finds the order statistics that all of `asks` need among the distinct values; [`Solution::n`] counts those.
+/// Finds the order statistics that all of `quantile_specs` need among the distinct values; [`Solution::n`] counts those.
 ///
 /// # Errors
 /// Those of the shards.
 pub(crate) async fn solve_distinct(
     shards: &mut dyn Shards,
     pool: &ThreadPool,
-    asks: &[&Ask],
+    quantile_specs: &[&QuantileSpec],
 ) -> Result<Solution> {
     let mut search = Search {
-        limit: shards.room().keys.max(1),
+        limit: shards.budget().keys.max(1),
         shards,
         pool,
         rounds: Vec::new(),
@@ -86,7 +86,7 @@ pub(crate) async fn solve_distinct(
     };
     let mut pieces = search.pieces().await?;
     let n = pieces.iter().filter_map(|piece| piece.distinct).sum();
-    let ranks = wanted_ranks(asks, n);
+    let ranks = wanted_ranks(quantile_specs, n);
     let keys = search.select(&mut pieces, &ranks).await?;
     Ok(Solution {
         n,
@@ -225,7 +225,7 @@ impl Search<'_> {
             return Ok(pieces.map(|all| Piece::new(*all, n)).collect());
         }
         let sample = Request::Sample {
-            size: SAMPLE.min(n).min(self.shards.room().sample),
+            size: SAMPLE.min(n).min(self.shards.budget().sample),
             population: n,
             seed: 0,
             within: all.clone(),
@@ -237,7 +237,7 @@ impl Search<'_> {
         keys.sort();
         let cells = (n / CELL)
             .clamp(64, MOST_CELLS)
-            .min(self.shards.room().cells as u64);
+            .min(self.shards.budget().cells as u64);
         self.counted(cells_of(keys, cells as usize, width)?, all).await
     }
 
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
     use crate::kernel::{Backend, CpuBackend};
     use crate::key::KeySpec;
-    use crate::memory::Room;
+    use crate::memory::MemoryBudget;
     use crate::quantile::{Method, Quantile};
     use crate::select::LocalShards;
     use crate::threads::Stop;
@@ -334,7 +334,7 @@ mod tests {
     /// Shards that say that they have less room than they have, and that once refuse what fits it.
     struct Limited {
         shards: LocalShards,
-        room: u64,
+        budget: u64,
         refused: bool,
     }
 
@@ -352,10 +352,10 @@ mod tests {
             self.shards.parallelism()
         }
 
-        fn room(&self) -> Room {
-            Room {
-                keys: self.room,
-                ..Room::UNLIMITED
+        fn budget(&self) -> MemoryBudget {
+            MemoryBudget {
+                keys: self.budget,
+                ..MemoryBudget::UNLIMITED
             }
         }
 
@@ -365,9 +365,9 @@ mod tests {
             if let Reply::Extracted(lists) = &reply {
                 let total: usize = lists.iter().map(KeyVec::len).sum();
                 assert!(
-                    total as u64 <= self.room,
-                    "{total} keys in room for {}",
-                    self.room
+                    total as u64 <= self.budget,
+                    "{total} keys in budget for {}",
+                    self.budget
                 );
             }
             if collects && !std::mem::replace(&mut self.refused, true) {
@@ -377,41 +377,41 @@ mod tests {
         }
     }
 
-    fn check(values: Vec<i64>, room: u64) {
+    fn check(values: Vec<i64>, budget: u64) {
         let mut expected = values.clone();
         expected.sort_unstable();
         expected.dedup();
         let spec = KeySpec::try_new(&datafusion::arrow::datatypes::DataType::Int64).unwrap();
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-        let lanes = values.chunks(values.len().div_ceil(3).max(1)).map(|part| {
+        let shards = values.chunks(values.len().div_ceil(3).max(1)).map(|part| {
             let part: ArrayRef = Arc::new(Int64Array::from(part.to_vec()));
-            let memory = MemoryConsumer::new("lane").register(&pool);
-            let mut lane = CpuBackend::default().open(&spec, memory).unwrap();
-            lane.append(&part, None).unwrap();
-            lane
+            let memory = MemoryConsumer::new("shard").register(&pool);
+            let mut shard = CpuBackend::default().open(&spec, memory).unwrap();
+            shard.append(&part, None).unwrap();
+            shard
         });
         let mut shards = Limited {
-            shards: LocalShards::blocking(Width::W64, lanes.collect(), 2, Stop::default()),
-            room,
+            shards: LocalShards::blocking(Width::W64, shards.collect(), 2, Stop::default()),
+            budget,
             refused: false,
         };
-        let ask = Ask {
+        let quantile_spec = QuantileSpec {
             quantiles: (0..=100)
                 .map(|p| Quantile::try_from_f64(f64::from(p) / 100.0).unwrap())
                 .collect(),
             method: Method::Disc,
             descending: false,
         };
-        let (pool, asks) = (ThreadPool::scoped(2, Stop::default()), [&ask]);
-        let solved = solve_distinct(&mut shards, &pool, &asks);
+        let (pool, quantile_specs) = (ThreadPool::scoped(2, Stop::default()), [&quantile_spec]);
+        let solved = solve_distinct(&mut shards, &pool, &quantile_specs);
         let solution = solved.now_or_never().unwrap().unwrap();
-        assert_eq!(solution.n, expected.len() as u64, "room {room}");
-        for rank in ask.ranks(solution.n) {
+        assert_eq!(solution.n, expected.len() as u64, "budget {budget}");
+        for rank in quantile_spec.ranks(solution.n) {
             let found = spec.integer(solution.key_at(rank).unwrap());
             assert_eq!(
                 found,
                 expected[rank as usize - 1].into(),
-                "rank {rank}, room {room}"
+                "rank {rank}, budget {budget}"
             );
         }
     }
@@ -438,8 +438,8 @@ mod tests {
             (0..20_000).collect(),
         ];
         for values in inputs {
-            for room in [u64::MAX, 30_000, 3000, 100] {
-                check(values.clone(), room);
+            for budget in [u64::MAX, 30_000, 3000, 100] {
+                check(values.clone(), budget);
             }
         }
         check((0..300).map(random).collect(), 1);

@@ -5,7 +5,7 @@
 //! sketch    merged summary: rank 5 lies between lo and hi, whatever the data
 //! count     ... lo ) (lo) ( lo .. hi ) (hi) ( hi ...      all counted; only ( lo .. hi ) is copied
 //! ```
-//! The summary of a lane comes from counts of dyadic intervals (`crate::sketch::dyadic`), which costs less than half of a
+//! The summary of a shard comes from counts of dyadic intervals (`crate::sketch::dyadic`), which costs less than half of a
 //! sketch that fills, a third of its bytes, and leaves brackets half as wide once shards are merged.
 //!
 //! The paper counts below one pivot and then fetches the candidates that it is off by, in a third action. Brackets that the
@@ -82,7 +82,7 @@ impl Strategy for GkSelect {
     }
 
     fn begin(&self, progress: Progress) -> Result<Step> {
-        Ok(Step::Ask(progress, Request::Sketch { eps: self.eps }))
+        Ok(Step::QuantileSpec(progress, Request::Sketch { eps: self.eps }))
     }
 
     fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
@@ -90,7 +90,7 @@ impl Strategy for GkSelect {
         match (asked, reply) {
             (Request::Sketch { .. }, Reply::Sketch(Some(summary))) => {
                 let request = around_ranks(&progress, &summary)?;
-                Ok(Step::Ask(progress, request))
+                Ok(Step::QuantileSpec(progress, request))
             }
             // No memory for it.
             (Request::Sketch { .. }, Reply::Sketch(None)) => narrower(progress, BUCKETS),

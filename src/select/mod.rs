@@ -1,9 +1,9 @@
 //! The coordinator: brackets around the wanted order statistics, narrowed round by round.
 //!
 //! A [`Strategy`] is pure: it gets the merged reply to its last request and gives the next request, or is done. It
-//! knows neither threads nor machines; [`Shards`] hide where the lanes are. `solve` runs one over the other.
+//! knows neither threads nor machines; [`Shards`] hide where the shards are. `solve` runs one over the other.
 //!
-//! Every strategy collects candidates in the end, but only once there is memory for them ([`Room`](crate::memory::Room)); until then it counts
+//! Every strategy collects candidates in the end, but only once there is memory for them ([`MemoryBudget`](crate::memory::MemoryBudget)); until then it counts
 //! on inside its brackets. With memory for none at all each ends as DIBMS does, whose counts alone find any rank.
 //!
 //! | strategy | rounds | source |

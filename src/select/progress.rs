@@ -10,7 +10,7 @@ use crate::cells::{Bracket, Brackets};
 use crate::kernel::round_messages::{bracket, put_bracket, put_width, width};
 use crate::key::KeyVec;
 use crate::key::{KeyBits, Width};
-use crate::memory::Room;
+use crate::memory::MemoryBudget;
 use crate::wire::{Message, Reader, put, put_ascending};
 
 /// A number of values that came from elsewhere, if ranks among so many can be counted with.
@@ -50,7 +50,7 @@ pub struct Progress {
     /// Rounds answered so far.
     pub(crate) rounds: usize,
     /// What the rounds may use.
-    pub(crate) room: Room,
+    pub(crate) budget: MemoryBudget,
     /// Whether candidates were to be collected and did not fit.
     pub(crate) overflowed: bool,
     /// Of answers that are near their ranks only, the least and the greatest rank that each has.
@@ -86,7 +86,7 @@ impl Progress {
             active,
             sample: None,
             rounds: 0,
-            room: Room::UNLIMITED,
+            budget: MemoryBudget::UNLIMITED,
             overflowed: false,
             places: None,
         })
@@ -132,7 +132,7 @@ impl Progress {
 
     /// Whether all candidates can be collected at once.
     pub fn fits(&self) -> bool {
-        self.candidates() <= self.room.keys
+        self.candidates() <= self.budget.keys
     }
 
     /// Whether every rank has its key.
@@ -239,7 +239,7 @@ impl Progress {
         if kept.is_empty() {
             self.overflowed = true;
             // Half as many may.
-            self.room.keys = self.room.keys.min(self.candidates() / 2);
+            self.budget.keys = self.budget.keys.min(self.candidates() / 2);
             return Ok(());
         }
         let active = std::mem::take(&mut self.active);

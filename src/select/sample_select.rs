@@ -1,6 +1,6 @@
 //! SampleSelect (Ribizel and Anzt 2020), for many ranks and many shards at once.
 //!
-//! A sample gives a cell function; one count of all keys finds the cell of every rank, and each lane writes down
+//! A sample gives a cell function; one count of all keys finds the cell of every rank, and each shard writes down
 //! the cell of each key (the oracle), so that the extraction reads numbers instead of computing them again. Where
 //! ranks are few, narrow brackets around them are counted and extracted in one read instead; the counts prove that
 //! each rank was caught, and a miss costs one more round.
@@ -117,7 +117,7 @@ impl Strategy for SampleSelect {
                     },
                 };
                 progress.sample = Some(keys);
-                Ok(Step::Ask(progress, request))
+                Ok(Step::QuantileSpec(progress, request))
             }
             (Request::Count { cells, keep, .. }, Reply::Counts { counts, kept }) => {
                 progress.narrow(cells, &counts, keep, kept)?;
@@ -149,7 +149,7 @@ fn sample(progress: Progress, size: u64) -> Result<Step> {
         progress.candidates()
     };
     let seed = (progress.rounds as u64) << 32;
-    Ok(Step::Ask(
+    Ok(Step::QuantileSpec(
         progress,
         Request::Sample {
             size,
@@ -170,7 +170,7 @@ pub(super) fn extract_or_narrow(progress: Progress) -> Result<Step> {
         return narrower(progress, BUCKETS);
     }
     let brackets = progress.brackets()?;
-    Ok(Step::Ask(progress, Request::Extract { brackets }))
+    Ok(Step::QuantileSpec(progress, Request::Extract { brackets }))
 }
 
 /// What remains after a count: nothing, little enough to extract, heavy values to set apart, or another level.
@@ -180,18 +180,18 @@ fn after_count(mut progress: Progress) -> Result<Step> {
     }
     if let Some(request) = set_heavy_apart(&progress)? {
         progress.sample = None;
-        return Ok(Step::Ask(progress, request));
+        return Ok(Step::QuantileSpec(progress, request));
     }
     if progress.candidates() <= enough(&progress) || progress.rounds >= PATIENCE {
         return extract_or_narrow(progress);
     }
-    let size = DEEPER_SAMPLE.min(progress.room.sample);
+    let size = DEEPER_SAMPLE.min(progress.budget.sample);
     sample(progress, size)
 }
 
 /// The same with counts of parts of the brackets, whatever the sample said of heavy values.
 fn after_parts(progress: Progress) -> Result<Step> {
-    if progress.candidates() <= COUNTS_COLLECTED.min(progress.room.keys) {
+    if progress.candidates() <= COUNTS_COLLECTED.min(progress.budget.keys) {
         return extract_or_narrow(progress);
     }
     narrower(progress, 2 * BUCKETS)
@@ -201,7 +201,7 @@ fn after_parts(progress: Progress) -> Result<Step> {
 fn enough(progress: &Progress) -> u64 {
     EXTRACT_LEAST
         .max(progress.population() / EXTRACT_SHARE)
-        .min(progress.room.keys)
+        .min(progress.budget.keys)
 }
 
 /// Brackets of [`SIGMAS`] around each rank's place in the sample, counted and extracted in one read.
@@ -284,7 +284,7 @@ fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
         None => {
             let count = SPLITTERS
                 .max(8 * progress.ranks().len())
-                .min(MAX_CELLS.min(progress.room.cells) / 4);
+                .min(MAX_CELLS.min(progress.budget.cells) / 4);
             Cells::Edges(Edges::try_new(splitters(sample, count, progress.width()))?)
         }
     };
@@ -298,7 +298,7 @@ fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
 /// A table that is not too coarse: over all of the sample, or without its tails, which may reach so far that
 /// everything else falls into one entry.
 fn fine_table(progress: &Progress, sample: &KeyVec) -> Result<Option<Cells>> {
-    let most = progress.room.cells.saturating_sub(TABLE_EXTRA).max(1);
+    let most = progress.budget.cells.saturating_sub(TABLE_EXTRA).max(1);
     let cells = table_cells(progress.population()).min(most);
     for share in TAILS {
         let tail = (sample.len() as f64 * share) as usize;
@@ -375,11 +375,11 @@ fn deeper_cells(progress: &Progress, sample: &KeyVec) -> Result<Option<Request>>
     let mut edges: Vec<KeyBits> = ends.flatten().collect();
     edges.dedup();
     // Each may need two edges.
-    let room = (MAX_CELLS - 1).saturating_sub(edges.len()) / 2;
-    if room < progress.active().len() {
+    let budget = (MAX_CELLS - 1).saturating_sub(edges.len()) / 2;
+    if budget < progress.active().len() {
         return Ok(None);
     }
-    let count = SPLITTERS.max(4 * progress.active().len()).min(room);
+    let count = SPLITTERS.max(4 * progress.active().len()).min(budget);
     edges.extend(splitters(sample, count, progress.width()));
     Ok(Some(Request::Count {
         cells: Cells::Edges(Edges::try_new(edges)?),

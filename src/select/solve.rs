@@ -9,7 +9,7 @@ use super::progress::Progress;
 use super::{Found, Shards, Step, Strategy};
 use crate::config::StrategyName;
 use crate::key::KeyBits;
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 
 /// One round, as it went.
 #[derive(Debug, Clone)]
@@ -66,21 +66,21 @@ impl Solution {
 /// Rounds after which something is wrong: every strategy halves its brackets in each.
 const MAX_ROUNDS: usize = 200;
 
-/// The ranks that all of `asks` need among `n` values: 1-based, ascending, distinct.
-pub(crate) fn wanted_ranks(asks: &[&Ask], n: u64) -> Vec<u64> {
-    let mut ranks: Vec<u64> = asks.iter().flat_map(|ask| ask.ranks(n)).collect();
+/// The ranks that all of `quantile_specs` need among `n` values: 1-based, ascending, distinct.
+pub(crate) fn wanted_ranks(quantile_specs: &[&QuantileSpec], n: u64) -> Vec<u64> {
+    let mut ranks: Vec<u64> = quantile_specs.iter().flat_map(|quantile_spec| quantile_spec.ranks(n)).collect();
     ranks.sort_unstable();
     ranks.dedup();
     ranks
 }
 
-/// Finds the order statistics that all of `asks` need: in one go where the shards can, else in shared rounds.
+/// Finds the order statistics that all of `quantile_specs` need: in one go where the shards can, else in shared rounds.
 ///
 /// # Errors
 /// Those of the shards.
-pub async fn solve(shards: &mut dyn Shards, strategy: StrategyName, asks: &[&Ask]) -> Result<Solution> {
+pub async fn solve(shards: &mut dyn Shards, strategy: StrategyName, quantile_specs: &[&QuantileSpec]) -> Result<Solution> {
     let n = shards.population();
-    let ranks = wanted_ranks(asks, n);
+    let ranks = wanted_ranks(quantile_specs, n);
     if strategy.is_sample_select()
         && let Some(Found { label, keys }) = shards.select(&ranks).await?
     {
@@ -109,7 +109,7 @@ pub async fn solve_ranks(
     let n = shards.population();
     let mut rounds = Vec::new();
     let mut progress = Progress::try_new(shards.width(), n, ranks.clone())?;
-    progress.room = shards.room();
+    progress.budget = shards.budget();
     let mut step = if progress.is_done() {
         Step::Done(progress)
     } else {
@@ -117,7 +117,7 @@ pub async fn solve_ranks(
     };
     loop {
         let (progress, request) = match step {
-            Step::Ask(progress, request) => (progress, Arc::new(request)),
+            Step::QuantileSpec(progress, request) => (progress, Arc::new(request)),
             Step::Done(mut progress) => {
                 let places = progress.take_places();
                 let keys = progress.into_keys()?;
@@ -138,7 +138,7 @@ pub async fn solve_ranks(
         let reply = shards.round(Arc::clone(&request)).await?;
         let values = reply.values();
         step = strategy.step(progress, &request, reply)?;
-        let (Step::Ask(progress, _) | Step::Done(progress)) = &step;
+        let (Step::QuantileSpec(progress, _) | Step::Done(progress)) = &step;
         let candidates = progress.candidates();
         rounds.push(RoundTrace {
             request: request.name(),

@@ -19,7 +19,7 @@ use crate::cells::{Cells, Edges, MAX_CELLS};
 use crate::kernel::round::{Reply, Request};
 use crate::key::KeyVec;
 use crate::key::{KeyBits, Width};
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 
 /// Sampled keys for each bucket: their sizes spread by `1 / sqrt(32)`.
 const OVERSAMPLING: u64 = 32;
@@ -46,7 +46,7 @@ impl NearestSplitter {
     }
 
     fn sample(&self, progress: &Progress) -> u64 {
-        (u64::from(self.buckets) * OVERSAMPLING).min(progress.room.sample)
+        (u64::from(self.buckets) * OVERSAMPLING).min(progress.budget.sample)
     }
 }
 
@@ -67,7 +67,7 @@ impl Strategy for NearestSplitter {
             within: Brackets::all(progress.width()),
             extremes: false,
         };
-        Ok(Step::Ask(progress, request))
+        Ok(Step::QuantileSpec(progress, request))
     }
 
     fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
@@ -76,12 +76,12 @@ impl Strategy for NearestSplitter {
             (Request::Sample { .. }, Reply::Sample { mut keys, .. }) => {
                 keys.sort();
                 let most = (self.buckets as usize)
-                    .min(progress.room.cells / 2)
+                    .min(progress.budget.cells / 2)
                     .min(MAX_CELLS / 2);
                 let splitters = splitters(&keys, most);
                 let request = count(&splitters, &keys, progress.width())?;
                 progress.sample = Some(KeyVec::W128(splitters));
-                Ok(Step::Ask(progress, request))
+                Ok(Step::QuantileSpec(progress, request))
             }
             (Request::Count { cells, .. }, Reply::Counts { counts, .. }) => nearest(progress, cells, &counts),
             (Request::Extract { .. }, Reply::Extracted(kept)) => {
@@ -93,16 +93,16 @@ impl Strategy for NearestSplitter {
     }
 }
 
-/// The nearest splitters, of so many buckets, to the order statistics that all of `asks` need.
+/// The nearest splitters, of so many buckets, to the order statistics that all of `quantile_specs` need.
 ///
 /// # Errors
 /// Those of the shards; an internal error for a number of buckets that is not allowed.
 pub(crate) async fn nearest_splitters(
     shards: &mut dyn Shards,
     buckets: u32,
-    asks: &[&Ask],
+    quantile_specs: &[&QuantileSpec],
 ) -> Result<Solution> {
-    let ranks = wanted_ranks(asks, shards.population());
+    let ranks = wanted_ranks(quantile_specs, shards.population());
     solve_ranks(shards, &NearestSplitter::try_new(buckets)?, ranks).await
 }
 

@@ -9,23 +9,23 @@ use super::progress::Progress;
 use crate::config::StrategyName;
 use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyBits, Width};
-use crate::memory::Room;
+use crate::memory::MemoryBudget;
 
-/// Where the lanes are: threads, simulated machines, devices.
+/// Where the shards are: threads, simulated machines, devices.
 #[async_trait]
 pub trait Shards: Send {
     /// Width of the keys.
     fn width(&self) -> Width;
 
-    /// Values in all lanes together.
+    /// Values in all shards together.
     fn population(&self) -> u64;
 
-    /// Lanes that can work at the same time.
+    /// Shards that can work at the same time.
     fn parallelism(&self) -> usize;
 
-    /// What the lanes have memory for.
-    fn room(&self) -> Room {
-        Room::UNLIMITED
+    /// What the shards have memory for.
+    fn budget(&self) -> MemoryBudget {
+        MemoryBudget::UNLIMITED
     }
 
     /// The strategy of this name for `ranks` of the values, in the memory that there is.
@@ -33,7 +33,7 @@ pub trait Shards: Send {
     /// # Errors
     /// Internal errors only.
     fn strategy(&self, name: StrategyName, ranks: &[u64]) -> Result<Box<dyn Strategy>> {
-        name.strategy(self.population(), ranks, self.parallelism(), &self.room())
+        name.strategy(self.population(), ranks, self.parallelism(), &self.budget())
     }
 
     /// The keys of `ranks` (1-based, ascending, distinct, at most the population), found in one go without rounds, as devices do,
@@ -45,10 +45,10 @@ pub trait Shards: Send {
         Ok(None)
     }
 
-    /// Sends a request to every lane and merges the replies.
+    /// Sends a request to every shard and merges the replies.
     ///
     /// # Errors
-    /// A lane's error; an execution error when the work was cancelled.
+    /// A shard's error; an execution error when the work was cancelled.
     async fn round(&mut self, request: Arc<Request>) -> Result<Reply>;
 }
 
@@ -65,7 +65,7 @@ pub struct Found {
 #[derive(Debug)]
 pub enum Step {
     /// Another round: the merged reply comes back to [`Strategy::step`].
-    Ask(Progress, Request),
+    QuantileSpec(Progress, Request),
     /// Every rank has its key.
     Done(Progress),
 }

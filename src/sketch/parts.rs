@@ -35,7 +35,7 @@ const FIRST_CELLS: usize = 1024;
 /// log2 of the most counts of a tally: they stay in the first-level cache.
 const TALLY_BITS: u32 = 8;
 
-/// Room that is kept from buffer to buffer.
+/// MemoryBudget that is kept from buffer to buffer.
 #[derive(Debug, Default)]
 pub(super) struct Scratch<K> {
     pub(super) keys: Vec<K>,

@@ -13,21 +13,21 @@ use crate::support::{asynchronous, columns, passes_in_a_process, plain, refusal,
 
 /// The tests of this module; those that are ignored run in the processes of the others.
 pub(crate) fn tests() -> Vec<Trial> {
-    let lanes = asynchronous("faults::lanes_in_a_process", lanes_in_a_process);
+    let shards = asynchronous("faults::shards_in_a_process", shards_in_a_process);
     let tables = asynchronous("faults::pinned_tables_in_a_process", pinned_tables_in_a_process);
     vec![
-        plain("faults::lanes", || {
-            passes_in_a_process("faults::lanes_in_a_process")
+        plain("faults::shards", || {
+            passes_in_a_process("faults::shards_in_a_process")
         }),
         plain("faults::pinned_tables", || {
             passes_in_a_process("faults::pinned_tables_in_a_process");
         }),
-        lanes.with_ignored_flag(true),
+        shards.with_ignored_flag(true),
         tables.with_ignored_flag(true),
     ]
 }
 
-async fn lanes_in_a_process() {
+async fn shards_in_a_process() {
     let devices = two_devices();
     let sql = "SELECT exact_quantiles(i64, 0.5), exact_quantiles(f32, [0.1, 0.9]) FROM t";
     let rows = batch(columns(Pattern::Random, 50_000, 4));
@@ -88,7 +88,7 @@ async fn lanes_in_a_process() {
             fail::remove(format!("quantiles::{phase}"));
         }
     }
-    // Values that never came to the lane: no device has failed, and nothing may answer without them.
+    // Values that never came to the shard: no device has failed, and nothing may answer without them.
     for falls_back in [false, true] {
         let staged = staged_session(4);
         RoundDevice::on(devices.clone(), falls_back).give(staged.state_ref().write().config_mut());
@@ -151,7 +151,7 @@ async fn pinned_tables_in_a_process() {
     }
     for (sql, operator) in [
         ("SELECT max_by(x, x) FROM t", "  AggregateExec: "),
-        ("SELECT x FROM t ORDER BY x DESC LIMIT 1", "  TopKByExec: "),
+        ("SELECT x FROM t ORDER BY x DESC LIMIT 1", "  SortLimitExec: "),
     ] {
         fail::cfg("quantiles::cuda_top", "return(broken)").unwrap();
         assert_eq!(row(&ctx, sql).await, "5000", "{sql}");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use datafusion_quantiles::kernel::cuda::source::{KernelFile, Program, Words};
+use datafusion_quantiles::kernel::cuda::source::{KernelFile, Program, ColumnFormat};
 use datafusion_quantiles::kernel::cuda::{CudaBackend, Nvrtc, Shape};
 
 use crate::support::tests;
@@ -29,7 +29,7 @@ fn nvrtc() -> &'static Nvrtc {
 }
 
 /// What runs over values of `words` on a device with so much shared memory.
-fn selections(words: Words, shared: usize) -> [Program; 4] {
+fn selections(words: ColumnFormat, shared: usize) -> [Program; 4] {
     let shape = Shape::try_new(words, shared).unwrap();
     let (first, second) = (KernelFile::SampleSelect, KernelFile::SampleFinish);
     [(first, false), (second, false), (first, true), (second, true)].map(|(file, masked)| Program {
@@ -42,12 +42,12 @@ fn selections(words: Words, shared: usize) -> [Program; 4] {
 }
 
 /// What compares values of `words`.
-fn filter(words: Words) -> Program {
+fn filter(words: ColumnFormat) -> Program {
     simple(KernelFile::Filter, words)
 }
 
 /// Kernels that hold one value at a time.
-fn simple(file: KernelFile, words: Words) -> Program {
+fn simple(file: KernelFile, words: ColumnFormat) -> Program {
     Program {
         file,
         words,
@@ -85,18 +85,18 @@ fn distinct(all: &[(Program, &str)]) -> BTreeSet<(String, String)> {
 fn every_kernel_compiles_for_the_h200() {
     let nvrtc = nvrtc();
     let (architecture, shared) = H200;
-    let mut all: Vec<_> = Words::ALL
+    let mut all: Vec<_> = ColumnFormat::ALL
         .iter()
         .flat_map(|words| selections(*words, shared))
         .map(|program| (program, architecture))
         .collect();
-    all.extend(Words::ALL.map(|words| (filter(words), architecture)));
+    all.extend(ColumnFormat::ALL.map(|words| (filter(words), architecture)));
     // Int8, Float16, Float32, Float64, Decimal128.
     for kind in [1, 4, 8, 12, 14] {
-        all.push((buckets(Words::ALL[kind], false), architecture));
+        all.push((buckets(ColumnFormat::ALL[kind], false), architecture));
     }
     // Float32 and Int64.
-    for words in [Words::ALL[8], Words::ALL[11]] {
+    for words in [ColumnFormat::ALL[8], ColumnFormat::ALL[11]] {
         all.push((buckets(words, true), architecture));
         all.push((top(words), architecture));
         for (queue, descending) in [
@@ -110,22 +110,22 @@ fn every_kernel_compiles_for_the_h200() {
             all.push((runs(words, queue, descending), architecture));
         }
     }
-    all.push((runs(Words::ALL[14], 1, true), architecture));
+    all.push((runs(ColumnFormat::ALL[14], 1, true), architecture));
     // Rows of floats with NaNs and of decimals, values of rows, points.
-    for words in [Words::TURNED[2], Words::ALL[14]] {
+    for words in [ColumnFormat::TURNED[2], ColumnFormat::ALL[14]] {
         all.push((top(words), architecture));
     }
-    all.push((simple(KernelFile::Gather, Words::ALL[0]), architecture));
+    all.push((simple(KernelFile::Gather, ColumnFormat::ALL[0]), architecture));
     // Records of 64 and 128 bits, and those made of columns of any type.
-    for words in [Words::ALL[10], Words::ALL[14]] {
+    for words in [ColumnFormat::ALL[10], ColumnFormat::ALL[14]] {
         all.push((simple(KernelFile::Sort, words), architecture));
     }
-    for words in [Words::ALL[6], Words::ALL[10]] {
+    for words in [ColumnFormat::ALL[6], ColumnFormat::ALL[10]] {
         all.extend([1, 32, 128, 256, 1024].map(|queue| (best_rows(words, queue), architecture)));
     }
-    for (words, masked) in Words::ALL
+    for (words, masked) in ColumnFormat::ALL
         .into_iter()
-        .chain(Words::TURNED)
+        .chain(ColumnFormat::TURNED)
         .flat_map(|words| [(words, false), (words, true)])
     {
         let program = Program {
@@ -139,7 +139,7 @@ fn every_kernel_compiles_for_the_h200() {
 }
 
 /// What answers rounds over values of `words`.
-fn buckets(words: Words, masked: bool) -> Program {
+fn buckets(words: ColumnFormat, masked: bool) -> Program {
     Program {
         masked,
         ..CudaBackend::program(words)
@@ -147,7 +147,7 @@ fn buckets(words: Words, masked: bool) -> Program {
 }
 
 /// What finds the best rows of runs, by blocks for 1, or by warps with queues of this length.
-fn runs(words: Words, queue: u32, descending: bool) -> Program {
+fn runs(words: ColumnFormat, queue: u32, descending: bool) -> Program {
     Program {
         masked: true,
         batch: queue,
@@ -157,7 +157,7 @@ fn runs(words: Words, queue: u32, descending: bool) -> Program {
 }
 
 /// What ranks rows by values of `words`.
-fn top(words: Words) -> Program {
+fn top(words: ColumnFormat) -> Program {
     Program {
         file: KernelFile::TopK,
         words,
@@ -168,7 +168,7 @@ fn top(words: Words) -> Program {
 }
 
 /// What finds the best rows of groups, or selects them by queues of this length.
-fn best_rows(words: Words, queue: u32) -> Program {
+fn best_rows(words: ColumnFormat, queue: u32) -> Program {
     Program {
         batch: queue,
         ..simple(KernelFile::GroupTop, words)
@@ -179,7 +179,7 @@ fn best_rows(words: Words, queue: u32) -> Program {
 fn nearest() -> Program {
     Program {
         descending: true,
-        ..simple(KernelFile::Nearest, Words::ALL[8])
+        ..simple(KernelFile::Nearest, ColumnFormat::ALL[8])
     }
 }
 
@@ -188,21 +188,21 @@ fn selections_compile_for_other_devices() {
     let all: Vec<_> = OTHERS
         .iter()
         .flat_map(|(architecture, shared)| {
-            let [_, _, first, second] = selections(Words::ALL[8], *shared);
-            let [third, fourth, ..] = selections(Words::ALL[11], *shared);
+            let [_, _, first, second] = selections(ColumnFormat::ALL[8], *shared);
+            let [third, fourth, ..] = selections(ColumnFormat::ALL[11], *shared);
             [
                 (first, *architecture),
                 (second, *architecture),
                 (third, *architecture),
                 (fourth, *architecture),
-                (filter(Words::ALL[11]), *architecture),
-                (top(Words::TURNED[1]), *architecture),
-                (buckets(Words::ALL[8], false), *architecture),
+                (filter(ColumnFormat::ALL[11]), *architecture),
+                (top(ColumnFormat::TURNED[1]), *architecture),
+                (buckets(ColumnFormat::ALL[8], false), *architecture),
                 (nearest(), *architecture),
-                (simple(KernelFile::Sort, Words::ALL[14]), *architecture),
-                (simple(KernelFile::Group, Words::ALL[8]), *architecture),
-                (best_rows(Words::ALL[6], 1), *architecture),
-                (best_rows(Words::ALL[10], 128), *architecture),
+                (simple(KernelFile::Sort, ColumnFormat::ALL[14]), *architecture),
+                (simple(KernelFile::Group, ColumnFormat::ALL[8]), *architecture),
+                (best_rows(ColumnFormat::ALL[6], 1), *architecture),
+                (best_rows(ColumnFormat::ALL[10], 128), *architecture),
             ]
         })
         .collect();
@@ -211,7 +211,7 @@ fn selections_compile_for_other_devices() {
 
 fn the_compiler_says_what_is_wrong() {
     let nvrtc = nvrtc();
-    let program = selections(Words::ALL[8], H200.1)[0];
+    let program = selections(ColumnFormat::ALL[8], H200.1)[0];
     let error = nvrtc.cubin(&program, "sm_1").unwrap_err().to_string();
     assert!(error.contains("do not compile for sm_1"), "{error}");
     assert!(error.contains("gpu-architecture"), "{error}");

@@ -1,4 +1,4 @@
-//! Strategies over lanes on devices, without SQL and as stages of a cluster.
+//! Strategies over shards on devices, without SQL and as stages of a cluster.
 
 use datafusion_quantiles::config::{DeviceChoice, StrategyName};
 use datafusion_quantiles::exec::staged::RoundDevice;
@@ -7,20 +7,20 @@ use datafusion_quantiles::key::KeyBits;
 use datafusion_quantiles::select::LocalShards;
 use datafusion_quantiles::threads::Stop;
 use quantiles_testing::patterns::{self, Pattern};
-use quantiles_testing::rounds::{lane, ranks_of, run, strategies};
+use quantiles_testing::rounds::{shard, ranks_of, run, strategies};
 use quantiles_testing::{batch, error, register, row, rows_joined, session, set, staged_session};
 
 use crate::matrix::few_ranks;
 use crate::support::{columns, sorted_keys, tests, two_devices, with_nulls};
 
 tests! {
-    plain every_strategy_over_lanes,
+    plain every_strategy_over_shards,
     asynchronous staged_rounds,
     plain executors_have_a_device,
 }
 
-/// Every strategy over lanes on two devices, one of which has most values, and over one.
-fn every_strategy_over_lanes() {
+/// Every strategy over shards on two devices, one of which has most values, and over one.
+fn every_strategy_over_shards() {
     let devices = two_devices();
     for pattern in patterns::ALL {
         for (name, values) in columns(pattern, 60_013, 6) {
@@ -33,17 +33,17 @@ fn every_strategy_over_lanes() {
             for strategy in strategies() {
                 for shares in [vec![60_013], vec![50_000, 10_013], vec![1, 60_012]] {
                     let mut from = 0;
-                    let lanes = shares.iter().zip(&devices).map(|(share, device)| {
+                    let shards = shares.iter().zip(&devices).map(|(share, device)| {
                         let own = values.slice(from, *share);
                         from += share;
-                        lane(
+                        shard(
                             &CudaBackend::new(std::sync::Arc::clone(device), None),
                             &spec,
                             &[own],
                         )
                     });
-                    let lanes: Vec<_> = lanes.collect();
-                    let mut shards = LocalShards::blocking(spec.width(), lanes, 2, Stop::default());
+                    let shards: Vec<_> = shards.collect();
+                    let mut shards = LocalShards::blocking(spec.width(), shards, 2, Stop::default());
                     let solution = run(&mut shards, strategy.as_ref(), &ranks);
                     let found: Vec<KeyBits> =
                         ranks.iter().map(|rank| solution.key_at(*rank).unwrap()).collect();

@@ -10,7 +10,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_quantiles::cells::{Brackets, CellTable, Cells};
 use datafusion_quantiles::kernel::cuda::{CudaBackend, Device, Report, Selection, SpreadSelection};
 use datafusion_quantiles::kernel::round::{Reply, Request};
-use datafusion_quantiles::kernel::{Backend, Lane};
+use datafusion_quantiles::kernel::{Backend, Shard};
 use datafusion_quantiles::key::{KeyBits, Width};
 use datafusion_quantiles::pinned::{pin_table, use_devices};
 use datafusion_quantiles::select::LocalShards;
@@ -32,7 +32,7 @@ tests! {
     asynchronous best_rows_of_groups,
     asynchronous streamed_columns,
     plain columns_on_two_devices,
-    plain lanes,
+    plain shards,
 }
 
 async fn pinned_tables() {
@@ -74,7 +74,7 @@ async fn pinned_tables() {
     assert_eq!(row(&ctx, sql).await, "499999");
 }
 
-/// Page-locked memory is that of the lanes, however many columns they read.
+/// Page-locked memory is that of the shards, however many columns they read.
 async fn page_locked_memory_is_reserved() {
     let names: Vec<_> = (0..20).map(|number| format!("c{number}")).collect();
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..40_000));
@@ -152,7 +152,7 @@ fn columns_on_two_devices() {
     let (_, sorted) = sorted_keys(&values);
     let ranks = ranks_of(2_000_000, 101);
     let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
-    let ask = |limit| {
+    let quantile_spec = |limit| {
         let shares = columns.iter().map(|column| Selection {
             limit: Some(limit),
             ..selection(column, None)
@@ -163,7 +163,7 @@ fn columns_on_two_devices() {
     let mut found = 0;
     for megabytes in [9, 10, 12, 16, 32, 64] {
         devices.iter().for_each(|device| device.release_workspace());
-        match ask(megabytes << 20) {
+        match quantile_spec(megabytes << 20) {
             Ok(Some(keys)) => {
                 assert_eq!(keys, expected, "{megabytes} MB");
                 found += 1;
@@ -177,7 +177,7 @@ fn columns_on_two_devices() {
         }
     }
     devices.iter().for_each(|device| device.release_workspace());
-    let refused = ask(8 << 20).unwrap_err();
+    let refused = quantile_spec(8 << 20).unwrap_err();
     assert!(
         refused.to_string().contains("quantiles.cuda_memory_limit"),
         "{refused}"
@@ -193,23 +193,23 @@ fn small_pool(bytes: usize) -> Arc<dyn MemoryPool> {
 }
 
 /// Device memory that ends: said, or gone without where that is possible.
-fn lanes() {
+fn shards() {
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(1_000_000, 3)));
     let (spec, sorted) = sorted_keys(&values);
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
     let open = |limit| {
         let device = Arc::new(Device::open(0, None).unwrap());
         let backend = CudaBackend::new(Arc::clone(&device), Some(limit));
-        let lane = backend.open(&spec, MemoryConsumer::new("test").register(&pool));
-        (device, lane.unwrap())
+        let shard = backend.open(&spec, MemoryConsumer::new("test").register(&pool));
+        (device, shard.unwrap())
     };
-    let answer = |lane: &mut Box<dyn Lane>, request: &Request| lane.answer(request, &Stop::default());
+    let answer = |shard: &mut Box<dyn Shard>, request: &Request| shard.answer(request, &Stop::default());
     let all = Request::Extract {
         brackets: Brackets::all(Width::W64),
     };
-    let (_device, mut lane) = open(1 << 20);
-    lane.append(&values, None).unwrap();
-    let error = answer(&mut lane, &all).unwrap_err();
+    let (_device, mut shard) = open(1 << 20);
+    shard.append(&values, None).unwrap();
+    let error = answer(&mut shard, &all).unwrap_err();
     assert!(
         matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)),
         "{error}"
@@ -227,15 +227,15 @@ fn lanes() {
     let ranks = ranks_of(1_000_000, 9);
     for strategy in &strategies[6..9] {
         // Enough for the copy, and then something takes most of it.
-        let (device, mut lane) = open(24 << 20);
-        lane.append(&values, None).unwrap();
-        let Reply::Counts { counts, kept } = answer(&mut lane, &count).unwrap() else {
+        let (device, mut shard) = open(24 << 20);
+        shard.append(&values, None).unwrap();
+        let Reply::Counts { counts, kept } = answer(&mut shard, &count).unwrap() else {
             panic!()
         };
         assert_eq!((counts.iter().sum::<u64>(), kept.len()), (1_000_000, 1));
         let held = device.allocate(15 << 20, None).unwrap();
-        assert_eq!(answer(&mut lane, &all).unwrap(), Reply::Extracted(Vec::new()));
-        let mut shards = LocalShards::blocking(Width::W64, vec![lane], 1, Stop::default());
+        assert_eq!(answer(&mut shard, &all).unwrap(), Reply::Extracted(Vec::new()));
+        let mut shards = LocalShards::blocking(Width::W64, vec![shard], 1, Stop::default());
         let solution = run(&mut shards, strategy.as_ref(), &ranks);
         for rank in &ranks {
             let expected = sorted[*rank as usize - 1];
@@ -248,11 +248,11 @@ fn lanes() {
     // No memory of the host for the keys: counts, but no lists.
     let pool = small_pool(100_000);
     let device = Arc::new(Device::open(0, None).unwrap());
-    let mut lane = CudaBackend::new(device, None)
+    let mut shard = CudaBackend::new(device, None)
         .open(&spec, MemoryConsumer::new("test").register(&pool))
         .unwrap();
-    lane.append(&values, None).unwrap();
-    assert_eq!(answer(&mut lane, &all).unwrap(), Reply::Extracted(Vec::new()));
-    drop(lane);
+    shard.append(&values, None).unwrap();
+    assert_eq!(answer(&mut shard, &all).unwrap(), Reply::Extracted(Vec::new()));
+    drop(shard);
     assert_eq!(pool.reserved(), 0);
 }

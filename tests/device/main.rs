@@ -6,7 +6,7 @@
 mod explain;
 mod faults;
 mod kernels;
-mod lanes;
+mod shards;
 mod limits;
 mod matrix;
 mod nearest;
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         [
             explain::tests(),
             faults::tests(),
-            lanes::tests(),
+            shards::tests(),
             limits::tests(),
             matrix::tests(),
             nearest::tests(),

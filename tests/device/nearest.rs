@@ -116,13 +116,13 @@ fn nearest_rows_of_what_is_wrong() {
     let array: ArrayRef = Arc::new(points(vec![0.0; 12], 3, None));
     let upload = |arrays: &[ArrayRef]| DeviceMatrix::upload(&device, arrays, None, &reservation());
     let matrix = upload(std::slice::from_ref(&array)).unwrap();
-    let ask = |point: &[f32], k| {
+    let quantile_spec = |point: &[f32], k| {
         let found = matrix.nearest(point, k, None, false, &mut Report::default());
         found.unwrap_err().strip_backtrace()
     };
-    assert!(ask(&[0.0; 4], 1).contains("a point of 4 coordinates among points of 3"));
-    assert!(ask(&[0.0; 3], 0).contains("0 nearest rows: allowed are 1 to 1024"));
-    assert!(ask(&[0.0; 3], 1025).contains("1025 nearest rows: allowed are 1 to 1024"));
+    assert!(quantile_spec(&[0.0; 4], 1).contains("a point of 4 coordinates among points of 3"));
+    assert!(quantile_spec(&[0.0; 3], 0).contains("0 nearest rows: allowed are 1 to 1024"));
+    assert!(quantile_spec(&[0.0; 3], 1025).contains("1025 nearest rows: allowed are 1 to 1024"));
     let other: ArrayRef = Arc::new(points(vec![0.0; 12], 4, None));
     for arrays in [
         vec![],

@@ -103,7 +103,7 @@ fn small_devices() {
 async fn pinned_tables_are_snapshots() {
     let device = device();
     let ctx = session(2);
-    let ask = "SELECT exact_quantiles(x, [0, 1]) FROM s";
+    let quantile_spec = "SELECT exact_quantiles(x, [0, 1]) FROM s";
     make(&ctx, "s", "value AS x, -value AS y", "1, 1000").await;
     run(&ctx, "PIN TABLE s (x)").await;
     let shown = run(&ctx, "SHOW PINNED").await;
@@ -112,9 +112,9 @@ async fn pinned_tables_are_snapshots() {
         device.name()
     );
     assert_eq!(texts(&shown), [expected]);
-    assert_eq!(row(&ctx, ask).await, "[1, 1000]");
+    assert_eq!(row(&ctx, quantile_spec).await, "[1, 1000]");
     run(&ctx, "INSERT INTO s VALUES (0, 0), (5000, 0)").await;
-    assert_eq!(row(&ctx, ask).await, "[1, 1000]");
+    assert_eq!(row(&ctx, quantile_spec).await, "[1, 1000]");
     // Not on the device: other columns, groups, other aggregates, parts of the rows.
     assert_eq!(
         row(&ctx, "SELECT exact_quantiles(y, [0, 1]) FROM s").await,
@@ -156,20 +156,20 @@ async fn pinned_tables_are_snapshots() {
         "[1, 1000]"
     );
     set(&ctx, "device", "cpu").await;
-    assert_eq!(row(&ctx, ask).await, "[0, 5000]");
+    assert_eq!(row(&ctx, quantile_spec).await, "[0, 5000]");
     // A device that is not there, and that the table itself would be sent to.
     set(&ctx, "device", "cuda:7").await;
-    assert!(error(&ctx, ask).await.contains("there is no device cuda:7"));
+    assert!(error(&ctx, quantile_spec).await.contains("there is no device cuda:7"));
     set(&ctx, "device", "auto").await;
     // No table of the name; another one of the same schema; of another schema.
     run(&ctx, "DROP TABLE s").await;
     assert!(
-        error(&ctx, ask)
+        error(&ctx, quantile_spec)
             .await
             .contains("table 'datafusion.public.s' not found")
     );
     make(&ctx, "s", "value AS x, value AS y", "7, 8").await;
-    assert_eq!(row(&ctx, ask).await, "[7, 8]");
+    assert_eq!(row(&ctx, quantile_spec).await, "[7, 8]");
     assert_eq!(
         row(&ctx, "SELECT exact_quantiles(y, [0, 1]) FROM v").await,
         "[1, 1000]",
@@ -179,11 +179,11 @@ async fn pinned_tables_are_snapshots() {
     let other = SessionContext::new_with_config(ctx.copied_config());
     datafusion_quantiles::register_all(&other).unwrap();
     make(&other, "s", "value AS x, -value AS y", "5000, 6000").await;
-    assert_eq!(row(&other, ask).await, "[5000, 6000]");
+    assert_eq!(row(&other, quantile_spec).await, "[5000, 6000]");
     assert!(refusal(&other, "UNPIN TABLE s").await.contains("is not pinned"));
     run(&ctx, "DROP TABLE s").await;
     make(&ctx, "s", "CAST(value AS INT) AS x, value AS y", "7, 8").await;
-    assert_eq!(row(&ctx, ask).await, "[7, 8]");
+    assert_eq!(row(&ctx, quantile_spec).await, "[7, 8]");
     // A name that means another table by now.
     run(&ctx, "DROP TABLE s").await;
     make(&ctx, "s", "value AS x, value AS y", "20, 30").await;
@@ -203,11 +203,11 @@ async fn pinned_tables_are_snapshots() {
     run(&ctx, "SET datafusion.catalog.default_schema = 'public'").await;
     // Pinned again: what is there now.
     run(&ctx, "PIN TABLE s (y, x)").await;
-    assert_eq!(row(&ctx, ask).await, "[20, 30]");
+    assert_eq!(row(&ctx, quantile_spec).await, "[20, 30]");
     run(&ctx, "UNPIN TABLE s").await;
     run(&ctx, "UNPIN TABLE other.s").await;
     assert!(texts(&run(&ctx, "SHOW PINNED").await).is_empty());
-    assert!(physical_plan(&ctx, ask).await.starts_with("QuantilesExec"));
+    assert!(physical_plan(&ctx, quantile_spec).await.starts_with("QuantilesExec"));
 }
 
 async fn queries_at_the_same_time() {

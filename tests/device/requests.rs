@@ -1,4 +1,4 @@
-//! Every request to a lane on a device, against the lanes of the CPU.
+//! Every request to a shard on a device, against the shards of the CPU.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use datafusion::arrow::array::{Array, ArrayRef, Float64Array, Int64Array};
 use datafusion_quantiles::cells::{Bracket, Brackets, CellTable, Cells, Edges, Linear};
 use datafusion_quantiles::kernel::cuda::{CudaBackend, Device};
 use datafusion_quantiles::kernel::round::{Reply, Request};
-use datafusion_quantiles::kernel::{CpuBackend, Lane};
+use datafusion_quantiles::kernel::{CpuBackend, Shard};
 use datafusion_quantiles::key::{KeyBits, KeySpec, KeyVec, Width};
 use datafusion_quantiles::sketch::{AnySummary, Epsilon};
 use datafusion_quantiles::threads::Stop;
 use quantiles_literature::NaiveBackend;
 use quantiles_testing::patterns::{self, Pattern};
-use quantiles_testing::rounds::{ends_when_stopped, lane, skips_nulls_and_filtered_rows};
+use quantiles_testing::rounds::{ends_when_stopped, shard, skips_nulls_and_filtered_rows};
 
 use crate::support::{columns, device, sorted_keys, tests, with_nulls};
 
@@ -20,8 +20,8 @@ tests! {
     plain every_request_first_patterns,
     plain every_request_second_patterns,
     plain every_request_last_patterns,
-    plain long_lanes,
-    plain filtered_rows_are_skipped_and_stopped_lanes_end,
+    plain long_shards,
+    plain filtered_rows_are_skipped_and_stopped_shards_end,
     plain less_shared_memory,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn key_vec(keys: &[KeyBits], width: Width) -> KeyVec {
     }
 }
 
-/// Requests of all kinds about keys, at least one, that are sorted; those where the naive lane answers as all do.
+/// Requests of all kinds about keys, at least one, that are sorted; those where the naive shard answers as all do.
 fn requests(sorted: &[KeyBits], width: Width) -> Vec<Request> {
     let mut distinct = sorted.to_vec();
     distinct.dedup();
@@ -115,7 +115,7 @@ fn requests(sorted: &[KeyBits], width: Width) -> Vec<Request> {
     requests
 }
 
-/// Requests whose replies depend on the order of the keys: the CPU's lane alone answers alike.
+/// Requests whose replies depend on the order of the keys: the CPU's shard alone answers alike.
 fn ordered_requests(sorted: &[KeyBits], width: Width) -> Vec<Request> {
     let n = sorted.len() as u64;
     let key = |share: usize| sorted[(sorted.len() - 1) * share / 100];
@@ -170,14 +170,14 @@ fn same_replies(values: &[ArrayRef], backend: &CudaBackend, what: &str) {
         datafusion::arrow::compute::concat(&values.iter().map(AsRef::as_ref).collect::<Vec<_>>()).unwrap();
     let (spec, sorted) = sorted_keys(&whole);
     let [mut on_device, mut fast, mut naive] = [
-        lane(backend, &spec, values),
-        lane(&CpuBackend::default(), &spec, values),
-        lane(&NaiveBackend, &spec, values),
+        shard(backend, &spec, values),
+        shard(&CpuBackend::default(), &spec, values),
+        shard(&NaiveBackend, &spec, values),
     ];
     assert_eq!(on_device.len(), sorted.len() as u64, "{what}");
     let width = spec.width();
-    let answer = |lane: &mut Box<dyn Lane>, request: &Request| {
-        let reply = lane.answer(request, &Stop::default());
+    let answer = |shard: &mut Box<dyn Shard>, request: &Request| {
+        let reply = shard.answer(request, &Stop::default());
         in_order(reply.unwrap_or_else(|error| panic!("{what}, {}: {error}", request.name())))
     };
     if sorted.is_empty() {
@@ -269,7 +269,7 @@ fn every_request_last_patterns() {
 }
 
 /// Values that take several tiles and chunks, in several appends between requests.
-fn long_lanes() {
+fn long_shards() {
     let device = device();
     let backend = CudaBackend::new(device, None);
     for pattern in [Pattern::Random, Pattern::Clusters, Pattern::Sorted] {
@@ -285,37 +285,37 @@ fn long_lanes() {
     }
     let values: ArrayRef = Arc::new(Int64Array::from_iter_values(0..300_000));
     let spec = KeySpec::try_new(values.data_type()).unwrap();
-    let mut lane = lane(&backend, &spec, &[values.slice(0, 100_000)]);
+    let mut shard = shard(&backend, &spec, &[values.slice(0, 100_000)]);
     for end in [100_000, 200_000, 300_000] {
         let all = Request::Extract {
             brackets: Brackets::all(Width::W64),
         };
-        let Reply::Extracted(lists) = in_order(lane.answer(&all, &Stop::default()).unwrap()) else {
+        let Reply::Extracted(lists) = in_order(shard.answer(&all, &Stop::default()).unwrap()) else {
             panic!()
         };
-        assert_eq!((lists[0].len(), lane.len()), (end, end as u64));
+        assert_eq!((lists[0].len(), shard.len()), (end, end as u64));
         let last = spec.to_array(&[lists[0].get(end - 1)]).unwrap();
         assert_eq!(
             last.as_ref(),
             &Int64Array::from(vec![end as i64 - 1]) as &dyn Array
         );
         if end < 300_000 {
-            lane.append(&values.slice(end, 100_000), None).unwrap();
+            shard.append(&values.slice(end, 100_000), None).unwrap();
         }
     }
 }
 
-fn filtered_rows_are_skipped_and_stopped_lanes_end() {
+fn filtered_rows_are_skipped_and_stopped_shards_end() {
     let device = device();
     let backend = CudaBackend::new(device, None);
     skips_nulls_and_filtered_rows(&backend);
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(10_000, 11)));
     let spec = KeySpec::try_new(values.data_type()).unwrap();
-    ends_when_stopped(lane(&backend, &spec, &[values]), spec.width());
-    let mut lane = lane(&backend, &spec, &[]);
+    ends_when_stopped(shard(&backend, &spec, &[values]), spec.width());
+    let mut shard = shard(&backend, &spec, &[]);
     let floats: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
     assert!(
-        lane.append(&floats, None)
+        shard.append(&floats, None)
             .unwrap_err()
             .to_string()
             .contains("got values of Float64")

@@ -55,8 +55,8 @@ fn warps_and_sorting_find_the_same_rows() {
                     let (key, value) = (column(key), column(value));
                     for k in [1, 2, 32, 33, 128, 129, 256, 1000, 1024] {
                         for least in [false, true] {
-                            let ask = |method| best(group, &key, &value, k, least, method).0;
-                            let (sorted, warps) = (ask(TopMethod::Sort), ask(TopMethod::Warps));
+                            let quantile_spec = |method| best(group, &key, &value, k, least, method).0;
+                            let (sorted, warps) = (quantile_spec(TopMethod::Sort), quantile_spec(TopMethod::Warps));
                             let what =
                                 format!("{pattern:?}, {len} rows, nulls: {nulls}, k = {k}, least: {least}");
                             assert_eq!(sorted.codes, warps.codes, "{what}");
@@ -122,10 +122,10 @@ fn rows_of_runs(device: &Arc<Device>, patterns: &[Pattern], keys: &[(&str, &str)
             for (name, value) in keys {
                 let (key, value) = (column(name), column(value));
                 for (k, least) in ASKED {
-                    let ask = |method| best(&groups, &key, &value, k, least, method);
-                    let (sorted, _) = ask(TopMethod::Sort);
+                    let quantile_spec = |method| best(&groups, &key, &value, k, least, method);
+                    let (sorted, _) = quantile_spec(TopMethod::Sort);
                     for method in [TopMethod::Runs, TopMethod::RunsByBlocks, TopMethod::RunsByWarps] {
-                        let (found, report) = ask(method);
+                        let (found, report) = quantile_spec(method);
                         let what = format!(
                             "{pattern:?}, {len} rows, {name}, nulls: {nulls}, k = {k}, least: {least}, {method:?}"
                         );

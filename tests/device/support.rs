@@ -214,7 +214,7 @@ impl<'a> On<'a> {
 
 /// The answers of the device and of the CPU, which must be one: every bit.
 pub(crate) async fn same(ctx: &SessionContext, sql: &str, on: On<'_>, what: &str) {
-    let ask = async |device| {
+    let quantile_spec = async |device| {
         set(ctx, "device", device).await;
         let plan = physical_plan(ctx, sql).await;
         let is_there = device == on.device;
@@ -224,7 +224,7 @@ pub(crate) async fn same(ctx: &SessionContext, sql: &str, on: On<'_>, what: &str
         answer.unwrap_or_else(|error| panic!("{what}: {error}"))
     };
     let (on_device, on_cpu): (Vec<RecordBatch>, Vec<RecordBatch>) =
-        (ask(on.device).await, ask(on.otherwise).await);
+        (quantile_spec(on.device).await, quantile_spec(on.otherwise).await);
     set(ctx, "device", "auto").await;
     let count = |rows: &[RecordBatch]| rows.iter().map(RecordBatch::num_rows).sum::<usize>();
     assert_eq!(count(&on_device), count(&on_cpu), "{what}");

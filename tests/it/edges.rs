@@ -13,7 +13,7 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::collect;
 use datafusion::physical_plan::sorts::sort::SortExec;
-use datafusion_quantiles::planner::TopKByRule;
+use datafusion_quantiles::planner::SortLimitRule;
 use tempfile::TempDir;
 
 use quantiles_testing::{batch, error, query, register, row, session, texts};
@@ -207,7 +207,7 @@ async fn a_file_that_is_scanned_twice_has_its_rows_twice() {
         };
         let by = PhysicalSortExpr::new(Arc::new(Column::new("id", 0)), options);
         let sort = SortExec::new([by].into(), scan).with_fetch(Some(2));
-        let rule = TopKByRule;
+        let rule = SortLimitRule;
         let plan = rule
             .optimize(Arc::new(sort), ctx.state().config_options())
             .unwrap();

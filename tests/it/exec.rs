@@ -86,7 +86,7 @@ async fn streams_end(alive: &Arc<()>) -> Duration {
     start.elapsed()
 }
 
-/// Waits until nothing is reserved: a task that is cancelled drops its stream a moment before its lanes.
+/// Waits until nothing is reserved: a task that is cancelled drops its stream a moment before its shards.
 async fn memory_is_released(ctx: &SessionContext) {
     let start = Instant::now();
     while ctx.runtime_env().memory_pool.reserved() > 0 {
@@ -148,7 +148,7 @@ async fn dropping_the_stream_ends_the_selection() {
         let answer = tokio::time::timeout(Duration::from_millis(millis), stream.next()).await;
         drop((answer, stream));
         let start = Instant::now();
-        // Kernels that still ran would hold their lanes, and those their reservations.
+        // Kernels that still ran would hold their shards, and those their reservations.
         while ctx.runtime_env().memory_pool.reserved() > 0 {
             assert!(
                 start.elapsed() < Duration::from_secs(10),

@@ -243,7 +243,7 @@ async fn without_a_disk_the_error_says_so() {
 }
 
 #[test]
-fn threads_share_a_lane_that_is_on_disk() {
+fn threads_share_a_shard_that_is_on_disk() {
     let folder = TempDir::new().unwrap();
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(1_200_000, 5)));
     let spec = KeySpec::try_new(values.data_type()).unwrap();
@@ -254,16 +254,16 @@ fn threads_share_a_lane_that_is_on_disk() {
     let runtime = runtime(Arc::clone(&pool), folder.path());
     for whole in [false, true] {
         for name in StrategyName::ALL {
-            let memory = MemoryConsumer::new("lane").register(&pool);
+            let memory = MemoryConsumer::new("shard").register(&pool);
             let backend = CpuBackend::spilling(&runtime, &memory);
-            let mut lane = backend.open(&spec, memory.new_empty()).unwrap();
-            lane.append(&values, None).unwrap();
+            let mut shard = backend.open(&spec, memory.new_empty()).unwrap();
+            shard.append(&values, None).unwrap();
             if whole {
-                assert!(lane.spill(usize::MAX, &Stop::default()).unwrap() > 1 << 20);
-                assert!(lane.held_bytes() <= 64 << 10 && lane.len() == 1_200_000);
+                assert!(shard.spill(usize::MAX, &Stop::default()).unwrap() > 1 << 20);
+                assert!(shard.held_bytes() <= 64 << 10 && shard.len() == 1_200_000);
             }
             assert_eq!(files_below(folder.path()).len(), 1);
-            let mut local = LocalShards::new(spec.width(), vec![lane], 4, Stop::default());
+            let mut local = LocalShards::new(spec.width(), vec![shard], 4, Stop::default());
             assert_eq!(local.parallelism(), 4);
             let strategy = name.strategy(1_200_000, &ranks, 4, &local.room()).unwrap();
             let solution =

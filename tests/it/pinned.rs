@@ -153,7 +153,7 @@ async fn without_pinned_tables() {
         let plan = physical_plan(&ctx, "SELECT topk_by(x, y, 2) FROM t").await;
         assert!(plan.starts_with("AggregateExec"), "{plan}");
         let plan = physical_plan(&ctx, "SELECT x FROM t ORDER BY x DESC LIMIT 2").await;
-        assert!(plan.starts_with("TopKByExec"), "{plan}");
+        assert!(plan.starts_with("SortLimitExec"), "{plan}");
         assert_eq!(
             row(&ctx, "SELECT topk_by(x, y, 2), max_by(x, y) FROM t").await,
             "[6, 13] | 6"

@@ -1,4 +1,4 @@
-//! Strategies over lanes against a sort, on every input pattern, and what they send.
+//! Strategies over shards against a sort, on every input pattern, and what they send.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use datafusion::arrow::array::{Array, ArrayRef, Decimal128Array, Float64Array, I
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
 use datafusion_quantiles::cells::{Bracket, Brackets, CellTable, Cells, Edges, Linear};
 use datafusion_quantiles::kernel::round::{Reply, Request};
-use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane};
+use datafusion_quantiles::kernel::{Backend, CpuBackend, Shard};
 use datafusion_quantiles::key::{KeySpec, KeyVec};
 use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
 use datafusion_quantiles::select::choose::{Choice, Form};
@@ -20,7 +20,7 @@ use quantiles_literature::NaiveBackend;
 
 use quantiles_testing::patterns::{self, Pattern};
 use quantiles_testing::rounds::{
-    check, ends_when_stopped, eps, lane, lanes, ranks_of, run, simulated, skips_nulls_and_filtered_rows,
+    check, ends_when_stopped, eps, shard, shards, ranks_of, run, simulated, skips_nulls_and_filtered_rows,
     strategies,
 };
 use quantiles_testing::{cases, runtime};
@@ -66,9 +66,9 @@ fn threads_share_a_lopsided_input() {
     sorted.sort_unstable();
     let ranks = ranks_of(1_200_000, 99);
     for strategy in strategies() {
-        let mut lanes = lanes(&CpuBackend::default(), &values, 1, 8192);
-        lanes.push(lane(&CpuBackend::default(), &spec, &[]));
-        let mut local = LocalShards::new(spec.width(), lanes, 4, Stop::default());
+        let mut shards = shards(&CpuBackend::default(), &values, 1, 8192);
+        shards.push(shard(&CpuBackend::default(), &spec, &[]));
+        let mut local = LocalShards::new(spec.width(), shards, 4, Stop::default());
         let solution = run(&mut local, strategy.as_ref(), &ranks);
         for rank in &ranks {
             assert_eq!(
@@ -86,9 +86,9 @@ fn all_equal_data_copies_nothing() {
     for value in [42, i64::MIN, i64::MAX] {
         let values: ArrayRef = Arc::new(Int64Array::from(vec![value; 100_000]));
         for strategy in strategies().into_iter().skip(1) {
-            let lanes = lanes(&CpuBackend::default(), &values, 4, 8192);
+            let shards = shards(&CpuBackend::default(), &values, 4, 8192);
             let width = KeySpec::try_new(values.data_type()).unwrap().width();
-            let mut simulated = simulated(width, lanes);
+            let mut simulated = simulated(width, shards);
             let solution = run(&mut simulated, strategy.as_ref(), &[1, 50_000, 100_000]);
             let names: Vec<_> = solution.rounds.iter().map(|round| round.request).collect();
             let first = match strategy.label() {
@@ -117,7 +117,7 @@ fn gk_select_takes_two_rounds_and_copies_what_its_error_allows() {
             let width = KeySpec::try_new(values.data_type()).unwrap().width();
             for count in [1, 9, 99] {
                 let ranks = ranks_of(n as u64, count);
-                let mut simulated = simulated(width, lanes(&CpuBackend::default(), &values, shards, 8192));
+                let mut simulated = simulated(width, shards(&CpuBackend::default(), &values, shards, 8192));
                 let solution = run(&mut simulated, &GkSelect::with(eps(accuracy)), &ranks);
                 let what = format!("{n} values, {shards} shards, {count} ranks, {pattern:?}");
                 assert_eq!(simulated.log().rounds(), ["sketch", "count"], "{what}");
@@ -136,7 +136,7 @@ fn gk_select_finds_more_ranks_than_a_count_tells_apart() {
     let ranks: Vec<u64> = (1..=n as u64).step_by(3).collect();
     let mut shards = simulated(
         KeySpec::try_new(values.data_type()).unwrap().width(),
-        lanes(&CpuBackend::default(), &values, 3, 8192),
+        shards(&CpuBackend::default(), &values, 3, 8192),
     );
     let solution = run(&mut shards, &GkSelect::with(eps(2000.0)), &ranks);
     let mut sorted = KeySpec::try_new(values.data_type())
@@ -158,7 +158,7 @@ fn traces_are_those_of_the_named_methods() {
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(400_000, 7)));
     let trace = |strategy: &dyn Strategy, ranks: &[u64]| {
         let spec = KeySpec::try_new(values.data_type()).unwrap();
-        let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 4, 8192));
+        let mut shards = simulated(spec.width(), shards(&CpuBackend::default(), &values, 4, 8192));
         run(&mut shards, strategy, ranks);
         shards.log().rounds()
     };
@@ -216,11 +216,11 @@ fn values_sent_are_within_a_tenth_of_the_expected_ones() {
         (1001, 2, 8192),
     ] {
         let ranks: Vec<u64> = (1..=m).map(|i| i * n / (m + 1)).collect();
-        let even = || -> Vec<Box<dyn Lane>> {
+        let even = || -> Vec<Box<dyn Shard>> {
             let share = n as usize / q;
             (0..q)
                 .map(|shard| {
-                    lane(
+                    shard(
                         &CpuBackend::default(),
                         &spec,
                         &[values.slice(shard * share, share)],
@@ -272,9 +272,9 @@ fn values_sent_are_within_a_tenth_of_the_expected_ones() {
     }
 }
 
-/// Every request on the fast lane and on the naive one.
+/// Every request on the fast shard and on the naive one.
 #[test]
-fn lanes_answer_as_the_naive_lane_does() {
+fn shards_answer_as_the_naive_shard_does() {
     let folder = tempfile::tempdir().unwrap();
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 30));
     let spilling = CpuBackend::spilling(
@@ -344,7 +344,7 @@ fn lanes_answer_as_the_naive_lane_does() {
                 .step_by(2048)
                 .map(|at| values.slice(at, 2048.min(9_001 - at)))
                 .collect();
-            // A second owner of each array: the lane may keep the buffers.
+            // A second owner of each array: the shard may keep the buffers.
             let owners: Vec<ArrayRef> = if shared {
                 batches
                     .iter()
@@ -353,10 +353,10 @@ fn lanes_answer_as_the_naive_lane_does() {
             } else {
                 vec![]
             };
-            let mut fast = lane(&CpuBackend::default(), &spec, &batches);
-            let mut on_disk = lane(&spilling, &spec, &batches);
+            let mut fast = shard(&CpuBackend::default(), &spec, &batches);
+            let mut on_disk = shard(&spilling, &spec, &batches);
             assert!(on_disk.spill(usize::MAX, &Stop::default()).unwrap() > 0);
-            let mut naive = lane(&NaiveBackend, &spec, &batches);
+            let mut naive = shard(&NaiveBackend, &spec, &batches);
             for request in &requests {
                 let mut replies = [
                     fast.answer(request, &Stop::default()),
@@ -389,10 +389,10 @@ fn memory_is_asked_for_by_name_and_a_missing_oracle_is_no_loss() {
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(200_000, 10)));
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let small: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
-    let mut lane = CpuBackend::default()
+    let mut shard = CpuBackend::default()
         .open(&spec, MemoryConsumer::new("small").register(&small))
         .unwrap();
-    let error = lane.append(&values, None).unwrap_err();
+    let error = shard.append(&values, None).unwrap_err();
     let text = error.to_string();
     assert!(
         matches!(
@@ -424,16 +424,16 @@ fn memory_is_asked_for_by_name_and_a_missing_oracle_is_no_loss() {
             .all(|rank| solution.key_at(*rank).unwrap() == sorted[*rank as usize - 1])
     );
     drop(shards);
-    drop(lane);
+    drop(shard);
     assert_eq!((small.reserved(), tight.reserved()), (0, 0));
 }
 
 #[test]
-fn a_stopped_lane_answers_with_an_error() {
+fn a_stopped_shard_answers_with_an_error() {
     let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(10_000, 11)));
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     for backend in [&CpuBackend::default() as &dyn Backend, &NaiveBackend] {
-        ends_when_stopped(lane(backend, &spec, &[Arc::clone(&values)]), spec.width());
+        ends_when_stopped(shard(backend, &spec, &[Arc::clone(&values)]), spec.width());
     }
 }
 
@@ -461,7 +461,7 @@ proptest! {
         sorted.sort_unstable();
         let ranks = ranks_of(len as u64, count);
         let strategy = &strategies()[strategy];
-        let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, shards, batch));
+        let mut shards = simulated(spec.width(), shards(&CpuBackend::default(), &values, shards, batch));
         let solution = futures::executor::block_on(solve_ranks(&mut shards, strategy.as_ref(), ranks.clone()))
             .map_err(|error| TestCaseError::fail(error.to_string()))?;
         for rank in ranks {

@@ -18,7 +18,7 @@ use datafusion_quantiles::threads::Stop;
 
 use quantiles_testing::numbers::{normal, uniform};
 use quantiles_testing::patterns::{self, Pattern};
-use quantiles_testing::rounds::{check, lanes, ranks_of, run, simulated};
+use quantiles_testing::rounds::{check, shards, ranks_of, run, simulated};
 use quantiles_testing::runtime;
 
 #[test]
@@ -45,7 +45,7 @@ fn more_brackets_than_a_search_tree_has_room_for() {
     let ranks: Vec<u64> = (1..=30_000).map(|i| i * n / 30_000).collect();
     let mut shards = LocalShards::new(
         spec.width(),
-        lanes(&CpuBackend::default(), &values, 1, 8192),
+        shards(&CpuBackend::default(), &values, 1, 8192),
         2,
         Stop::default(),
     );
@@ -58,23 +58,23 @@ fn more_brackets_than_a_search_tree_has_room_for() {
 
 /// Batches that others keep too are not copied; when memory ends after them, what was copied before is written out.
 #[test]
-fn a_lane_spills_that_holds_shared_batches() {
+fn a_shard_spills_that_holds_shared_batches() {
     let folder = tempfile::tempdir().unwrap();
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(800_000));
     let register = |name: &str| MemoryConsumer::new(name.to_owned()).register(&pool);
     let backend = CpuBackend::spilling(&runtime(Arc::clone(&pool), folder.path()), &register("rounds"));
     let words = Int64Array::from(Pattern::Random.words(100_000, 8));
     let spec = KeySpec::try_new(words.data_type()).unwrap();
-    let mut lane = backend.open(&spec, register("keys")).unwrap();
+    let mut shard = backend.open(&spec, register("keys")).unwrap();
     let batch = |from: usize, len: usize| -> ArrayRef { Arc::new(words.slice(from, len)) };
-    lane.append(&batch(0, 100), None).unwrap();
+    shard.append(&batch(0, 100), None).unwrap();
     for start in (100..100_000).step_by(8192) {
         let shared = batch(start, 8192.min(100_000 - start));
         let _others = [Arc::clone(&shared), Arc::clone(&shared)];
-        lane.append(&shared, None).unwrap();
+        shard.append(&shared, None).unwrap();
     }
     // Reading takes memory too.
-    assert!(lane.spill(usize::MAX, &Stop::default()).unwrap() > 0);
+    assert!(shard.spill(usize::MAX, &Stop::default()).unwrap() > 0);
     let keys = spec.keys(&words).unwrap();
     let request = Request::Count {
         cells: Cells::Edges(Edges::try_new(vec![keys[7]]).unwrap()),
@@ -86,7 +86,7 @@ fn a_lane_spills_that_holds_shared_batches() {
         counts: vec![below, 100_000 - below],
         kept: Vec::new(),
     };
-    assert_eq!(lane.answer(&request, &Stop::default()).unwrap(), expected);
+    assert_eq!(shard.answer(&request, &Stop::default()).unwrap(), expected);
 }
 
 /// What is collected in the end is less than what a count sends, so ten times the data send about as much.
@@ -95,7 +95,7 @@ fn dibms_sends_as_much_for_more_data() {
     let sent = |n: usize, ranks: u64| {
         let values: ArrayRef = Arc::new(Int64Array::from(Pattern::Random.words(n, 4)));
         let spec = KeySpec::try_new(values.data_type()).unwrap();
-        let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 4, 8192));
+        let mut shards = simulated(spec.width(), shards(&CpuBackend::default(), &values, 4, 8192));
         let n = n as u64;
         let ranks: Vec<u64> = (1..=ranks).map(|i| i * n / (ranks + 1)).collect();
         run(&mut shards, &Dibms::default(), &ranks);
@@ -120,7 +120,7 @@ fn nearest_splitters_have_the_ranks_that_they_say() {
         sorted.sort_unstable();
         for buckets in [2, 64, 1024] {
             let strategy = NearestSplitter::try_new(buckets).unwrap();
-            let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 3, 8192));
+            let mut shards = simulated(spec.width(), shards(&CpuBackend::default(), &values, 3, 8192));
             let ranks = ranks_of(60_000, 99);
             let solution = run(&mut shards, &strategy, &ranks);
             assert_eq!(shards.log().rounds(), ["sample", "count"]);
@@ -154,7 +154,7 @@ fn few_values_are_ranked_exactly_whatever_the_buckets() {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let mut sorted = spec.keys(&values).unwrap();
     sorted.sort_unstable();
-    let mut shards = simulated(spec.width(), lanes(&CpuBackend::default(), &values, 2, 7));
+    let mut shards = simulated(spec.width(), shards(&CpuBackend::default(), &values, 2, 7));
     let ranks: Vec<u64> = (1..=60).collect();
     let solution = run(&mut shards, &NearestSplitter::try_new(2).unwrap(), &ranks);
     for rank in ranks {

@@ -8,7 +8,7 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion_quantiles::Method;
 use datafusion_quantiles::key::KeySpec;
-use datafusion_quantiles::quantile::{Ask, Quantile};
+use datafusion_quantiles::quantile::{QuantileSpec, Quantile};
 use proptest::prelude::*;
 
 use quantiles_testing::fixed_width::{types, values};
@@ -128,13 +128,13 @@ fn naive(case: &Case, values: &ArrayRef, rows: Vec<u64>) -> Vec<ScalarValue> {
     if case.distinct {
         keys.dedup();
     }
-    let ask = Ask {
+    let quantile_spec = QuantileSpec {
         quantiles: LIST.map(|q| Quantile::try_from_f64(q).unwrap()).to_vec(),
         method: case.method,
         descending: case.descending,
     };
     let key_at = |rank: u64| Ok(keys[rank as usize - 1]);
-    let answers = ask.answers(&spec, keys.len() as u64, &key_at).unwrap();
+    let answers = quantile_spec.answers(&spec, keys.len() as u64, &key_at).unwrap();
     scalars(&answers)
 }
 

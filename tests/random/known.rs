@@ -10,7 +10,7 @@ use crate::value::{Cell, Value};
 /// Names of this crate's operators in plans.
 const OPERATORS: [&str; 9] = [
     "QuantilesExec",
-    "TopKByExec",
+    "SortLimitExec",
     "TopKExec",
     "LateFetchExec",
     "RoundExec",

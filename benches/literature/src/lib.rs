@@ -36,14 +36,14 @@ use datafusion::common::{Result, exec_err};
 
 use self::cluster::{Cluster, Gather};
 use datafusion_quantiles::key::KeyVec;
-use datafusion_quantiles::key::LaneKey;
+use datafusion_quantiles::key::ShardKey;
 use datafusion_quantiles::key::{Key, KeyBits};
 use datafusion_quantiles::sketch::Epsilon;
 use datafusion_quantiles::wire::{Message, Reader, put, put_keys};
 pub use local_sort::{LocalSort, sort};
 use message_log::Counted;
 pub use message_log::{Collective, MessageLog, Transfer, Work};
-pub use naive::{NaiveBackend, NaiveLane};
+pub use naive::{NaiveBackend, NaiveShard};
 pub use simulated::SimulatedShards;
 
 /// The methods to compare with.
@@ -142,7 +142,7 @@ pub fn solve(rival: Baseline, shards: Vec<KeyVec>, ranks: &[u64], setup: &Setup)
     }
 }
 
-fn solve_keys<K: LaneKey>(
+fn solve_keys<K: ShardKey>(
     rival: Baseline,
     shards: Vec<KeyVec>,
     ranks: &[u64],

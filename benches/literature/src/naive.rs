@@ -1,6 +1,6 @@
-//! The slow lane: plain loops over 128-bit keys by the definitions of [`datafusion_quantiles::kernel::round`] and [`datafusion_quantiles::cells`].
+//! The slow shard: plain loops over 128-bit keys by the definitions of [`datafusion_quantiles::kernel::round`] and [`datafusion_quantiles::cells`].
 //!
-//! It exists to be obviously right. Tests run every request on it and on the fast lanes and compare the replies.
+//! It exists to be obviously right. Tests run every request on it and on the fast shards and compare the replies.
 
 use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::Result;
@@ -8,19 +8,19 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use datafusion_quantiles::cells::{Bracket, Brackets};
 use datafusion_quantiles::kernel::round::{Reply, Request, share};
-use datafusion_quantiles::kernel::{Backend, Lane};
+use datafusion_quantiles::kernel::{Backend, Shard};
 use datafusion_quantiles::key::KeyVec;
 use datafusion_quantiles::key::{KeyBits, KeySpec, Width, dense};
 use datafusion_quantiles::sketch::{AnySketch, Variant};
 use datafusion_quantiles::threads::Stop;
 
-/// Opens [`NaiveLane`]s.
+/// Opens [`NaiveShard`]s.
 #[derive(Debug, Default)]
 pub struct NaiveBackend;
 
 impl Backend for NaiveBackend {
-    fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Lane>> {
-        Ok(Box::new(NaiveLane {
+    fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Shard>> {
+        Ok(Box::new(NaiveShard {
             spec: spec.clone(),
             keys: Vec::new(),
             reservation,
@@ -30,13 +30,13 @@ impl Backend for NaiveBackend {
 
 /// Keeps all keys in one vector and reads it whole for every request.
 #[derive(Debug)]
-pub struct NaiveLane {
+pub struct NaiveShard {
     spec: KeySpec,
     keys: Vec<KeyBits>,
     reservation: MemoryReservation,
 }
 
-impl NaiveLane {
+impl NaiveShard {
     fn inside<'a>(&'a self, within: &'a Brackets) -> impl Iterator<Item = KeyBits> + 'a {
         let contains = |key: &KeyBits| within.as_slice().iter().any(|bracket| bracket.contains(*key));
         self.keys.iter().copied().filter(contains)
@@ -51,7 +51,7 @@ impl NaiveLane {
     }
 }
 
-impl Lane for NaiveLane {
+impl Shard for NaiveShard {
     fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()> {
         let kept = dense(values.as_ref(), filter)?;
         let keys = self.spec.keys(kept.as_ref().unwrap_or(values))?;
@@ -68,7 +68,7 @@ impl Lane for NaiveLane {
         self.reservation.size()
     }
 
-    fn split(&mut self, _values: u64) -> Option<Box<dyn Lane>> {
+    fn split(&mut self, _values: u64) -> Option<Box<dyn Shard>> {
         None
     }
 

@@ -7,30 +7,30 @@ use datafusion::common::Result;
 
 use super::cluster::{Cluster, Gather};
 use super::message_log::MessageLog;
-use datafusion_quantiles::kernel::Lane;
+use datafusion_quantiles::kernel::Shard;
 use datafusion_quantiles::kernel::round::{Reply, Request};
 use datafusion_quantiles::kernel::round_messages::Order;
 use datafusion_quantiles::key::Width;
 use datafusion_quantiles::select::Shards;
 use datafusion_quantiles::threads::Stop;
 
-/// One lane a shard. The first shard is the host, as in DIBMS (section II): what it sends to itself is not counted.
+/// One shard a shard. The first shard is the host, as in DIBMS (section II): what it sends to itself is not counted.
 pub struct SimulatedShards {
     width: Width,
-    lanes: Vec<Box<dyn Lane>>,
+    shards: Vec<Box<dyn Shard>>,
     cluster: Cluster,
 }
 
 impl SimulatedShards {
-    /// Each lane is a machine, the first one coordinates; `threads` play them.
+    /// Each shard is a machine, the first one coordinates; `threads` play them.
     ///
     /// # Errors
-    /// If there are no lanes or no threads.
-    pub fn try_new(width: Width, lanes: Vec<Box<dyn Lane>>, threads: usize) -> Result<Self> {
+    /// If there are no shards or no threads.
+    pub fn try_new(width: Width, shards: Vec<Box<dyn Shard>>, threads: usize) -> Result<Self> {
         Ok(Self {
             width,
-            cluster: Cluster::try_new(lanes.len(), threads)?,
-            lanes,
+            cluster: Cluster::try_new(shards.len(), threads)?,
+            shards,
         })
     }
 
@@ -47,20 +47,20 @@ impl Shards for SimulatedShards {
     }
 
     fn population(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.len()).sum()
+        self.shards.iter().map(|shard| shard.len()).sum()
     }
 
     fn parallelism(&self) -> usize {
-        self.lanes.len()
+        self.shards.len()
     }
 
     async fn round(&mut self, request: Arc<Request>) -> Result<Reply> {
         let (name, width, stop) = (request.name(), self.width, Stop::default());
         let orders = self.cluster.broadcast(name, &Order { width, request })?;
-        let work = self.lanes.iter_mut().zip(orders);
+        let work = self.shards.iter_mut().zip(orders);
         let replies = self
             .cluster
-            .local(name, work, |_, (lane, order)| lane.answer(&order.request, &stop))?;
+            .local(name, work, |_, (shard, order)| shard.answer(&order.request, &stop))?;
         // What stays of one size when it is merged goes up a tree; keys would travel once for each of its levels.
         let gather = match replies.iter().all(is_summed) {
             true => Gather::Tree,

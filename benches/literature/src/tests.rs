@@ -34,12 +34,12 @@ fn spread(words: &[u64], shards: usize, spread: Spread, seed: u64) -> Vec<Vec<u6
 }
 
 fn shards_of(piles: &[Vec<u64>], width: u32) -> Vec<KeyVec> {
-    let lane = |words: &Vec<u64>| match width {
+    let shard = |words: &Vec<u64>| match width {
         32 => KeyVec::W32(patterns::narrow(words)),
         64 => KeyVec::W64(words.clone()),
         _ => KeyVec::W128(patterns::wide(words)),
     };
-    piles.iter().map(lane).collect()
+    piles.iter().map(shard).collect()
 }
 
 fn sorted(shards: &[KeyVec]) -> Vec<KeyBits> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::array::{ArrayRef, UInt32Array, UInt64Array};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
-use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane};
+use datafusion_quantiles::kernel::{Backend, CpuBackend, Shard};
 use datafusion_quantiles::key::KeyVec;
 use datafusion_quantiles::key::{KeyBits, KeySpec};
 use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
@@ -91,30 +91,30 @@ impl Input {
         self.shards.iter().map(|shard| shard.len() as u64).sum()
     }
 
-    /// Lanes with the keys of each shard. Unsigned integers are their own keys.
-    fn lanes(&self) -> Result<Vec<Box<dyn Lane>>> {
+    /// Shards with the keys of each shard. Unsigned integers are their own keys.
+    fn shards(&self) -> Result<Vec<Box<dyn Shard>>> {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-        let lane = |keys: &KeyVec| {
+        let shard = |keys: &KeyVec| {
             let values: ArrayRef = match keys {
                 KeyVec::W32(keys) => Arc::new(UInt32Array::from_iter_values(keys.iter().copied())),
                 KeyVec::W64(keys) => Arc::new(UInt64Array::from_iter_values(keys.iter().copied())),
                 KeyVec::W128(_) => unreachable!("inputs have keys of 32 or 64 bits"),
             };
             let spec = KeySpec::try_new(values.data_type())?;
-            let mut lane = CpuBackend::default().open(&spec, MemoryConsumer::new("bench").register(&pool))?;
-            lane.append(&values, None)?;
-            Ok(lane)
+            let mut shard = CpuBackend::default().open(&spec, MemoryConsumer::new("bench").register(&pool))?;
+            shard.append(&values, None)?;
+            Ok(shard)
         };
-        self.shards.iter().map(lane).collect()
+        self.shards.iter().map(shard).collect()
     }
 
-    /// Finds ranks by a strategy; the keys are in lanes before the clock starts.
+    /// Finds ranks by a strategy; the keys are in shards before the clock starts.
     pub(crate) fn solve(&self, strategy: &dyn Strategy, ranks: &[u64], threads: usize) -> Result<Run> {
         let width = match self.shards[0] {
             KeyVec::W32(_) => datafusion_quantiles::key::Width::W32,
             _ => datafusion_quantiles::key::Width::W64,
         };
-        let mut shards = SimulatedShards::try_new(width, self.lanes()?, threads)?;
+        let mut shards = SimulatedShards::try_new(width, self.shards()?, threads)?;
         let start = Instant::now();
         let solution = futures::executor::block_on(solve_ranks(&mut shards, strategy, ranks.to_vec()))?;
         let time = start.elapsed();

@@ -9,7 +9,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMe
 use datafusion_quantiles::config::StrategyName;
 use datafusion_quantiles::kernel::{Backend, CpuBackend};
 use datafusion_quantiles::key::{KeySpec, Width};
-use datafusion_quantiles::memory::Room;
+use datafusion_quantiles::memory::MemoryBudget;
 use datafusion_quantiles::select::choose::Choice;
 use datafusion_quantiles::select::sample_select::SampleSelect;
 use datafusion_quantiles::select::splitters::NearestSplitter;
@@ -44,9 +44,9 @@ fn shards(values: &[u32], threads: usize) -> Result<LocalShards> {
     let array: ArrayRef = Arc::new(UInt32Array::from_iter_values(values.iter().copied()));
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
     let spec = KeySpec::try_new(array.data_type())?;
-    let mut lane = CpuBackend::default().open(&spec, MemoryConsumer::new("bench").register(&pool))?;
-    lane.append(&array, None)?;
-    Ok(LocalShards::new(Width::W32, vec![lane], threads, Stop::default()))
+    let mut shard = CpuBackend::default().open(&spec, MemoryConsumer::new("bench").register(&pool))?;
+    shard.append(&array, None)?;
+    Ok(LocalShards::new(Width::W32, vec![shard], threads, Stop::default()))
 }
 
 fn timed(shards: &mut LocalShards, strategy: &dyn Strategy, rank: u64) -> Result<(Solution, f64)> {
@@ -80,7 +80,7 @@ fn throughput(arguments: &Arguments) -> Result<()> {
                 let rank = 1 + mix(seed + 77) % n;
                 let mut shards = shards(&keys, arguments.threads)?;
                 let (found, time) = timed(&mut shards, &exact, rank)?;
-                let auto = StrategyName::Auto.strategy(n, &[rank], arguments.threads, &Room::UNLIMITED)?;
+                let auto = StrategyName::Auto.strategy(n, &[rank], arguments.threads, &MemoryBudget::UNLIMITED)?;
                 auto_time += timed(&mut shards, auto.as_ref(), rank)?.1;
                 let start = Instant::now();
                 let expected = *keys.select_nth_unstable(rank as usize - 1).1;

@@ -105,7 +105,7 @@ async fn best_rows_are_found_where_they_lie() {
         let ctx = session(&SHARED.url, 8, adaptive).await;
         register(&ctx, "t", &table).await;
         for (sql, node, sent) in [
-            (first, "TopKByExec", 0..=80),
+            (first, "SortLimitExec", 0..=80),
             (few.as_str(), "GroupedTopKExec", 0..=800),
             (many.as_str(), "GroupedTopKExec", ROWS / 2..=ROWS),
         ] {

@@ -9,7 +9,7 @@
 //!   many: hash partition by hash partition, numbers of its own ─────────────────────────┴─> an answer for each
 //! ```
 //! What is kept of rows and how groups are answered is a [`GroupedWork`]: quantiles ([`grouped`](super::grouped)) or best rows
-//! ([`topk`](super::topk)).
+//! ([`grouped_topk`](super::grouped_topk)).
 
 mod few;
 mod ids;

@@ -27,11 +27,11 @@ pub(in crate::exec) enum Answers {
 /// The ranks that each key column's calls want.
 pub(super) fn plans(plan: &GroupPlan) -> Vec<Plans> {
     let columns = 0..plan.aggregates.columns.len();
-    let asks = |column| {
+    let quantile_specs = |column| {
         let calls = plan.aggregates.calls_of(column);
-        calls.map(|call| call.selected().ask().clone()).collect()
+        calls.map(|call| call.selected().quantile_spec().clone()).collect()
     };
-    columns.map(|column| Plans::new(asks(column))).collect()
+    columns.map(|column| Plans::new(quantile_specs(column))).collect()
 }
 
 /// One row for each group: its values, then the answers in the order of the output.
@@ -61,7 +61,7 @@ pub(in crate::exec) fn answered_groups(
         next[*column] += 1;
         calls.push(match (call.selected(), &answers[*column]) {
             (Selected::Keys(selected), Answers::Keys(answers)) => {
-                let values = selected.ask().values(selected.spec(), &answers.found[index])?;
+                let values = selected.quantile_spec().values(selected.spec(), &answers.found[index])?;
                 selected.group_rows(values, &answers.lengths)?
             }
             #[cfg(feature = "cuda")]

@@ -29,7 +29,7 @@ use crate::kernel::cpu::groups::strings::{ByteAnswers, ByteSegments};
 use crate::key::ByteSpec;
 use crate::memory::Spilling;
 use crate::memory::reserve;
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 use crate::threads::Stop;
 use crate::threads::StopOnDrop;
 use crate::threads::ThreadPool;
@@ -123,9 +123,9 @@ impl<W: GroupKey> Strings<W> {
                     found.add(light);
                 }
                 Share::Heavy(group) => {
-                    let asks: Vec<&Ask> = plans.asks().iter().collect();
+                    let quantile_specs: Vec<&QuantileSpec> = plans.quantile_specs().iter().collect();
                     let heavy = self
-                        .heavy(group, sizes[group], &spec, distinct, &asks, solver)
+                        .heavy(group, sizes[group], &spec, distinct, &quantile_specs, solver)
                         .await?;
                     answers.grow(heavy.calls.iter().map(|call| call.get_array_memory_size()).sum());
                     found.add(heavy);
@@ -281,16 +281,16 @@ impl<W: GroupKey> Strings<W> {
         size: Size,
         spec: &ByteSpec,
         distinct: bool,
-        asks: &[&Ask],
+        quantile_specs: &[&QuantileSpec],
         solver: &SelectionContext,
     ) -> Result<ByteAnswers> {
         let values = self.collect(group, size, solver).await?;
         let kept = values.into_iter();
         let kept = kept.map(|values| Kept::Bytes(spec.clone(), Box::new(values)));
         let (_, solution) = solver
-            .solve_byte_strings(vec![kept.collect()], 0, distinct, asks)
+            .solve_byte_strings(vec![kept.collect()], 0, distinct, quantile_specs)
             .await?;
-        let calls = asks.iter().map(|ask| solution.answers(ask, spec));
+        let calls = quantile_specs.iter().map(|quantile_spec| solution.answers(quantile_spec, spec));
         Ok(ByteAnswers {
             calls: calls.collect::<Result<_>>()?,
             lengths: vec![solution.n],

@@ -19,7 +19,7 @@ use crate::exec::group_engine::Answered;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::cells::{BLOCK, Numbered};
 use crate::kernel::cpu::groups::group_key::{GroupKey, NULL_PARTITION};
-use crate::key::LaneKey;
+use crate::key::ShardKey;
 use crate::key::Width;
 use crate::key::with_key;
 use crate::threads::Stop;
@@ -61,7 +61,7 @@ struct RunPartition<W: GroupKey> {
     column: usize,
 }
 
-impl<W: GroupKey, K: LaneKey> Numbered<K> for RunPartition<W> {
+impl<W: GroupKey, K: ShardKey> Numbered<K> for RunPartition<W> {
     fn len(&self) -> usize {
         let run = &self.partitions.scans[self.scan].rows.runs[self.run];
         let keys = run.columns[self.column].keys();

@@ -10,7 +10,7 @@ use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::cells::{COUNTERS, Grid, LEAST_CELLS, Numbered, Wanted, shares};
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
 use crate::key::KeySpec;
-use crate::key::LaneKey;
+use crate::key::ShardKey;
 use crate::memory::reserve;
 use crate::threads::blocking;
 use crate::threads::{Stop, StopOnDrop};
@@ -35,7 +35,7 @@ impl<P: 'static> Selection<P> {
     ///
     /// # Errors
     /// `ResourcesExhausted`, or when the work was cancelled.
-    pub(super) async fn answers<K: LaneKey>(self, mut plans: Plans) -> Result<GroupAnswers>
+    pub(super) async fn answers<K: ShardKey>(self, mut plans: Plans) -> Result<GroupAnswers>
     where
         P: Numbered<K>,
     {
@@ -78,7 +78,7 @@ impl<P: 'static> Selection<P> {
     }
 
     /// As good a grid as there is memory for.
-    fn grid<K: LaneKey>(&self, rows: usize) -> Result<Grid>
+    fn grid<K: ShardKey>(&self, rows: usize) -> Result<Grid>
     where
         P: Numbered<K>,
     {
@@ -95,7 +95,7 @@ impl<P: 'static> Selection<P> {
     }
 
     /// Few rows, or distinct values: all keys brought together by group.
-    async fn gathered<K: LaneKey>(self, rows: usize, mut plans: Plans) -> Result<GroupAnswers>
+    async fn gathered<K: ShardKey>(self, rows: usize, mut plans: Plans) -> Result<GroupAnswers>
     where
         P: Numbered<K>,
     {
@@ -118,7 +118,7 @@ impl<P: 'static> Selection<P> {
     }
 
     /// Runs `work` over all pieces, a share a thread.
-    async fn each<K: LaneKey, T: Send + 'static>(
+    async fn each<K: ShardKey, T: Send + 'static>(
         &self,
         work: impl Fn(&[P], &MemoryReservation, &Stop) -> Result<T> + Clone + Send + Sync + 'static,
     ) -> Result<Vec<T>>

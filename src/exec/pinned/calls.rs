@@ -10,7 +10,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::table::PinnedTable;
-use crate::kernel::cuda::source::Words;
+use crate::kernel::cuda::source::ColumnFormat;
 use crate::kernel::cuda::{DeviceColumn, Predicate, Report, RowMask, Selection};
 
 /// A pinned column, and which of its rows count.
@@ -89,7 +89,7 @@ impl<'a> OnDevice<'a> {
     pub(super) fn among<'b, M: Borrow<RowMask>>(
         &self,
         column: &'b DeviceColumn,
-        words: Words,
+        words: ColumnFormat,
         mask: Option<&'b (M, u64)>,
     ) -> Selection<'b> {
         Selection {

@@ -18,7 +18,7 @@ use crate::exec::quantiles::comma_separated;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
 use crate::kernel::cuda::{Groups, PickedKeys, Predicate, RowMask, Segments};
 use crate::key::KeySpec;
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 
 /// Bytes of host memory for a key that is wanted: its place, itself, its part in the answer.
 const KEY_BYTES: usize = 96;
@@ -57,7 +57,7 @@ struct Selected {
     keys: PickedKeys,
     /// Groups that are worked on together, and where their keys begin.
     parts: Vec<(Range<usize>, usize)>,
-    asks: Arc<[Ask]>,
+    quantile_specs: Arc<[QuantileSpec]>,
     spec: KeySpec,
 }
 
@@ -84,9 +84,9 @@ impl PinnedGroups {
         let values = on.column(source.column);
         let mask = on.kept(source.filter.as_ref(), values)?;
         let spec = self.aggregates.columns[column].spec.clone();
-        let asks = self.aggregates.calls_of(column);
-        let asks: Arc<[Ask]> = asks.map(|call| call.selected().ask().clone()).collect();
-        let ranks = asks.iter().map(most_ranks).sum::<usize>();
+        let quantile_specs = self.aggregates.calls_of(column);
+        let quantile_specs: Arc<[QuantileSpec]> = quantile_specs.map(|call| call.selected().quantile_spec().clone()).collect();
+        let ranks = quantile_specs.iter().map(most_ranks).sum::<usize>();
         let among = on.among(values, values.words(&spec), mask.as_ref());
         let memory = &on.memory;
         let mut parts = Vec::new();
@@ -94,7 +94,7 @@ impl PinnedGroups {
             let groups = segments.starts.len();
             memory.try_grow(groups * (GROUP_BYTES + ranks * KEY_BYTES))?;
             let places = in_parallel(&even_parts(groups), |part| {
-                Ok((part.clone(), places(segments, part.clone(), &asks)))
+                Ok((part.clone(), places(segments, part.clone(), &quantile_specs)))
             })?;
             let mut from = 0;
             for (part, places) in &places {
@@ -112,7 +112,7 @@ impl PinnedGroups {
             segments,
             keys,
             parts,
-            asks,
+            quantile_specs,
             spec,
         })
     }
@@ -186,14 +186,14 @@ pub(super) fn all_codes<'a>(
 }
 
 /// Ranks that a call asks for in a group, at most.
-fn most_ranks(ask: &Ask) -> usize {
-    ask.quantiles.len() * if ask.method.interpolates() { 2 } else { 1 }
+fn most_ranks(quantile_spec: &QuantileSpec) -> usize {
+    quantile_spec.quantiles.len() * if quantile_spec.method.interpolates() { 2 } else { 1 }
 }
 
-/// Places of the keys that `asks` want of some groups.
-fn places(segments: &Segments, groups: Range<usize>, asks: &Arc<[Ask]>) -> Vec<u64> {
-    let mut plans = Plans::new(Arc::clone(asks));
-    let mut places = Vec::with_capacity(groups.len() * asks.iter().map(most_ranks).sum::<usize>());
+/// Places of the keys that `quantile_specs` want of some groups.
+fn places(segments: &Segments, groups: Range<usize>, quantile_specs: &Arc<[QuantileSpec]>) -> Vec<u64> {
+    let mut plans = Plans::new(Arc::clone(quantile_specs));
+    let mut places = Vec::with_capacity(groups.len() * quantile_specs.iter().map(most_ranks).sum::<usize>());
     for group in groups {
         let plan = plans.of(segments.length(group));
         places.extend(plan.ranks.iter().map(|rank| segments.starts[group] + rank - 1));
@@ -229,7 +229,7 @@ impl Selected {
     /// The answers of the groups `codes`, of which some may have no values here.
     fn answers(&self, codes: &[u64]) -> Result<Answers> {
         let parts = in_parallel(&self.parts, |(groups, from)| self.part(groups.clone(), *from))?;
-        let calls = (0..self.asks.len()).map(|call| {
+        let calls = (0..self.quantile_specs.len()).map(|call| {
             let parts: Vec<&dyn Array> = parts.iter().map(|part| part[call].as_ref()).collect();
             Ok(concat(&parts)?)
         });
@@ -240,7 +240,7 @@ impl Selected {
 
     /// The answers of each call for some groups, whose keys begin at `from`.
     fn part(&self, groups: Range<usize>, mut from: usize) -> Result<Vec<ArrayRef>> {
-        let mut plans = Plans::new(Arc::clone(&self.asks));
+        let mut plans = Plans::new(Arc::clone(&self.quantile_specs));
         let mut answers = GroupAnswers::new(plans.calls());
         for group in groups {
             let n = self.segments.length(group);
@@ -253,8 +253,8 @@ impl Selected {
             answers.add(n, &plan, &key_at)?;
             from += plan.ranks.len();
         }
-        let calls = self.asks.iter().zip(&answers.found);
-        calls.map(|(ask, found)| ask.values(&self.spec, found)).collect()
+        let calls = self.quantile_specs.iter().zip(&answers.found);
+        calls.map(|(quantile_spec, found)| quantile_spec.values(&self.spec, found)).collect()
     }
 }
 
@@ -283,7 +283,7 @@ impl PinnedCalls for PinnedGroups {
         }
         let longest = self.aggregates.calls.iter();
         let longest = longest
-            .map(|(_, call)| call.selected().ask().quantiles.len())
+            .map(|(_, call)| call.selected().quantile_spec().quantiles.len())
             .max();
         let items = codes.len().checked_mul(longest.unwrap_or(1));
         items

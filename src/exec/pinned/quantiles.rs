@@ -14,7 +14,7 @@ use crate::exec::aggregate::{Aggregates, ExecAggregate, Output};
 use crate::exec::device_shards::{ALONE, Limits, Share, solve_on_devices};
 use crate::exec::quantiles::comma_separated;
 use crate::exec::run::{Solved, answer};
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 
 /// Calls over pinned columns, one output column for each.
 #[derive(Debug)]
@@ -64,15 +64,15 @@ impl PinnedQuantiles {
             })
         });
         let shares = shares.collect::<Result<Vec<_>>>()?;
-        let asks = self.aggregates.calls_of(column);
-        let asks: Vec<&Ask> = asks.map(|call| call.selected().ask()).collect();
+        let quantile_specs = self.aggregates.calls_of(column);
+        let quantile_specs: Vec<&QuantileSpec> = quantile_specs.map(|call| call.selected().quantile_spec()).collect();
         let limits = Limits {
             device: on.limit,
             memory: &on.memory,
             timed: on.timed,
         };
         let spec = &self.aggregates.columns[column].spec;
-        let solution = solve_on_devices(&shares, spec, self.strategy, &asks, limits, &mut on.report)?;
+        let solution = solve_on_devices(&shares, spec, self.strategy, &quantile_specs, limits, &mut on.report)?;
         if solution.strategy != ALONE {
             on.rounds.push((solution.strategy, solution.rounds.len()));
         }

@@ -7,7 +7,7 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use super::rounds::Rounds;
 use crate::key::KeySpec;
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 use crate::quantile::{Selected, SelectedColumn};
 
 /// What a staged plan without groups computes: its key columns and the calls over them, and in which rounds.
@@ -41,7 +41,7 @@ pub(crate) struct KeyColumns {
 pub(crate) struct StagedCall {
     /// The column's number.
     pub(crate) column: usize,
-    pub(crate) ask: Ask,
+    pub(crate) quantile_spec: QuantileSpec,
     /// Whether the answer is a list.
     pub(crate) is_list: bool,
     /// Whether the ranks of the answers are wanted too.
@@ -71,7 +71,7 @@ impl KeyColumns {
             let Some(data_type) = types.get(call.column) else {
                 return internal_err!("a call over column {} of {}", call.column, types.len());
             };
-            match Selected::try_new(data_type, call.ask.clone(), call.is_list, false)? {
+            match Selected::try_new(data_type, call.quantile_spec.clone(), call.is_list, false)? {
                 Selected::Keys(column) => {
                     specs[call.column] = Some(column.spec().clone());
                     selected.push(column);
@@ -96,8 +96,8 @@ impl KeyColumns {
     }
 
     /// What is asked of a column.
-    pub(super) fn asks(&self, column: usize) -> Vec<&Ask> {
+    pub(super) fn quantile_specs(&self, column: usize) -> Vec<&QuantileSpec> {
         let own = self.calls.iter().filter(|call| call.column == column);
-        own.map(|call| &call.ask).collect()
+        own.map(|call| &call.quantile_spec).collect()
     }
 }

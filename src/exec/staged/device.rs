@@ -16,7 +16,7 @@ use crate::config::DeviceChoice;
 use crate::config::QuantilesOptions;
 #[cfg(feature = "cuda")]
 use crate::kernel::cuda::{CudaBackend, Device, DeviceColumn, OverflowBackend};
-use crate::kernel::{Backend, CpuBackend, Lane};
+use crate::kernel::{Backend, CpuBackend, Shard};
 use crate::key::KeySpec;
 
 /// The device of a process that runs the rounds of staged plans, such as an executor of a cluster.
@@ -170,7 +170,7 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
 
-/// Where the lanes of one partition are.
+/// Where the shards of one partition are.
 #[derive(Debug)]
 pub(super) struct RoundBackend {
     cpu: CpuBackend,
@@ -263,11 +263,11 @@ impl RoundBackend {
         false
     }
 
-    /// A lane, as [`Backend::open`].
+    /// A shard, as [`Backend::open`].
     ///
     /// # Errors
     /// The device's own.
-    pub(super) fn open(&self, spec: &KeySpec, memory: MemoryReservation) -> Result<Box<dyn Lane>> {
+    pub(super) fn open(&self, spec: &KeySpec, memory: MemoryReservation) -> Result<Box<dyn Shard>> {
         #[cfg(feature = "cuda")]
         if DeviceColumn::supports(spec.data_type()) {
             match &self.device {

@@ -113,8 +113,8 @@ impl Consume for Merging {
         if let Some(state) = self.merged.state() {
             rows.state(state);
         }
-        let replies = self.merged.lane_replies()?;
-        replies.iter().for_each(|reply| rows.lane_reply(reply));
+        let replies = self.merged.shard_replies()?;
+        replies.iter().for_each(|reply| rows.shard_reply(reply));
         rows.finish(&schema(&[]), &[])
     }
 }

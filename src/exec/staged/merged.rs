@@ -13,7 +13,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::columns::StagedColumns;
 use super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
-use super::rows::{Body, LaneReply, List, bodies, body_bytes, check_schema, is_keys, read_rows, schema};
+use super::rows::{Body, ShardReply, List, bodies, body_bytes, check_schema, is_keys, read_rows, schema};
 use crate::kernel::round::Reply;
 use crate::key::KeyVec;
 use crate::key::Width;
@@ -125,13 +125,13 @@ impl Merged {
         self.state.as_deref()
     }
 
-    /// The merged replies of each column whose lanes replied, to be sent on without keys.
+    /// The merged replies of each column whose shards replied, to be sent on without keys.
     ///
     /// # Errors
     /// An execution error if keys are among the rows.
-    pub(super) fn lane_replies(self) -> Result<Vec<LaneReply>> {
+    pub(super) fn shard_replies(self) -> Result<Vec<ShardReply>> {
         let without_keys = |(column, own): (usize, ColumnReplies)| match (own.reply, own.keys.is_empty()) {
-            (Some(reply), true) => Ok(LaneReply {
+            (Some(reply), true) => Ok(ShardReply {
                 column,
                 fingerprint: own.fingerprint,
                 reply,
@@ -142,7 +142,7 @@ impl Merged {
         self.replies.into_iter().map(without_keys).collect()
     }
 
-    /// What all lanes of a column read, and their merged reply.
+    /// What all shards of a column read, and their merged reply.
     ///
     /// # Errors
     /// An execution error if there is none, or not all of it.
@@ -180,7 +180,7 @@ impl ColumnReplies {
                 .map_or(0, |lengths| lengths.len() * size_of::<u64>())
     }
 
-    fn add_reply(&mut self, more: LaneReply) -> Result<()> {
+    fn add_reply(&mut self, more: ShardReply) -> Result<()> {
         self.fingerprint.add(more.fingerprint);
         match &mut self.reply {
             None => self.reply = Some(more.reply),
@@ -266,7 +266,7 @@ mod tests {
     use super::super::workload::Workload;
     use super::*;
     use crate::config::StrategyName;
-    use crate::quantile::Ask;
+    use crate::quantile::QuantileSpec;
     use crate::quantile::{Method, Quantile};
     use crate::wire::{VERSION, put};
 
@@ -274,7 +274,7 @@ mod tests {
     fn columns() -> Arc<StagedColumns> {
         let call = StagedCall {
             column: 0,
-            ask: Ask {
+            quantile_spec: QuantileSpec {
                 quantiles: vec![Quantile::try_from_f64(0.5).unwrap()],
                 method: Method::Disc,
                 descending: false,

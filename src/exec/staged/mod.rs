@@ -7,7 +7,7 @@
 //!               RoundExec: sketch P   input: a summary of each column
 //! ```
 //! These are the rounds of `gk_select`, unrolled; other strategies have more of them. [`crate::select::Strategy`] steps in a
-//! `RefineExec`, lanes answer in a `RoundExec`. The input is read once a round: every scan says how many values it saw and
+//! `RefineExec`, shards answer in a `RoundExec`. The input is read once a round: every scan says how many values it saw and
 //! the sum of their mixed keys, and where scans differ the query fails. Between stages travel rows of a few KiB, of the
 //! messages of [`crate::kernel::round`].
 //!

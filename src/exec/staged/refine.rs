@@ -116,7 +116,7 @@ fn step(read: usize, mut merged: Merged) -> Result<State> {
         match &mut earlier {
             None => {
                 let replies = merged.take(index)?;
-                ColumnState::first(width, &columns.asks(index), &columns.rounds, replies)
+                ColumnState::first(width, &columns.quantile_specs(index), &columns.rounds, replies)
             }
             Some(states) => match states.next() {
                 Some(done) if done.order.is_none() && read != COMPARING_READ => Ok(done),
@@ -144,7 +144,7 @@ fn answers(columns: &StagedColumns, state: &State, schema: &SchemaRef) -> Result
             );
         }
         let key_at = |rank| state.progress.key_at(rank);
-        let found = call.ask.answers(selected.spec(), state.fingerprint.n, &key_at)?;
+        let found = call.quantile_spec.answers(selected.spec(), state.fingerprint.n, &key_at)?;
         let n = state.fingerprint.n;
         match call.bounds {
             // Of an exact answer there is one.

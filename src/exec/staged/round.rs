@@ -18,8 +18,8 @@ use super::rows::{Body, Rows, read_rows, schema};
 use super::stage::{Needs, Sent, StageExec, Step, Task, reached};
 use super::state::{COMPARING_READ, State};
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::{CpuBackend, Lane};
-use crate::memory::Workspace;
+use crate::kernel::{CpuBackend, Shard};
+use crate::memory::RoundMemory;
 use crate::threads::blocking;
 use crate::threads::{Stop, StopOnDrop};
 
@@ -101,19 +101,19 @@ impl Step for Round {
     async fn run(self, task: Task<Asked>, input: SendableRecordBatchStream) -> Result<()> {
         let memory = task.memory(Self::NAME);
         let cpu = || {
-            let workspace = Workspace::new(memory.new_empty());
-            CpuBackend::in_workspace(&task.context.runtime_env(), workspace)
+            let round_memory = RoundMemory::new(memory.new_empty());
+            CpuBackend::in_workspace(&task.context.runtime_env(), round_memory)
         };
         let backend = Arc::new(RoundBackend::of(&task.context, cpu()));
-        let lanes = |backend| Lanes::open(&self, backend, &memory, &task);
-        let sent = match lanes(&backend)?.reply(input).await {
+        let shards = |backend| OpenShards::open(&self, backend, &memory, &task);
+        let sent = match shards(&backend)?.reply(input).await {
             Err(error) if backend.has_failed() => {
                 log::warn!("partition {} is read anew, for the CPU: {error}", task.partition);
                 task.counter("cuda_fallback").add(1);
                 let input = task
                     .input
                     .execute(task.partition, Arc::clone(&task.input_context))?;
-                lanes(&Arc::new(RoundBackend::cpu(cpu())))?.reply(input).await
+                shards(&Arc::new(RoundBackend::cpu(cpu())))?.reply(input).await
             }
             other => other,
         }?;
@@ -139,9 +139,9 @@ pub(super) fn without_work_stealing(context: &TaskContext) -> Arc<TaskContext> {
     ))
 }
 
-/// One partition's lanes.
-struct Lanes {
-    lanes: Vec<Box<dyn Lane>>,
+/// One partition's shards.
+struct OpenShards {
+    shards: Vec<Box<dyn Shard>>,
     backend: Arc<RoundBackend>,
     /// What was read of each column.
     fingerprints: Vec<ColumnFingerprint>,
@@ -153,7 +153,7 @@ struct Lanes {
     candidates: Count,
 }
 
-impl Lanes {
+impl OpenShards {
     fn open(
         round: &Round,
         backend: &Arc<RoundBackend>,
@@ -161,9 +161,9 @@ impl Lanes {
         task: &Task<Asked>,
     ) -> Result<Self> {
         let specs = round.columns.specs();
-        let lanes = specs.map(|spec| backend.open(spec, memory.new_empty()));
+        let shards = specs.map(|spec| backend.open(spec, memory.new_empty()));
         Ok(Self {
-            lanes: lanes.collect::<Result<_>>()?,
+            shards: shards.collect::<Result<_>>()?,
             backend: Arc::clone(backend),
             fingerprints: vec![ColumnFingerprint::default(); round.columns.len()],
             round: round.clone(),
@@ -218,27 +218,27 @@ impl Lanes {
 
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         self.rows.add(batch.num_rows());
-        if batch.num_columns() != self.lanes.len() {
+        if batch.num_columns() != self.shards.len() {
             return internal_err!(
-                "{} columns of values for {} lanes",
+                "{} columns of values for {} shards",
                 batch.num_columns(),
-                self.lanes.len()
+                self.shards.len()
             );
         }
         for (index, spec) in self.round.columns.specs().enumerate() {
             let values: &ArrayRef = batch.column(index);
             let (n, check) = spec.checksum(values.as_ref())?;
             self.fingerprints[index].add(ColumnFingerprint { n, check });
-            self.lanes[index].append(values, None)?;
+            self.shards[index].append(values, None)?;
         }
         Ok(())
     }
 
-    /// Answers what is asked of each lane; those of which nothing is asked have nothing to say.
+    /// Answers what is asked of each shard; those of which nothing is asked have nothing to say.
     fn answer(mut self, stop: &Stop) -> Result<Sent> {
         let (mut rows, columns) = (Rows::default(), Arc::clone(&self.round.columns));
         let compares = self.compares();
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
+        for (index, shard) in self.shards.iter_mut().enumerate() {
             let read = self.fingerprints[index];
             let request = match &self.asked {
                 None => {
@@ -248,7 +248,7 @@ impl Lanes {
                 Some(asked) => asked.requests[index].clone(),
             };
             let reply = match request {
-                Some(request) => lane.answer(&request, stop)?,
+                Some(request) => shard.answer(&request, stop)?,
                 None if compares => Reply::Extracted(Vec::new()),
                 None => continue,
             };

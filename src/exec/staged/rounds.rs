@@ -91,7 +91,7 @@ impl Rounds {
         }
     }
 
-    /// What lanes are asked first, those that hold `own` values of this width.
+    /// What shards are asked first, those that hold `own` values of this width.
     pub(super) fn first_request(&self, own: u64, width: Width) -> Request {
         match &self.steps {
             Steps::GkSelect(strategy) => Request::Sketch {
@@ -114,7 +114,7 @@ impl Rounds {
     /// Internal errors only.
     pub(super) fn next(&self, read: usize, step: Step) -> Result<Step> {
         match (&self.steps, step) {
-            (Steps::DistributedBms { .. } | Steps::Dibms { .. }, Step::Ask(progress, _))
+            (Steps::DistributedBms { .. } | Steps::Dibms { .. }, Step::QuantileSpec(progress, _))
                 if read + 2 == self.reads() =>
             {
                 finish(progress)

@@ -9,11 +9,11 @@
 //! | body | from | to |
 //! | --- | --- | --- |
 //! | state | `RefineExec` | `RoundExec`, which sends it on to the next `RefineExec` |
-//! | reply: what a lane read and answers, without keys; how many keys each of its lists has | `RoundExec`, `MergeExec` | `RefineExec` |
+//! | reply: what a shard read and answers, without keys; how many keys each of its lists has | `RoundExec`, `MergeExec` | `RefineExec` |
 //! | header: what was read of a class of groups, and how much there must be | all stages of groups | the next one |
 //! | intervals, with the counts of a group's keys | the first read of groups | the brackets |
 //! | progress: what is known of a group's ranks | the brackets | the second read of groups |
-//! | keys, of a lane's lists, or of a group with what is known of its ranks | the last read | the answers |
+//! | keys, of a shard's lists, or of a group with what is known of its ranks | the last read | the answers |
 
 use std::sync::Arc;
 
@@ -59,12 +59,12 @@ pub(super) fn schema(groups: &[FieldRef]) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// What the lane of a key column says, without keys.
+/// What the shard of a key column says, without keys.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct LaneReply {
+pub(super) struct ShardReply {
     /// The key column.
     pub(super) column: usize,
-    /// What the lane read.
+    /// What the shard read.
     pub(super) fingerprint: ColumnFingerprint,
     pub(super) reply: Reply,
     /// Keys in each of its lists, which other rows bring.
@@ -82,7 +82,7 @@ pub(super) struct Header {
     pub(super) expected: InputFingerprint,
 }
 
-/// Keys of a list of a lane's reply; of a group in a bracket, or all of them.
+/// Keys of a list of a shard's reply; of a group in a bracket, or all of them.
 #[derive(Debug)]
 pub(super) struct List {
     /// The key column.
@@ -96,7 +96,7 @@ pub(super) struct List {
 #[derive(Debug)]
 pub(super) enum Body<'a> {
     State(&'a [u8]),
-    Reply(LaneReply),
+    Reply(ShardReply),
     Header(Header),
     /// Counts of the group's keys, for each column.
     Intervals(Vec<Vec<Interval>>),
@@ -113,7 +113,7 @@ impl<'a> Body<'a> {
         let mut reader = Reader::new("row between stages", bytes);
         let body = match reader.byte("kind of row")? {
             STATE => Body::State(reader.take(reader.left(), "state")?),
-            REPLY => Body::Reply(LaneReply {
+            REPLY => Body::Reply(ShardReply {
                 column: column(&mut reader, specs)?,
                 fingerprint: ColumnFingerprint::read(&mut reader)?,
                 reply: Reply::read(&mut reader)?,
@@ -310,7 +310,7 @@ impl Rows {
         self.row(None, None, body);
     }
 
-    /// The reply of a column's lane, with its keys.
+    /// The reply of a column's shard, with its keys.
     pub(super) fn reply(&mut self, column: usize, fingerprint: ColumnFingerprint, reply: Reply) {
         let (reply, lists) = match reply {
             Reply::Counts { counts, kept } => {
@@ -326,7 +326,7 @@ impl Rows {
             Reply::Extracted(lists) => (Reply::Extracted(Vec::new()), lists),
             other => (other, Vec::new()),
         };
-        self.lane_reply(&LaneReply {
+        self.shard_reply(&ShardReply {
             column,
             fingerprint,
             reply,
@@ -339,7 +339,7 @@ impl Rows {
     }
 
     /// A reply without its keys.
-    pub(super) fn lane_reply(&mut self, reply: &LaneReply) {
+    pub(super) fn shard_reply(&mut self, reply: &ShardReply) {
         let mut body = self.body(REPLY);
         put(&mut body, reply.column as u64);
         reply.fingerprint.write(&mut body);

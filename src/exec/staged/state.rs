@@ -9,7 +9,7 @@ use super::rounds::Rounds;
 use crate::kernel::round::Reply;
 use crate::kernel::round_messages::Order;
 use crate::key::Width;
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 use crate::select::progress::Progress;
 use crate::select::{Step, countable, wanted_ranks};
 use crate::wire::{Message, Reader, put};
@@ -23,7 +23,7 @@ pub(super) struct ColumnState {
     /// What all scans must see.
     pub(super) fingerprint: ColumnFingerprint,
     pub(super) progress: Progress,
-    /// What lanes are asked next; `None`: every rank has its key.
+    /// What shards are asked next; `None`: every rank has its key.
     pub(super) order: Option<Order>,
 }
 
@@ -49,11 +49,11 @@ impl ColumnState {
     /// After the first round.
     pub(super) fn first(
         width: Width,
-        asks: &[&Ask],
+        quantile_specs: &[&QuantileSpec],
         rounds: &Rounds,
         (fingerprint, reply): (ColumnFingerprint, Reply),
     ) -> Result<Self> {
-        let progress = Progress::try_new(width, fingerprint.n, wanted_ranks(asks, fingerprint.n))?;
+        let progress = Progress::try_new(width, fingerprint.n, wanted_ranks(quantile_specs, fingerprint.n))?;
         if progress.is_done() {
             return Ok(Self {
                 fingerprint,
@@ -70,7 +70,7 @@ impl ColumnState {
     /// After the round that this state asked for, which was read `read`.
     ///
     /// # Errors
-    /// An execution error if the lanes did not read what those of earlier rounds read.
+    /// An execution error if the shards did not read what those of earlier rounds read.
     pub(super) fn next(
         self,
         rounds: &Rounds,
@@ -90,7 +90,7 @@ impl ColumnState {
 
     fn after(width: Width, fingerprint: ColumnFingerprint, step: Step) -> Result<Self> {
         let (progress, order) = match step {
-            Step::Ask(progress, request) => {
+            Step::QuantileSpec(progress, request) => {
                 let request = Arc::new(request);
                 (progress, Some(Order { width, request }))
             }

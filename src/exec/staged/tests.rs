@@ -24,7 +24,7 @@ use super::*;
 use crate::config::QuantilesOptions;
 use crate::config::StrategyName;
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::{Backend, CpuBackend, Lane};
+use crate::kernel::{Backend, CpuBackend, Shard};
 use crate::key::KeySpec;
 use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
 use crate::threads::Stop;
@@ -123,22 +123,22 @@ async fn replies(round: &Arc<dyn ExecutionPlan>, ctx: &SessionContext) -> (Vec<R
     (replies, asked)
 }
 
-/// Lanes with the same values as partitions.
-fn lanes(partitions: &[ArrayRef], spec: &KeySpec) -> Vec<Box<dyn Lane>> {
+/// Shards with the same values as partitions.
+fn shards(partitions: &[ArrayRef], spec: &KeySpec) -> Vec<Box<dyn Shard>> {
     let pool: Arc<dyn datafusion::execution::memory_pool::MemoryPool> =
         Arc::new(UnboundedMemoryPool::default());
     let backend = CpuBackend::new(pool.as_ref());
-    let lanes = partitions.iter().map(|values| {
+    let shards = partitions.iter().map(|values| {
         let reservation = MemoryConsumer::new("test").register(&pool);
-        let mut lane = backend.open(spec, reservation).unwrap();
-        lane.append(values, None).unwrap();
-        lane
+        let mut shard = backend.open(spec, reservation).unwrap();
+        shard.append(values, None).unwrap();
+        shard
     });
-    lanes.collect()
+    shards.collect()
 }
 
 #[tokio::test]
-async fn replies_are_those_of_lanes_to_the_byte() {
+async fn replies_are_those_of_shards_to_the_byte() {
     let partitions = dealt(40_000, 8);
     for strategy in [
         StrategyName::GkSelect,
@@ -149,7 +149,7 @@ async fn replies_are_those_of_lanes_to_the_byte() {
         let plan = planned(&ctx, "SELECT exact_quantiles(x, [0.1, 0.5, 0.9]) FROM t").await;
         let rounds = nodes::<RoundExec>(&plan);
         let columns = Arc::clone(&rounds[0].downcast_ref::<RoundExec>().unwrap().work().step.columns);
-        let mut lanes = lanes(&partitions, &columns.specs[0]);
+        let mut shards = shards(&partitions, &columns.specs[0]);
         let mut compared = 0;
         for (read, round) in rounds.iter().enumerate() {
             let (replies, asked) = replies_or_done(round, &ctx).await;
@@ -159,9 +159,9 @@ async fn replies_are_those_of_lanes_to_the_byte() {
                 // All ranks are found.
                 (_, None) => break,
             };
-            let own = lanes
+            let own = shards
                 .iter_mut()
-                .map(|lane| lane.answer(&request, &Stop::default()).unwrap());
+                .map(|shard| shard.answer(&request, &Stop::default()).unwrap());
             let own: Vec<_> = own.map(|reply| bytes_of(&reply)).collect();
             let sent: Vec<_> = replies.iter().map(bytes_of).collect();
             assert_eq!(sent, own, "{strategy}, read {read}: {}", request.name());
@@ -492,7 +492,7 @@ async fn aggregates_beside_stages_are_merged_once() {
 /// First rows, and best rows of few and many groups, fail where those of one partition come twice.
 #[tokio::test]
 async fn rows_of_a_partial_step_are_merged_once() {
-    use crate::exec::{GroupedTopKExec, TopKByExec};
+    use crate::exec::{GroupedTopKExec, SortLimitExec};
     let ctx = session(&dealt(20_000, 2), StrategyName::GkSelect);
     let set = "SET datafusion.optimizer.enable_round_robin_repartition = false";
     ctx.sql(set).await.unwrap().collect().await.unwrap();
@@ -511,7 +511,7 @@ async fn rows_of_a_partial_step_are_merged_once() {
         ),
     ] {
         let plan = planned(&ctx, &sql).await;
-        let steps = [nodes::<TopKByExec>(&plan), nodes::<GroupedTopKExec>(&plan)].concat();
+        let steps = [nodes::<SortLimitExec>(&plan), nodes::<GroupedTopKExec>(&plan)].concat();
         let [partial, last] = steps.as_slice() else {
             panic!("{sql}: {} steps", steps.len())
         };

@@ -23,7 +23,7 @@ use super::rounds::{Rounds, Steps};
 use super::stage::stage;
 use crate::kernel::round_messages::{epsilon, put_epsilon};
 use crate::key::KeySpec;
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 use crate::select::gk_select::GkSelect;
 use crate::wire::{Reader, foreign, put};
 
@@ -217,7 +217,7 @@ impl KeyColumns {
         put(out, self.calls.len() as u64);
         for call in &self.calls {
             put(out, call.column as u64);
-            call.ask.put(call.is_list, out);
+            call.quantile_spec.put(call.is_list, out);
             out.push(u8::from(call.bounds));
         }
         Ok(())
@@ -232,10 +232,10 @@ impl KeyColumns {
             .collect();
         let calls = input.list("calls", |input| {
             let column = input.number("column")?;
-            let (ask, is_list) = Ask::read(input)?;
+            let (quantile_spec, is_list) = QuantileSpec::read(input)?;
             Ok(StagedCall {
                 column,
-                ask,
+                quantile_spec,
                 is_list,
                 bounds: input.flag("bounds")?,
             })
@@ -287,7 +287,7 @@ mod tests {
         ];
         let call = |column: usize, method: Method, is_list: bool| StagedCall {
             column,
-            ask: Ask {
+            quantile_spec: QuantileSpec {
                 quantiles: vec![Quantile::try_from_f64(0.1).unwrap()],
                 method,
                 descending: column == 1,
@@ -358,7 +358,7 @@ mod tests {
     fn stages_of_groups_come_back_and_pieces_of_them_do_not() {
         let call = |column: usize, method: Method, is_list: bool| StagedCall {
             column,
-            ask: Ask {
+            quantile_spec: QuantileSpec {
                 quantiles: vec![Quantile::try_from_f64(0.1).unwrap()],
                 method,
                 descending: false,

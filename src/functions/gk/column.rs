@@ -55,8 +55,8 @@ pub(crate) fn with_bounds(
     n: u64,
     place_at: impl Fn(u64) -> Result<(u64, u64)>,
 ) -> Result<ScalarValue> {
-    let ask = column.ask();
-    let places = ask.quantiles.iter().map(|quantile| match (n, ask.descending) {
+    let quantile_spec = column.quantile_spec();
+    let places = quantile_spec.quantiles.iter().map(|quantile| match (n, quantile_spec.descending) {
         (0, _) => Ok((0, 0)),
         (_, false) => place_at(quantile.rank(n)),
         (_, true) => place_at(n + 1 - quantile.rank(n)),
@@ -137,16 +137,16 @@ impl GkColumn {
                 .map(|summary| summary.as_ref().map(|s| s.write(self.tag.as_bytes())));
             return Ok(Arc::new(stored.collect::<BinaryArray>()));
         }
-        let ask = self.selected.ask();
+        let quantile_spec = self.selected.quantile_spec();
         let mut lengths = Vec::with_capacity(groups.len());
         let (mut keys, mut least, mut most, mut counts) = (vec![], vec![], vec![], vec![]);
         for summary in groups {
             let n = summary.as_ref().map_or(0, AnySummary::n);
             lengths.push(n);
-            for (quantile, summary) in ask.quantiles.iter().zip(std::iter::repeat(summary)) {
+            for (quantile, summary) in quantile_spec.quantiles.iter().zip(std::iter::repeat(summary)) {
                 let Some(summary) = summary else { break };
                 let rank = quantile.rank(n);
-                let rank = if ask.descending { n + 1 - rank } else { rank };
+                let rank = if quantile_spec.descending { n + 1 - rank } else { rank };
                 let (key, rank_min, rank_max) = summary.value_at(rank)?;
                 keys.push(key);
                 least.push(rank_min);

@@ -86,7 +86,7 @@ impl Constants {
     /// A planning error that names a bad value, or a wrong number of arguments.
     pub(super) fn of_call(called: GkName, args: &[Expr]) -> Result<Option<Self>> {
         called.check_count(args.len())?;
-        let quantiles = match called.asks() {
+        let quantiles = match called.quantile_specs() {
             false => Quantiles::default(),
             true => match QuantileArgument::try_new(called, &args[1])? {
                 QuantileArgument::Known(quantiles) => quantiles,
@@ -115,7 +115,7 @@ impl Constants {
                 None => return plan_err!("{}", not_constant(called, expr)),
             },
         };
-        let quantiles = match called.asks() {
+        let quantiles = match called.quantile_specs() {
             true => evaluated_quantiles(called, &args[1])?,
             false => Quantiles::default(),
         };
@@ -139,7 +139,7 @@ fn not_constant(called: GkName, shown: &dyn Display) -> String {
 /// A planning error that names the value.
 pub(crate) fn check_arguments(called: GkName, args: &[Expr]) -> Result<()> {
     called.check_count(args.len())?;
-    if called.asks() {
+    if called.quantile_specs() {
         QuantileArgument::try_new(called, &args[1])?;
     }
     if let Some(expr) = called.precision_place().and_then(|place| args.get(place)) {

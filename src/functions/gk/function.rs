@@ -21,7 +21,7 @@ use crate::functions::accumulator as exact;
 use crate::functions::exact_quantiles::ordered_type;
 use crate::functions::groups::groups_accumulator;
 use crate::key::{KeySpec, Order};
-use crate::quantile::{Ask, Method, Quantiles, Selected, state_type};
+use crate::quantile::{QuantileSpec, Method, Quantiles, Selected, state_type};
 
 /// An approximate aggregate function, counted from one end.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -77,7 +77,7 @@ impl GkFunction {
     pub(crate) fn counting_from(&self, descending: bool) -> Arc<AggregateUDF> {
         let same = |function: &&Arc<AggregateUDF>| {
             GkFunction::of(function).is_some_and(|other| {
-                other.called == self.called && other.descending == (descending && self.called.asks())
+                other.called == self.called && other.descending == (descending && self.called.quantile_specs())
             })
         };
         let found = AGGREGATES.iter().find(same);
@@ -131,13 +131,13 @@ impl GkFunction {
             .order_bys
             .first()
             .is_some_and(|order| order.options.descending);
-        let ask = Ask {
+        let quantile_spec = QuantileSpec {
             quantiles: quantiles.list,
             method: Method::Disc,
             descending: self.descending != reversed,
         };
         let data_type = args.expr_fields[0].data_type();
-        let selected = Selected::try_new(data_type, ask, quantiles.is_list, args.is_distinct)?;
+        let selected = Selected::try_new(data_type, quantile_spec, quantiles.is_list, args.is_distinct)?;
         let sketched = match precision {
             Precision::Accuracy(eps) if !args.is_distinct => Some(eps),
             _ => None,
@@ -184,7 +184,7 @@ impl AggregateUDFImpl for GkFunction {
 
     fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
         self.check_count(arg_types.len())?;
-        if !self.called.asks() {
+        if !self.called.quantile_specs() {
             if self.called == GkName::GkSketch && !KeySpec::supports(&ordered_type(&arg_types[0])) {
                 return plan_err!("{}", no_keys(self.called, &arg_types[0]));
             }
@@ -278,12 +278,12 @@ impl AggregateUDFImpl for GkFunction {
     }
 
     fn supports_within_group_clause(&self) -> bool {
-        self.called.asks()
+        self.called.quantile_specs()
     }
 }
 
 static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
-    let ends = |called: GkName| match called.asks() {
+    let ends = |called: GkName| match called.quantile_specs() {
         true => vec![false, true],
         false => vec![false],
     };

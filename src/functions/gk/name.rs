@@ -54,7 +54,7 @@ impl GkName {
     }
 
     /// Whether a call asks for quantiles, by its second argument.
-    pub(crate) fn asks(self) -> bool {
+    pub(crate) fn quantile_specs(self) -> bool {
         !matches!(self, GkName::GkSketch | GkName::GkMerge)
     }
 

@@ -25,7 +25,7 @@ pub(super) const VALUES: &str = "quantiles.values";
 /// A function of a stored sketch and one more argument.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct StoredFunction {
-    asks: Asks,
+    quantile_specs: Asks,
     signature: Signature,
 }
 
@@ -173,8 +173,8 @@ impl Stored {
 
 impl StoredFunction {
     pub(super) fn all() -> [Self; 2] {
-        [Asks::Quantile, Asks::Rank].map(|asks| Self {
-            asks,
+        [Asks::Quantile, Asks::Rank].map(|quantile_specs| Self {
+            quantile_specs,
             signature: Signature::user_defined(Volatility::Immutable),
         })
     }
@@ -238,7 +238,7 @@ impl StoredFunction {
 
 impl ScalarUDFImpl for StoredFunction {
     fn name(&self) -> &str {
-        match self.asks {
+        match self.quantile_specs {
             Asks::Quantile => "gk_quantile",
             Asks::Rank => "gk_rank",
         }
@@ -250,7 +250,7 @@ impl ScalarUDFImpl for StoredFunction {
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         let [sketch, asked] = arg_types else {
-            let what = match self.asks {
+            let what = match self.quantile_specs {
                 Asks::Quantile => "a quantile or list of quantiles from 0 to 1",
                 Asks::Rank => "a value",
             };
@@ -287,7 +287,7 @@ impl ScalarUDFImpl for StoredFunction {
             return exec_err!("{} takes 2 arguments, got {}", self.name(), arrays.len());
         };
         let sketches = sketches.as_binary::<i32>();
-        let rows = match self.asks {
+        let rows = match self.quantile_specs {
             Asks::Quantile => self.quantiles(sketches, asked, args.return_field.data_type())?,
             Asks::Rank => Self::ranks(sketches, asked)?,
         };
@@ -298,7 +298,7 @@ impl ScalarUDFImpl for StoredFunction {
 impl StoredFunction {
     fn returned(&self, asked: Option<&DataType>, values: Option<DataType>) -> Result<DataType> {
         use DataType::{FixedSizeList, LargeList, List};
-        if self.asks == Asks::Rank {
+        if self.quantile_specs == Asks::Rank {
             return Ok(DataType::Struct(rank_fields()));
         }
         let one = values.unwrap_or(DataType::Float64);

@@ -28,8 +28,8 @@ impl Constants {
         }
     }
 
-    fn read(input: &mut Reader<'_>, asks: bool) -> Result<Self> {
-        let quantiles = match asks {
+    fn read(input: &mut Reader<'_>, quantile_specs: bool) -> Result<Self> {
+        let quantiles = match quantile_specs {
             true => Quantiles::read(input)?,
             false => Quantiles::read_any(input)?,
         };
@@ -56,7 +56,7 @@ impl GkFunction {
     /// An execution error for other bytes.
     pub(in crate::functions) fn with_constants(&self, input: &mut Reader<'_>) -> Result<Self> {
         let mut function = Self::new(self.called, self.descending);
-        function.bound = read_option(input, |input| Constants::read(input, self.called.asks()))?;
+        function.bound = read_option(input, |input| Constants::read(input, self.called.quantile_specs()))?;
         Ok(function)
     }
 }

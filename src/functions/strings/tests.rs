@@ -15,12 +15,12 @@ type OneGroup = QuantilesAccumulator<ByteStrings>;
 type StringGroups = QuantilesGroupsAccumulator<ByteStrings>;
 
 fn column(quantile: f64, is_distinct: bool) -> SelectedColumn<ByteSpec> {
-    let ask = Ask {
+    let quantile_spec = QuantileSpec {
         quantiles: vec![Quantile::try_from_f64(quantile).unwrap()],
         method: Method::Disc,
         descending: false,
     };
-    match Selected::try_new(&DataType::Utf8, ask, false, is_distinct).unwrap() {
+    match Selected::try_new(&DataType::Utf8, quantile_spec, false, is_distinct).unwrap() {
         Selected::Bytes(column) => column,
         Selected::Keys(_) => unreachable!("strings have no keys"),
     }

@@ -6,7 +6,7 @@ use datafusion::common::Result;
 use datafusion::common::hash_utils::QualityRandomState;
 
 use super::{At, ByteStrings};
-use crate::memory::Held;
+use crate::memory::Lease;
 
 /// The same for all, so that hashes of several threads agree.
 const STATE: QualityRandomState = QualityRandomState::with_seed(0x1337);
@@ -33,7 +33,7 @@ pub(crate) struct DistinctByteStrings {
     values: ByteStrings,
     /// A power of two of them.
     slots: Vec<Slot>,
-    held: Held,
+    held: Lease,
 }
 
 impl DistinctByteStrings {
@@ -41,7 +41,7 @@ impl DistinctByteStrings {
     ///
     /// # Errors
     /// `ResourcesExhausted` where there is no room to begin with.
-    pub(crate) fn try_new(mut held: Held) -> Result<Self> {
+    pub(crate) fn try_new(mut held: Lease) -> Result<Self> {
         held.grow(SLOTS * size_of::<Slot>())?;
         Ok(Self {
             values: ByteStrings::default(),
@@ -125,13 +125,13 @@ mod tests {
     use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
 
     use super::*;
-    use crate::memory::Workspace;
+    use crate::memory::RoundMemory;
 
     #[test]
     fn every_value_is_there_once() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
-        let workspace = Workspace::new(MemoryConsumer::new("distinct").register(&pool));
-        let mut distinct = DistinctByteStrings::try_new(workspace.hold(0, "values").unwrap()).unwrap();
+        let round_memory = RoundMemory::new(MemoryConsumer::new("distinct").register(&pool));
+        let mut distinct = DistinctByteStrings::try_new(round_memory.hold(0, "values").unwrap()).unwrap();
         let value = |i: u32| format!("{}", (i * 7919) % 5003);
         for i in 0..20_000 {
             let value = value(i);

@@ -1,4 +1,4 @@
-//! Keys that a lane collects for a reply, with the memory they take.
+//! Keys that a shard collects for a reply, with the memory they take.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::key::Key;
 use crate::key::KeyVec;
-use crate::key::LaneKey;
+use crate::key::ShardKey;
 use crate::memory::COLLECTED_BYTES;
-use crate::memory::{Held, Workspace};
+use crate::memory::{Lease, RoundMemory};
 
 /// Least that lists grow by.
 const STEP: usize = 64 << 10;
@@ -19,16 +19,16 @@ pub(super) struct Lists<K> {
     lists: Vec<Vec<K>>,
     keys: usize,
     /// `None`: dropped.
-    held: Option<Held>,
+    held: Option<Lease>,
 }
 
-impl<K: LaneKey> Lists<K> {
-    /// Lists in memory of `workspace`.
+impl<K: ShardKey> Lists<K> {
+    /// Lists in memory of `round_memory`.
     ///
     /// # Errors
     /// `ResourcesExhausted` where there is not even room for empty ones.
-    pub(super) fn new(count: usize, workspace: &Arc<Workspace>) -> Result<Self> {
-        let held = workspace.hold(count * size_of::<Vec<K>>(), "candidates")?;
+    pub(super) fn new(count: usize, round_memory: &Arc<RoundMemory>) -> Result<Self> {
+        let held = round_memory.hold(count * size_of::<Vec<K>>(), "candidates")?;
         Ok(Self {
             lists: vec![Vec::new(); count],
             keys: 0,
@@ -57,13 +57,13 @@ impl<K: LaneKey> Lists<K> {
     }
 
     /// The lists (none if they were dropped), and what is held for them.
-    pub(super) fn finish(self) -> (Vec<Vec<K>>, Option<Held>) {
+    pub(super) fn finish(self) -> (Vec<Vec<K>>, Option<Lease>) {
         (self.lists, self.held)
     }
 }
 
 /// The lists as a part of a reply.
-pub(super) fn key_vecs<K: LaneKey>(lists: Vec<Vec<K>>) -> Vec<KeyVec> {
+pub(super) fn key_vecs<K: ShardKey>(lists: Vec<Vec<K>>) -> Vec<KeyVec> {
     lists.into_iter().map(K::vec).collect()
 }
 

@@ -1,6 +1,6 @@
-//! Lanes for the processor.
+//! Shards for the processor.
 //!
-//! A lane answers by the cheapest of three reads: of the few keys that an earlier round left (`reduced`), of all
+//! A shard answers by the cheapest of three reads: of the few keys that an earlier round left (`reduced`), of all
 //! keys by the cell numbers that an earlier count wrote down (the *oracle* of SampleSelect, section IV-B, in two
 //! bytes instead of one), or of all keys.
 //!
@@ -31,27 +31,27 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 
 use self::extract::{BracketsOf, Slots};
 use self::lists::Reserved;
-use self::store::{BLOCK, LaneMemory, READ_BYTES, Store};
+use self::store::{BLOCK, ShardMemory, READ_BYTES, Store};
 use super::round::{Reply, Request, share};
-use super::{Backend, Lane};
+use super::{Backend, Shard};
 use crate::cells::Brackets;
 use crate::cells::Cells;
-use crate::key::{KeySpec, LaneKey, Width, dense, with_key, words};
-use crate::memory::{FreePages, Held, Pages, Workspace};
+use crate::key::{KeySpec, ShardKey, Width, dense, with_key, words};
+use crate::memory::{FreePages, Lease, Pages, RoundMemory};
 use crate::memory::{Spiller, Spilling};
 use crate::threads::Stop;
 
-/// Opens lanes in main memory, and on disk where that is not enough.
+/// Opens shards in main memory, and on disk where that is not enough.
 #[derive(Debug, Clone, Default)]
 pub struct CpuBackend {
     free: Option<Arc<FreePages>>,
     spilling: Option<Spilling>,
-    /// Of all lanes together; else each has one of its own.
-    workspace: Option<Arc<Workspace>>,
+    /// Of all shards together; else each has one of its own.
+    round_memory: Option<Arc<RoundMemory>>,
 }
 
 impl CpuBackend {
-    /// Lanes that reserve in `pool`. Where it has no limit, the memory of one selection waits up to two seconds for
+    /// Shards that reserve in `pool`. Where it has no limit, the memory of one selection waits up to two seconds for
     /// the next: at most 512 MiB, for the whole process.
     pub fn new(pool: &dyn MemoryPool) -> Self {
         Self {
@@ -61,13 +61,13 @@ impl CpuBackend {
     }
 
     /// The same in the pool of a runtime, whose disk manager takes the keys that the pool refuses. The rounds of these
-    /// lanes work in memory that is reserved for the consumer of `memory`.
+    /// shards work in memory that is reserved for the consumer of `memory`.
     pub fn spilling(runtime: &RuntimeEnv, memory: &MemoryReservation) -> Self {
-        Self::in_workspace(runtime, Workspace::new(memory.new_empty()))
+        Self::in_workspace(runtime, RoundMemory::new(memory.new_empty()))
     }
 
-    /// The same with rounds that work in `workspace`.
-    pub(crate) fn in_workspace(runtime: &RuntimeEnv, workspace: Arc<Workspace>) -> Self {
+    /// The same with rounds that work in `round_memory`.
+    pub(crate) fn in_workspace(runtime: &RuntimeEnv, round_memory: Arc<RoundMemory>) -> Self {
         let pool = &runtime.memory_pool;
         let limit = match pool.memory_limit() {
             MemoryLimit::Finite(limit) => Some(limit),
@@ -80,16 +80,16 @@ impl CpuBackend {
         Self {
             free: FreePages::of(pool.as_ref()),
             spilling,
-            workspace: Some(workspace),
+            round_memory: Some(round_memory),
         }
     }
 
-    /// How others than lanes can go to the same disk; `None` where nothing is refused or there is no disk.
+    /// How others than shards can go to the same disk; `None` where nothing is refused or there is no disk.
     pub(crate) fn disk(&self) -> Option<Spilling> {
         self.spilling.clone()
     }
 
-    /// What lanes, and others by [`Self::disk`], wrote to disk so far, in files and bytes.
+    /// What shards, and others by [`Self::disk`], wrote to disk so far, in files and bytes.
     pub(crate) fn spilled(&self) -> (u64, u64) {
         self.spilling.as_ref().map_or((0, 0), |spilling| {
             (spilling.spiller.spilled_files(), spilling.spiller.spilled_bytes())
@@ -98,8 +98,8 @@ impl CpuBackend {
 }
 
 impl Backend for CpuBackend {
-    fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Lane>> {
-        with_key!(spec.width(), K => Ok(Box::new(CpuLane::<K>::try_new(spec, reservation, self)?)))
+    fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Shard>> {
+        with_key!(spec.width(), K => Ok(Box::new(CpuShard::<K>::try_new(spec, reservation, self)?)))
     }
 }
 
@@ -130,26 +130,26 @@ struct Reduced<K> {
     keys: Reserved<K>,
 }
 
-/// A lane over keys of one width.
-struct CpuLane<K> {
+/// A shard over keys of one width.
+struct CpuShard<K> {
     spec: KeySpec,
     store: Store<K>,
     oracle: Option<Oracle>,
     reduced: Option<Reduced<K>>,
     /// The keys of the last reply: whoever asked is done with them when he asks again.
-    replied: Option<Held>,
+    replied: Option<Lease>,
 }
 
-impl<K: LaneKey> CpuLane<K> {
+impl<K: ShardKey> CpuShard<K> {
     fn try_new(spec: &KeySpec, reservation: MemoryReservation, backend: &CpuBackend) -> Result<Self> {
-        let workspace = match &backend.workspace {
+        let round_memory = match &backend.round_memory {
             Some(shared) => Arc::clone(shared),
-            None => Workspace::new(reservation.new_empty()),
+            None => RoundMemory::new(reservation.new_empty()),
         };
-        let memory = LaneMemory {
+        let memory = ShardMemory {
             free: backend.free.clone(),
             spilling: backend.spilling.clone(),
-            workspace,
+            round_memory,
         };
         Ok(Self::over(
             spec.clone(),
@@ -167,16 +167,16 @@ impl<K: LaneKey> CpuLane<K> {
         }
     }
 
-    fn workspace(&self) -> &Arc<Workspace> {
-        &self.store.memory().workspace
+    fn round_memory(&self) -> &Arc<RoundMemory> {
+        &self.store.memory().round_memory
     }
 
     /// Memory to answer one request in: `counted` cells, told apart by `edges` splitters.
-    fn work(&self, counted: usize, edges: usize) -> Result<Held> {
+    fn work(&self, counted: usize, edges: usize) -> Result<Lease> {
         let blocks = 4 * BLOCK * size_of::<K>();
         let read = if self.store.is_spilled() { READ_BYTES } else { 0 };
         let bytes = counted * CELL_BYTES + edges * 2 * size_of::<K>() + TABLE_BYTES + blocks + read;
-        self.workspace().hold(bytes, "a round")
+        self.round_memory().hold(bytes, "a round")
     }
 
     /// Makes `reduced` hold the keys inside `within`, and perhaps others; `false` where that is all keys, or too many
@@ -264,7 +264,7 @@ impl<K: LaneKey> CpuLane<K> {
     }
 }
 
-impl<K: LaneKey> Lane for CpuLane<K> {
+impl<K: ShardKey> Shard for CpuShard<K> {
     fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()> {
         (self.oracle, self.reduced) = (None, None);
         let kept = dense(values.as_ref(), filter)?;
@@ -289,7 +289,7 @@ impl<K: LaneKey> Lane for CpuLane<K> {
         self.store.reservation().size()
     }
 
-    fn split(&mut self, values: u64) -> Option<Box<dyn Lane>> {
+    fn split(&mut self, values: u64) -> Option<Box<dyn Shard>> {
         (self.oracle, self.reduced) = (None, None);
         let store = self.store.split(values)?;
         Some(Box::new(Self::over(self.spec.clone(), store)))

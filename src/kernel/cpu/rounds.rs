@@ -7,17 +7,17 @@ use super::count::Counters;
 use super::extract::{self, BracketsOf, Slots};
 use super::lists::{Lists, key_vecs};
 use super::store::BLOCK;
-use super::{CpuLane, FEW_EDGES, Oracle, Stop};
+use super::{CpuShard, FEW_EDGES, Oracle, Stop};
 use crate::cells::classify::{Classify, LinearOf, TableOf, TreeOf, number, with_classifier};
 use crate::cells::{Bracket, Brackets};
 use crate::cells::{Cells, Edges};
 use crate::failpoint::may_fail;
 use crate::kernel::round::Reply;
-use crate::key::LaneKey;
+use crate::key::ShardKey;
 use crate::key::{Key, Width};
 use crate::memory::Pages;
 
-impl<K: LaneKey> CpuLane<K> {
+impl<K: ShardKey> CpuShard<K> {
     pub(super) fn count(
         &mut self,
         cells: &Cells,
@@ -82,7 +82,7 @@ impl<K: LaneKey> CpuLane<K> {
     ) -> Result<Reply> {
         let mut counters = Counters::new(cells.len());
         let slots = slots_of(keep);
-        let mut kept = Lists::new(keep.len(), self.workspace())?;
+        let mut kept = Lists::new(keep.len(), self.round_memory())?;
         let mut pages = self.oracle_pages();
         let mut scratch = [0; BLOCK];
         self.store.each_block(stop, |block, range| {
@@ -116,7 +116,7 @@ impl<K: LaneKey> CpuLane<K> {
         }
     }
 
-    /// Room for one number a key, or `None` where there is none, or where keys have to be read from a file anyway: then
+    /// MemoryBudget for one number a key, or `None` where there is none, or where keys have to be read from a file anyway: then
     /// later rounds compute cells again.
     fn oracle_pages(&mut self) -> Option<(Pages<u16>, MemoryReservation)> {
         if let Some(Oracle {
@@ -146,7 +146,7 @@ impl<K: LaneKey> CpuLane<K> {
     ) -> Result<Reply> {
         let mut counters = Counters::new(cells.len());
         let slots = slots_of(keep);
-        let mut kept = Lists::new(keep.len(), self.workspace())?;
+        let mut kept = Lists::new(keep.len(), self.round_memory())?;
         let mut numbers = [0; BLOCK];
         let within = if within.is_all(self.spec.width()) {
             domain
@@ -180,7 +180,7 @@ impl<K: LaneKey> CpuLane<K> {
         let edges: Vec<K> = edges.as_slice().iter().map(|edge| K::from_bits(*edge)).collect();
         let wanted = kept_ranges::<K>(cells, keep, self.spec.width());
         let (mut above, mut total) = (vec![0; edges.len()], 0);
-        let mut copied = Lists::new(1, self.workspace())?;
+        let mut copied = Lists::new(1, self.round_memory())?;
         self.each_inside(within, stop, |inside| {
             total += inside.len() as u64;
             if copied.are_dropped() {
@@ -198,7 +198,7 @@ impl<K: LaneKey> CpuLane<K> {
             return Ok(self.counted(counts, copied));
         }
         let slots = slots_of(keep);
-        let mut kept = Lists::new(keep.len(), self.workspace())?;
+        let mut kept = Lists::new(keep.len(), self.round_memory())?;
         let (copied, _held) = copied.finish();
         let mut numbers = [0; BLOCK];
         for block in copied.iter().flat_map(|copied| copied.chunks(BLOCK)) {
@@ -212,7 +212,7 @@ impl<K: LaneKey> CpuLane<K> {
     pub(super) fn extract(&mut self, wanted: &Brackets, stop: &Stop) -> Result<Reply> {
         may_fail!("extract");
         let _work = self.work(0, 2 * wanted.as_slice().len())?;
-        let mut lists = Lists::new(wanted.as_slice().len(), self.workspace())?;
+        let mut lists = Lists::new(wanted.as_slice().len(), self.round_memory())?;
         if !self.extract_cells(wanted, &mut lists, stop)? {
             let brackets = BracketsOf::<K>::new(wanted, self.spec.width())?;
             let reduced = self.reduce(wanted, stop)?;

@@ -3,11 +3,11 @@
 
 use datafusion::common::Result;
 
-use super::{CpuLane, Stop};
+use super::{CpuShard, Stop};
 use crate::cells::Brackets;
 use crate::failpoint::may_fail;
 use crate::kernel::round::Reply;
-use crate::key::LaneKey;
+use crate::key::ShardKey;
 use crate::key::{GOLDEN, KeyBits, finalised};
 
 /// A good mix of a counter.
@@ -24,7 +24,7 @@ fn positions(len: u64, count: u64, seed: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-impl<K: LaneKey> CpuLane<K> {
+impl<K: ShardKey> CpuShard<K> {
     /// Samples `share(own)` of the `own` keys inside `within`.
     pub(super) fn sample(
         &mut self,
@@ -44,7 +44,7 @@ impl<K: LaneKey> CpuLane<K> {
         };
         let count = share(own).min(own);
         let bytes = count as usize * size_of::<K>();
-        self.replied = Some(self.workspace().hold(bytes, "a sample")?);
+        self.replied = Some(self.round_memory().hold(bytes, "a sample")?);
         let positions = positions(own, count, seed);
         let mut keys = match all {
             true => self.store.keys_at(positions, count, stop)?,

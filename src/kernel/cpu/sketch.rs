@@ -2,14 +2,14 @@
 
 use datafusion::common::Result;
 
-use super::{CpuLane, Stop};
+use super::{CpuShard, Stop};
 use crate::failpoint::may_fail;
 use crate::kernel::intervals::{LEAST_SHARE, intervals};
 use crate::kernel::round::Reply;
-use crate::key::LaneKey;
+use crate::key::ShardKey;
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
 
-impl<K: LaneKey> CpuLane<K> {
+impl<K: ShardKey> CpuShard<K> {
     pub(super) fn sketch(&mut self, eps: Epsilon, stop: &Stop) -> Result<Reply> {
         may_fail!("sketch");
         let width = self.spec.width();
@@ -21,7 +21,7 @@ impl<K: LaneKey> CpuLane<K> {
             return Ok(Reply::Sketch(Some(summary)));
         }
         let bytes = AnySketch::most_bytes(width, eps, self.store.len());
-        let Ok(_held) = self.workspace().hold(bytes, "a quantile sketch") else {
+        let Ok(_held) = self.round_memory().hold(bytes, "a quantile sketch") else {
             return Ok(Reply::Sketch(None));
         };
         let mut sketch = AnySketch::new(width, eps, Variant::Modified);

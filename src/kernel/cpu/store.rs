@@ -1,4 +1,4 @@
-//! Where a lane keeps its keys: chunks of encoded keys in memory of its own; Arrow buffers that somebody else keeps
+//! Where a shard keeps its keys: chunks of encoded keys in memory of its own; Arrow buffers that somebody else keeps
 //! alive anyway (a table in memory), which are encoded block by block as they are read; or, where memory is refused,
 //! runs of encoded keys in a file.
 //!
@@ -19,15 +19,15 @@ use crate::cells::simd::{Kernel, dispatch};
 use crate::key::{Encoding, Key, words};
 use crate::memory::Pages;
 use crate::memory::SpillFile;
-use crate::memory::{FreePages, Spilling, Workspace, reserve_or_spill, reserve_to_begin};
+use crate::memory::{FreePages, Spilling, RoundMemory, reserve_or_spill, reserve_to_begin};
 use crate::threads::Stop;
 
-/// Where a lane gets memory beside its own reservation.
+/// Where a shard gets memory beside its own reservation.
 #[derive(Debug, Clone)]
-pub(super) struct LaneMemory {
+pub(super) struct ShardMemory {
     pub(super) free: Option<Arc<FreePages>>,
     pub(super) spilling: Option<Spilling>,
-    pub(super) workspace: Arc<Workspace>,
+    pub(super) round_memory: Arc<RoundMemory>,
 }
 
 /// Keys that a kernel handles between two looks at the stop flag, and the size of its scratch.
@@ -100,14 +100,14 @@ impl<K: Key> Chunk<K> {
     }
 }
 
-/// All keys of a lane.
+/// All keys of a shard.
 pub(super) struct Store<K> {
     chunks: Vec<Chunk<K>>,
     len: u64,
     encoding: Encoding,
     reservation: MemoryReservation,
-    memory: LaneMemory,
-    /// Where a lane that can spill begins, and what it writes from when it gets nothing else: there from the start.
+    memory: ShardMemory,
+    /// Where a shard that can spill begins, and what it writes from when it gets nothing else: there from the start.
     spare: Option<Pages<K>>,
     /// Shared once the store is split; nothing is added after that.
     file: Option<Arc<SpillFile>>,
@@ -119,7 +119,7 @@ impl<K: Key> Store<K> {
     pub(super) fn new(
         encoding: Encoding,
         reservation: MemoryReservation,
-        memory: LaneMemory,
+        memory: ShardMemory,
     ) -> Result<Self> {
         let mut store = Self {
             chunks: Vec::new(),
@@ -147,7 +147,7 @@ impl<K: Key> Store<K> {
         self.len
     }
 
-    pub(super) fn memory(&self) -> &LaneMemory {
+    pub(super) fn memory(&self) -> &ShardMemory {
         &self.memory
     }
 
@@ -244,7 +244,7 @@ impl<K: Key> Store<K> {
             _ => {
                 let spare = self.spare.take();
                 spare
-                    .ok_or_else(|| internal_datafusion_err!("a lane that spills has nothing to write from"))?
+                    .ok_or_else(|| internal_datafusion_err!("a shard that spills has nothing to write from"))?
             }
         };
         self.chunks.push(Chunk::Own { pages, len: 0 });
@@ -260,12 +260,12 @@ impl<K: Key> Store<K> {
             Some(file) => file,
             none => {
                 let spilling = self.memory.spilling.as_ref();
-                let spilling = spilling.ok_or_else(|| internal_datafusion_err!("a lane cannot spill"))?;
+                let spilling = spilling.ok_or_else(|| internal_datafusion_err!("a shard cannot spill"))?;
                 none.insert(Arc::new(spilling.spiller.create("keys of exact quantiles")?))
             }
         };
         let file = Arc::get_mut(file)
-            .ok_or_else(|| internal_datafusion_err!("keys are added to a lane that was split"))?;
+            .ok_or_else(|| internal_datafusion_err!("keys are added to a shard that was split"))?;
         let offset = file.append(bytemuck::cast_slice(keys))?;
         self.push_spilled(offset, keys.len());
         Ok(())

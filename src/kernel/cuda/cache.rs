@@ -176,13 +176,13 @@ mod tests {
     use rand::Rng;
 
     use super::*;
-    use crate::kernel::cuda::source::{KernelFile, Words};
+    use crate::kernel::cuda::source::{KernelFile, ColumnFormat};
     use crate::mutated::{Decoder, SLACK, overwrite, uncounted};
 
     fn program(batch: u32) -> Program {
         Program {
             file: KernelFile::SampleSelect,
-            words: Words::ALL[0],
+            words: ColumnFormat::ALL[0],
             masked: false,
             batch,
             descending: false,

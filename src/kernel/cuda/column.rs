@@ -12,7 +12,7 @@ use datafusion::execution::memory_pool::{
 use super::buffer::DeviceBuffer;
 use super::device::{Device, locked};
 use super::shape::Shape;
-use super::source::{Words, storage_bytes};
+use super::source::{ColumnFormat, storage_bytes};
 use super::upload::{SharedStaging, Staging, Upload, joined};
 use crate::key::{KeyBits, KeySpec};
 
@@ -31,7 +31,7 @@ pub struct DeviceColumn {
     values: Option<DeviceBuffer>,
     validity: Option<DeviceBuffer>,
     /// Those that were asked for.
-    ranges: Mutex<Vec<(Words, KeyRange)>>,
+    ranges: Mutex<Vec<(ColumnFormat, KeyRange)>>,
     /// Where rows begin that have another value than the row before, and where the last ends; `None`: they are not long.
     runs: OnceLock<Option<Arc<Vec<u64>>>>,
 }
@@ -85,8 +85,8 @@ impl DeviceColumn {
     }
 
     /// How its values lie there, ranked as `spec` says.
-    pub fn words(&self, spec: &KeySpec) -> Words {
-        Words::stored(self.value_bytes, spec.encoding())
+    pub fn words(&self, spec: &KeySpec) -> ColumnFormat {
+        ColumnFormat::stored(self.value_bytes, spec.encoding())
     }
 
     /// Bytes of a value there, which may be more than in Arrow.
@@ -99,13 +99,13 @@ impl DeviceColumn {
     }
 
     /// The range of its keys, if it was found before.
-    pub(super) fn known_range(&self, words: Words) -> Option<KeyRange> {
+    pub(super) fn known_range(&self, words: ColumnFormat) -> Option<KeyRange> {
         let ranges = locked(&self.ranges);
         let known = ranges.iter().find(|(other, _)| *other == words);
         known.map(|(_, range)| *range)
     }
 
-    pub(super) fn remember_range(&self, words: Words, range: KeyRange) {
+    pub(super) fn remember_range(&self, words: ColumnFormat, range: KeyRange) {
         locked(&self.ranges).push((words, range));
     }
 
@@ -167,7 +167,7 @@ impl ColumnUpload {
         };
         let spec = KeySpec::try_new(data_type)?;
         // Where a block has too little shared memory for so many values at once.
-        let narrow = Words::stored(value_bytes, spec.encoding());
+        let narrow = ColumnFormat::stored(value_bytes, spec.encoding());
         if value_bytes == 1 && Shape::try_new(narrow, device.shared_memory()).is_err() {
             value_bytes = spec.width().bytes();
         }

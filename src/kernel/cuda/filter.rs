@@ -12,7 +12,7 @@ use super::column::DeviceColumn;
 use super::device::Device;
 use super::launch::{ColumnArgument, Kernels, halves, kernel_argument};
 use super::report::Report;
-use super::source::{KernelFile, Program, Words};
+use super::source::{KernelFile, Program, ColumnFormat};
 use crate::key::{KeyBits, KeySpec};
 
 const THREADS: u32 = 1024;
@@ -146,7 +146,7 @@ impl RowMask {
     /// As [`Self::evaluate`].
     pub fn of_key(
         column: &DeviceColumn,
-        words: Words,
+        words: ColumnFormat,
         key: KeyBits,
         among: Option<&DeviceBuffer>,
         limit: Option<u64>,
@@ -173,7 +173,7 @@ impl RowMask {
                 other: among.address(),
                 ..evaluation.argument(column, &bits, How::And)
             };
-            evaluation.launch("fl_combine", Words::ALL[0], argument)?;
+            evaluation.launch("fl_combine", ColumnFormat::ALL[0], argument)?;
         }
         let rows = column.rows();
         Ok(Self { bits, rows })
@@ -204,7 +204,7 @@ impl RowMask {
             count: count.address(),
             ..evaluation.argument(column, &self.bits, How::Set)
         };
-        evaluation.launch("fl_count", Words::ALL[0], argument)?;
+        evaluation.launch("fl_count", ColumnFormat::ALL[0], argument)?;
         count.number(0)
     }
 }
@@ -235,7 +235,7 @@ impl<'a> Evaluation<'a> {
             Predicate::IsNull { column } => {
                 let column = self.column(*column)?;
                 let argument = self.argument(column, bits, how);
-                return self.launch("fl_null", Words::ALL[0], argument);
+                return self.launch("fl_null", ColumnFormat::ALL[0], argument);
             }
             Predicate::And(list) => (list, How::And),
             Predicate::Or(list) => (list, How::Or),
@@ -255,7 +255,7 @@ impl<'a> Evaluation<'a> {
             other: apart.address(),
             ..self.argument(column, bits, how)
         };
-        self.launch("fl_combine", Words::ALL[0], argument)
+        self.launch("fl_combine", ColumnFormat::ALL[0], argument)
     }
 
     fn within(
@@ -296,7 +296,7 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Bitmaps have a word for each 32 rows.
-    fn launch(&mut self, name: &'static str, words: Words, argument: FilterArgument) -> Result<()> {
+    fn launch(&mut self, name: &'static str, words: ColumnFormat, argument: FilterArgument) -> Result<()> {
         if self.rows == 0 {
             return Ok(());
         }

@@ -12,7 +12,7 @@ use super::column::DeviceColumn;
 use super::device::Device;
 use super::launch::{Kernels, Launch, kernel_argument};
 use super::report::Report;
-use super::source::{KernelFile, Program, Words, storage_bytes};
+use super::source::{KernelFile, Program, ColumnFormat, storage_bytes};
 use super::timeline::Timeline;
 
 const THREADS: u32 = 1024;
@@ -106,7 +106,7 @@ impl Gather {
     }
 
     fn launch(&self) -> Result<Launch> {
-        let program = Program::of(KernelFile::Gather, Words::ALL[0]);
+        let program = Program::of(KernelFile::Gather, ColumnFormat::ALL[0]);
         let kernels = Kernels::load(&self.device, &program, [0; 4])?;
         let blocks = (self.count as u32).div_ceil(THREADS);
         let grid = [blocks.min(2 * self.device.multiprocessors()), THREADS];

@@ -21,7 +21,7 @@ use super::report::Report;
 use super::runs;
 use super::select::Selection;
 use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortRoom};
-use super::source::{KernelFile, Program, Words};
+use super::source::{KernelFile, Program, ColumnFormat};
 use super::timeline::Timeline;
 use super::workspace::{Places, Workspace};
 use crate::failpoint::may_fail;
@@ -66,7 +66,7 @@ impl GroupArgument {
 pub(super) struct GroupColumn<'a> {
     pub(super) column: &'a DeviceColumn,
     spec: KeySpec,
-    pub(super) words: Words,
+    pub(super) words: ColumnFormat,
     /// The key that counts from 0, or from 1 where code 0 is NULL's.
     pub(super) least: KeyBits,
     /// Codes: at most as many values, NULL among them, can there be.
@@ -404,7 +404,7 @@ impl<'a> Groups<'a> {
                     keyless: 1,
                     ..argument
                 };
-                (program(Words::ALL[0], rows.mask.is_some()), argument)
+                (program(ColumnFormat::ALL[0], rows.mask.is_some()), argument)
             }
         };
         let name = match record_bytes {
@@ -420,7 +420,7 @@ pub(super) fn bits_of(number: u128) -> u32 {
     u128::BITS - number.leading_zeros()
 }
 
-fn program(words: Words, masked: bool) -> Program {
+fn program(words: ColumnFormat, masked: bool) -> Program {
     Program {
         masked,
         ..Program::of(KernelFile::Group, words)
@@ -477,7 +477,7 @@ fn column_runs(
 /// The range of a column's keys, which it remembers. Waits for the device.
 pub(super) fn key_range(
     column: &DeviceColumn,
-    words: Words,
+    words: ColumnFormat,
     limit: Option<u64>,
     report: &mut Report,
 ) -> Result<KeyRange> {

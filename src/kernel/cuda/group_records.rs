@@ -17,7 +17,7 @@ use super::runs::Candidates;
 use super::select::Selection;
 use super::shares::Chunk;
 use super::sort::{RecordShape, RecordSort, SortRoom};
-use super::source::{KernelFile, Program, Words};
+use super::source::{KernelFile, Program, ColumnFormat};
 use super::timeline::Timeline;
 use crate::key::KeySpec;
 
@@ -267,7 +267,7 @@ pub(super) fn kernels(device: &Arc<Device>, shape: RecordShape, queue: Option<u6
     let program = Program {
         batch: queue.unwrap_or(1) as u32,
         // An item of WarpSelect is a record, and twice as wide as the kernels' words.
-        ..Program::of(KernelFile::GroupTop, Words::unsigned(record_bytes / 2))
+        ..Program::of(KernelFile::GroupTop, ColumnFormat::unsigned(record_bytes / 2))
     };
     Kernels::load(device, &program, [0, 0, record_bytes, Chunk::BYTES])
 }
@@ -278,7 +278,7 @@ pub(super) fn everywhere(device: &Device) -> [u32; 2] {
 }
 
 /// A column as it is stored.
-fn stored(column: &DeviceColumn, words: Words) -> PartArgument {
+fn stored(column: &DeviceColumn, words: ColumnFormat) -> PartArgument {
     PartArgument {
         values: column.values_address(),
         validity: column.validity_address(),
@@ -291,7 +291,7 @@ fn stored(column: &DeviceColumn, words: Words) -> PartArgument {
 /// The same, with the range of its keys.
 fn part(
     column: &DeviceColumn,
-    words: Words,
+    words: ColumnFormat,
     limit: Option<u64>,
     report: &mut Report,
 ) -> Result<PartArgument> {

@@ -5,7 +5,7 @@
 //! kept on disk ([`cache`]). A [`DeviceColumn`] holds values, a [`RowMask`] the rows where a [`Predicate`] is true, and a
 //! [`Selection`] finds exact ranks of a column, or of those rows of it, a [`SpreadSelection`] those of a column on several
 //! devices, a [`TopSelection`] its greatest or least keys with their rows, [`Groups`] the ranks of every group, a
-//! [`GroupTopSelection`] its best rows, and [`Gather`] fetches values of rows. A [`CudaBackend`] opens lanes that answer the
+//! [`GroupTopSelection`] its best rows, and [`Gather`] fetches values of rows. A [`CudaBackend`] opens shards that answer the
 //! rounds of [`crate::select`]. A [`DeviceMatrix`] holds points, and finds those
 //! nearest to another.
 
@@ -22,8 +22,8 @@ mod group;
 mod group_records;
 mod group_top;
 mod idle;
-mod lane;
-mod lane_rounds;
+mod shard;
+mod shard_rounds;
 mod launch;
 mod nearest;
 mod nvrtc;
@@ -52,7 +52,7 @@ pub use filter::{Predicate, RowMask};
 pub use gather::Gather;
 pub use group::Groups;
 pub use group_top::{GroupTop, GroupTopSelection};
-pub use lane::CudaBackend;
+pub use shard::CudaBackend;
 pub use nearest::{DeviceMatrix, Neighbour, squared_distance};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc};
 pub(crate) use overflow::OverflowBackend;

@@ -1,4 +1,4 @@
-//! A lane on a device with the CPU behind it: what the device has no memory for is kept there, and both answer together.
+//! A shard on a device with the CPU behind it: what the device has no memory for is kept there, and both answer together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,13 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::CudaBackend;
 use super::column::DeviceColumn;
-use super::lane::{CudaLane, is_refused};
+use super::shard::{CudaShard, is_refused};
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::{Backend, Lane};
+use crate::kernel::{Backend, Shard};
 use crate::key::KeySpec;
 use crate::threads::Stop;
 
-/// Opens lanes on a device whose values go to `rest` where the device has no memory, or none at all works.
+/// Opens shards on a device whose values go to `rest` where the device has no memory, or none at all works.
 #[derive(Debug, Clone)]
 pub(crate) struct OverflowBackend<B> {
     device: CudaBackend,
@@ -34,7 +34,7 @@ impl<B: Backend + Clone> OverflowBackend<B> {
         }
     }
 
-    /// Whether the device failed with values on it, so that a lane's answer is missing.
+    /// Whether the device failed with values on it, so that a shard's answer is missing.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
@@ -44,44 +44,44 @@ impl<B: Backend + Clone> OverflowBackend<B> {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// What its lanes did on the device.
+    /// What its shards did on the device.
     pub(crate) fn report(&self) -> super::Report {
         self.device.report()
     }
 }
 
 impl<B: Backend + Clone + 'static> Backend for OverflowBackend<B> {
-    fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Lane>> {
+    fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Shard>> {
         if !DeviceColumn::supports(spec.data_type()) {
             return self.rest.open(spec, reservation);
         }
-        let mut lane = OverflowLane {
+        let mut shard = OverflowShard {
             device: None,
             rest: None,
             backend: self.clone(),
             spec: spec.clone(),
             reservation: reservation.new_empty(),
         };
-        match self.device.open_lane(spec, reservation) {
-            Ok(device) => lane.device = Some(device),
-            Err(error) => lane.overflow(&error)?,
+        match self.device.open_shard(spec, reservation) {
+            Ok(device) => shard.device = Some(device),
+            Err(error) => shard.overflow(&error)?,
         }
-        Ok(Box::new(lane))
+        Ok(Box::new(shard))
     }
 }
 
 /// What a device took, and what it did not.
-struct OverflowLane<B> {
-    device: Option<CudaLane>,
-    rest: Option<Box<dyn Lane>>,
+struct OverflowShard<B> {
+    device: Option<CudaShard>,
+    rest: Option<Box<dyn Shard>>,
     backend: OverflowBackend<B>,
     spec: KeySpec,
-    /// For a lane beside the device's.
+    /// For a shard beside the device's.
     reservation: MemoryReservation,
 }
 
-impl<B: Backend + Clone> OverflowLane<B> {
-    /// Gives what the device has not got yet to another lane, and all that comes.
+impl<B: Backend + Clone> OverflowShard<B> {
+    /// Gives what the device has not got yet to another shard, and all that comes.
     fn overflow(&mut self, error: &datafusion::common::DataFusionError) -> Result<()> {
         log::warn!("values are selected on the CPU: {error}");
         self.backend.overflowed.store(true, Ordering::Relaxed);
@@ -113,13 +113,13 @@ impl<B: Backend + Clone> OverflowLane<B> {
     }
 }
 
-impl<B: Backend + Clone> Lane for OverflowLane<B> {
+impl<B: Backend + Clone> Shard for OverflowShard<B> {
     fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()> {
         if let Some(rest) = &mut self.rest {
             return rest.append(values, filter);
         }
         let Some(device) = &mut self.device else {
-            return datafusion::common::internal_err!("a lane of nothing");
+            return datafusion::common::internal_err!("a shard of nothing");
         };
         if !device.hold(values, filter)? {
             return Ok(());
@@ -139,7 +139,7 @@ impl<B: Backend + Clone> Lane for OverflowLane<B> {
         device + self.rest.as_ref().map_or(0, |rest| rest.held_bytes())
     }
 
-    fn split(&mut self, _values: u64) -> Option<Box<dyn Lane>> {
+    fn split(&mut self, _values: u64) -> Option<Box<dyn Shard>> {
         None
     }
 
@@ -166,7 +166,7 @@ impl<B: Backend + Clone> Lane for OverflowLane<B> {
                 Ok(own)
             }
             (Some(reply), None) | (None, Some(reply)) => Ok(reply),
-            (None, None) => datafusion::common::internal_err!("a lane of nothing"),
+            (None, None) => datafusion::common::internal_err!("a shard of nothing"),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::device::{Device, locked};
 use super::launch::{ColumnArgument, Kernels, Launch, key_of};
 use super::pass_cells::{Classes, GUIDE_MOST, GUIDE_MOST_BESIDE, RoundArgument, Sent, TABLE_BYTES};
 use super::report::Report;
-use super::source::{KernelFile, Program, Words};
+use super::source::{KernelFile, Program, ColumnFormat};
 use super::timeline::Timeline;
 use super::workspace::Workspace;
 use crate::cells::Cells;
@@ -50,7 +50,7 @@ impl Passes {
     /// Those of the device and of the compiler.
     pub(super) fn try_new(
         device: &Arc<Device>,
-        words: Words,
+        words: ColumnFormat,
         width: Width,
         masked: bool,
         limit: Option<u64>,
@@ -386,7 +386,7 @@ fn on_each<'a>(
 }
 
 /// The compilation for values of one kind.
-pub(super) fn program(words: Words, masked: bool) -> Program {
+pub(super) fn program(words: ColumnFormat, masked: bool) -> Program {
     Program {
         masked,
         // As many keys in a thread as registers hold.

@@ -19,7 +19,7 @@ use super::device::Device;
 use super::launch::{ColumnArgument, Kernels, Launch, kernel_argument, key_of};
 use super::report::Report;
 use super::shape::{Shape, THREADS};
-use super::source::{KernelFile, Program, Words};
+use super::source::{KernelFile, Program, ColumnFormat};
 use super::timeline::Timeline;
 use super::workspace::{Places, Workspace};
 use crate::failpoint::may_fail;
@@ -104,7 +104,7 @@ pub struct Selection<'a> {
     /// The column.
     pub column: &'a DeviceColumn,
     /// How its values are ranked: [`DeviceColumn::words`] of its type's keys.
-    pub words: Words,
+    pub words: ColumnFormat,
     /// Rows that count, a bit each, and how many of them are not NULL; `None`: all that are not NULL.
     pub mask: Option<(&'a DeviceBuffer, u64)>,
     /// Most bytes of device memory that this crate may hold then.

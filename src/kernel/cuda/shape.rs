@@ -2,7 +2,7 @@
 
 use datafusion::common::{Result, exec_err};
 
-use super::source::Words;
+use super::source::ColumnFormat;
 
 /// Threads of a block.
 pub(super) const THREADS: usize = 1024;
@@ -37,7 +37,7 @@ impl Shape {
     ///
     /// # Errors
     /// An execution error where that is too little: less than 64 KiB; for values of one byte, less than about 128 KiB.
-    pub fn try_new(words: Words, bytes: usize) -> Result<Self> {
+    pub fn try_new(words: ColumnFormat, bytes: usize) -> Result<Self> {
         let (key, per_vector) = (words.key_bytes(), words.per_vector());
         let (cells, mut batch) = match bytes >> 10 {
             200.. => (16384, 4),
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn every_device_has_room_for_every_type() {
-        for words in Words::ALL {
+        for words in ColumnFormat::ALL {
             for bytes in OFFERED {
                 // Values of one byte are widened there.
                 let Ok(shape) = Shape::try_new(words, bytes) else {

@@ -12,7 +12,7 @@ use super::buffer::{DeviceBuffer, numbers};
 use super::device::Device;
 use super::launch::{Kernels, kernel_argument, key_of};
 use super::report::Report;
-use super::source::{KernelFile, Program, Words};
+use super::source::{KernelFile, Program, ColumnFormat};
 use super::timeline::Timeline;
 use super::workspace::Places;
 use crate::key::KeyBits;
@@ -176,7 +176,7 @@ impl<'a> RecordSort<'a> {
         let (device, Some(record_bytes)) = (work.device(), shape.bytes()) else {
             return internal_err!("records of {shape:?}");
         };
-        let program = Program::of(KernelFile::Sort, Words::unsigned(record_bytes));
+        let program = Program::of(KernelFile::Sort, ColumnFormat::unsigned(record_bytes));
         let kernels = Kernels::load(device, &program, [0, record_bytes, 0, 0])?;
         // Records of a tile, and the bytes of shared memory that one takes.
         let (tile, shared) = (kernels.size(2), kernels.size(3));

@@ -170,35 +170,35 @@ fn pasted(source: &str) -> String {
 
 /// How values lie in device memory, and what order their keys have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Words {
+pub struct ColumnFormat {
     /// Bits of a value in its buffer: 8, 16, 32, 64 or 128.
     storage_bits: u32,
     /// `ENCODING` in `kernels/common.cuh`.
     encoding: u32,
 }
 
-impl Words {
+impl ColumnFormat {
     /// All kinds that keys of columns have.
-    pub const ALL: [Words; 15] = [
-        Words::new(8, 0),
-        Words::new(8, 1),
-        Words::new(16, 0),
-        Words::new(16, 1),
-        Words::new(16, 2),
-        Words::new(16, 3),
-        Words::new(32, 0),
-        Words::new(32, 1),
-        Words::new(32, 2),
-        Words::new(32, 3),
-        Words::new(64, 0),
-        Words::new(64, 1),
-        Words::new(64, 2),
-        Words::new(64, 3),
-        Words::new(128, 1),
+    pub const ALL: [ColumnFormat; 15] = [
+        ColumnFormat::new(8, 0),
+        ColumnFormat::new(8, 1),
+        ColumnFormat::new(16, 0),
+        ColumnFormat::new(16, 1),
+        ColumnFormat::new(16, 2),
+        ColumnFormat::new(16, 3),
+        ColumnFormat::new(32, 0),
+        ColumnFormat::new(32, 1),
+        ColumnFormat::new(32, 2),
+        ColumnFormat::new(32, 3),
+        ColumnFormat::new(64, 0),
+        ColumnFormat::new(64, 1),
+        ColumnFormat::new(64, 2),
+        ColumnFormat::new(64, 3),
+        ColumnFormat::new(128, 1),
     ];
 
     /// Those of floats among which ties are broken: from `-inf` on, NaNs last and apart by their bits.
-    pub const TURNED: [Words; 3] = [Words::new(16, 4), Words::new(32, 4), Words::new(64, 4)];
+    pub const TURNED: [ColumnFormat; 3] = [ColumnFormat::new(16, 4), ColumnFormat::new(32, 4), ColumnFormat::new(64, 4)];
 
     const fn new(storage_bits: u32, encoding: u32) -> Self {
         Self {
@@ -266,7 +266,7 @@ pub struct Program {
     /// The kernels.
     pub file: KernelFile,
     /// What they read.
-    pub words: Words,
+    pub words: ColumnFormat,
     /// Whether rows can be missing: NULLs, or a filter.
     pub masked: bool,
     /// Vectors of 16 bytes that a thread holds at once.
@@ -277,7 +277,7 @@ pub struct Program {
 
 impl Program {
     /// For values of `words` in rows of which none is missing, a vector at a time, the greatest first.
-    pub(super) fn of(file: KernelFile, words: Words) -> Self {
+    pub(super) fn of(file: KernelFile, words: ColumnFormat) -> Self {
         Self {
             file,
             words,
@@ -337,8 +337,8 @@ mod tests {
         ] {
             let encoding = Encoding::of(&data_type).unwrap();
             for encoding in [encoding, encoding.total_order()] {
-                let words = Words::stored(storage_bytes(&data_type).unwrap(), encoding);
-                assert!(Words::ALL.contains(&words), "{data_type}");
+                let words = ColumnFormat::stored(storage_bytes(&data_type).unwrap(), encoding);
+                assert!(ColumnFormat::ALL.contains(&words), "{data_type}");
             }
         }
         assert!(storage_bytes(&DataType::Utf8).is_none());

@@ -8,7 +8,7 @@
 //!
 //! What it costs beside the read of the largest share: the kernels that do not shrink with it, and 10 microseconds for each of the
 //! five. Two H200s take 0.4 to 0.6 of the time of one for 101 ranks of 2^30 values, and 0.55 to 0.65 for one rank
-//! (`benches/results/2026-11-22-cuda-lanes.md`). Ranks that it leaves open, where a sample misled and no room was left, are for
+//! (`benches/results/2026-11-22-cuda-shards.md`). Ranks that it leaves open, where a sample misled and no room was left, are for
 //! rounds over the same devices, as are devices that cannot read each other's memory.
 
 use std::sync::{Arc, MutexGuard};

@@ -1,4 +1,4 @@
-//! The way from host memory to a device: page-locked memory that a lane fills, and the pieces of device memory it is copied to.
+//! The way from host memory to a device: page-locked memory that a shard fills, and the pieces of device memory it is copied to.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use super::device::{Device, locked};
 
 /// Bytes of page-locked memory that are filled while others are on their way, where the memory budget allows.
 const STAGE: usize = 2 << 20;
-/// Bytes of it that a lane makes do with, from the most to the least: small ones only make more copies.
+/// Bytes of it that a shard makes do with, from the most to the least: small ones only make more copies.
 const STAGES: [usize; 3] = [STAGE, STAGE / 8, STAGE / 64];
 /// Device memory is taken by multiples of this.
 const LEAST_PIECE: usize = 64 << 10;
@@ -27,7 +27,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// One that another lane is done with, or a new one of `bytes` bytes, at most [`STAGE`].
+    /// One that another shard is done with, or a new one of `bytes` bytes, at most [`STAGE`].
     fn take(device: &Arc<Device>, bytes: usize) -> Result<Self> {
         if let Some(stage) = device.idle_stage() {
             return Ok(stage);
@@ -55,8 +55,8 @@ impl Unsent {
     }
 }
 
-/// Page-locked memory of one lane: two stages of 2 MiB, of which one is copied to the device while the other is filled; smaller
-/// ones where the memory budget has no room for these. All columns of the lane go through it, so that it takes the same
+/// Page-locked memory of one shard: two stages of 2 MiB, of which one is copied to the device while the other is filled; smaller
+/// ones where the memory budget has no room for these. All columns of the shard go through it, so that it takes the same
 /// whatever their number.
 ///
 /// It is reserved in the memory pool from the first byte on, and taken from the system then.
@@ -72,11 +72,11 @@ pub(crate) struct Staging {
     unsent: Option<Unsent>,
 }
 
-/// Several columns of a lane use it in turns.
+/// Several columns of a shard use it in turns.
 pub(crate) type SharedStaging = Arc<Mutex<Staging>>;
 
 impl Staging {
-    /// For one lane of the device. The page-locked memory is accounted to the consumer of `reservation`.
+    /// For one shard of the device. The page-locked memory is accounted to the consumer of `reservation`.
     pub(crate) fn new(device: &Arc<Device>, reservation: MemoryReservation) -> SharedStaging {
         Arc::new(Mutex::new(Self {
             device: Arc::clone(device),

@@ -13,7 +13,7 @@ use datafusion::common::Result;
 use crate::cells::{Bracket, Brackets};
 use crate::cells::{CellTable, Cells, Edges, Linear};
 use crate::kernel::round::{Reply, Request};
-use crate::key::{Key, KeyBits, KeyVec, LaneKey, Width, with_key};
+use crate::key::{Key, KeyBits, KeyVec, ShardKey, Width, with_key};
 use crate::sketch::{AnySummary, Epsilon};
 use crate::wire::{Message, Reader, put, put_ascending, put_keys, put_numbers};
 

@@ -1,4 +1,4 @@
-//! Requests and replies of damaged bytes: what is read is answered by a lane, and steps a strategy.
+//! Requests and replies of damaged bytes: what is read is answered by a shard, and steps a strategy.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::*;
-use crate::kernel::{Backend, CpuBackend, Lane};
+use crate::kernel::{Backend, CpuBackend, Shard};
 use crate::key::KeySpec;
 use crate::mutated::{Decoder, SLACK};
 use crate::sketch::{AnySketch, Variant};
@@ -147,7 +147,7 @@ fn written<M: Message>(message: &M) -> Vec<u8> {
     bytes
 }
 
-fn lane(width: Width) -> Box<dyn Lane> {
+fn shard(width: Width) -> Box<dyn Shard> {
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 24));
     let (data_type, values): (DataType, ArrayRef) = match width {
         Width::W32 => (
@@ -161,9 +161,9 @@ fn lane(width: Width) -> Box<dyn Lane> {
     };
     let spec = KeySpec::try_new(&data_type).unwrap();
     let reservation = MemoryConsumer::new("test").register(&pool);
-    let mut lane = CpuBackend::new(pool.as_ref()).open(&spec, reservation).unwrap();
-    lane.append(&values, None).unwrap();
-    lane
+    let mut shard = CpuBackend::new(pool.as_ref()).open(&spec, reservation).unwrap();
+    shard.append(&values, None).unwrap();
+    shard
 }
 
 /// As a machine does that is sent the request.
@@ -171,7 +171,7 @@ fn answered(order: &Order) -> Result<()> {
     if order.width == Width::W128 {
         return Ok(());
     }
-    lane(order.width)
+    shard(order.width)
         .answer(&order.request, &Stop::default())
         .map(drop)
 }

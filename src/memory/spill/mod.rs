@@ -359,7 +359,7 @@ mod tests {
     fn errors_say_what_was_written_and_why_it_failed() {
         let runtime = bounded(1000);
         let disk = &runtime.disk_manager;
-        let mut file = Spiller::new(&runtime).create("keys of a lane").unwrap();
+        let mut file = Spiller::new(&runtime).create("keys of a shard").unwrap();
         file.append(&[1; 600]).unwrap();
         let error = file.append(&[2; 500]).unwrap_err();
         assert!(
@@ -368,7 +368,7 @@ mod tests {
         );
         let message = error.strip_backtrace();
         assert!(
-            message.contains("cannot spill 500 more bytes of keys of a lane after 600 bytes in")
+            message.contains("cannot spill 500 more bytes of keys of a shard after 600 bytes in")
                 && message.contains("allowable limit of 1000.0 B")
                 && message.contains("max_temp_directory_size"),
             "{message}"
@@ -376,7 +376,7 @@ mod tests {
         let error = file.read_at(590, &mut [0; 20]).unwrap_err();
         assert_eq!(
             error.strip_backtrace(),
-            "IO error: cannot read 20 spilled bytes of keys of a lane at 590: failed to fill whole buffer"
+            "IO error: cannot read 20 spilled bytes of keys of a shard at 590: failed to fill whole buffer"
         );
         drop(file);
         assert_eq!(disk.used_disk_space(), 0);

@@ -18,7 +18,7 @@ use super::level::{Reader, Share, shares_of};
 use crate::failpoint::may_fail;
 use crate::kernel::byte_strings::{ByteStrings, Chunk, DistinctByteStrings, hash};
 use crate::memory::Spilling;
-use crate::memory::Workspace;
+use crate::memory::RoundMemory;
 use crate::threads::Stop;
 
 /// Most files that values are dealt out to at a time.
@@ -46,8 +46,8 @@ impl Part {
         ranges == 1 || ((hash >> u32::BITS) * ranges) >> u32::BITS == number
     }
 
-    fn table(&self, workspace: &Arc<Workspace>, stop: &Stop) -> Result<DistinctByteStrings> {
-        let held = workspace.hold(self.values.largest_block(), "distinct values")?;
+    fn table(&self, round_memory: &Arc<RoundMemory>, stop: &Stop) -> Result<DistinctByteStrings> {
+        let held = round_memory.hold(self.values.largest_block(), "distinct values")?;
         let mut table = DistinctByteStrings::try_new(held)?;
         let all = Share::Pieces(self.values.pieces());
         Reader::new(Arc::clone(&self.values)).each(&all, stop, |value| {
@@ -110,10 +110,10 @@ impl ByteStringSelection {
         parts: Vec<Part>,
         outputs: &Arc<Outputs>,
     ) -> Result<Vec<Option<(Part, DataFusionError)>>> {
-        let (workspace, outputs) = (Arc::clone(&self.workspace), Arc::clone(outputs));
+        let (round_memory, outputs) = (Arc::clone(&self.round_memory), Arc::clone(outputs));
         let collect = move |part: Part, stop: &Stop| {
             may_fail!("value_distinct");
-            match part.table(&workspace, stop) {
+            match part.table(&round_memory, stop) {
                 Ok(table) => outputs.add(table.values(), stop).map(|()| None),
                 Err(error) if matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)) => {
                     Ok(Some((part, error)))

@@ -11,7 +11,7 @@ use super::{ByteStringSelection, Tie};
 use crate::failpoint::may_fail;
 use crate::kernel::byte_strings::{At, Blocks, ByteStrings, Chunk, Totals};
 use crate::key::PrefixKey;
-use crate::memory::Held;
+use crate::memory::Lease;
 use crate::memory::SpillFile;
 use crate::threads::Stop;
 
@@ -122,11 +122,11 @@ impl ByteStringSelection {
     }
 
     /// Memory to read blocks into and to write from, and how much each thread writes from.
-    pub(super) fn hold_to_deal(&self, block: usize) -> Result<(Held, usize)> {
+    pub(super) fn hold_to_deal(&self, block: usize) -> Result<(Lease, usize)> {
         let mut refused = None;
         for bytes in DEALING_BYTES {
             let all = (block + bytes) * self.pool.threads();
-            match self.workspace.hold(all, "sorting values out on disk") {
+            match self.round_memory.hold(all, "sorting values out on disk") {
                 Ok(held) => return Ok((held, bytes)),
                 Err(error) => refused = Some(error),
             }

@@ -7,7 +7,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::kernel::byte_strings::{At, ByteStrings, Chunk};
-use crate::memory::Workspace;
+use crate::memory::RoundMemory;
 use crate::threads::Stop;
 
 /// Bytes to compare a value by, beside its own: its place, and its place with a key.
@@ -57,14 +57,14 @@ impl Level {
     ///
     /// # Errors
     /// Those of reading.
-    pub(super) fn compare(mut self, workspace: &Arc<Workspace>, stop: &Stop) -> Result<Compared> {
+    pub(super) fn compare(mut self, round_memory: &Arc<RoundMemory>, stop: &Stop) -> Result<Compared> {
         let n = self.n as usize;
         let (bytes, copied) = match (self.values.is_spilled(), self.values.bytes() as usize) {
             (true, bytes) => (bytes, Chunk::memory(bytes, n) + self.values.largest_block()),
             (false, _) => (0, 0),
         };
         let wanted = n * COMPARED_BYTES + copied;
-        let held = workspace.hold(wanted, "values to compare");
+        let held = round_memory.hold(wanted, "values to compare");
         let (Ok(_held), Ok(_)) = (held, u32::try_from(bytes)) else {
             self.refused = true;
             return Ok(Compared::Refused(self));

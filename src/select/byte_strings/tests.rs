@@ -22,17 +22,17 @@ fn selection(pool: ThreadPool) -> ByteStringSelection {
         backend: Arc::new(CpuBackend::new(unlimited.as_ref())),
         strategy: StrategyName::Auto,
         pool,
-        workspace: Workspace::new(memory.new_empty()),
+        round_memory: RoundMemory::new(memory.new_empty()),
         memory,
-        room: Room::UNLIMITED,
+        budget: MemoryBudget::UNLIMITED,
         disk: None,
     }
 }
 
-fn asked() -> Ask {
+fn asked() -> QuantileSpec {
     let per_mille = [0, 1, 10, 250, 333, 500, 501, 750, 990, 999, 1000];
     let quantiles = per_mille.map(|q| Quantile::try_from_f64(f64::from(q) / 1000.0).unwrap());
-    Ask {
+    QuantileSpec {
         quantiles: quantiles.into(),
         method: Method::Disc,
         descending: false,
@@ -45,17 +45,17 @@ fn check(name: &str, strings: &[Vec<u8>]) -> ByteStringSolution {
     for (i, string) in strings.iter().enumerate() {
         parts[i % 2].push(string).unwrap();
     }
-    let ask = asked();
+    let quantile_spec = asked();
     let selection = selection(ThreadPool::scoped(3, Stop::default()));
     let solution = selection
-        .solve(ByteStrings::merged(parts), &[&ask])
+        .solve(ByteStrings::merged(parts), &[&quantile_spec])
         .now_or_never()
         .unwrap()
         .unwrap();
     let mut sorted = strings.to_vec();
     sorted.sort_unstable();
     assert_eq!(solution.n, sorted.len() as u64);
-    for rank in ask.ranks(solution.n) {
+    for rank in quantile_spec.ranks(solution.n) {
         let expected = &sorted[rank as usize - 1];
         assert_eq!(solution.value_at(rank).unwrap(), expected, "{name}, rank {rank}");
     }
@@ -214,8 +214,8 @@ fn values_on_disk_are_selected_in_little_memory() {
     ];
     for (name, of) in of {
         let memory = MemoryConsumer::new("test").register(&pool);
-        let workspace = Workspace::new(memory.new_empty());
-        let backend = CpuBackend::in_workspace(&runtime, Arc::clone(&workspace));
+        let round_memory = RoundMemory::new(memory.new_empty());
+        let backend = CpuBackend::in_workspace(&runtime, Arc::clone(&round_memory));
         let mut sorted: Vec<String> = (0..MANY).map(of).collect();
         let parts = sorted.chunks(MANY / 3).map(|texts| {
             let mut part = ByteStrings::spilling(memory.new_empty(), backend.disk()).unwrap();
@@ -232,14 +232,14 @@ fn values_on_disk_are_selected_in_little_memory() {
             backend: Arc::new(backend),
             strategy: StrategyName::Auto,
             pool: ThreadPool::scoped(2, Stop::default()),
-            workspace,
+            round_memory,
             memory,
-            room: Room::UNLIMITED,
+            budget: MemoryBudget::UNLIMITED,
         };
-        let ask = asked();
-        let solution = selection.solve(values, &[&ask]).now_or_never().unwrap().unwrap();
+        let quantile_spec = asked();
+        let solution = selection.solve(values, &[&quantile_spec]).now_or_never().unwrap().unwrap();
         sorted.sort_unstable();
-        for rank in ask.ranks(solution.n) {
+        for rank in quantile_spec.ranks(solution.n) {
             let found = solution.value_at(rank).unwrap();
             assert_eq!(found, sorted[rank as usize - 1].as_bytes(), "{name}, rank {rank}");
         }

@@ -7,7 +7,7 @@
 //! | [`kinds`] | values of each type without a key of fixed width |
 //! | [`numbers`] | values of rows, made by many threads |
 //! | [`patterns`] | sequences of words that are sorted, repeat, cluster ... |
-//! | [`rounds`] | lanes and strategies without a session |
+//! | [`rounds`] | shards and strategies without a session |
 //! | [`samples`] | a small table, and what its quantiles are |
 //! | [`scripts`] | the runner of `sql/*.slt`, and the tables that they read |
 //! | [`sessions`] | sessions with limits of memory, in stages, without the extension |

@@ -1,4 +1,4 @@
-//! Lanes, strategies and ranks, without a session.
+//! Shards, strategies and ranks, without a session.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use datafusion::arrow::array::{Array, ArrayRef, BooleanArray, Int64Array};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 use datafusion_quantiles::cells::Brackets;
 use datafusion_quantiles::kernel::round::{Reply, Request};
-use datafusion_quantiles::kernel::{Backend, CpuBackend, Lane};
+use datafusion_quantiles::kernel::{Backend, CpuBackend, Shard};
 use datafusion_quantiles::key::{KeyBits, KeySpec, Width};
 use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
 use datafusion_quantiles::select::choose::{Choice, Form};
@@ -17,20 +17,20 @@ use datafusion_quantiles::sketch::Epsilon;
 use datafusion_quantiles::threads::Stop;
 use quantiles_literature::SimulatedShards;
 
-/// A lane of these values.
-pub fn lane(backend: &dyn Backend, spec: &KeySpec, values: &[ArrayRef]) -> Box<dyn Lane> {
+/// A shard of these values.
+pub fn shard(backend: &dyn Backend, spec: &KeySpec, values: &[ArrayRef]) -> Box<dyn Shard> {
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
-    let mut lane = backend
+    let mut shard = backend
         .open(spec, MemoryConsumer::new("test").register(&pool))
         .unwrap();
     values
         .iter()
-        .for_each(|values| lane.append(values, None).unwrap());
-    lane
+        .for_each(|values| shard.append(values, None).unwrap());
+    shard
 }
 
-/// Splits an array into `shards` lanes of unequal size, fed in batches of `batch` rows.
-pub fn lanes(backend: &dyn Backend, values: &ArrayRef, shards: usize, batch: usize) -> Vec<Box<dyn Lane>> {
+/// Splits an array into `shards` shards of unequal size, fed in batches of `batch` rows.
+pub fn shards(backend: &dyn Backend, values: &ArrayRef, shards: usize, batch: usize) -> Vec<Box<dyn Shard>> {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let cut = |shard: usize| values.len() * shard * (shard + 1) / (shards * (shards + 1));
     (0..shards)
@@ -40,7 +40,7 @@ pub fn lanes(backend: &dyn Backend, values: &ArrayRef, shards: usize, batch: usi
                 .step_by(batch)
                 .map(|at| values.slice(at, batch.min(to - at)))
                 .collect();
-            lane(backend, &spec, &batches)
+            shard(backend, &spec, &batches)
         })
         .collect()
 }
@@ -79,8 +79,8 @@ pub fn eps(accuracy: f64) -> Epsilon {
 }
 
 /// Shards that log what is sent.
-pub fn simulated(width: Width, lanes: Vec<Box<dyn Lane>>) -> SimulatedShards {
-    SimulatedShards::try_new(width, lanes, 1).unwrap()
+pub fn simulated(width: Width, shards: Vec<Box<dyn Shard>>) -> SimulatedShards {
+    SimulatedShards::try_new(width, shards, 1).unwrap()
 }
 
 /// Runs a strategy to its end.
@@ -108,15 +108,15 @@ pub fn check(values: &ArrayRef, shards: usize, batch: usize, ranks: &[u64]) {
     sorted.sort_unstable();
     let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
     for strategy in strategies() {
-        let lanes = lanes(&CpuBackend::default(), values, shards, batch);
-        let mut simulated = simulated(spec.width(), lanes);
+        let shards = shards(&CpuBackend::default(), values, shards, batch);
+        let mut simulated = simulated(spec.width(), shards);
         let solution = run(&mut simulated, strategy.as_ref(), ranks);
         let found: Vec<KeyBits> = ranks.iter().map(|rank| solution.key_at(*rank).unwrap()).collect();
         assert_eq!(found, expected, "{} on {shards} shards", strategy.label());
     }
 }
 
-/// Fails where a lane of the backend keeps a NULL or a row that a filter leaves out.
+/// Fails where a shard of the backend keeps a NULL or a row that a filter leaves out.
 pub fn skips_nulls_and_filtered_rows(backend: &dyn Backend) {
     let values: ArrayRef = Arc::new(Int64Array::from(vec![
         Some(1),
@@ -135,14 +135,14 @@ pub fn skips_nulls_and_filtered_rows(backend: &dyn Backend) {
         Some(true),
     ]);
     let spec = KeySpec::try_new(values.data_type()).unwrap();
-    let mut lane = lane(backend, &spec, &[]);
-    lane.append(&values, Some(&mask)).unwrap();
-    lane.append(&values.slice(1, 1), None).unwrap();
-    assert_eq!(lane.len(), 2);
+    let mut shard = shard(backend, &spec, &[]);
+    shard.append(&values, Some(&mask)).unwrap();
+    shard.append(&values.slice(1, 1), None).unwrap();
+    assert_eq!(shard.len(), 2);
     let request = Request::Extract {
         brackets: Brackets::all(spec.width()),
     };
-    let Reply::Extracted(mut kept) = lane.answer(&request, &Stop::default()).unwrap() else {
+    let Reply::Extracted(mut kept) = shard.answer(&request, &Stop::default()).unwrap() else {
         panic!()
     };
     kept[0].sort();
@@ -153,13 +153,13 @@ pub fn skips_nulls_and_filtered_rows(backend: &dyn Backend) {
     );
 }
 
-/// Fails where a lane answers although the query was stopped.
-pub fn ends_when_stopped(mut lane: Box<dyn Lane>, width: Width) {
+/// Fails where a shard answers although the query was stopped.
+pub fn ends_when_stopped(mut shard: Box<dyn Shard>, width: Width) {
     let stop = Stop::default();
     stop.stop();
     let request = Request::Extract {
         brackets: Brackets::all(width),
     };
-    let error = lane.answer(&request, &stop).unwrap_err();
+    let error = shard.answer(&request, &stop).unwrap_err();
     assert!(error.to_string().contains("cancelled"), "{error}");
 }

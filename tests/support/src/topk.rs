@@ -95,11 +95,11 @@ pub fn numbers(n: usize, pattern: Pattern) -> RecordBatch {
     ])
 }
 
-/// The line of `TopKByExec` in `EXPLAIN ANALYZE`, and those below.
+/// The line of `SortLimitExec` in `EXPLAIN ANALYZE`, and those below.
 pub async fn analyzed(ctx: &SessionContext, sql: &str) -> String {
     let lines = rows_joined(ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
     let from = lines
-        .find("TopKByExec")
+        .find("SortLimitExec")
         .unwrap_or_else(|| panic!("{sql}: {lines}"));
     lines[from..].to_owned()
 }

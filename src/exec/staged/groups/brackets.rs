@@ -98,17 +98,17 @@ impl<W: GroupKey> Consume for Bracketing<W> {
         if self.many || self.intervals.is_empty() {
             return rows.finish(&self.plan.rows, &self.plan.no_groups());
         }
-        let asks: Vec<_> = (0..self.plan.columns.len())
-            .map(|column| self.plan.columns.asks(column))
+        let quantile_specs: Vec<_> = (0..self.plan.columns.len())
+            .map(|column| self.plan.columns.quantile_specs(column))
             .collect();
         for (group, columns) in self.intervals.iter().enumerate() {
-            let own = columns.iter().zip(self.plan.columns.specs()).zip(&asks);
-            let progress = own.map(|((intervals, spec), asks)| {
+            let own = columns.iter().zip(self.plan.columns.specs()).zip(&quantile_specs);
+            let progress = own.map(|((intervals, spec), quantile_specs)| {
                 let n = intervals
                     .iter()
                     .fold(0_u64, |sum, interval| sum.saturating_add(interval.count));
                 countable(n)?;
-                bracketed(intervals, spec.width(), n, wanted_ranks(asks, n))
+                bracketed(intervals, spec.width(), n, wanted_ranks(quantile_specs, n))
             });
             let progress: Vec<Progress> = progress.collect::<Result<_>>()?;
             rows.progress(0, group, progress.iter());

@@ -92,8 +92,8 @@ impl GroupedColumns {
 
     /// Ranks of a column, as many as its calls have quantiles.
     pub(super) fn ranks(&self, column: usize) -> usize {
-        let asks = self.columns.asks(column);
-        asks.iter().map(|ask| ask.quantiles.len()).sum()
+        let quantile_specs = self.columns.quantile_specs(column);
+        quantile_specs.iter().map(|quantile_spec| quantile_spec.quantiles.len()).sum()
     }
 
     pub(super) fn all_ranks(&self) -> usize {

@@ -26,7 +26,7 @@ use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
 use crate::key::with_key;
 use crate::mutated::{Decoder, Loose, SLACK, put_piece, uncounted};
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 use crate::quantile::{Method, Quantile};
 use crate::threads::Stop;
 use crate::wire::put;
@@ -35,7 +35,7 @@ use crate::wire::put;
 fn plan(texts: bool) -> Arc<GroupedColumns> {
     let call = |column: usize, quantiles: &[f64]| StagedCall {
         column,
-        ask: Ask {
+        quantile_spec: QuantileSpec {
             quantiles: quantiles
                 .iter()
                 .map(|q| Quantile::try_from_f64(*q).unwrap())

@@ -21,7 +21,7 @@ use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
 use crate::key::Width;
 use crate::key::with_key;
 use crate::memory::reserve;
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 use crate::select::progress::Progress;
 
 /// What is known of a group.
@@ -156,8 +156,8 @@ impl<W: GroupKey> Selecting<W> {
         }
         let mut plans: Vec<Plans> = (0..self.plan.columns.len())
             .map(|column| {
-                let asks: Vec<Ask> = self.plan.columns.asks(column).into_iter().cloned().collect();
-                Plans::new(asks.into())
+                let quantile_specs: Vec<QuantileSpec> = self.plan.columns.quantile_specs(column).into_iter().cloned().collect();
+                Plans::new(quantile_specs.into())
             })
             .collect();
         let answers = match self.many {
@@ -260,7 +260,7 @@ impl GroupedColumns {
             // Calls of a column stand in the order in which its plans saw them.
             let found = &own.found[next[call.column]];
             next[call.column] += 1;
-            let values = call.ask.values(selected.spec(), found)?;
+            let values = call.quantile_spec.values(selected.spec(), found)?;
             columns.push(selected.group_rows(values, &own.lengths)?);
         }
         Ok(RecordBatch::try_new(Arc::clone(&self.answers), columns)?)

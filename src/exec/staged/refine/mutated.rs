@@ -15,9 +15,9 @@ use crate::config::StrategyName;
 use crate::exec::staged::fingerprint::ColumnFingerprint;
 use crate::exec::staged::{StagedCall, Workload, rounds};
 use crate::kernel::round::Request;
-use crate::kernel::{Backend, CpuBackend, Lane};
+use crate::kernel::{Backend, CpuBackend, Shard};
 use crate::mutated::{Decoder, Loose, SLACK, put_piece, uncounted};
-use crate::quantile::Ask;
+use crate::quantile::QuantileSpec;
 use crate::quantile::{Method, Quantile};
 use crate::threads::Stop;
 use crate::wire::put;
@@ -36,7 +36,7 @@ fn types() -> Vec<DataType> {
 fn columns(strategy: usize) -> Arc<StagedColumns> {
     let call = |column: usize, method, quantiles: &[f64]| StagedCall {
         column,
-        ask: Ask {
+        quantile_spec: QuantileSpec {
             quantiles: quantiles
                 .iter()
                 .map(|q| Quantile::try_from_f64(*q).unwrap())
@@ -57,8 +57,8 @@ fn columns(strategy: usize) -> Arc<StagedColumns> {
     Arc::new(StagedColumns::try_new(types(), calls, rounds).unwrap())
 }
 
-/// The lanes of a partition, which hold what is drawn, and what was read of each.
-fn lanes(columns: &StagedColumns, random: &mut SmallRng) -> Vec<(Box<dyn Lane>, ColumnFingerprint)> {
+/// The shards of a partition, which hold what is drawn, and what was read of each.
+fn shards(columns: &StagedColumns, random: &mut SmallRng) -> Vec<(Box<dyn Shard>, ColumnFingerprint)> {
     let n = random.random_range(1..80);
     let few = random.random_range(1..500);
     let floats = (0..n).map(|_| f64::from(random.random_range(-few..few)) / 7.0);
@@ -66,26 +66,26 @@ fn lanes(columns: &StagedColumns, random: &mut SmallRng) -> Vec<(Box<dyn Lane>, 
     let integers = (0..n).map(|_| random.random::<i16>());
     let integers: ArrayRef = Arc::new(Int16Array::from_iter_values(integers));
     let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 24));
-    let lane = |(spec, values): (&crate::key::KeySpec, &ArrayRef)| {
+    let shard = |(spec, values): (&crate::key::KeySpec, &ArrayRef)| {
         let reservation = MemoryConsumer::new("test").register(&pool);
-        let mut lane = CpuBackend::new(pool.as_ref()).open(spec, reservation).unwrap();
-        lane.append(values, None).unwrap();
+        let mut shard = CpuBackend::new(pool.as_ref()).open(spec, reservation).unwrap();
+        shard.append(values, None).unwrap();
         let (n, check) = spec.checksum(values.as_ref()).unwrap();
-        (lane, ColumnFingerprint { n, check })
+        (shard, ColumnFingerprint { n, check })
     };
-    columns.specs().zip(&[floats, integers]).map(lane).collect()
+    columns.specs().zip(&[floats, integers]).map(shard).collect()
 }
 
 /// What all partitions send to the stage after a read.
 fn sent(
     columns: &StagedColumns,
-    lanes: &mut [Vec<(Box<dyn Lane>, ColumnFingerprint)>],
+    shards: &mut [Vec<(Box<dyn Shard>, ColumnFingerprint)>],
     state: Option<&State>,
 ) -> Vec<RecordBatch> {
     let mut batches = Vec::new();
-    for lanes in lanes {
+    for shards in shards {
         let mut rows = Rows::default();
-        for (index, (lane, read)) in lanes.iter_mut().enumerate() {
+        for (index, (shard, read)) in shards.iter_mut().enumerate() {
             let request: Arc<Request> = match state {
                 None => Arc::new(columns.rounds.first_request(read.n, columns.specs[index].width())),
                 Some(state) => match &state.0[index].order {
@@ -93,7 +93,7 @@ fn sent(
                     None => continue,
                 },
             };
-            let reply = lane.answer(&request, &Stop::default()).unwrap();
+            let reply = shard.answer(&request, &Stop::default()).unwrap();
             rows.reply(index, *read, reply);
         }
         if let Some(state) = state {
@@ -133,10 +133,10 @@ fn batch(mut loose: Loose<'_>) -> RecordBatch {
 fn reads(random: &mut SmallRng) -> Vec<Vec<u8>> {
     let strategy = random.random_range(0..3);
     let columns = columns(strategy);
-    let mut lanes: Vec<_> = (0..2).map(|_| lanes(&columns, random)).collect();
+    let mut shards: Vec<_> = (0..2).map(|_| shards(&columns, random)).collect();
     let (mut found, mut state) = (Vec::new(), None);
     for read in 0..columns.rounds.reads() {
-        let batches = sent(&columns, &mut lanes, state.as_ref());
+        let batches = sent(&columns, &mut shards, state.as_ref());
         found.push(written(strategy, read, &batches));
         let mut merged = Merged::new(&columns);
         batches.iter().for_each(|batch| merged.add(batch).unwrap());
@@ -155,10 +155,10 @@ fn reads(random: &mut SmallRng) -> Vec<Vec<u8>> {
 fn used(columns: &Arc<StagedColumns>, read: usize, batch: &RecordBatch, merged: Merged) -> Result<()> {
     let mut level = Merged::new(columns);
     if level.add_replies(batch).is_ok()
-        && let Ok(replies) = level.lane_replies()
+        && let Ok(replies) = level.shard_replies()
     {
         let mut rows = Rows::default();
-        replies.iter().for_each(|reply| rows.lane_reply(reply));
+        replies.iter().for_each(|reply| rows.shard_reply(reply));
         rows.finish(&schema(&[]), &[])?;
     }
     let state = step(read, merged)?;
@@ -167,10 +167,10 @@ fn used(columns: &Arc<StagedColumns>, read: usize, batch: &RecordBatch, merged: 
     if read + 1 == columns.rounds.reads() {
         return answers(columns, &state, &Arc::new(Schema::empty())).map(drop);
     }
-    let mut lanes = lanes(columns, &mut SmallRng::seed_from_u64(7));
-    for ((lane, _), column) in lanes.iter_mut().zip(&state.0) {
+    let mut shards = shards(columns, &mut SmallRng::seed_from_u64(7));
+    for ((shard, _), column) in shards.iter_mut().zip(&state.0) {
         if let Some(order) = &column.order {
-            lane.answer(&order.request, &Stop::default())?;
+            shard.answer(&order.request, &Stop::default())?;
         }
     }
     Ok(())

@@ -17,7 +17,7 @@ use super::super::store::encode;
 use super::segments::{GroupAnswers, Plans, Segments, select_ranks};
 use crate::cells::classify::{LinearOf, TableOf, TreeOf, number, with_classifier};
 use crate::cells::{CellTable, Cells, Edges};
-use crate::key::LaneKey;
+use crate::key::ShardKey;
 use crate::key::{KeyBits, KeySpec, words};
 use crate::memory::reserve;
 use crate::memory::{FreePages, Pages};
@@ -89,7 +89,7 @@ impl NumberedKeys {
     ///
     /// # Errors
     /// `ResourcesExhausted` that names the wanted bytes.
-    pub(crate) fn append<K: LaneKey>(&mut self, mut ids: &[u16], raw: &Buffer, spec: &KeySpec) -> Result<()> {
+    pub(crate) fn append<K: ShardKey>(&mut self, mut ids: &[u16], raw: &Buffer, spec: &KeySpec) -> Result<()> {
         let mut raw = words::<K>(raw);
         while !raw.is_empty() {
             let chunk = match self.chunks.last_mut() {
@@ -116,7 +116,7 @@ impl NumberedKeys {
     ///
     /// # Errors
     /// `ResourcesExhausted` that names the wanted bytes.
-    pub(crate) fn make_room<K: LaneKey>(&mut self, values: usize) -> Result<()> {
+    pub(crate) fn make_room<K: ShardKey>(&mut self, values: usize) -> Result<()> {
         let has = self.chunks.last().map_or(0, |chunk| chunk.capacity - chunk.len);
         if has >= values {
             return Ok(());
@@ -192,7 +192,7 @@ impl Piece {
     }
 }
 
-impl<K: LaneKey> Numbered<K> for Piece {
+impl<K: ShardKey> Numbered<K> for Piece {
     fn len(&self) -> usize {
         self.chunk.len
     }
@@ -243,7 +243,7 @@ impl Grid {
     ///
     /// # Errors
     /// When keys cannot be read back.
-    pub(crate) fn sampled<K: LaneKey>(
+    pub(crate) fn sampled<K: ShardKey>(
         pieces: &[impl Numbered<K>],
         rows: usize,
         groups: usize,
@@ -293,7 +293,7 @@ impl Grid {
     ///
     /// # Errors
     /// When `stop` is set.
-    pub(crate) fn count<K: LaneKey>(
+    pub(crate) fn count<K: ShardKey>(
         &self,
         pieces: &[impl Numbered<K>],
         stop: &Stop,
@@ -338,7 +338,7 @@ impl Grid {
     ///
     /// # Errors
     /// When `stop` is set; `ResourcesExhausted` where the keys do not fit.
-    pub(crate) fn extract<K: LaneKey>(
+    pub(crate) fn extract<K: ShardKey>(
         &self,
         pieces: &[impl Numbered<K>],
         wanted: &Wanted,
@@ -383,7 +383,7 @@ fn most_frequent<K: PartialEq>(sample: &[K]) -> usize {
 }
 
 /// Ascending splitters at equal shares of a sorted sample; keys that fill more than a share get a cell of their own.
-fn edges<K: LaneKey>(sample: &[K], cells: usize) -> Vec<KeyBits> {
+fn edges<K: ShardKey>(sample: &[K], cells: usize) -> Vec<KeyBits> {
     let share = (sample.len() / cells).max(1);
     let mut edges: Vec<KeyBits> = Vec::new();
     let mut since = 0;
@@ -480,7 +480,7 @@ impl Wanted {
     ///
     /// # Errors
     /// Internal errors only.
-    pub(crate) fn answers<K: LaneKey>(
+    pub(crate) fn answers<K: ShardKey>(
         &self,
         extracted: &[(Vec<u32>, Vec<K>)],
         plans: &mut Plans,

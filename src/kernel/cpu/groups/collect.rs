@@ -14,7 +14,7 @@ use super::super::store::encode;
 use super::segments::{GroupAnswers, Plans, Segments};
 use crate::cells::Bracket;
 use crate::key::KeyVec;
-use crate::key::LaneKey;
+use crate::key::ShardKey;
 use crate::key::{KeySpec, mixed, words};
 use crate::memory::reserve;
 
@@ -109,7 +109,7 @@ struct BracketsOf<K> {
     hulls: Vec<(K, K)>,
 }
 
-impl<K: LaneKey> BracketsOf<K> {
+impl<K: ShardKey> BracketsOf<K> {
     fn new(of: &GroupBrackets) -> Self {
         let ends = |bracket: &Bracket| (K::from_bits(bracket.first), K::from_bits(bracket.last));
         let ends: Vec<_> = of.brackets.iter().map(ends).collect();
@@ -151,7 +151,7 @@ struct Collector<K> {
 }
 
 /// A collector of keys of `spec`, from these brackets or of all keys, that reserves what it holds.
-pub(crate) fn collector<K: LaneKey>(
+pub(crate) fn collector<K: ShardKey>(
     spec: &KeySpec,
     brackets: Option<&GroupBrackets>,
     memory: MemoryReservation,
@@ -167,7 +167,7 @@ pub(crate) fn collector<K: LaneKey>(
     })
 }
 
-impl<K: LaneKey> Collector<K> {
+impl<K: ShardKey> Collector<K> {
     /// The keys by slot.
     fn segments(&mut self, slots: usize) -> Segments<K> {
         let mut segments = Segments::default();
@@ -180,7 +180,7 @@ impl<K: LaneKey> Collector<K> {
     }
 }
 
-impl<K: LaneKey> Collect for Collector<K> {
+impl<K: ShardKey> Collect for Collector<K> {
     fn make_room(&mut self, more: usize) -> Result<()> {
         if self.keys.capacity() == 0 {
             // What was taken is gone.

@@ -17,7 +17,7 @@ use super::segments::Segments;
 use crate::cells::classify::{TableOf, number};
 use crate::cells::{CellTable, Cells};
 use crate::kernel::intervals::table;
-use crate::key::LaneKey;
+use crate::key::ShardKey;
 use crate::key::{KeyBits, mixed};
 use crate::memory::reserve;
 use crate::sketch::dyadic::{Interval, Joined, around, divided};
@@ -56,7 +56,7 @@ fn share(n: u64, ranks: usize) -> u64 {
 ///
 /// # Errors
 /// When `stop` is set; `ResourcesExhausted` where there is not even room for a counter a group.
-pub(crate) fn count<K: LaneKey>(
+pub(crate) fn count<K: ShardKey>(
     chunks: &[Chunk],
     groups: usize,
     ranks: usize,
@@ -89,7 +89,7 @@ pub(crate) fn count<K: LaneKey>(
 }
 
 /// The least and the greatest key.
-fn ends<K: LaneKey>(chunks: &[Chunk]) -> Option<(KeyBits, KeyBits)> {
+fn ends<K: ShardKey>(chunks: &[Chunk]) -> Option<(KeyBits, KeyBits)> {
     let mut ends: Option<(K, K)> = None;
     for keys in chunks.iter().map(|chunk| chunk.keys::<K>()) {
         let Some(first) = keys.first() else { continue };
@@ -104,7 +104,7 @@ fn ends<K: LaneKey>(chunks: &[Chunk]) -> Option<(KeyBits, KeyBits)> {
 }
 
 /// Keys brought together by group, and each group's divided by itself.
-fn gathered<K: LaneKey>(chunks: &[Chunk], groups: usize, ranks: usize) -> Result<GroupCounts> {
+fn gathered<K: ShardKey>(chunks: &[Chunk], groups: usize, ranks: usize) -> Result<GroupCounts> {
     let ids: Vec<Vec<u32>> = chunks
         .iter()
         .map(|chunk| chunk.ids().iter().map(|id| u32::from(*id)).collect())
@@ -155,7 +155,7 @@ impl Shared {
     }
 
     /// About so many intervals, by the shares of a sample.
-    fn sampled<K: LaneKey>(
+    fn sampled<K: ShardKey>(
         chunks: &[Chunk],
         n: usize,
         ends: (KeyBits, KeyBits),
@@ -213,7 +213,7 @@ impl Shared {
         })
     }
 
-    fn count<K: LaneKey>(
+    fn count<K: ShardKey>(
         &self,
         chunks: &[Chunk],
         groups: usize,
@@ -264,7 +264,7 @@ impl Shared {
     }
 
     /// The keys of all crowded (group, interval) pairs, brought together; `None` if there is none, or no memory for them.
-    fn crowded<K: LaneKey>(
+    fn crowded<K: ShardKey>(
         &self,
         chunks: &[Chunk],
         groups: usize,
@@ -313,7 +313,7 @@ impl Shared {
     }
 
     /// Gives all keys to `each`, block by block, with their groups and intervals.
-    fn each<K: LaneKey>(
+    fn each<K: ShardKey>(
         &self,
         chunks: &[Chunk],
         stop: &Stop,

@@ -105,7 +105,7 @@ impl Place {
 }
 
 impl Partitioned {
-    /// Room for values of `T`.
+    /// MemoryBudget for values of `T`.
     fn new<T>(starts: &Starts, free: Option<&Arc<FreePages>>) -> Result<Self> {
         Ok(Self {
             starts: starts.clone(),

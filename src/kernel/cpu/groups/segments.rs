@@ -7,7 +7,7 @@ use std::sync::Arc;
 use datafusion::common::{Result, internal_datafusion_err};
 
 use crate::key::{Key, KeyBits};
-use crate::quantile::{Ask, Found, Picks};
+use crate::quantile::{QuantileSpec, Found, Picks};
 
 /// Segments up to this length are sorted: selection in place is not faster there.
 const SORTED: usize = 64;
@@ -26,12 +26,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What calls that ask `asks` want of `n > 0` values.
-    pub(crate) fn new(asks: &[Ask], n: u64) -> Self {
-        let mut ranks: Vec<u64> = asks.iter().flat_map(|ask| ask.ranks(n)).collect();
+    /// What calls that ask `quantile_specs` want of `n > 0` values.
+    pub(crate) fn new(quantile_specs: &[QuantileSpec], n: u64) -> Self {
+        let mut ranks: Vec<u64> = quantile_specs.iter().flat_map(|quantile_spec| quantile_spec.ranks(n)).collect();
         ranks.sort_unstable();
         ranks.dedup();
-        let picks = asks.iter().map(|ask| ask.picks(n)).collect();
+        let picks = quantile_specs.iter().map(|quantile_spec| quantile_spec.picks(n)).collect();
         Self { ranks, picks }
     }
 }
@@ -39,33 +39,33 @@ impl Plan {
 /// The calls over one column. Groups of one size have the same ranks, which are worked out once.
 #[derive(Debug, Clone)]
 pub(crate) struct Plans {
-    asks: Arc<[Ask]>,
+    quantile_specs: Arc<[QuantileSpec]>,
     indexed: Vec<Option<Arc<Plan>>>,
     others: HashMap<u64, Arc<Plan>>,
 }
 
 impl Plans {
-    pub(crate) fn new(asks: Arc<[Ask]>) -> Self {
+    pub(crate) fn new(quantile_specs: Arc<[QuantileSpec]>) -> Self {
         Self {
-            asks,
+            quantile_specs,
             indexed: vec![None; INDEXED],
             others: HashMap::new(),
         }
     }
 
     pub(crate) fn calls(&self) -> usize {
-        self.asks.len()
+        self.quantile_specs.len()
     }
 
     /// What each call asks.
-    pub(crate) fn asks(&self) -> &Arc<[Ask]> {
-        &self.asks
+    pub(crate) fn quantile_specs(&self) -> &Arc<[QuantileSpec]> {
+        &self.quantile_specs
     }
 
     /// The plan for `n > 0` values.
     pub(crate) fn of(&mut self, n: u64) -> Arc<Plan> {
-        let asks = &self.asks;
-        let make = || Arc::new(Plan::new(asks, n));
+        let quantile_specs = &self.quantile_specs;
+        let make = || Arc::new(Plan::new(quantile_specs, n));
         match self.indexed.get_mut(n as usize) {
             Some(slot) => Arc::clone(slot.get_or_insert_with(make)),
             None => Arc::clone(self.others.entry(n).or_insert_with(make)),
@@ -254,12 +254,12 @@ mod tests {
 
     #[test]
     fn groups_are_selected_each_by_itself() {
-        let ask = Ask {
+        let quantile_spec = QuantileSpec {
             quantiles: vec![Quantile::try_from_f64(0.5).unwrap()],
             method: Method::Disc,
             descending: false,
         };
-        let mut plans = Plans::new(Arc::new([ask]));
+        let mut plans = Plans::new(Arc::new([quantile_spec]));
         let mut segments = Segments::<u64>::default();
         for distinct in [false, true] {
             // Twice, so that memory is used again.
@@ -269,7 +269,7 @@ mod tests {
             let lengths = if distinct { [1, 0, 2, 1] } else { [2, 0, 4, 1] };
             assert_eq!(answers.lengths, lengths);
             let spec = crate::key::KeySpec::try_new(&datafusion::arrow::datatypes::DataType::UInt64).unwrap();
-            let values = plans.asks[0].values(&spec, &answers.found[0]).unwrap();
+            let values = plans.quantile_specs[0].values(&spec, &answers.found[0]).unwrap();
             let expected = if distinct {
                 vec![5_u64, 1, 7]
             } else {

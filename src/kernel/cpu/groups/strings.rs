@@ -152,8 +152,8 @@ impl ByteSegments {
         }
         memory.free();
         reserve(memory, found.iter().map(Found::array_bytes).sum())?;
-        let asks = plans.asks().iter();
-        let arrays = asks.zip(&found).map(|(ask, found)| ask.byte_strings(spec, found));
+        let quantile_specs = plans.quantile_specs().iter();
+        let arrays = quantile_specs.zip(&found).map(|(quantile_spec, found)| quantile_spec.byte_strings(spec, found));
         Ok(ByteAnswers {
             calls: arrays.collect::<Result<_>>()?,
             lengths,
@@ -226,11 +226,11 @@ mod tests {
 
     use super::*;
     use crate::key::Order;
-    use crate::quantile::{Ask, Method, Quantile};
+    use crate::quantile::{QuantileSpec, Method, Quantile};
 
-    fn ask(quantiles: &[f64]) -> Ask {
+    fn quantile_spec(quantiles: &[f64]) -> QuantileSpec {
         let quantiles = quantiles.iter().map(|q| Quantile::try_from_f64(*q).unwrap());
-        Ask {
+        QuantileSpec {
             quantiles: quantiles.collect(),
             method: Method::Disc,
             descending: false,
@@ -244,7 +244,7 @@ mod tests {
         let Ok(Order::Bytes(spec)) = Order::try_new(&DataType::Utf8) else {
             unreachable!("strings have no keys");
         };
-        let mut plans = Plans::new([ask(&[0.5]), ask(&[0.0, 1.0])].into());
+        let mut plans = Plans::new([quantile_spec(&[0.5]), quantile_spec(&[0.0, 1.0])].into());
         let mut segments = ByteSegments::default();
         let values = [
             "x",

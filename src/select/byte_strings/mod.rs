@@ -30,12 +30,12 @@ use crate::config::StrategyName;
 use crate::failpoint::may_fail;
 use crate::kernel::byte_strings::{At, Bounds, ByteStrings};
 use crate::kernel::round::{Reply, Request};
-use crate::kernel::{Backend, Lane};
+use crate::kernel::{Backend, Shard};
 use crate::key::{ByteSpec, KeyBits, PrefixKey};
-use crate::memory::Room;
+use crate::memory::MemoryBudget;
 use crate::memory::Spilling;
-use crate::memory::Workspace;
-use crate::quantile::Ask;
+use crate::memory::RoundMemory;
+use crate::quantile::QuantileSpec;
 use crate::select::LocalShards;
 use crate::threads::Stop;
 use crate::threads::ThreadPool;
@@ -43,7 +43,7 @@ use crate::threads::ThreadPool;
 /// Up to this many values are selected by comparing them.
 const FEW: u64 = 1 << 14;
 
-/// Keys that go to a lane at a time.
+/// Keys that go to a shard at a time.
 const BLOCK: usize = 8192;
 
 /// Keys whose ties are counted in one round: each takes two edges.
@@ -78,12 +78,12 @@ impl ByteStringSolution {
             .map_err(|_| internal_datafusion_err!("rank {rank} was not selected"))
     }
 
-    /// The answers to one of the questions, as [`Ask::answers`] gives them.
+    /// The answers to one of the questions, as [`QuantileSpec::answers`] gives them.
     ///
     /// # Errors
-    /// Those of [`ByteSpec::to_array`]; an internal error if `ask` was not asked.
-    pub(crate) fn answers(&self, ask: &Ask, spec: &ByteSpec) -> Result<ArrayRef> {
-        ask.byte_string_answers(spec, self.n, &|rank| self.value_at(rank))
+    /// Those of [`ByteSpec::to_array`]; an internal error if `quantile_spec` was not asked.
+    pub(crate) fn answers(&self, quantile_spec: &QuantileSpec, spec: &ByteSpec) -> Result<ArrayRef> {
+        quantile_spec.byte_string_answers(spec, self.n, &|rank| self.value_at(rank))
     }
 }
 
@@ -95,9 +95,9 @@ pub(crate) struct ByteStringSelection {
     /// For keys and places; the values have theirs.
     pub(crate) memory: MemoryReservation,
     /// For rounds, and for reading and writing between them.
-    pub(crate) workspace: Arc<Workspace>,
+    pub(crate) round_memory: Arc<RoundMemory>,
     /// What rounds can do in it.
-    pub(crate) room: Room,
+    pub(crate) budget: MemoryBudget,
     /// Where values go that there is no memory for.
     pub(crate) disk: Option<Spilling>,
 }
@@ -114,15 +114,15 @@ impl ByteStringSelection {
     /// Memory that each thread needs between rounds, beside what it reads values into.
     pub(crate) const THREAD_BYTES: usize = DEALING_BYTES;
 
-    /// Memory that each lane of keys begins with.
-    pub(crate) const LANE_BYTES: usize = 64 << 10;
+    /// Memory that each shard of keys begins with.
+    pub(crate) const SHARD_BYTES: usize = 64 << 10;
 
     /// # Errors
     /// `ResourcesExhausted` if the pool refuses memory that nothing can do without, or the disk is full; those of the
     /// rounds; an execution error when cancelled.
-    pub(crate) async fn solve(&self, values: ByteStrings, asks: &[&Ask]) -> Result<ByteStringSolution> {
+    pub(crate) async fn solve(&self, values: ByteStrings, quantile_specs: &[&QuantileSpec]) -> Result<ByteStringSolution> {
         let n = values.len();
-        let ranks = wanted_ranks(asks, n);
+        let ranks = wanted_ranks(quantile_specs, n);
         let mut solution = ByteStringSolution {
             n,
             rounds: Vec::new(),
@@ -164,10 +164,10 @@ impl ByteStringSelection {
         solution.levels = solution.levels.max(deepest.unwrap_or(0));
         // Waking threads would cost more.
         let is_little = levels.iter().map(|level| level.n).sum::<u64>() <= FEW;
-        let workspace = Arc::clone(&self.workspace);
+        let round_memory = Arc::clone(&self.round_memory);
         let compare = move |level: Level, stop: &Stop| {
             may_fail!("value_compare");
-            level.compare(&workspace, stop)
+            level.compare(&round_memory, stop)
         };
         let compared = match is_little && !levels.iter().any(|level| level.values.is_spilled()) {
             true => {
@@ -226,11 +226,11 @@ impl ByteStringSelection {
 
     /// By reading all values: their common prefix is long.
     async fn bounds_of_all(&self, level: &Level) -> Result<Option<Bounds>> {
-        let (values, workspace) = (Arc::clone(&level.values), Arc::clone(&self.workspace));
+        let (values, round_memory) = (Arc::clone(&level.values), Arc::clone(&self.round_memory));
         let longest = values.bounds().map_or(0, |bounds| bounds.longest);
         let of_share = move |share: Share, stop: &Stop| {
             let bytes = values.largest_block() + longest;
-            let _held = workspace.hold(bytes, "a common prefix")?;
+            let _held = round_memory.hold(bytes, "a common prefix")?;
             let mut all: Option<Bounds> = None;
             Reader::new(Arc::clone(&values)).each(&share, stop, |value| {
                 match &mut all {
@@ -251,13 +251,13 @@ impl ByteStringSelection {
         prefix: &[u8],
         solution: &mut ByteStringSolution,
     ) -> Result<Vec<Level>> {
-        let lanes = self.lanes::<K>(&level, prefix.len()).await?;
-        let shards = LocalShards::on(K::spec().width(), lanes, self.pool.another());
-        let mut shards = shards.within(self.room, Arc::clone(&self.workspace));
+        let shards = self.shards::<K>(&level, prefix.len()).await?;
+        let shards = LocalShards::on(K::spec().width(), shards, self.pool.another());
+        let mut shards = shards.within(self.budget, Arc::clone(&self.round_memory));
         let ranks: Vec<u64> = level.wanted.iter().map(|wanted| wanted.rank).collect();
         let strategy = self
             .strategy
-            .strategy(level.n, &ranks, shards.parallelism(), &shards.room())?;
+            .strategy(level.n, &ranks, shards.parallelism(), &shards.budget())?;
         let keys = solve_ranks(&mut shards, strategy.as_ref(), ranks).await?;
         let mut tied: BTreeMap<KeyBits, Vec<Wanted>> = BTreeMap::new();
         for wanted in &level.wanted {
@@ -280,19 +280,19 @@ impl ByteStringSelection {
         self.gather::<K>(&level, prefix, ties).await
     }
 
-    /// Lanes with the keys of what follows the common prefix.
-    async fn lanes<K: PrefixKey>(&self, level: &Level, common: usize) -> Result<Vec<Box<dyn Lane>>> {
+    /// Shards with the keys of what follows the common prefix.
+    async fn shards<K: PrefixKey>(&self, level: &Level, common: usize) -> Result<Vec<Box<dyn Shard>>> {
         let (values, backend) = (Arc::clone(&level.values), Arc::clone(&self.backend));
-        let workspace = Arc::clone(&self.workspace);
+        let round_memory = Arc::clone(&self.round_memory);
         let shares = self.shares(level).into_iter();
         let items = shares.map(|share| (share, self.memory.new_empty()));
         let fill = move |(share, memory): (Share, MemoryReservation), stop: &Stop| {
             may_fail!("value_keys");
-            // One block is filled while the lane takes in the other.
+            // One block is filled while the shard takes in the other.
             let bytes = 2 * BLOCK * size_of::<K>() + values.largest_block();
-            let _held = workspace.hold(bytes, "keys of values")?;
+            let _held = round_memory.hold(bytes, "keys of values")?;
             let mut reader = Reader::new(Arc::clone(&values));
-            let mut lane = backend.open(&K::spec(), memory)?;
+            let mut shard = backend.open(&K::spec(), memory)?;
             let mut keys = Vec::with_capacity(BLOCK);
             reader.each(&share, stop, |value| {
                 keys.push(K::of(&value[common..]));
@@ -300,10 +300,10 @@ impl ByteStringSelection {
                     return Ok(());
                 }
                 let full = std::mem::replace(&mut keys, Vec::with_capacity(BLOCK));
-                lane.append(&K::array(full), None)
+                shard.append(&K::array(full), None)
             })?;
-            lane.append(&K::array(keys), None)?;
-            Ok(lane)
+            shard.append(&K::array(keys), None)?;
+            Ok(shard)
         };
         self.pool.map(items.collect(), fill).await
     }
@@ -311,7 +311,7 @@ impl ByteStringSelection {
 
 /// How many values are less than each key (not the largest), and how many are equal.
 async fn count_ties(shards: &mut dyn Shards, tied: BTreeMap<KeyBits, Vec<Wanted>>) -> Result<Vec<Tie>> {
-    let most = COUNTED.min(shards.room().cells / 2).max(1);
+    let most = COUNTED.min(shards.budget().cells / 2).max(1);
     let mut ties = Vec::with_capacity(tied.len());
     let mut tied = tied.into_iter().peekable();
     while tied.peek().is_some() {

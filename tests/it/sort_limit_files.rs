@@ -77,7 +77,7 @@ async fn scans_skip_no_nans() {
         let ctx = session(1);
         parquet(&ctx, &table, &folder).await;
         let sql = format!("SELECT id, x FROM t ORDER BY {order} LIMIT 5");
-        assert!(physical_plan(&ctx, &sql).await.contains("TopKByExec"), "{sql}");
+        assert!(physical_plan(&ctx, &sql).await.contains("SortLimitExec"), "{sql}");
         let expected = rows(&plain_of(&table), &sql).await;
         assert!(expected[0].contains("NaN"), "{expected:?}");
         assert_eq!(rows(&ctx, &sql).await, expected, "{sql}");
@@ -226,7 +226,7 @@ async fn wide_columns_are_fetched_late() {
         ] {
             let plan = physical_plan(&ctx, sql).await;
             assert!(
-                plan.contains("TopKByExec") && !plan.contains("LateFetchExec"),
+                plan.contains("SortLimitExec") && !plan.contains("LateFetchExec"),
                 "{sql}: {plan}"
             );
         }

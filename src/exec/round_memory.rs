@@ -7,8 +7,8 @@ use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 
 use super::scan::Kept;
 use crate::key::Width;
-use crate::memory::Room;
-use crate::memory::Workspace;
+use crate::memory::MemoryBudget;
+use crate::memory::RoundMemory;
 use crate::select::choose::Plan;
 use crate::threads::blocking;
 use crate::threads::{Stop, StopOnDrop};
@@ -52,11 +52,11 @@ impl Wanting {
         plans.map(at_least).collect()
     }
 
-    fn set_aside(&self, plan: &Plan, workspace: &Workspace) -> Result<()> {
+    fn set_aside(&self, plan: &Plan, round_memory: &RoundMemory) -> Result<()> {
         if self.free > 0 {
-            workspace.set_aside(plan.bytes + plan.threads * self.free)?;
+            round_memory.set_aside(plan.bytes + plan.threads * self.free)?;
         }
-        workspace.set_aside(plan.bytes)
+        round_memory.set_aside(plan.bytes)
     }
 }
 
@@ -65,16 +65,16 @@ impl Wanting {
 ///
 /// # Errors
 /// `ResourcesExhausted` where not even the least is there, or the disk is full.
-pub(super) async fn make_room(
+pub(super) async fn reserve_for_rounds(
     columns: Columns,
     wanting: Wanting,
     threads: usize,
     pool: &dyn MemoryPool,
-    workspace: &Arc<Workspace>,
+    round_memory: &Arc<RoundMemory>,
 ) -> Result<(Columns, Plan)> {
     let Some(most) = most(pool) else {
         let plan = Plan {
-            room: Room::UNLIMITED,
+            budget: MemoryBudget::UNLIMITED,
             threads,
             bytes: 0,
         };
@@ -87,14 +87,14 @@ pub(super) async fn make_room(
     let mut good = plans
         .iter()
         .take_while(|plan| plan.bytes * 2 >= plans[fair].bytes);
-    if let Some(plan) = good.find(|plan| wanting.set_aside(plan, workspace).is_ok()) {
+    if let Some(plan) = good.find(|plan| wanting.set_aside(plan, round_memory).is_ok()) {
         return Ok((columns, *plan));
     }
     let rest = plans[fair..].to_vec();
     let stop = Stop::default();
     let _stopped_when_dropped = StopOnDrop(stop.clone());
-    let workspace = Arc::clone(workspace);
-    blocking(move || spill_for(columns, &wanting, &rest, &workspace, &stop)).await
+    let round_memory = Arc::clone(round_memory);
+    blocking(move || spill_for(columns, &wanting, &rest, &round_memory, &stop)).await
 }
 
 /// Has those that hold most write it to disk until the first of `plans` fits; if it never does, the best that
@@ -103,7 +103,7 @@ fn spill_for(
     mut columns: Columns,
     wanting: &Wanting,
     plans: &[Plan],
-    workspace: &Arc<Workspace>,
+    round_memory: &Arc<RoundMemory>,
     stop: &Stop,
 ) -> Result<(Columns, Plan)> {
     let mut holders: Vec<&mut Kept> = columns.iter_mut().flatten().collect();
@@ -117,7 +117,7 @@ fn spill_for(
         let given = kept.spill(wanted, stop)? + kept.seal();
         wanted = wanted.saturating_sub(given);
         if given > 0 {
-            refused = wanting.set_aside(plan, workspace);
+            refused = wanting.set_aside(plan, round_memory);
             if refused.is_ok() {
                 return Ok((columns, *plan));
             }
@@ -125,7 +125,7 @@ fn spill_for(
     }
     for smaller in plans {
         plan = smaller;
-        refused = wanting.set_aside(plan, workspace);
+        refused = wanting.set_aside(plan, round_memory);
         if refused.is_ok() {
             return Ok((columns, *plan));
         }

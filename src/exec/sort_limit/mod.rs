@@ -50,18 +50,18 @@ use super::operator::{Execution, Operator, Work};
 /// `ResourcesExhausted`.
 ///
 /// Metrics: `input_rows`, `rejected_rows` (never held), `output_rows`, `scan_time` and `elapsed_compute` (processor time).
-pub type TopKByExec = Operator<TopKByWork>;
+pub type SortLimitExec = Operator<SortLimitWork>;
 
-/// What a [`TopKByExec`] computes, and which step of it.
+/// What a [`SortLimitExec`] computes, and which step of it.
 #[derive(Debug)]
-pub struct TopKByWork {
+pub struct SortLimitWork {
     plan: Arc<TopPlan>,
     mode: Mode,
     /// What the scans below are told of the bound.
     filter: Option<Arc<DynamicFilterPhysicalExpr>>,
 }
 
-impl TopKByExec {
+impl SortLimitExec {
     /// The first `k` rows of all partitions of `input` in the order `by`; `filter` is kept up to date with the bound that
     /// rows must exceed: its children are the expressions of `by`, over whatever scan it was made for. `None` if `k` is 0 or 128 bits do not hold what rows are ordered by.
     ///
@@ -105,13 +105,13 @@ impl TopKByExec {
             return Ok(None);
         };
         let plan = Arc::new(plan);
-        Self::over(TopKByWork { plan, mode, filter }, vec![input]).map(Some)
+        Self::over(SortLimitWork { plan, mode, filter }, vec![input]).map(Some)
     }
 
     /// What another machine must know of it; `None`: it does not travel.
     #[cfg(feature = "ballista")]
     pub(crate) fn sent(&self) -> Option<(&LexOrdering, usize, Mode)> {
-        let TopKByWork { plan, mode, .. } = self.work();
+        let SortLimitWork { plan, mode, .. } = self.work();
         (*mode != Mode::Single).then_some((&plan.by, plan.k, *mode))
     }
 }
@@ -127,9 +127,9 @@ fn equivalences(
     Ok(input.equivalence_properties().project(&mapping, output))
 }
 
-impl Work for TopKByWork {
+impl Work for SortLimitWork {
     fn name(&self) -> &'static str {
-        "TopKByExec"
+        "SortLimitExec"
     }
 
     fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {

@@ -8,7 +8,7 @@ use crate::key::{KeyBits, KeySpec};
 
 /// One call's question: which quantiles, by which method, from which end.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Ask {
+pub struct QuantileSpec {
     /// The quantiles, in the caller's order.
     pub quantiles: Vec<Quantile>,
     /// How a position becomes an answer.
@@ -17,7 +17,7 @@ pub struct Ask {
     pub descending: bool,
 }
 
-impl Ask {
+impl QuantileSpec {
     /// Where the answer for one quantile lies among `n > 0` values.
     pub(super) fn pick(&self, quantile: Quantile, n: u64) -> Pick {
         if self.method.is_builtin() {

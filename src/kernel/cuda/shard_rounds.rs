@@ -1,15 +1,15 @@
-//! What a lane on a device answers: counts, lists of keys, samples and sketches, by the passes of `pass.rs`.
+//! What a shard on a device answers: counts, lists of keys, samples and sketches, by the passes of `pass.rs`.
 
 use datafusion::common::Result;
 
 use super::buffer::numbers;
-use super::lane::{CudaLane, Reduced, granted};
+use super::shard::{CudaShard, Reduced, granted};
 use super::launch::ColumnArgument;
 use super::pass::{NO_LIST, Passes, cells_of};
 use crate::cells::{Bracket, Brackets, Cells};
 use crate::kernel::intervals::{LEAST_SHARE, intervals};
 use crate::kernel::round::Reply;
-use crate::key::{KeyVec, LaneKey, Width};
+use crate::key::{KeyVec, ShardKey, Width};
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
 use crate::threads::Stop;
 
@@ -18,7 +18,7 @@ const SKETCHED: u64 = 1 << 22;
 /// Keys in brackets are set apart where they are at most one in so many.
 const REDUCED: u64 = 4;
 
-impl CudaLane {
+impl CudaShard {
     /// The columns that hold all keys inside `within`, which is not all, and whether they hold nothing else.
     fn source(&self, within: &Brackets) -> (Vec<ColumnArgument>, bool) {
         match &self.reduced {
@@ -310,7 +310,7 @@ impl CudaLane {
         Ok(Reply::Sample { keys, extremes })
     }
 
-    pub(super) fn sketch<K: LaneKey>(&mut self, eps: Epsilon, stop: &Stop) -> Result<Reply> {
+    pub(super) fn sketch<K: ShardKey>(&mut self, eps: Epsilon, stop: &Stop) -> Result<Reply> {
         let (width, n) = (self.width(), self.len);
         let most = eps.budget(n).saturating_sub(1);
         if most >= LEAST_SHARE

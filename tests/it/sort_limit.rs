@@ -118,8 +118,8 @@ async fn check(case: &Case) {
     let keys = case.keys();
     let plan = physical_plan(&ctx, &case.sql(&keys)).await;
     let node = match case.staged {
-        true => "TopKByExec: mode=Final, k=",
-        false => "TopKByExec: k=",
+        true => "SortLimitExec: mode=Final, k=",
+        false => "SortLimitExec: k=",
     };
     assert_eq!(plan.contains(node), case.order.1, "{case:?}\n{plan}");
     assert_eq!(plan.contains("SortExec"), !case.order.1, "{case:?}\n{plan}");
@@ -185,7 +185,7 @@ async fn many_rows_in_any_order() {
                 (400_000, "x, id::INT DESC"),
             ] {
                 let sql = format!("SELECT x FROM t ORDER BY {by} LIMIT {k}");
-                assert!(!physical_plan(&off, &sql).await.contains("TopKByExec"), "{sql}");
+                assert!(!physical_plan(&off, &sql).await.contains("SortLimitExec"), "{sql}");
                 let line = analyzed(&ctx, &sql).await;
                 let expected = k.min(300_000);
                 assert!(
@@ -212,7 +212,7 @@ async fn plans_show_the_operator_where_it_runs() {
     register(&ctx, "t", &table, 2, 100);
     let plan = physical_plan(&ctx, "SELECT id, x FROM t ORDER BY x DESC, flag LIMIT 7 OFFSET 3").await;
     assert!(
-        plan.contains("TopKByExec: k=10, by=[x@1 DESC NULLS FIRST, flag@2 NULLS LAST]"),
+        plan.contains("SortLimitExec: k=10, by=[x@1 DESC NULLS FIRST, flag@2 NULLS LAST]"),
         "{plan}"
     );
     assert!(plan.contains("GlobalLimitExec: skip=3, fetch=7"), "{plan}");
@@ -220,14 +220,14 @@ async fn plans_show_the_operator_where_it_runs() {
         .await
         .join("\n");
     assert!(
-        explained.contains("TopKByExec: k=5, by=[i@1 NULLS LAST]"),
+        explained.contains("SortLimitExec: k=5, by=[i@1 NULLS LAST]"),
         "{explained}"
     );
     let below = "SELECT g, count(*) FROM (SELECT g FROM t ORDER BY i LIMIT 50) GROUP BY g ORDER BY g";
-    assert!(physical_plan(&ctx, below).await.contains("TopKByExec: k=50"));
+    assert!(physical_plan(&ctx, below).await.contains("SortLimitExec: k=50"));
     assert_eq!(rows(&ctx, below).await, rows(&plain(&table), below).await);
     let union = "SELECT i FROM t UNION ALL SELECT n FROM t ORDER BY 1 DESC LIMIT 9";
-    assert!(physical_plan(&ctx, union).await.contains("TopKByExec: k=9"));
+    assert!(physical_plan(&ctx, union).await.contains("SortLimitExec: k=9"));
     assert_eq!(rows(&ctx, union).await, rows(&plain(&table), union).await);
     assert_eq!(rows(&ctx, "SELECT id FROM t ORDER BY i LIMIT 0").await, [""; 0]);
     assert_eq!(
@@ -246,11 +246,11 @@ async fn plans_show_the_operator_where_it_runs() {
         "SELECT id FROM t LIMIT 3",
     ];
     for sql in kept {
-        assert!(!physical_plan(&ctx, sql).await.contains("TopKByExec"), "{sql}");
+        assert!(!physical_plan(&ctx, sql).await.contains("SortLimitExec"), "{sql}");
     }
     query(&ctx, "SET quantiles.topk = false").await.unwrap();
     let plan = physical_plan(&ctx, "SELECT id FROM t ORDER BY i LIMIT 5").await;
-    assert!(!plan.contains("TopKByExec"), "{plan}");
+    assert!(!plan.contains("SortLimitExec"), "{plan}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! A lane on a device: the same requests as on the CPU, and the same replies, but for the order of keys in a list.
+//! A shard on a device: the same requests as on the CPU, and the same replies, but for the order of keys in a list.
 //!
 //! Values wait in host memory until a chunk of them is worth a copy, and then lie on the device as Arrow has them, without NULLs.
 //! A request reads them once or twice, at the speed of the device's memory: what the CPU writes down for later rounds (the cell
@@ -20,12 +20,12 @@ use super::launch::ColumnArgument;
 use super::pass::{Passes, cells_of};
 use super::report::Report;
 use super::select::Selection;
-use super::source::{Program, Words};
+use super::source::{Program, ColumnFormat};
 use super::upload::Staging;
 use crate::cells::{Brackets, Cells};
 use crate::failpoint::may_fail;
 use crate::kernel::round::{Reply, Request, share};
-use crate::kernel::{Backend, Lane};
+use crate::kernel::{Backend, Shard};
 use crate::key::{KeyBits, KeySpec, Width, dense};
 use crate::memory::Room;
 use crate::threads::Stop;
@@ -33,7 +33,7 @@ use crate::threads::Stop;
 /// Bytes of values that are copied to the device at once.
 const CHUNK: usize = 64 << 20;
 
-/// Opens lanes on one device.
+/// Opens shards on one device.
 #[derive(Debug, Clone)]
 pub struct CudaBackend {
     device: Arc<Device>,
@@ -58,12 +58,12 @@ impl CudaBackend {
         Self { timed, ..self }
     }
 
-    /// The kernels of its lanes, over values of one kind.
-    pub fn program(words: Words) -> Program {
+    /// The kernels of its shards, over values of one kind.
+    pub fn program(words: ColumnFormat) -> Program {
         super::pass::program(words, false)
     }
 
-    /// What all its lanes did so far.
+    /// What all its shards did so far.
     pub fn report(&self) -> Report {
         locked(&self.report).clone()
     }
@@ -76,7 +76,7 @@ impl CudaBackend {
         }
     }
 
-    /// A lane of the values of a column on the same device, keys as `spec` says. `mask`: the rows that count, and how many of
+    /// A shard of the values of a column on the same device, keys as `spec` says. `mask`: the rows that count, and how many of
     /// them are not NULL; `None`: all.
     ///
     /// # Errors
@@ -87,21 +87,21 @@ impl CudaBackend {
         spec: &KeySpec,
         mask: Option<(Arc<RowMask>, u64)>,
         reservation: MemoryReservation,
-    ) -> Result<CudaLane> {
-        let mut lane = CudaLane::try_new(self, spec, column.words(spec), reservation)?;
-        lane.len = mask.as_ref().map_or(column.valid(), |(_, kept)| *kept);
-        lane.parts.push(match mask.is_none() && !column.has_nulls() {
+    ) -> Result<CudaShard> {
+        let mut shard = CudaShard::try_new(self, spec, column.words(spec), reservation)?;
+        shard.len = mask.as_ref().map_or(column.valid(), |(_, kept)| *kept);
+        shard.parts.push(match mask.is_none() && !column.has_nulls() {
             true => Part::Column(column),
             false => Part::Masked(column, mask),
         });
-        Ok(lane)
+        Ok(shard)
     }
 }
 
 impl Backend for CudaBackend {
-    fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Lane>> {
-        self.open_lane(spec, reservation)
-            .map(|lane| Box::new(lane) as Box<dyn Lane>)
+    fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Shard>> {
+        self.open_shard(spec, reservation)
+            .map(|shard| Box::new(shard) as Box<dyn Shard>)
     }
 }
 
@@ -110,11 +110,11 @@ impl CudaBackend {
     ///
     /// # Errors
     /// An execution error if the device failed before; an internal error for a type that it cannot hold.
-    pub(crate) fn open_lane(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<CudaLane> {
+    pub(crate) fn open_shard(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<CudaShard> {
         let Some(bytes) = super::source::storage_bytes(spec.data_type()) else {
-            return internal_err!("a lane on a device for values of type {}", spec.data_type());
+            return internal_err!("a shard on a device for values of type {}", spec.data_type());
         };
-        CudaLane::try_new(self, spec, Words::stored(bytes, spec.encoding()), reservation)
+        CudaShard::try_new(self, spec, ColumnFormat::stored(bytes, spec.encoding()), reservation)
     }
 }
 
@@ -125,7 +125,7 @@ enum Part {
     Column(Arc<DeviceColumn>),
     /// Rows that are not NULL; those of the bitmap, which has so many, if given. Until the first request.
     Masked(Arc<DeviceColumn>, Option<(Arc<RowMask>, u64)>),
-    /// Words, and how many.
+    /// ColumnFormat, and how many.
     Values(DeviceBuffer, u64),
 }
 
@@ -162,16 +162,16 @@ pub(super) struct Reduced {
     pub(super) brackets: Brackets,
     pub(super) values: DeviceBuffer,
     pub(super) len: u64,
-    /// As they come in the lane.
+    /// As they come in the shard.
     pub(super) in_order: bool,
 }
 
 /// Keys of one column's values in the memory of a device.
 #[derive(Debug)]
-pub(crate) struct CudaLane {
+pub(crate) struct CudaShard {
     backend: CudaBackend,
     spec: KeySpec,
-    words: Words,
+    words: ColumnFormat,
     pub(super) len: u64,
     /// In host memory, without NULLs.
     pending: Vec<ArrayRef>,
@@ -184,11 +184,11 @@ pub(crate) struct CudaLane {
     pub(super) reservation: MemoryReservation,
 }
 
-impl CudaLane {
+impl CudaShard {
     fn try_new(
         backend: &CudaBackend,
         spec: &KeySpec,
-        words: Words,
+        words: ColumnFormat,
         reservation: MemoryReservation,
     ) -> Result<Self> {
         backend.device.check()?;
@@ -220,12 +220,12 @@ impl CudaLane {
         Passes::try_new(device, self.words, self.width(), masked, *limit, report)
     }
 
-    /// Has values wait for their copy; whether that should come now. Where this fails, none of them are in the lane.
+    /// Has values wait for their copy; whether that should come now. Where this fails, none of them are in the shard.
     pub(crate) fn hold(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<bool> {
         may_fail!("cuda_hold");
         if values.data_type() != self.spec.data_type() {
             return internal_err!(
-                "a lane of {} got values of {}",
+                "a shard of {} got values of {}",
                 self.spec.data_type(),
                 values.data_type()
             );
@@ -333,7 +333,7 @@ impl CudaLane {
         Ok(())
     }
 
-    /// What waits in host memory, for another lane; whether the device holds nothing then.
+    /// What waits in host memory, for another shard; whether the device holds nothing then.
     pub(crate) fn take_pending(&mut self) -> (Vec<ArrayRef>, bool) {
         self.reservation.free();
         self.pending_bytes = 0;
@@ -351,7 +351,7 @@ impl CudaLane {
     }
 }
 
-impl Lane for CudaLane {
+impl Shard for CudaShard {
     fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()> {
         match self.hold(values, filter)? {
             true => self.flush(),
@@ -367,7 +367,7 @@ impl Lane for CudaLane {
         self.reservation.size()
     }
 
-    fn split(&mut self, _values: u64) -> Option<Box<dyn Lane>> {
+    fn split(&mut self, _values: u64) -> Option<Box<dyn Shard>> {
         // Threads do not make a device faster.
         None
     }
@@ -412,7 +412,7 @@ impl Lane for CudaLane {
     }
 }
 
-impl CudaLane {
+impl CudaShard {
     /// Bytes of device memory.
     pub(crate) fn device_bytes(&self) -> usize {
         self.parts.iter().map(Part::bytes).sum::<usize>()

@@ -8,7 +8,7 @@ pub(crate) const COLLECTED_BYTES: usize = 3;
 
 /// What rounds can do with the memory that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct MemoryBudget {
     /// Cells of a count, at most; more where there are more ranks than that.
     pub cells: usize,
     /// Keys of a sample, at most.
@@ -17,9 +17,9 @@ pub struct Room {
     pub keys: u64,
 }
 
-impl Room {
+impl MemoryBudget {
     /// No limit.
-    pub const UNLIMITED: Room = Room {
+    pub const UNLIMITED: MemoryBudget = MemoryBudget {
         cells: MAX_CELLS,
         sample: u64::MAX,
         keys: u64::MAX,

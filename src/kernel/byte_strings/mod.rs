@@ -3,7 +3,7 @@
 //! A value costs its bytes and four more. Copying them out of Arrow's buffers costs less than keeping those: a string
 //! view holds 16 bytes a value beside the text, and a page of text stays alive for its last view.
 //!
-//! Where memory is refused, the last chunk is written to a file and used again, over and over, as a lane does with
+//! Where memory is refused, the last chunk is written to a file and used again, over and over, as a shard does with
 //! keys: what fitted stays in memory. Written values have no places; they are read block by block.
 
 mod bounds;
@@ -203,7 +203,7 @@ impl ByteStrings {
         })
     }
 
-    /// Room for a value of `wanted` bytes behind the last one: in the last chunk, a new one, or the last one, written
+    /// MemoryBudget for a value of `wanted` bytes behind the last one: in the last chunk, a new one, or the last one, written
     /// out.
     fn make_room(&mut self, wanted: usize) -> Result<()> {
         let unused = |spare: &mut Chunk| self.chunks.is_empty() && spare.has_room(wanted);

@@ -26,7 +26,7 @@ use super::super::quantiles::comma_separated;
 use super::rows::{CHANGED, RowSource};
 use super::scan::reserve;
 use super::store::Store;
-use super::{TopKByExec, TopKByWork};
+use super::{SortLimitExec, SortLimitWork};
 use crate::exec::operator::{Execution, Operator, Work};
 use crate::threads::in_order;
 
@@ -34,7 +34,7 @@ use crate::threads::in_order;
 ///
 /// ```text
 /// LateFetchExec: columns=[id, text]
-///   TopKByExec: k=100, by=[fare DESC]
+///   SortLimitExec: k=100, by=[fare DESC]
 ///     DataSourceExec: projection=[fare, file_row_index]
 /// ```
 /// Reads the files once more, but only pages with rows that are wanted. What rows are ordered by is read again with them,
@@ -83,8 +83,8 @@ impl LateFetchExec {
     ///
     /// # Errors
     /// DataFusion's.
-    pub(crate) fn try_over(top: &TopKByExec) -> Result<Option<Self>> {
-        let TopKByWork { plan, filter, .. } = top.work();
+    pub(crate) fn try_over(top: &SortLimitExec) -> Result<Option<Self>> {
+        let SortLimitWork { plan, filter, .. } = top.work();
         let by = &plan.by;
         let Some(rows) = RowSource::of(top.input().as_ref()) else {
             return Ok(None);
@@ -110,7 +110,7 @@ impl LateFetchExec {
         let Some(moved) = LexOrdering::new(moved.collect::<Result<Vec<_>>>()?) else {
             return internal_err!("an order by nothing");
         };
-        let Some(found) = TopKByExec::try_new(numbered, moved, plan.k, filter.clone())? else {
+        let Some(found) = SortLimitExec::try_new(numbered, moved, plan.k, filter.clone())? else {
             return Ok(None);
         };
         let work = LateFetchWork {

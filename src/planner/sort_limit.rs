@@ -1,7 +1,7 @@
-//! `ORDER BY ... LIMIT k` as [`TopKByExec`].
+//! `ORDER BY ... LIMIT k` as [`SortLimitExec`].
 //!
 //! ```text
-//! SortPreservingMergeExec: [fare DESC], fetch=100        TopKByExec: k=100, by=[fare DESC]
+//! SortPreservingMergeExec: [fare DESC], fetch=100        SortLimitExec: k=100, by=[fare DESC]
 //!   SortExec: TopK(fetch=100), expr=[fare DESC]     ->     DataSourceExec: predicate=DynamicFilter [..]
 //!     DataSourceExec: predicate=DynamicFilter [..]
 //! ```
@@ -26,20 +26,20 @@ use datafusion::physical_plan::{
 };
 
 use crate::config::QuantilesOptions;
-use crate::exec::TopKByExec;
+use crate::exec::SortLimitExec;
 
-/// Most rows for which [`TopKByExec`] stands in for DataFusion's sort: what it holds does not go to disk.
+/// Most rows for which [`SortLimitExec`] stands in for DataFusion's sort: what it holds does not go to disk.
 const MOST_ROWS: usize = 1 << 20;
 
-/// Puts [`TopKByExec`] in the place of sorts with a limit, where it gives the same rows (but for which of those that tie
+/// Puts [`SortLimitExec`] in the place of sorts with a limit, where it gives the same rows (but for which of those that tie
 /// with the last) and is faster: up to 2^20 rows, by expressions that 128 bits hold, over input in no useful order.
 /// `SET quantiles.topk = false` leaves plans as they are.
 ///
 /// For the end of a session's physical optimizer rules, where [`register_all`](crate::register_all) puts it.
 #[derive(Debug, Default)]
-pub struct TopKByRule;
+pub struct SortLimitRule;
 
-impl PhysicalOptimizerRule for TopKByRule {
+impl PhysicalOptimizerRule for SortLimitRule {
     fn optimize(
         &self,
         plan: Arc<dyn ExecutionPlan>,
@@ -77,7 +77,7 @@ pub(super) fn is_faster(k: usize) -> bool {
 
 /// With columns fetched late, where that is faster.
 #[cfg(feature = "parquet")]
-fn best_form(top: TopKByExec) -> Result<Arc<dyn ExecutionPlan>> {
+fn best_form(top: SortLimitExec) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(match crate::exec::LateFetchExec::try_over(&top)? {
         Some(late) => Arc::new(late),
         None => Arc::new(top),
@@ -85,7 +85,7 @@ fn best_form(top: TopKByExec) -> Result<Arc<dyn ExecutionPlan>> {
 }
 
 #[cfg(not(feature = "parquet"))]
-fn best_form(top: TopKByExec) -> Result<Arc<dyn ExecutionPlan>> {
+fn best_form(top: SortLimitExec) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(Arc::new(top))
 }
 
@@ -139,7 +139,7 @@ fn top(sort: &SortExec, k: usize) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         return Ok(None);
     }
     let filter = sort.dynamic_expressions_produced().into_iter().find_map(dynamic);
-    let top = TopKByExec::try_new(Arc::clone(input), sort.expr().clone(), k, filter)?;
+    let top = SortLimitExec::try_new(Arc::clone(input), sort.expr().clone(), k, filter)?;
     top.map(best_form).transpose()
 }
 
