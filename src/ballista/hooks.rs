@@ -51,22 +51,11 @@ pub fn scheduler_hooks_with(mut config: SchedulerConfig, access: Access) -> Sche
 /// # Errors
 /// DataFusion's, if the functions cannot be registered.
 pub fn executor_hooks(config: ExecutorProcessConfig) -> Result<ExecutorProcessConfig> {
-    executor_hooks_on(config, DeviceChoice::Cpu)
+    executor_hooks_with(config, RoundDevice::try_new(DeviceChoice::Cpu)?, Access::default())
 }
 
-/// The same executor, whose rounds run on `device`: see [`RoundDevice`].
-///
-/// # Errors
-/// As [`executor_hooks`]; an execution error that says why there is no such device.
-pub fn executor_hooks_on(
-    config: ExecutorProcessConfig,
-    device: DeviceChoice,
-) -> Result<ExecutorProcessConfig> {
-    executor_hooks_with(config, RoundDevice::try_new(device)?, Access::default())
-}
-
-/// [`executor_hooks`] for an executor whose rounds run on an opened device, and which shows, asks and reaches what `access`
-/// says.
+/// [`executor_hooks`] for an executor whose rounds run on an opened device (see [`RoundDevice`]), and which shows, asks and
+/// reaches what `access` says.
 ///
 /// # Errors
 /// As [`executor_hooks`]; a configuration error for an identity with push-staged scheduling.

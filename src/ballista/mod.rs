@@ -42,11 +42,11 @@ pub use client::{check_membership, connect, connect_with_config, explained, is_w
 pub use codec::QuantilesCodec;
 pub use endpoint::{endpoint, http_client};
 pub use hooks::{
-    Access, executor_hooks, executor_hooks_on, executor_hooks_with, scheduler_hooks, scheduler_hooks_with,
+    Access, executor_hooks, executor_hooks_with, scheduler_hooks, scheduler_hooks_with,
 };
 pub use identity::{Identity, with_identity};
 pub use job::cancel;
 pub use serve::serve_scheduler;
 pub use session::{scheduler_session, session_config};
-pub use stores::{EnvironmentStores, StoreLimits};
+pub use stores::StoreLimits;
 pub use watch::Watch;

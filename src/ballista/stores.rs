@@ -58,14 +58,14 @@ impl StoreLimits {
 /// Stores by URL: `s3://` with region, endpoint and credentials of the environment (`AWS_*`, or the machine's role),
 /// `http://` and `https://`, and local files, as far as limits allow. A store that was registered comes first.
 #[derive(Debug, Default)]
-pub struct EnvironmentStores {
+pub(super) struct EnvironmentStores {
     known: DefaultObjectStoreRegistry,
     limits: StoreLimits,
 }
 
 impl EnvironmentStores {
     /// Within these limits.
-    pub fn within(limits: StoreLimits) -> Self {
+    pub(super) fn within(limits: StoreLimits) -> Self {
         Self {
             known: DefaultObjectStoreRegistry::default(),
             limits,

@@ -41,7 +41,7 @@ mod window;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
 
-pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
+pub(crate) use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 #[cfg(feature = "ballista")]
 pub use boundary::{BoundaryExec, BranchExec};
 pub(crate) use files::{file_scan, with_file_scans};

@@ -29,7 +29,7 @@ use crate::quantile::{QuantileSpec, Method, Quantiles, Selected, state_type};
 /// [`QuantilesExec`](crate::exec::QuantilesExec) instead where the session's planner is
 /// [`QuantilesPlanner`](crate::planner::QuantilesPlanner).
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub struct ExactQuantiles {
+pub(crate) struct ExactQuantiles {
     name: String,
     called: FunctionName,
     method: Method,
@@ -42,7 +42,7 @@ pub struct ExactQuantiles {
 impl ExactQuantiles {
     /// The function that users call as `called`, for one of its methods ([`FunctionName::methods`]); `descending`
     /// counts from the greatest value.
-    pub fn new(called: FunctionName, method: Method, descending: bool) -> Self {
+    pub(crate) fn new(called: FunctionName, method: Method, descending: bool) -> Self {
         let parameters = ["x", "quantiles", "method"];
         let count = if called.takes_method() { 3 } else { 2 };
         let signature = Signature::user_defined(Volatility::Immutable)
@@ -59,7 +59,7 @@ impl ExactQuantiles {
     }
 
     /// This type behind a registered function, if it is one of ours.
-    pub fn of(function: &AggregateUDF) -> Option<&Self> {
+    pub(crate) fn of(function: &AggregateUDF) -> Option<&Self> {
         function.inner().downcast_ref::<Self>()
     }
 
@@ -78,17 +78,17 @@ impl ExactQuantiles {
     }
 
     /// The name that users write.
-    pub fn called(&self) -> FunctionName {
+    pub(crate) fn called(&self) -> FunctionName {
         self.called
     }
 
     /// How a position between two values becomes an answer.
-    pub fn method(&self) -> Method {
+    pub(crate) fn method(&self) -> Method {
         self.method
     }
 
     /// Whether quantiles count from the greatest value.
-    pub fn is_descending(&self) -> bool {
+    pub(crate) fn is_descending(&self) -> bool {
         self.descending
     }
 

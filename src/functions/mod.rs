@@ -18,7 +18,7 @@ mod call;
 mod collected;
 mod exact_quantiles;
 mod expr_planner;
-pub mod gk;
+pub(crate) mod gk;
 mod groups;
 mod guarded;
 mod keys;
@@ -28,7 +28,7 @@ mod mutated;
 mod names;
 mod percentile_cont;
 mod strings;
-pub mod topk;
+pub(crate) mod topk;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
 
@@ -40,21 +40,20 @@ use datafusion::logical_expr::{AggregateUDF, Expr};
 use crate::quantile::Method;
 
 pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
-pub use exact_quantiles::ExactQuantiles;
-pub(crate) use exact_quantiles::ordered_type;
+pub(crate) use exact_quantiles::{ExactQuantiles, ordered_type};
 pub use expr_planner::QuantilesExprPlanner;
 pub(crate) use expr_planner::respell_distinct;
-pub use gk::{GkFunction, GkName};
+pub(crate) use gk::GkFunction;
 #[cfg(any(feature = "ballista", test))]
 pub(crate) use guarded::DELIVERED_TWICE;
 pub(crate) use guarded::{Guarded, Merged, Numbers};
 pub(crate) use moving::MovingQuantiles;
-pub use names::FunctionName;
+pub(crate) use names::FunctionName;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};
-pub use topk::{TopKBy, TopKName};
+pub(crate) use topk::TopKBy;
 
 /// Name of the function that a user writes.
-pub const EXACT_QUANTILES: &str = "exact_quantiles";
+pub(crate) const EXACT_QUANTILES: &str = "exact_quantiles";
 
 static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
     let methods = |called: FunctionName| called.methods().iter().map(move |method| (called, *method));

@@ -8,7 +8,7 @@ use crate::quantile::Method;
 ///
 /// All of them are the same machinery; a name fixes the method, or leaves it to the third argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FunctionName {
+pub(crate) enum FunctionName {
     /// `exact_quantiles(x, q [, method])`.
     ExactQuantiles,
     /// `percentile_disc(q) WITHIN GROUP (ORDER BY x)` of the SQL standard.
@@ -25,7 +25,7 @@ pub enum FunctionName {
 
 impl FunctionName {
     /// All names.
-    pub const ALL: [FunctionName; 6] = [
+    pub(crate) const ALL: [FunctionName; 6] = [
         FunctionName::ExactQuantiles,
         FunctionName::PercentileDisc,
         FunctionName::QuantileDisc,
@@ -35,7 +35,7 @@ impl FunctionName {
     ];
 
     /// The name in SQL.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             FunctionName::ExactQuantiles => "exact_quantiles",
             FunctionName::PercentileDisc => "percentile_disc",
@@ -47,7 +47,7 @@ impl FunctionName {
     }
 
     /// The methods that calls under this name can have; the first is the one of a call that names none.
-    pub fn methods(self) -> &'static [Method] {
+    pub(crate) fn methods(self) -> &'static [Method] {
         match self {
             FunctionName::ExactQuantiles => &Method::ALL,
             FunctionName::PercentileDisc | FunctionName::QuantileDisc => &[Method::Disc],
@@ -58,7 +58,7 @@ impl FunctionName {
     }
 
     /// Whether the name is DataFusion's own function, which the planner replaces and no query calls as ours.
-    pub fn is_builtin(self) -> bool {
+    pub(crate) fn is_builtin(self) -> bool {
         matches!(self, FunctionName::Median | FunctionName::PercentileCont)
     }
 

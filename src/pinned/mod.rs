@@ -39,11 +39,15 @@ use datafusion::prelude::SessionContext;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::{PinnedTable, PinnedTables, full_name};
-use crate::kernel::cuda::{Device, Devices};
+#[cfg(feature = "internals")]
+use crate::kernel::cuda::Device;
+use crate::kernel::cuda::Devices;
 use crate::planner::check_runs_here;
 pub use statement::{PinStatement, sql};
 
 /// Has a session use these devices, in place of all those of the machine: `cuda:N` counts them.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
 pub fn use_devices(ctx: &SessionContext, devices: Vec<Arc<Device>>) {
     let state = ctx.state_ref();
     let mut state = state.write();

@@ -13,8 +13,8 @@ use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 use super::first_rows::FirstRowsNode;
 use super::physical::quantiles_exec;
 use super::staged_node::StagedNode;
-use super::grouped_topk::topk_exec;
-use super::{QuantilesNode, TopKNode};
+use super::QuantilesNode;
+use super::grouped_topk::{TopKNode, topk_exec};
 
 /// Plans [`QuantilesNode`]s and [`TopKNode`]s: for a query planner that is built from several extension planners.
 #[derive(Debug, Default)]

@@ -46,10 +46,9 @@ pub(crate) use boundaries::BoundariesRule;
 pub use check::CheckQuantiles;
 pub use extension::QuantilesExtensionPlanner;
 pub use float_statistics::FloatStatisticsRule;
-pub use node::{Node, QuantilesNode};
+use node::QuantilesNode;
 pub use query_planner::QuantilesPlanner;
 #[cfg(feature = "cuda")]
 pub(crate) use register::check_runs_here;
 pub use register::{SessionStateBuilderExt, register_all};
 pub use sort_limit::SortLimitRule;
-pub use grouped_topk::TopKNode;

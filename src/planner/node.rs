@@ -13,7 +13,7 @@ use super::call_spec::{CallSpec, QuantilesAsked};
 use crate::exec::comma_separated;
 
 /// What one kind of node is, apart from its inputs and its schema.
-pub trait NodeKind: Debug + Clone + Eq + Hash + Send + Sync + 'static {
+pub(super) trait NodeKind: Debug + Clone + Eq + Hash + Send + Sync + 'static {
     /// Name of the node in plans.
     fn name(&self) -> &'static str;
 
@@ -42,7 +42,7 @@ pub trait NodeKind: Debug + Clone + Eq + Hash + Send + Sync + 'static {
 /// A logical node: its kind, its inputs, and the schema of what it stands in for, so that what lies above still finds its
 /// columns.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Node<K> {
+pub(super) struct Node<K> {
     pub(super) kind: K,
     inputs: Vec<LogicalPlan>,
     schema: DFSchemaRef,
@@ -67,12 +67,12 @@ impl<K: NodeKind> Node<K> {
     }
 
     /// The input, or the first of several.
-    pub fn input(&self) -> &LogicalPlan {
+    pub(super) fn input(&self) -> &LogicalPlan {
         &self.inputs[0]
     }
 
     /// The output.
-    pub fn schema(&self) -> &DFSchemaRef {
+    pub(super) fn schema(&self) -> &DFSchemaRef {
         match self.kind.passes_rows() {
             true => self.input().schema(),
             false => &self.schema,
@@ -128,11 +128,11 @@ impl<K: NodeKind> UserDefinedLogicalNodeCore for Node<K> {
 
 /// An aggregation of which at least one aggregate selects exact quantiles: one row for each group, or one row. Planned as
 /// [`QuantilesExec`](crate::exec::QuantilesExec) or [`GroupedQuantilesExec`](crate::exec::GroupedQuantilesExec).
-pub type QuantilesNode = Node<QuantilesKind>;
+pub(super) type QuantilesNode = Node<QuantilesKind>;
 
 /// What a [`QuantilesNode`] aggregates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct QuantilesKind {
+pub(super) struct QuantilesKind {
     group_expr: Vec<Expr>,
     aggr_expr: Vec<Expr>,
     /// Of each aggregate; `None`: it is not one of quantiles.
@@ -157,12 +157,12 @@ impl QuantilesNode {
     }
 
     /// What rows of one group agree in; none for a single row over all. They are the first output columns.
-    pub fn group_expr(&self) -> &[Expr] {
+    pub(super) fn group_expr(&self) -> &[Expr] {
         &self.kind.group_expr
     }
 
     /// The aggregates, one for each further output column; an alias may be around each.
-    pub fn aggr_expr(&self) -> &[Expr] {
+    pub(super) fn aggr_expr(&self) -> &[Expr] {
         &self.kind.aggr_expr
     }
 

@@ -54,5 +54,4 @@ pub use merge::MergeExec;
 pub(crate) use plan::{group_stages, stages};
 pub use refine::RefineExec;
 pub use round::RoundExec;
-pub use stage::{StageExec, StageWork};
 pub(crate) use workload::{GroupWorkload, Workload};

@@ -25,7 +25,7 @@ use crate::quantile::{QuantileSpec, Method, Quantiles, Selected, state_type};
 
 /// An approximate aggregate function, counted from one end.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub struct GkFunction {
+pub(crate) struct GkFunction {
     name: String,
     pub(super) called: GkName,
     pub(super) descending: bool,
@@ -54,17 +54,17 @@ impl GkFunction {
     }
 
     /// This type behind a registered function, if it is one of ours.
-    pub fn of(function: &AggregateUDF) -> Option<&Self> {
+    pub(crate) fn of(function: &AggregateUDF) -> Option<&Self> {
         function.inner().downcast_ref::<Self>()
     }
 
     /// The name that users write.
-    pub fn called(&self) -> GkName {
+    pub(crate) fn called(&self) -> GkName {
         self.called
     }
 
     /// Whether quantiles count from the greatest value.
-    pub fn is_descending(&self) -> bool {
+    pub(crate) fn is_descending(&self) -> bool {
         self.descending
     }
 
@@ -299,6 +299,6 @@ static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
 });
 
 /// Every aggregate function over sketches to register.
-pub fn gk_aggregates() -> &'static [Arc<AggregateUDF>] {
+pub(crate) fn gk_aggregates() -> &'static [Arc<AggregateUDF>] {
     &AGGREGATES
 }

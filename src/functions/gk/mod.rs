@@ -27,6 +27,6 @@ mod wire;
 
 pub(crate) use self::column::with_bounds;
 pub(crate) use self::constants::{Sampled, check_arguments};
-pub use self::function::{GkFunction, gk_aggregates};
-pub use self::name::GkName;
-pub use self::stored::gk_scalars;
+pub(crate) use self::function::{GkFunction, gk_aggregates};
+pub(crate) use self::name::GkName;
+pub(crate) use self::stored::gk_scalars;

@@ -11,7 +11,7 @@ pub(super) const BUCKETS: &str = "a whole number from 2 to 16384";
 
 /// An approximate function, by the name that a user writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum GkName {
+pub(crate) enum GkName {
     /// `approx_percentile_gk(x, q [, accuracy])`.
     ApproxPercentileGk,
     /// Spark's `percentile_approx(x, q [, accuracy])`: the same.
@@ -30,7 +30,7 @@ pub enum GkName {
 
 impl GkName {
     /// All names.
-    pub const ALL: [GkName; 7] = [
+    pub(crate) const ALL: [GkName; 7] = [
         GkName::ApproxPercentileGk,
         GkName::PercentileApprox,
         GkName::ApproxPercentileGkBounds,
@@ -41,7 +41,7 @@ impl GkName {
     ];
 
     /// The name in SQL.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             GkName::ApproxPercentileGk => "approx_percentile_gk",
             GkName::PercentileApprox => "percentile_approx",

@@ -316,7 +316,7 @@ static SCALARS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
 });
 
 /// The functions that read stored sketches.
-pub fn gk_scalars() -> &'static [Arc<ScalarUDF>] {
+pub(crate) fn gk_scalars() -> &'static [Arc<ScalarUDF>] {
     &SCALARS
 }
 

@@ -28,7 +28,7 @@ use crate::quantile::state_type;
 /// [`GroupedTopKExec`](crate::exec::GroupedTopKExec) where the session's planner is
 /// [`QuantilesPlanner`](crate::planner::QuantilesPlanner).
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub struct TopKBy {
+pub(crate) struct TopKBy {
     pub(super) name: String,
     pub(super) called: TopKName,
     pub(super) ascending: bool,
@@ -39,7 +39,7 @@ pub struct TopKBy {
 
 impl TopKBy {
     /// The function that users call as `called`; `ascending`: the least keys of `topk_by` are the best.
-    pub fn new(called: TopKName, ascending: bool) -> Self {
+    pub(crate) fn new(called: TopKName, ascending: bool) -> Self {
         let ascending = match called {
             TopKName::TopkBy => ascending,
             TopKName::MaxBy => false,
@@ -59,17 +59,17 @@ impl TopKBy {
     }
 
     /// This type behind a registered function, if it is one of ours.
-    pub fn of(function: &AggregateUDF) -> Option<&Self> {
+    pub(crate) fn of(function: &AggregateUDF) -> Option<&Self> {
         function.inner().downcast_ref::<Self>()
     }
 
     /// The name that users write.
-    pub fn called(&self) -> TopKName {
+    pub(crate) fn called(&self) -> TopKName {
         self.called
     }
 
     /// Whether the least keys are the best.
-    pub fn is_ascending(&self) -> bool {
+    pub(crate) fn is_ascending(&self) -> bool {
         self.ascending
     }
 
@@ -198,6 +198,6 @@ static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
 });
 
 /// Every aggregate function of this module, to register.
-pub fn topk_aggregates() -> &'static [Arc<AggregateUDF>] {
+pub(crate) fn topk_aggregates() -> &'static [Arc<AggregateUDF>] {
     &AGGREGATES
 }

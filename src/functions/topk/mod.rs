@@ -22,6 +22,6 @@ mod wire;
 
 pub(crate) use self::call::check_arguments;
 pub(crate) use self::column::{Call, firsts, lists};
-pub use self::function::{TopKBy, topk_aggregates};
-pub use self::name::TopKName;
+pub(crate) use self::function::{TopKBy, topk_aggregates};
+pub(crate) use self::name::TopKName;
 pub(crate) use self::plan::plan_call;

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 /// A name that users call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TopKName {
+pub(crate) enum TopKName {
     /// `topk_by(v, x, k [, 'asc' | 'desc'])`.
     TopkBy,
     /// `max_by(v, x [, k])`.
@@ -15,10 +15,10 @@ pub enum TopKName {
 
 impl TopKName {
     /// All names.
-    pub const ALL: [TopKName; 3] = [TopKName::TopkBy, TopKName::MaxBy, TopKName::MinBy];
+    pub(crate) const ALL: [TopKName; 3] = [TopKName::TopkBy, TopKName::MaxBy, TopKName::MinBy];
 
     /// The name in SQL.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             TopKName::TopkBy => "topk_by",
             TopKName::MaxBy => "max_by",

@@ -31,11 +31,11 @@ pub(super) enum Made {
 }
 
 /// The best rows of each group. Stands in for what asked for them, and keeps its schema.
-pub type TopKNode = Node<TopKKind>;
+pub(in crate::planner) type TopKNode = Node<TopKKind>;
 
 /// What a [`TopKNode`] makes of which groups.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct TopKKind {
+pub(in crate::planner) struct TopKKind {
     pub(super) group: Vec<Expr>,
     pub(super) made: Made,
     /// Whether it is planned for many machines.
