@@ -14,19 +14,17 @@ use crate::functions::ordered_type;
 use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::{Backend, CpuBackend};
 use crate::key::{ByteSpec, KeySpec, Order};
-use crate::memory::MemoryBudget;
-use crate::memory::RoundMemory;
-use crate::quantile::{QuantileSpec, Method, Quantile};
+use crate::memory::{MemoryBudget, RoundMemory};
+use crate::quantile::{Method, Quantile, QuantileSpec};
 use crate::select::byte_strings::ByteStringSelection;
 use crate::select::{LocalShards, solve};
-use crate::threads::Stop;
-use crate::threads::{ThreadPool, completed};
+use crate::threads::{Stop, ThreadPool, completed};
 
 /// Exact quantiles of `values`: one for each of `quantiles` (numbers in [0, 1]), in that order.
 ///
-/// The same answers as `exact_quantiles` in SQL: NULLs are skipped, all NaNs are one value above every other, and
-/// without values each answer is NULL. Cost: a copy of the values, and the rounds that SQL runs, on as many
-/// threads as there are cores; the call returns when they are done.
+/// The answers are those of `exact_quantiles` in SQL: NULLs are skipped, all NaNs are one value above every other, and
+/// without values each answer is NULL. Cost: a copy of the values, and the rounds that SQL runs, on as many threads as
+/// there are cores. The call blocks until they are done.
 ///
 /// ```
 /// # use datafusion::arrow::array::{AsArray, Int64Array};
@@ -51,9 +49,10 @@ pub fn quantiles(values: &dyn Array, quantiles: &[f64], method: Method) -> Resul
     };
     let data_type = ordered_type(values.data_type());
     method.result_type(&data_type)?;
-    let array = match data_type == *values.data_type() {
-        true => values.slice(0, values.len()),
-        false => cast(values, &data_type)?,
+    let array = if data_type == *values.data_type() {
+        values.slice(0, values.len())
+    } else {
+        cast(values, &data_type)?
     };
     match Order::try_new(&data_type)? {
         Order::Keys(_) => of_keys(&array, &method.key_spec(&data_type)?, &quantile_spec),
@@ -61,7 +60,7 @@ pub fn quantiles(values: &dyn Array, quantiles: &[f64], method: Method) -> Resul
     }
 }
 
-/// Backend, memory and threads of a call.
+/// The backend, the memory reservation and the number of threads of a call.
 fn resources() -> (CpuBackend, MemoryReservation, usize) {
     let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -69,6 +68,7 @@ fn resources() -> (CpuBackend, MemoryReservation, usize) {
     (CpuBackend::new(pool.as_ref()), memory, threads)
 }
 
+/// The quantiles of values that have keys of fixed width.
 fn of_keys(array: &ArrayRef, spec: &KeySpec, quantile_spec: &QuantileSpec) -> Result<ArrayRef> {
     let (backend, memory, threads) = resources();
     let mut shard = backend.open(spec, memory)?;
@@ -78,6 +78,7 @@ fn of_keys(array: &ArrayRef, spec: &KeySpec, quantile_spec: &QuantileSpec) -> Re
     quantile_spec.answers(spec, solution.n, &|rank| solution.key_at(rank))
 }
 
+/// The quantiles of values that are ordered as byte strings.
 fn of_bytes(array: &ArrayRef, spec: &ByteSpec, quantile_spec: &QuantileSpec) -> Result<ArrayRef> {
     let (backend, memory, threads) = resources();
     let mut values = ByteStrings::reserving(memory.new_empty());

@@ -1,7 +1,7 @@
-//! The session's `quantiles.*` options.
+//! The options `quantiles.*` of a session.
 //!
-//! Written by hand, not with `extensions_options!`: that macro lists keys without their prefix, so that a cluster
-//! which ships a session's options by key loses them.
+//! They are written by hand and not with `extensions_options!`: that macro lists keys without their prefix, and a
+//! cluster, which sends a session's options by key, would lose them.
 
 use std::any::Any;
 use std::fmt::{self, Display};
@@ -10,18 +10,18 @@ use std::str::FromStr;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
 use datafusion::common::{DataFusionError, Result, config_err, plan_err};
 
-/// One option: what `SET` takes, what a session starts with, and what it does.
+/// One option: its name, its default value and its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionInfo {
     /// Full name, as in `SET <name> = '...'`.
     pub name: &'static str,
-    /// Value of a new session.
+    /// The value in a new session.
     pub default: &'static str,
-    /// One sentence on its meaning.
+    /// The meaning of the option, in a sentence or two.
     pub doc: &'static str,
 }
 
-/// Every option there is, in the order of `information_schema.df_settings`.
+/// Every option, in the order of `information_schema.df_settings`.
 pub const OPTIONS: &[OptionInfo] = &[
     OptionInfo {
         name: "quantiles.cuda_memory_limit",
@@ -58,7 +58,7 @@ pub const OPTIONS: &[OptionInfo] = &[
     },
 ];
 
-/// Options of this crate in a session's configuration.
+/// The options of this crate in a session's configuration.
 ///
 /// ```
 /// # use datafusion::prelude::SessionContext;
@@ -70,21 +70,21 @@ pub const OPTIONS: &[OptionInfo] = &[
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantilesOptions {
-    /// `quantiles.cuda_memory_limit`: most bytes of a device's memory that this crate holds; `None`: what there is.
+    /// `quantiles.cuda_memory_limit`: the greatest number of bytes of a device's memory that this crate holds; `None`: no limit.
     pub cuda_memory_limit: Option<u64>,
-    /// `quantiles.device`: where quantiles are selected, and best rows of pinned columns. `auto` asks a device for what is pinned
-    /// there: all else comes at the speed of decoding, or of the host's memory, which the CPU keeps up with.
+    /// `quantiles.device`: where quantiles, and best rows of pinned columns, are selected. `auto` uses a device only for columns that are
+    /// pinned there: others arrive at the speed of decoding or of the host's memory, with which the CPU keeps up.
     pub device: DeviceChoice,
     /// `quantiles.replace_builtins`: whether DataFusion's `median` and `percentile_cont` run through this crate, with
-    /// their own answers and types.
+    /// the answers and types of DataFusion's functions.
     pub replace_builtins: bool,
     /// `quantiles.strategy`: how [`QuantilesExec`](crate::exec::QuantilesExec) selects.
     pub strategy: StrategyName,
-    /// `quantiles.topk`: whether the first rows of an order are found by [`SortLimitExec`](crate::exec::SortLimitExec), and the best
-    /// rows of groups by [`GroupedTopKExec`](crate::exec::GroupedTopKExec).
+    /// `quantiles.topk`: whether [`SortLimitExec`](crate::exec::SortLimitExec) finds the first rows of an order, and
+    /// the best rows of groups are found by [`GroupedTopKExec`](crate::exec::GroupedTopKExec).
     pub topk: bool,
-    /// `quantiles.trust_float_statistics`: whether scans use the statistics of floating-point columns, which leave NaNs out, to
-    /// skip rows and to answer from. Only for data without NaNs is the answer the same.
+    /// `quantiles.trust_float_statistics`: whether scans use the statistics of floating-point columns, which leave
+    /// NaN out, to skip rows and to answer from. The answer is the same only for data without NaN.
     pub trust_float_statistics: bool,
 }
 
@@ -101,7 +101,7 @@ impl Default for QuantilesOptions {
     }
 }
 
-/// The strategies that `SET quantiles.strategy` knows.
+/// The strategies that `SET quantiles.strategy` accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum StrategyName {
     /// The cheapest for the data at hand.
@@ -127,7 +127,7 @@ impl StrategyName {
         StrategyName::GkSelect,
     ];
 
-    /// Whether SampleSelect may run, which devices run in one go.
+    /// Whether the strategy is, or may become, SampleSelect, all rounds of which a device runs in one call.
     pub(crate) fn is_sample_select(self) -> bool {
         matches!(self, StrategyName::Auto | StrategyName::SampleSelect)
     }
@@ -162,17 +162,17 @@ impl FromStr for StrategyName {
     }
 }
 
-/// Which processor selects quantiles and best rows of columns that are pinned in a device's memory. All else runs on the CPU.
+/// The processor that selects quantiles and best rows of columns that are pinned in a device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// The device, and the CPU where the device fails.
+    /// The device on which columns are pinned, and the CPU where the device fails.
     #[default]
     Auto,
     /// The CPU.
     Cpu,
-    /// The device with this number, or the first, or whichever columns are pinned on; a failure of the device is an error.
+    /// The device with this number; `None`: the device on which columns are pinned, or else the first. A failure of the device is an error.
     Cuda(Option<usize>),
-    /// All devices, over which tables are spread; a failure of one is an error.
+    /// All devices, over which tables are spread. A failure of one is an error.
     CudaAll,
 }
 
@@ -284,6 +284,7 @@ impl ExtensionOptions for QuantilesOptions {
     }
 }
 
+/// Parses the value of an option that is true or false.
 fn boolean(prefix: &str, key: &str, value: &str) -> Result<bool> {
     match value.to_ascii_lowercase().as_str() {
         "true" => Ok(true),
@@ -292,10 +293,10 @@ fn boolean(prefix: &str, key: &str, value: &str) -> Result<bool> {
     }
 }
 
-/// A limit that is none, as users write it.
+/// The word for no limit.
 const NO_LIMIT: &str = "none";
 
-/// A number of bytes, with a unit or without: powers of 1024.
+/// Parses a number of bytes, which may have a unit: units are powers of 1024.
 fn limit(value: &str) -> Result<Option<u64>> {
     let name = value.trim().to_ascii_lowercase();
     if name == NO_LIMIT {

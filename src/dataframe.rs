@@ -8,20 +8,20 @@ use datafusion::prelude::{DataFrame, ident};
 use crate::functions::expr_fn::exact_quantiles;
 use crate::quantile::Method;
 
-/// Name of the column that says which quantile a row is for.
+/// Name of the output column with the quantile that a row is for.
 pub const QUANTILE_COLUMN: &str = "quantile";
 
 /// Adds exact quantiles to [`DataFrame`].
 pub trait DataFrameQuantilesExt {
-    /// Exact quantiles of the named columns: one row for each of `quantiles` (numbers in [0, 1]), in that order.
+    /// Exact quantiles of the named columns, with one row for each of `quantiles` (numbers in [0, 1]), in that order.
     ///
-    /// The first column, `quantile` (Float64), says which; then comes one column for each of `columns`, under its
-    /// name. NULLs are skipped; a column without values gives NULLs. All columns are read in one pass where the
-    /// session has this crate's planner.
+    /// The first output column, `quantile` (Float64), has the quantile; one column for each of `columns` follows, under its
+    /// name. NULLs are skipped, and a column without values gives NULLs. All columns are read in one pass if the session has
+    /// this crate's planner.
     ///
     /// # Errors
-    /// A planning error if a column does not exist, is named twice or is called `quantile`, or if there is none. What
-    /// is wrong with quantiles or types is an error when the result is planned.
+    /// A planning error if `columns` is empty, or if a column does not exist, is named twice or is called `quantile`. Bad
+    /// quantiles and types are an error when the result is planned.
     fn quantiles(self, columns: &[&str], quantiles: &[f64], method: Method) -> Result<DataFrame>;
 }
 

@@ -21,27 +21,27 @@
 //!                                                     └── kernel/   partition-local work: sample, count, extract
 //!                                                           └── sketch/ · memory/ · cells/ · quantile/ · key/
 //! ```
-//! - [`functions`]: `exact_quantiles` and its accumulators, [`functions::expr_fn`] for the expression API;
-//!   [`functions::topk`]: the best values by another column
-//! - [`planner`]: turns calls into [`exec::QuantilesExec`] and, with groups, [`exec::GroupedQuantilesExec`] and
-//!   [`exec::GroupedTopKExec`], and sorts with a limit into [`exec::SortLimitExec`]; [`register_all`] puts all into a session
-//! - [`exec`]: reads every partition once, keeps the keys, drives the rounds
-//! - `select`: the strategies that find the values of ranks
-//! - `kernel`: what one partition does in a round
-//! - `sketch`: Greenwald-Khanna summaries: [`functions::gk`] makes percentiles of them, `gk_select` brackets
-//! - `memory`: memory of rounds, pages, and files for what memory is refused; `threads`: work on threads
+//! - [`functions`]: the SQL functions and their accumulators, [`functions::expr_fn`] for the expression API
+//! - [`planner`]: plans calls as [`exec::QuantilesExec`] and, with groups, as [`exec::GroupedQuantilesExec`] and
+//!   [`exec::GroupedTopKExec`], and sorts with a limit as [`exec::SortLimitExec`]; [`register_all`] puts all of it into a
+//!   session
+//! - [`exec`]: the operators, which read every partition once, keep the keys and drive the rounds
+//! - `select`: the strategies, which find the keys of ranks
+//! - `kernel`: the work of one partition in a round, on the CPU or a device
+//! - `sketch`: Greenwald-Khanna summaries, of which approximate functions make percentiles and `gk_select` brackets
+//! - `memory`: memory of rounds, pages, and files for what does not fit in memory; `threads`: work on threads
 //! - `cells`: brackets of keys, and the functions that count keys by intervals
-//! - `quantile`: quantiles as exact ranks, and keys as answers
+//! - `quantile`: the ranks of quantiles, and answers made of keys
 //! - `key`: types as unsigned integers, or byte strings, of the same order
 //! - `pinned` (feature `cuda`): tables in the memory of an NVIDIA device, and `PIN TABLE`
 //! - [`config`]: the options `quantiles.*`
-//! - `ballista` (feature `ballista`): a cluster's scheduler, executors and clients
+//! - `ballista` (feature `ballista`): what the scheduler, executors and clients of a cluster need
 //! - [`dataframe`], [`compute`]: use without SQL, and without a session
 //!
-//! `select` and all below it are the crate's own: the feature `internals`, which promises nothing, shows them to its tests and
-//! benchmarks. Each module uses those below it only.
+//! `select` and all modules below it are private. The feature `internals` makes them public for this project's tests and
+//! benchmarks, without any promise. Each module uses those below it only.
 
-// What only tests and benchmarks of this project call is public with the feature `internals`, and looks unused without it.
+// Items that only tests and benchmarks of this project use are public with the feature `internals`, and look unused without it.
 #![cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub, unused_imports))]
 
 #[cfg(feature = "ballista")]

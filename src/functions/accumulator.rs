@@ -1,8 +1,9 @@
-//! The accumulator of one group: collects values, selects at the end.
+//! The accumulator of one group. It collects values and selects the answer at the end.
 //!
-//! It serves whatever no operator of this crate takes over: windows, `DISTINCT`, and aggregates of sessions with a
-//! foreign planner. Cost: the [values](super::collected), one selection (linear in them, logarithmic in the number of
-//! quantiles). Window frames have their own structure, [`Frame`].
+//! It serves calls that no operator of this crate takes over: windows, aggregations that stages of a cluster cannot
+//! answer, and sessions with another query planner. Cost: memory for the [values](super::collected), and one
+//! selection, whose time is linear in their number and logarithmic in the number of quantiles. Window frames have a
+//! structure of their own, [`Frame`].
 
 use std::mem::{size_of, take};
 use std::sync::Arc;
@@ -14,11 +15,10 @@ use datafusion::logical_expr::Accumulator;
 use super::collected::{Collected, Frame, find_answers};
 use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::cpu::groups::segments::Plan;
-use crate::key::with_key;
-use crate::key::{Width, kept};
+use crate::key::{Width, kept, with_key};
 use crate::quantile::{Found, Selected, SelectedColumn};
 
-/// The values in a state column: one list for each row.
+/// The lists of values in a state column, one list for each row.
 pub(super) fn state_rows(states: &[ArrayRef]) -> Result<&LargeListArray> {
     states
         .first()
@@ -26,7 +26,10 @@ pub(super) fn state_rows(states: &[ArrayRef]) -> Result<&LargeListArray> {
         .ok_or_else(|| internal_datafusion_err!("a state of exact_quantiles is one column of large lists"))
 }
 
-/// Makes room for so many more, with an error instead of an abort if memory ends.
+/// Makes room for `count` more items in `buffer`.
+///
+/// # Errors
+/// An execution error where memory ends, instead of an abort.
 pub(super) fn reserve<T>(buffer: &mut Vec<T>, count: usize) -> Result<()> {
     buffer.try_reserve(count).map_err(|error| {
         exec_datafusion_err!(
@@ -36,7 +39,7 @@ pub(super) fn reserve<T>(buffer: &mut Vec<T>, count: usize) -> Result<()> {
     })
 }
 
-/// The accumulator of one group, also of a window frame.
+/// The accumulator of one group or one window frame.
 pub(super) fn accumulator(selected: Selected) -> Box<dyn Accumulator> {
     match selected {
         Selected::Bytes(column) => Box::new(QuantilesAccumulator::<ByteStrings>::new(column)),
@@ -46,14 +49,14 @@ pub(super) fn accumulator(selected: Selected) -> Box<dyn Accumulator> {
     }
 }
 
-/// Values of one group, in any order; once they come or go after an answer, in a [`Frame`].
+/// Collects the values of one group, in any order. Once values come or go after an answer, they move to a [`Frame`].
 #[derive(Debug)]
 pub(super) struct QuantilesAccumulator<C: Collected> {
     column: SelectedColumn<C::Spec>,
-    /// All values, unless there is a frame.
+    /// All values; none once there is a frame.
     values: C,
     frame: Option<Box<C::Frame>>,
-    /// Until something comes or goes.
+    /// The last answer; `None` after values have come or gone.
     answer: Option<ScalarValue>,
 }
 
@@ -67,9 +70,10 @@ impl<C: Collected> QuantilesAccumulator<C> {
         }
     }
 
+    /// Adds the values that are not NULL.
     fn add(&mut self, values: &ArrayRef) -> Result<()> {
         if self.answer.take().is_some() {
-            // Whoever asks between values will ask again: a selection for each answer would not do.
+            // An answer between values means a window: more answers follow, and one selection for each would cost too much.
             self.make_frame()?;
         }
         match &mut self.frame {
@@ -82,6 +86,7 @@ impl<C: Collected> QuantilesAccumulator<C> {
         }
     }
 
+    /// Moves the values to a frame, if there is none yet.
     fn make_frame(&mut self) -> Result<()> {
         if self.frame.is_none() {
             let frame = C::Frame::of(&self.column, take(&mut self.values))?;
@@ -90,6 +95,7 @@ impl<C: Collected> QuantilesAccumulator<C> {
         Ok(())
     }
 
+    /// The answer over all values.
     fn select(&mut self) -> Result<ScalarValue> {
         let column = &self.column;
         self.values.with_items(|values, items| {

@@ -1,4 +1,4 @@
-//! The constant arguments of a call: from an expression to numbers, or an error that names what is wrong.
+//! Reads the constant arguments of a call from expressions, with errors that name what is wrong.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use datafusion::arrow::datatypes::Schema;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DFSchema, DataFusionError, Result, ScalarValue, plan_err};
+use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::{ColumnarValue, Expr};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
@@ -16,54 +17,55 @@ use datafusion::physical_expr::PhysicalExpr;
 use super::FunctionName;
 use crate::quantile::Quantiles;
 
-/// What the second argument of a call is, as far as a logical plan tells.
+/// The second argument of a call, the quantiles, as far as a logical plan tells.
 pub(crate) enum QuantileArgument {
-    /// Checked and ready.
+    /// Quantiles that are known, and checked.
     Known(Quantiles),
     /// A parameter that no value is bound to yet.
     Unbound,
 }
 
 impl QuantileArgument {
-    /// Reads and checks the argument of a call of `called`.
+    /// Reads and checks the argument of a call of the function `sql_name`.
     ///
     /// # Errors
     /// A planning error that names the value if it is not a constant number or list of numbers in [0, 1].
-    pub(crate) fn try_new(called: impl Display, expr: &Expr) -> Result<Self> {
+    pub(crate) fn try_new(sql_name: impl Display, expr: &Expr) -> Result<Self> {
         if let Some(value) = constant(expr)? {
-            return checked(&called, &value).map(Self::Known);
+            return checked(&sql_name, &value).map(Self::Known);
         }
         if expr.exists(|part| Ok(matches!(part, Expr::Placeholder(_))))? {
             return Ok(Self::Unbound);
         }
-        plan_err!("{}", not_constant(&called, expr))
+        plan_err!("{}", not_constant(&sql_name, expr))
     }
 }
 
-/// The quantiles in `value`; an error says whose argument it was.
-fn checked(called: &dyn Display, value: &ScalarValue) -> Result<Quantiles> {
+/// The quantiles in `value`; an error names the function.
+fn checked(sql_name: &dyn Display, value: &ScalarValue) -> Result<Quantiles> {
     Quantiles::try_from_scalar(value).map_err(|error| match error {
-        DataFusionError::Plan(message) => DataFusionError::Plan(format!("{called}: {message}")),
+        DataFusionError::Plan(message) => DataFusionError::Plan(format!("{sql_name}: {message}")),
         other => other,
     })
 }
 
-fn not_constant(called: &dyn Display, shown: &dyn Display) -> String {
-    format!("{called}: quantiles must be a constant number or list of numbers from 0 to 1, got {shown}")
+/// The message for an argument that is no constant.
+fn not_constant(sql_name: &dyn Display, shown: &dyn Display) -> String {
+    format!("{sql_name}: quantiles must be a constant number or list of numbers from 0 to 1, got {shown}")
 }
 
-/// Checked quantiles of a call that is about to be planned.
+/// The checked quantiles of a call that is about to be planned.
 ///
 /// # Errors
-/// As [`QuantileArgument::try_new`], and for a parameter without a value.
-pub(crate) fn constant_quantiles(called: FunctionName, expr: &Expr) -> Result<Quantiles> {
-    match QuantileArgument::try_new(called, expr)? {
+/// Those of [`QuantileArgument::try_new`], and a planning error for a parameter without a value.
+pub(crate) fn constant_quantiles(sql_name: FunctionName, expr: &Expr) -> Result<Quantiles> {
+    match QuantileArgument::try_new(sql_name, expr)? {
         QuantileArgument::Known(quantiles) => Ok(quantiles),
-        QuantileArgument::Unbound => plan_err!("{}", not_constant(&called, expr)),
+        QuantileArgument::Unbound => plan_err!("{}", not_constant(&sql_name, expr)),
     }
 }
 
-/// The value of an expression without columns, subqueries, parameters or volatile functions; else `None`.
+/// The value of an expression without columns, subqueries, parameters or volatile functions; `None` for others.
 ///
 /// # Errors
 /// Those of evaluating it, such as a division by zero.
@@ -106,18 +108,25 @@ pub(super) fn evaluated(expr: &Arc<dyn PhysicalExpr>) -> Result<Option<ScalarVal
     Ok(match expr.evaluate(&row) {
         Ok(ColumnarValue::Scalar(value)) => Some(value),
         Ok(ColumnarValue::Array(array)) => Some(ScalarValue::try_from_array(&array, 0)?),
-        // No row has columns here: what fails needs one.
+        // The row has no columns: an expression that fails here needs one.
         Err(_) => None,
     })
 }
 
-/// Checked quantiles of a call that is about to run.
+/// The checked quantiles of a call that is about to run.
 ///
 /// # Errors
 /// A planning error that names the value if it is not a constant number or list of numbers in [0, 1].
-pub(super) fn evaluated_quantiles(called: impl Display, expr: &Arc<dyn PhysicalExpr>) -> Result<Quantiles> {
+pub(super) fn evaluated_quantiles(sql_name: impl Display, expr: &Arc<dyn PhysicalExpr>) -> Result<Quantiles> {
     match evaluated(expr)? {
-        Some(value) => checked(&called, &value),
-        None => plan_err!("{}", not_constant(&called, expr)),
+        Some(value) => checked(&sql_name, &value),
+        None => plan_err!("{}", not_constant(&sql_name, expr)),
     }
+}
+
+/// Whether the `WITHIN GROUP` of a call turns its direction around. A call has one only where no `QuantilesExprPlanner` has
+/// turned it into the function's name.
+pub(super) fn is_reversed(args: &AccumulatorArgs) -> bool {
+    let order = args.order_bys.first();
+    order.is_some_and(|order| order.options.descending)
 }

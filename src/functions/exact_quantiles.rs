@@ -1,4 +1,4 @@
-//! `exact_quantiles`, under each of its names, as an aggregate function: its types, its names, its accumulators.
+//! `exact_quantiles`, under each of its names, as an aggregate function: types, names, accumulators.
 
 use std::sync::Arc;
 
@@ -15,42 +15,42 @@ use datafusion::logical_expr::{
 
 use super::FunctionName;
 use super::accumulator::accumulator;
-use super::call::evaluated_quantiles;
+use super::call::{evaluated_quantiles, is_reversed};
 use super::groups::groups_accumulator;
-use crate::quantile::{QuantileSpec, Method, Quantiles, Selected, state_type};
+use super::types::{answer_type, is_list, ordered_type};
+use crate::quantile::{Method, QuantileSpec, Quantiles, Selected, state_type};
 
-/// Exact quantiles of a column under one name, by one method, counted from one end.
+/// The aggregate function of exact quantiles, under one name, by one method, counted from one end.
 ///
 /// Arguments: values of any type that can be ordered (NULLs are skipped), and a constant number or list of numbers in
 /// [0, 1]. One number gives one value, a list gives a list in the same order.
 ///
-/// As an aggregate inside a grouped query it buffers the key of each value of fixed width, and the bytes of others;
-/// ungrouped calls run as
-/// [`QuantilesExec`](crate::exec::QuantilesExec) instead where the session's planner is
-/// [`QuantilesPlanner`](crate::planner::QuantilesPlanner).
+/// Its accumulators buffer the key of each value of fixed width, and the bytes of other values. Where the session's planner is
+/// [`QuantilesPlanner`](crate::planner::QuantilesPlanner), aggregations run as operators instead: see
+/// [`QuantilesExec`](crate::exec::QuantilesExec).
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ExactQuantiles {
     name: String,
-    called: FunctionName,
+    sql_name: FunctionName,
     method: Method,
     descending: bool,
-    /// Quantiles that are not an argument.
+    /// The quantiles, where they are bound into the function; `None`: they are the second argument.
     bound: Option<Quantiles>,
     signature: Signature,
 }
 
 impl ExactQuantiles {
-    /// The function that users call as `called`, for one of its methods ([`FunctionName::methods`]); `descending`
+    /// The function with the name `sql_name`, for one of its methods ([`FunctionName::methods`]); `descending`
     /// counts from the greatest value.
-    pub(crate) fn new(called: FunctionName, method: Method, descending: bool) -> Self {
+    pub(crate) fn new(sql_name: FunctionName, method: Method, descending: bool) -> Self {
         let parameters = ["x", "quantiles", "method"];
-        let count = if called.takes_method() { 3 } else { 2 };
+        let count = if sql_name.takes_method() { 3 } else { 2 };
         let signature = Signature::user_defined(Volatility::Immutable)
             .with_parameter_names(parameters[..count].to_vec())
             .expect("a user-defined signature takes any distinct names");
         Self {
-            name: called.registered(method, descending),
-            called,
+            name: sql_name.registered(method, descending),
+            sql_name,
             method,
             descending,
             bound: None,
@@ -58,31 +58,31 @@ impl ExactQuantiles {
         }
     }
 
-    /// This type behind a registered function, if it is one of ours.
+    /// The `ExactQuantiles` behind an aggregate function, if it is one.
     pub(crate) fn of(function: &AggregateUDF) -> Option<&Self> {
         function.inner().downcast_ref::<Self>()
     }
 
-    /// The same function of one argument, for these quantiles.
+    /// The function of one argument that has these quantiles bound into it.
     pub(crate) fn bound_to(&self, quantiles: Quantiles) -> Self {
         Self {
             bound: Some(quantiles),
-            ..Self::new(self.called, self.method, self.descending)
+            ..Self::new(self.sql_name, self.method, self.descending)
         }
     }
 
-    /// Quantiles that are not an argument.
+    /// The quantiles that are bound into the function.
     #[cfg(feature = "ballista")]
     pub(super) fn bound(&self) -> Option<&Quantiles> {
         self.bound.as_ref()
     }
 
-    /// The name that users write.
-    pub(crate) fn called(&self) -> FunctionName {
-        self.called
+    /// The name that users write in SQL.
+    pub(crate) fn sql_name(&self) -> FunctionName {
+        self.sql_name
     }
 
-    /// How a position between two values becomes an answer.
+    /// The method, which makes an answer of a position between two values.
     pub(crate) fn method(&self) -> Method {
         self.method
     }
@@ -92,12 +92,12 @@ impl ExactQuantiles {
         self.descending
     }
 
-    /// The name that this method and direction have among functions.
+    /// The name under which the function is registered, which has the method and the direction in it.
     pub(super) fn registered_name(&self) -> &str {
         &self.name
     }
 
-    /// What the function asks for these quantiles; `reversed`: from the other end.
+    /// The quantile specification of a call with these quantiles. `reversed`: they count from the other end.
     pub(super) fn quantile_spec(&self, quantiles: &Quantiles, reversed: bool) -> QuantileSpec {
         QuantileSpec {
             quantiles: quantiles.list.clone(),
@@ -106,44 +106,40 @@ impl ExactQuantiles {
         }
     }
 
+    /// The column that an accumulator of a call collects, with the call's question.
     fn column(&self, args: &AccumulatorArgs) -> Result<Selected> {
         let quantiles = match (&self.bound, args.exprs) {
             (Some(bound), [_]) => bound.clone(),
-            (None, [_, quantiles]) => evaluated_quantiles(self.called, quantiles)?,
-            _ => return plan_err!("{}", self.called.wrong_arguments(args.exprs.len())),
+            (None, [_, quantiles]) => evaluated_quantiles(self.sql_name, quantiles)?,
+            _ => return plan_err!("{}", self.sql_name.wrong_arguments(args.exprs.len())),
         };
-        // An ordering is left only where no `QuantilesExprPlanner` has turned it into the function's name.
-        let reversed = args
-            .order_bys
-            .first()
-            .is_some_and(|order| order.options.descending);
         Selected::try_new(
             args.expr_fields[0].data_type(),
-            self.quantile_spec(&quantiles, reversed),
+            self.quantile_spec(&quantiles, is_reversed(args)),
             quantiles.is_list,
             args.is_distinct,
         )
     }
 
-    /// Arguments as a user writes them, which say what the hidden name says.
+    /// Arguments as a user writes them, with the method that the registered name has.
     fn spelled(&self, args: &[Expr]) -> Vec<Expr> {
         let mut args = args.to_vec();
-        if self.called == FunctionName::Median {
+        if self.sql_name == FunctionName::Median {
             args.truncate(1);
         }
-        if self.method != self.called.methods()[0] {
+        if self.method != self.sql_name.methods()[0] {
             args.push(lit(self.method.to_string()));
         }
         args
     }
 
-    /// `name(rest)` of a default spelling under the user's name, the direction before other clauses.
+    /// DataFusion's spelling of a call, with the SQL name in place of the registered one.
     fn renamed(&self, spelling: &str) -> String {
         let call = spelling.strip_prefix(self.name.as_str()).unwrap_or(spelling);
-        format!("{}{call}", self.called)
+        format!("{}{call}", self.sql_name)
     }
 
-    /// Parameters whose default spelling is the user's, except for the name.
+    /// Parameters of which DataFusion's spelling is the user's, except for the name. The direction is spelled as `WITHIN GROUP`.
     fn spelled_params(&self, params: &AggregateFunctionParams) -> AggregateFunctionParams {
         let mut params = params.clone();
         params.args = self.spelled(&params.args);
@@ -153,53 +149,22 @@ impl ExactQuantiles {
         params
     }
 
-    /// As [`Self::spelled_params`]; a window has no `WITHIN GROUP`, so the name says the direction.
+    /// The parameters of a window call in the user's spelling, as [`Self::spelled_params`]. A window has no
+    /// `WITHIN GROUP`: the name says the direction.
     fn spelled_window(&self, params: &WindowFunctionParams) -> WindowFunctionParams {
         let mut params = params.clone();
         params.args = self.spelled(&params.args);
         params
     }
 
+    /// DataFusion's spelling of a window call, with the SQL name and the direction in place of the registered name.
     fn renamed_window(&self, spelling: &str) -> String {
         if self.descending {
             let call = spelling.strip_prefix(self.name.as_str()).unwrap_or(spelling);
-            return format!("{}_desc{call}", self.called);
+            return format!("{}_desc{call}", self.sql_name);
         }
         self.renamed(spelling)
     }
-}
-
-/// The type in which values are ordered: a dictionary counts as its values, also inside lists and structs, and NULLs
-/// without a type as Float64.
-pub(crate) fn ordered_type(data_type: &DataType) -> DataType {
-    match data_type {
-        DataType::Null => DataType::Float64,
-        other => without_dictionaries(other),
-    }
-}
-
-fn without_dictionaries(data_type: &DataType) -> DataType {
-    use DataType::*;
-    let field = |field: &FieldRef| {
-        let plain = without_dictionaries(field.data_type());
-        match plain == *field.data_type() {
-            true => Arc::clone(field),
-            false => Arc::new(field.as_ref().clone().with_data_type(plain)),
-        }
-    };
-    match data_type {
-        Dictionary(_, values) => without_dictionaries(values),
-        List(item) => List(field(item)),
-        LargeList(item) => LargeList(field(item)),
-        FixedSizeList(item, size) => FixedSizeList(field(item), *size),
-        Struct(fields) => Struct(fields.iter().map(field).collect()),
-        other => other.clone(),
-    }
-}
-
-fn is_list(data_type: &DataType) -> bool {
-    use DataType::{FixedSizeList, LargeList, List};
-    matches!(data_type, List(_) | LargeList(_) | FixedSizeList(..))
 }
 
 impl AggregateUDFImpl for ExactQuantiles {
@@ -240,12 +205,12 @@ impl AggregateUDFImpl for ExactQuantiles {
                 // Types without an order are refused by `return_type`, whose error reaches the user as it is.
                 Ok(vec![ordered_type(x), quantiles.clone()])
             }
-            [_, _, _] if self.called.takes_method() => plan_err!(
+            [_, _, _] if self.sql_name.takes_method() => plan_err!(
                 "{} with a method needs its expression planner: register the extension with \
                  datafusion_quantiles::register_all",
-                self.called
+                self.sql_name
             ),
-            _ => plan_err!("{}", self.called.wrong_arguments(arg_types.len())),
+            _ => plan_err!("{}", self.sql_name.wrong_arguments(arg_types.len())),
         }
     }
 
@@ -253,18 +218,15 @@ impl AggregateUDFImpl for ExactQuantiles {
         let (x, is_list) = match (&self.bound, arg_types) {
             (Some(bound), [x]) => (x, bound.is_list),
             (None, [x, quantiles]) => (x, is_list(quantiles)),
-            _ => return plan_err!("{}", self.called.wrong_arguments(arg_types.len())),
+            _ => return plan_err!("{}", self.sql_name.wrong_arguments(arg_types.len())),
         };
         let one = self.method.result_type(&ordered_type(x))?;
-        Ok(match is_list {
-            true => DataType::new_list(one, true),
-            false => one,
-        })
+        Ok(answer_type(one, is_list))
     }
 
     fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
         let Some(x) = args.input_fields.first() else {
-            return plan_err!("{}", self.called.wrong_arguments(0));
+            return plan_err!("{}", self.sql_name.wrong_arguments(0));
         };
         let x = ordered_type(x.data_type());
         // Offsets of 64 bits: one group may hold more values than 32 bits count.

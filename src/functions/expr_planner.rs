@@ -1,4 +1,4 @@
-//! SQL calls to hidden aggregates: reads method and direction while values can still be seen.
+//! Plans SQL calls as the aggregate functions that have method and direction in their names, while the arguments' values can still be seen.
 
 use std::sync::Arc;
 
@@ -86,11 +86,12 @@ impl ExprPlanner for QuantilesExprPlanner {
     }
 }
 
-/// Spells a DISTINCT call in a way that DataFusion's optimizer bears; says whether it changed the call.
+/// Spells a `DISTINCT` call in a form that DataFusion's optimizer handles. Returns whether it changed the call.
 ///
-/// The optimizer takes a DISTINCT call whose arguments are equal expressions for one of a single argument, and fails. For
-/// the one row of the best key DISTINCT changes nothing and goes. Others have a constant argument, so that their arguments
-/// are equal only if all are constant: these get a filter that drops nothing, as the optimizer lets calls with a filter be.
+/// The optimizer takes a `DISTINCT` call whose arguments are equal expressions for one of a single argument, and
+/// fails. Calls for the one row of the best key lose their `DISTINCT`, which changes nothing there. Other calls have
+/// a constant argument, so their arguments are equal only if all are constant: such calls get a filter that drops
+/// nothing, since the optimizer leaves calls with a filter alone.
 pub(crate) fn respell_distinct(function: &AggregateUDF, params: &mut AggregateFunctionParams) -> bool {
     if !params.distinct {
         return false;
@@ -108,52 +109,56 @@ pub(crate) fn respell_distinct(function: &AggregateUDF, params: &mut AggregateFu
     respelled
 }
 
-/// The aggregate over sketches that a call means. `descending`: from `WITHIN GROUP`, if there is one.
+/// The approximate aggregate function that a call means. `descending`: the direction of `WITHIN GROUP`, if there is one.
 fn plan_sketch(
     function: &GkFunction,
     args: &[Expr],
     descending: Option<bool>,
     nulls: Option<NullTreatment>,
 ) -> Result<Arc<AggregateUDF>> {
-    let called = function.called();
+    let sql_name = function.sql_name();
     if nulls == Some(NullTreatment::RespectNulls) {
-        return plan_err!("{called} skips NULLs: RESPECT NULLS is not allowed");
+        return plan_err!("{sql_name} skips NULLs: RESPECT NULLS is not allowed");
     }
-    check_arguments(called, args)?;
+    check_arguments(sql_name, args)?;
     Ok(function.counting_from(descending.unwrap_or(function.is_descending())))
 }
 
-/// The aggregate that a call means, and its two arguments. `descending`: from `WITHIN GROUP`, if there is one.
+/// The aggregate function that a call of exact quantiles means, and its two arguments. `descending`: the direction of
+/// `WITHIN GROUP`, if there is one.
 fn plan_call(
     function: &ExactQuantiles,
     args: &[Expr],
     descending: Option<bool>,
     nulls: Option<NullTreatment>,
 ) -> Result<(Arc<AggregateUDF>, Vec<Expr>)> {
-    let called = function.called();
-    if called.is_builtin() {
-        return plan_err!("write {called}(..): what stands in for it is not called by name");
+    let sql_name = function.sql_name();
+    if sql_name.is_builtin() {
+        return plan_err!("write {sql_name}(..): what stands in for it is not called by name");
     }
     if nulls == Some(NullTreatment::RespectNulls) {
-        return plan_err!("{called} skips NULLs: RESPECT NULLS is not allowed");
+        return plan_err!("{sql_name} skips NULLs: RESPECT NULLS is not allowed");
     }
     let (x, quantiles, method) = match args {
         [x, quantiles] => (x, quantiles, function.method()),
         [x, quantiles, _] if descending.is_some() && constant(quantiles)?.is_none() => {
             return plan_err!(
-                "{called} with WITHIN GROUP (ORDER BY {x}) takes its values from there: remove the argument \
+                "{sql_name} with WITHIN GROUP (ORDER BY {x}) takes its values from there: remove the argument \
                  {quantiles}"
             );
         }
-        [x, quantiles, method] if called.takes_method() => (x, quantiles, method_argument(called, method)?),
-        _ => return plan_err!("{}", called.wrong_arguments(args.len())),
+        [x, quantiles, method] if sql_name.takes_method() => {
+            (x, quantiles, method_argument(sql_name, method)?)
+        }
+        _ => return plan_err!("{}", sql_name.wrong_arguments(args.len())),
     };
-    QuantileArgument::try_new(called, quantiles)?;
-    let planned = variant(called, method, descending.unwrap_or(function.is_descending()));
+    QuantileArgument::try_new(sql_name, quantiles)?;
+    let planned = variant(sql_name, method, descending.unwrap_or(function.is_descending()));
     Ok((planned, vec![x.clone(), quantiles.clone()]))
 }
 
-fn method_argument(called: FunctionName, expr: &Expr) -> Result<Method> {
+/// The method that the third argument names.
+fn method_argument(sql_name: FunctionName, expr: &Expr) -> Result<Method> {
     match constant(expr)? {
         Some(
             ScalarValue::Utf8(Some(name))
@@ -161,27 +166,29 @@ fn method_argument(called: FunctionName, expr: &Expr) -> Result<Method> {
             | ScalarValue::Utf8View(Some(name)),
         ) => name.parse(),
         Some(value) => plan_err!(
-            "{called}: the method must be a string, one of {}, got {value} of type {}",
+            "{sql_name}: the method must be a string, one of {}, got {value} of type {}",
             methods(),
             value.data_type()
         ),
         None => plan_err!(
-            "{called}: the method must be a constant string, one of {}, got {expr}",
+            "{sql_name}: the method must be a constant string, one of {}, got {expr}",
             methods()
         ),
     }
 }
 
+/// The names of all methods, for messages.
 fn methods() -> String {
     Method::ALL.map(|method| method.to_string()).join(", ")
 }
 
-/// `planned` under the name that `written` would have had.
+/// The planned call under the name that `written`, the call in the query, has.
 fn named_as<T>(planned: Expr, written: &Expr) -> Result<PlannerResult<T>> {
     let name = written.schema_name().to_string();
     let is_same = planned.schema_name().to_string() == name;
-    Ok(PlannerResult::Planned(match is_same {
-        true => planned,
-        false => planned.alias(name),
+    Ok(PlannerResult::Planned(if is_same {
+        planned
+    } else {
+        planned.alias(name)
     }))
 }

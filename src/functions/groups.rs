@@ -1,12 +1,12 @@
-//! Accumulator of many groups: values in flat memory with their groups, partitioned once by group at the end.
+//! The accumulator of many groups. It keeps values and their groups in flat memory, and partitions them by group once, at the end.
 //!
 //! ```text
 //! groups: 2 0 1 0 2      counting sort       |0 0|1|2 2|      select inside
 //! keys:   e a c b d      ------------->      |a b|c|e d|      each segment
 //! ```
-//! Cost: four bytes a value beside the [values](super::collected); while groups are emitted, a key or the place of a byte
-//! string more. No allocation stays for a row or a group. Of partial states, which bring the values of a group together,
-//! only the values.
+//! Memory: the [values](super::collected) and four bytes for each; while groups are emitted, also one key, or the
+//! position of one byte string, for each. There is no allocation for a row or a group. Values from partial states,
+//! where those of a group come together, need no four bytes each.
 
 use std::mem::{size_of, take};
 use std::slice;
@@ -22,8 +22,7 @@ use super::accumulator::{reserve, state_rows};
 use super::collected::{Collected, find_answers};
 use crate::kernel::byte_strings::ByteStrings;
 use crate::kernel::cpu::groups::segments::Plans;
-use crate::key::with_key;
-use crate::key::{KeyBits, KeySpec, Width, kept};
+use crate::key::{KeyBits, KeySpec, Width, kept, with_key};
 use crate::quantile::{Found, Selected, SelectedColumn, state_item};
 
 /// The accumulator of many groups.
@@ -36,7 +35,7 @@ pub(super) fn groups_accumulator(selected: Selected) -> Box<dyn GroupsAccumulato
     }
 }
 
-/// Values of all groups, in any order.
+/// Collects the values of all groups, in any order.
 #[derive(Debug)]
 pub(super) struct QuantilesGroupsAccumulator<C: Collected> {
     column: SelectedColumn<C::Spec>,
@@ -49,9 +48,9 @@ pub(super) struct QuantilesGroupsAccumulator<C: Collected> {
 /// The group of each value, in the order of values.
 #[derive(Debug, Default)]
 struct GroupIds {
-    /// Groups of values that came with one each.
+    /// The group of each value that came as a row of its own.
     each: Vec<u32>,
-    /// How many values follow of one group, as those of a partial state do; `None`: of the next groups of `each`.
+    /// Numbers of values that follow each other: of one group, as in a partial state, or (`None`) of the next groups in `each`.
     runs: Vec<(Option<u32>, usize)>,
 }
 
@@ -66,7 +65,7 @@ impl GroupIds {
         }
     }
 
-    /// Says that the last `length` of `each` are those of the next values.
+    /// Records that the last `length` groups of `each` are those of the next values.
     fn add_each(&mut self, length: usize) {
         match self.runs.last_mut() {
             Some((None, before)) => *before += length,
@@ -74,7 +73,7 @@ impl GroupIds {
         }
     }
 
-    /// Groups, each with how many of the next values are its own.
+    /// Groups in the order of values, each with the number of the next values that are its own.
     fn iter(&self) -> impl Iterator<Item = (u32, usize)> {
         let mut at = 0;
         let runs = self.runs.iter().map(move |(group, length)| match group {
@@ -87,7 +86,8 @@ impl GroupIds {
         runs.flat_map(|(groups, length)| groups.iter().map(move |group| (*group, length)))
     }
 
-    /// Where the values of each of the first `count` groups start once they are partitioned, and where the last ends.
+    /// The index at which the values of each of the first `count` groups start once they are partitioned, and the index at which the last
+    /// group ends.
     fn starts(&self, count: usize) -> Vec<usize> {
         let mut starts = vec![0; count + 1];
         for (group, length) in self.iter() {
@@ -104,7 +104,7 @@ impl GroupIds {
     }
 }
 
-/// Values of the groups `0..starts.len() - 1`: the items of group `g` are those at `starts[g]..starts[g + 1]`.
+/// Values of the groups `0..starts.len() - 1`, partitioned: the items of group `g` are at `starts[g]..starts[g + 1]`.
 struct Segments<C: Collected> {
     values: C,
     items: Vec<C::Item>,
@@ -121,7 +121,7 @@ impl<C: Collected> QuantilesGroupsAccumulator<C> {
         }
     }
 
-    /// Takes the values of the first groups out, partitioned by group; later groups move down.
+    /// Takes out the values of the first groups, partitioned by group. The numbers of later groups move down.
     fn emitted(&mut self, emit_to: EmitTo) -> Result<Segments<C>> {
         let count = emitted_count(emit_to, self.group_count);
         let groups = take(&mut self.groups);
@@ -151,7 +151,7 @@ impl<C: Collected> QuantilesGroupsAccumulator<C> {
     }
 }
 
-/// How many of `count` groups leave.
+/// Number of groups, of `count`, that are emitted.
 pub(super) fn emitted_count(emit_to: EmitTo, count: usize) -> usize {
     match emit_to {
         EmitTo::All => count,
@@ -159,7 +159,10 @@ pub(super) fn emitted_count(emit_to: EmitTo, count: usize) -> usize {
     }
 }
 
-/// Appends the groups of the rows that are kept (`None`: of all).
+/// Appends the groups of the rows that are true in `kept` (`None`: of all rows).
+///
+/// # Errors
+/// `ResourcesExhausted` for a group past 2^32 - 1; an execution error where memory ends.
 pub(super) fn extend_groups(
     groups: &mut Vec<u32>,
     kept: Option<&BooleanArray>,
@@ -168,7 +171,7 @@ pub(super) fn extend_groups(
     if let Some(greatest) = group_indices.iter().max() {
         group_id(*greatest)?;
     }
-    // All of them fit, as the greatest does.
+    // All groups fit into 32 bits, as the greatest does.
     match kept {
         None => {
             reserve(groups, group_indices.len())?;
@@ -182,7 +185,7 @@ pub(super) fn extend_groups(
     Ok(())
 }
 
-/// The keys of the rows that count, and the group of each.
+/// The groups and the keys of the rows that are not NULL and pass the filter.
 pub(super) fn grouped_keys(
     spec: &KeySpec,
     values: &ArrayRef,
@@ -202,7 +205,7 @@ pub(super) fn grouped_keys(
     Ok((groups, keys))
 }
 
-/// A group's number in the buffers.
+/// The number of a group, in the 32 bits that buffers have for it.
 pub(super) fn group_id(group: usize) -> Result<u32> {
     u32::try_from(group).map_err(|_| {
         resources_datafusion_err!(
@@ -229,9 +232,10 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
         let added = self
             .values
             .append(self.column.spec(), &values[0], kept.as_ref())?;
-        match groups == added {
-            true => Ok(()),
-            false => internal_err!("exact_quantiles: {groups} groups for {added} values"),
+        if groups == added {
+            Ok(())
+        } else {
+            internal_err!("exact_quantiles: {groups} groups for {added} values")
         }
     }
 
@@ -298,7 +302,7 @@ impl<C: Collected> GroupsAccumulator for QuantilesGroupsAccumulator<C> {
     }
 }
 
-/// A state for each row: its value, if it has one and passes the filter.
+/// The state column of rows, one state for each row: its value, or none if it is NULL or does not pass the filter.
 pub(super) fn rows_as_states(values: &ArrayRef, opt_filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
     let state = match kept(values.as_ref(), opt_filter)? {
         None => state_column(Arc::clone(values), vec![1; values.len()])?,
@@ -310,7 +314,7 @@ pub(super) fn rows_as_states(values: &ArrayRef, opt_filter: Option<&BooleanArray
     Ok(vec![state])
 }
 
-/// A state for each row: the next `lengths[row]` of `values`.
+/// A state column of lists: row `row` has the next `lengths[row]` of `values`.
 pub(super) fn state_column(values: ArrayRef, lengths: Vec<usize>) -> Result<ArrayRef> {
     let item = state_item(values.data_type());
     let offsets = OffsetBuffer::from_lengths(lengths);
@@ -324,7 +328,7 @@ mod tests {
 
     use super::*;
     use crate::quantile::Selected;
-    use crate::quantile::{QuantileSpec, Method, Quantile};
+    use crate::quantile::{Method, Quantile, QuantileSpec};
 
     fn accumulator() -> QuantilesGroupsAccumulator<Vec<u32>> {
         let quantile_spec = QuantileSpec {
@@ -357,7 +361,7 @@ mod tests {
         let batch = values(&[Some(5), Some(1), None, Some(7), Some(2)]);
         groups.update_batch(&batch, &[2, 0, 1, 0, 3], None, 4).unwrap();
         assert_eq!(emitted(&mut groups, EmitTo::First(2)), [Some(7), None]);
-        // What was group 2 is group 0 now.
+        // Group 2 has become group 0.
         groups
             .update_batch(&values(&[Some(9), Some(3)]), &[0, 2], None, 3)
             .unwrap();
@@ -397,7 +401,7 @@ mod tests {
         merged
             .merge_batch(&state(&rows[..2], &[0, 1]), &[1, 3, 0], 4)
             .unwrap();
-        // Of group 3, between those that left.
+        // A value of group 3, between groups that are emitted.
         merged.update_batch(&values(&[Some(11)]), &[3], None, 4).unwrap();
         assert_eq!(emitted(&mut merged, EmitTo::First(2)), [Some(4), Some(2)]);
         assert_eq!(emitted(&mut merged, EmitTo::First(1)), [None]);

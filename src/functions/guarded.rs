@@ -1,11 +1,13 @@
-//! Aggregates whose partial states are merged once each, or not at all.
+//! Aggregates that fail if a partial state is merged twice.
 //!
-//! An engine that moves states between machines can deliver one twice when a machine is lost, and then every sum and every
-//! quantile over them is wrong without a word. So each state row of one of our functions carries a number of its own: the
-//! accumulator that merges them fails on one that it has seen. All aggregates of an aggregation share their state rows, so one
-//! guarded function guards the others beside it; an aggregation beside stages, which has none of ours, gets a guarded count. Cost: 8 bytes a state, and some bits a state where they are merged.
+//! An engine that moves states between machines can deliver a state twice when a machine is lost. Every sum and every
+//! quantile over the states is then silently wrong. So each state row of a function of this crate carries a number of
+//! its own, and the accumulator that merges states fails on a number that it has seen. All aggregates of one
+//! aggregation share their state rows, so one guarded function guards the others beside it. An aggregation beside
+//! stages without a function of this crate gets a guarded count. Cost: 8 bytes for each state, and some bits for each
+//! where states are merged.
 //!
-//! A state that never comes is not seen here.
+//! A state that is lost is not noticed here.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -24,10 +26,10 @@ use datafusion::logical_expr::{
 
 use crate::wire::foreign;
 
-/// States that one source numbers: past them it is another source.
-const ROWS: u32 = 20;
+/// Bits of a number that count within one source: a source gives 2^20 numbers, then a new source is drawn.
+const NUMBER_BITS: u32 = 20;
 
-/// How the error starts for a state that is merged twice.
+/// Start of the error message for a state that is merged twice.
 pub(crate) const DELIVERED_TWICE: &str = "a partial state was delivered twice";
 
 /// An aggregate function with numbered states.
@@ -37,56 +39,58 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
+    /// The guarded form of a function.
     pub(crate) fn new(inner: Arc<AggregateUDF>) -> Self {
         Self { inner }
     }
 
-    /// This type behind a function.
+    /// The `Guarded` behind an aggregate function, if it is one.
     pub(crate) fn of(function: &AggregateUDF) -> Option<&Self> {
         function.inner().downcast_ref()
     }
 
+    /// The function without its guard.
     pub(crate) fn inner(&self) -> &AggregateUDF {
         &self.inner
     }
 }
 
-/// Numbers for states, and for rows that steps of a plan exchange: those of one source differ, and sources are drawn at random.
+/// Gives out numbers for partial states, and for rows that stages exchange. Numbers of one source differ, and sources are drawn at random.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     source: u64,
-    /// Numbers left of the source.
+    /// How many numbers the source can still give.
     left: u64,
 }
 
 impl Numbers {
-    /// So many numbers, of which none was taken before.
+    /// The next `count` numbers, none of which was taken before.
     pub(crate) fn take(&mut self, count: usize) -> ArrayRef {
         let number = |_| {
             if self.left == 0 {
                 // Hash keys of the standard library are random, and differ with each call.
-                self.source = RandomState::new().hash_one(self.source) >> ROWS;
-                self.left = 1 << ROWS;
+                self.source = RandomState::new().hash_one(self.source) >> NUMBER_BITS;
+                self.left = 1 << NUMBER_BITS;
             }
             self.left -= 1;
-            (self.source << ROWS) | self.left
+            (self.source << NUMBER_BITS) | self.left
         };
         Arc::new((0..count).map(number).collect::<UInt64Array>())
     }
 }
 
-/// The numbers that were merged, as bits of words: numbers of one source follow each other. Numbers may come from anywhere, so what is
-/// held does not depend on what they are.
+/// The set of numbers that were merged, as a hash table of 64-bit words with a bit for each number: numbers of one
+/// source follow each other. Damaged or hostile numbers cost no more memory than others.
 #[derive(Debug, Default)]
 pub(crate) struct Merged {
     words: HashMap<u64, u64>,
 }
 
 impl Merged {
-    /// Adds a column of numbers.
+    /// Adds a column of numbers to the set.
     ///
     /// # Errors
-    /// An execution error for one that was added before; an internal error for a column of anything else.
+    /// An execution error for a number that was added before; an internal error for a column of anything else.
     pub(crate) fn add(&mut self, numbers: &dyn Array) -> Result<()> {
         let numbers = numbers
             .as_primitive_opt::<UInt64Type>()
@@ -107,15 +111,18 @@ impl Merged {
         Ok(())
     }
 
-    /// In bytes.
+    /// Memory of the set, in bytes.
     pub(crate) fn size(&self) -> usize {
-        // A byte beside each entry says whether there is one.
+        // The hash table has one more byte for each entry, which says whether the entry is used.
         self.words.capacity() * (size_of::<(u64, u64)>() + 1)
     }
 }
 
-/// The states without their numbers, which come last.
-fn split<'a>(states: &'a [ArrayRef], merged: &mut Merged) -> Result<&'a [ArrayRef]> {
+/// The state columns without the numbers, which are the last column. Adds the numbers to `merged`.
+///
+/// # Errors
+/// Those of [`Merged::add`]; an internal error for states without columns.
+fn without_numbers<'a>(states: &'a [ArrayRef], merged: &mut Merged) -> Result<&'a [ArrayRef]> {
     let (numbers, states) = states
         .split_last()
         .ok_or_else(|| internal_datafusion_err!("partial states without columns"))?;
@@ -150,19 +157,20 @@ impl Accumulator for GuardedAccumulator {
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        let states = split(states, &mut self.merged)?;
+        let states = without_numbers(states, &mut self.merged)?;
         foreign("state", || self.inner.merge_batch(states))
     }
 }
 
 struct GuardedGroups {
     inner: Box<dyn GroupsAccumulator>,
-    /// Shared: rows become states behind a shared reference.
+    /// Behind a lock, because `convert_to_state` has a shared reference only.
     numbers: Mutex<Numbers>,
     merged: Merged,
 }
 
 impl GuardedGroups {
+    /// State columns with a column of numbers after them.
     fn numbered(&self, mut states: Vec<ArrayRef>) -> Result<Vec<ArrayRef>> {
         let count = states.first().map_or(0, |state| state.len());
         let mut numbers = self
@@ -201,7 +209,7 @@ impl GroupsAccumulator for GuardedGroups {
         group_indices: &[usize],
         total_num_groups: usize,
     ) -> Result<()> {
-        let states = split(states, &mut self.merged)?;
+        let states = without_numbers(states, &mut self.merged)?;
         foreign("state", || {
             self.inner.merge_batch(states, group_indices, total_num_groups)
         })
@@ -324,20 +332,20 @@ mod tests {
     fn numbers_of_many_states_differ() {
         let (mut numbers, mut merged) = (Numbers::default(), Merged::default());
         let mut sources = std::collections::HashSet::new();
-        for count in [1 << ROWS, 5, 1 << ROWS] {
+        for count in [1 << NUMBER_BITS, 5, 1 << NUMBER_BITS] {
             let taken = numbers.take(count);
             sources.extend(
                 taken
                     .as_primitive::<UInt64Type>()
                     .values()
                     .iter()
-                    .map(|number| number >> ROWS),
+                    .map(|number| number >> NUMBER_BITS),
             );
             merged.add(&taken).unwrap();
         }
         assert_eq!(sources.len(), 3);
-        // Some bits a number.
-        assert!(merged.size() < 1 << ROWS, "{} bytes", merged.size());
+        // Some bits for each number.
+        assert!(merged.size() < 1 << NUMBER_BITS, "{} bytes", merged.size());
         assert!(merged.add(&UInt64Array::new_null(1)).is_err());
         assert!(merged.add(&BooleanArray::from(vec![true])).is_err());
     }

@@ -1,11 +1,11 @@
-//! Keys as accumulators collect them, and window frames of keys: they come and go, and every row wants an answer.
+//! The keys that accumulators collect, and window frames of keys, in which keys come and go and every row needs an answer.
 //!
 //! ```sql
 //! SELECT exact_quantiles(price, 0.5) OVER (ORDER BY day ROWS BETWEEN 999 PRECEDING AND CURRENT ROW) FROM trades
 //! ```
-//! DataFusion hands over what enters a frame and what leaves it, mostly a row each, and asks for the answer. Cost of a row:
-//! logarithmic in the frame ([`OrderedKeys`]), for each quantile; ranks are computed anew only when the number of values
-//! has changed.
+//! DataFusion hands over the rows that enter a frame and those that leave it, mostly one each, and asks for the
+//! answer. Time of a row: for each quantile, logarithmic in the size of the frame ([`OrderedKeys`]). Ranks are
+//! computed again only when the number of values has changed.
 
 use std::mem::size_of;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::accumulator::reserve;
 use super::collected::{Collected, Frame};
 use crate::kernel::cpu::groups::segments::{select_ranks, sorted_distinct};
 use crate::key::{Key, KeyBits, KeySpec};
-use crate::quantile::{QuantileSpec, Found, Interpolation, Picks, SelectedColumn};
+use crate::quantile::{Found, Interpolation, Picks, QuantileSpec, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
 
 impl<K: Key> Collected for Vec<K> {
@@ -91,16 +91,21 @@ impl<K: Key> Collected for Vec<K> {
     }
 }
 
-/// From the order statistics of a frame to the value of its row.
+/// Makes the answer of a row from the order statistics of its frame.
 #[derive(Debug)]
-pub(super) struct Answers {
+pub(super) struct FrameAnswers {
     interpolation: Interpolation,
-    /// Where the answers lie, among this many values.
+    /// A number of values, and the ranks between which the answers lie among that many.
     picks: (u64, Picks),
+    /// The answer of a frame without values.
     null: ScalarValue,
 }
 
-impl Answers {
+impl FrameAnswers {
+    /// The answers of `column`.
+    ///
+    /// # Errors
+    /// Those of types that the method cannot interpolate.
     pub(super) fn try_new(column: &SelectedColumn) -> Result<Self> {
         Ok(Self {
             interpolation: column.quantile_spec().interpolation(column.spec())?,
@@ -109,7 +114,7 @@ impl Answers {
         })
     }
 
-    /// The row of a frame of `n` values; `key_at` gives the key of a rank.
+    /// The answer for a frame of `n` values. `key_at` gives the key of a rank, from 1.
     ///
     /// # Errors
     /// Those of `key_at`.
@@ -137,7 +142,7 @@ impl Answers {
         }
     }
 
-    /// Adds the keys of one frame's answers; none if `n` is 0.
+    /// Adds the keys of the answers for a frame of `n` values to `keys`; none if `n` is 0.
     pub(super) fn keys(
         &mut self,
         column: &SelectedColumn,
@@ -155,30 +160,30 @@ impl Answers {
         Ok(())
     }
 
-    /// Ranks change only with the number of values.
+    /// Computes the ranks for `n` values, if those at hand are for another number.
     fn pick(&mut self, column: &SelectedColumn, n: u64) {
         if n != self.picks.0 {
             self.picks = (n, column.quantile_spec().picks(n));
         }
     }
 
-    /// Answers by their keys.
+    /// The array of the answers with these keys.
     pub(super) fn array(&self, keys: &[KeyBits]) -> Result<ArrayRef> {
         self.interpolation.result.to_array(keys)
     }
 }
 
-/// A frame of keys.
+/// A window frame of keys.
 #[derive(Debug)]
 pub(super) struct KeyFrame<K> {
     tree: OrderedKeys<K>,
-    answers: Answers,
+    answers: FrameAnswers,
 }
 
-/// The key of a rank in a frame.
+/// The key of a rank, from 1, in a frame.
 ///
 /// # Errors
-/// An internal error for a rank that it does not have.
+/// An internal error for a rank that the frame does not have.
 pub(super) fn key_at<K: Key>(tree: &OrderedKeys<K>, rank: u64) -> Result<KeyBits> {
     let key = tree.select(rank).map(Key::to_bits);
     key.ok_or_else(|| internal_datafusion_err!("rank {rank} of {} values in a frame", tree.len()))
@@ -188,7 +193,7 @@ impl<K: Key> Frame<Vec<K>> for KeyFrame<K> {
     fn of(column: &SelectedColumn, values: Vec<K>) -> Result<Self> {
         let mut tree = OrderedKeys::new(column.is_distinct());
         values.into_iter().try_for_each(|key| tree.insert(key))?;
-        let answers = Answers::try_new(column)?;
+        let answers = FrameAnswers::try_new(column)?;
         Ok(Self { tree, answers })
     }
 

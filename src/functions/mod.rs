@@ -1,9 +1,9 @@
-//! The SQL functions, and how a call travels from the parser to an accumulator.
+//! The SQL functions, and the way of a call from the parser to an accumulator.
 //!
-//! An aggregate's return type sees the types of its arguments and never their values, so the method and the
-//! direction cannot be plain arguments. Each pair of them is an aggregate function of its own
-//! ([`ExactQuantiles`], twelve in all, and a few for each of its other names, [`FunctionName`]), and
-//! [`QuantilesExprPlanner`] swaps the right one in while SQL is planned:
+//! The return type of an aggregate depends on the types of its arguments, never on their values. So the method and the
+//! direction cannot be plain arguments. Each pair of them is an aggregate function of its own (`ExactQuantiles`, twelve in
+//! all, and a few for each of its other names, `FunctionName`), and [`QuantilesExprPlanner`] picks the right one while SQL
+//! is planned:
 //!
 //! ```text
 //! exact_quantiles(x, 0.5)                                -> exact_quantiles(x, 0.5)
@@ -11,7 +11,7 @@
 //! exact_quantiles(0.5) WITHIN GROUP (ORDER BY x DESC)    -> exact_quantiles_desc(x, 0.5)
 //! percentile_disc(0.5) WITHIN GROUP (ORDER BY x)         -> percentile_disc(x, 0.5)
 //! ```
-//! Since the pair is the function's name, it also survives a plan's way over a wire that carries names only.
+//! Since the function's name has the pair in it, the pair also survives where a plan travels with the names of its functions only.
 
 mod accumulator;
 mod call;
@@ -29,6 +29,7 @@ mod names;
 mod percentile_cont;
 mod strings;
 pub(crate) mod topk;
+mod types;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
 
@@ -40,7 +41,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr};
 use crate::quantile::Method;
 
 pub(crate) use call::{QuantileArgument, constant, constant_quantiles};
-pub(crate) use exact_quantiles::{ExactQuantiles, ordered_type};
+pub(crate) use exact_quantiles::ExactQuantiles;
 pub use expr_planner::QuantilesExprPlanner;
 pub(crate) use expr_planner::respell_distinct;
 pub(crate) use gk::GkFunction;
@@ -51,23 +52,24 @@ pub(crate) use moving::MovingQuantiles;
 pub(crate) use names::FunctionName;
 pub(crate) use percentile_cont::{is_percentile_cont, unaliased};
 pub(crate) use topk::TopKBy;
+pub(crate) use types::ordered_type;
 
 /// Name of the function that a user writes.
 pub(crate) const EXACT_QUANTILES: &str = "exact_quantiles";
 
 static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
-    let methods = |called: FunctionName| called.methods().iter().map(move |method| (called, *method));
+    let methods = |sql_name: FunctionName| sql_name.methods().iter().map(move |method| (sql_name, *method));
     FunctionName::ALL
         .into_iter()
         .flat_map(methods)
-        .flat_map(|(called, method)| {
-            [false, true].map(|descending| ExactQuantiles::new(called, method, descending))
+        .flat_map(|(sql_name, method)| {
+            [false, true].map(|descending| ExactQuantiles::new(sql_name, method, descending))
         })
         .map(|function| Arc::new(AggregateUDF::from(function)))
         .collect()
 });
 
-/// Every aggregate function to register: one for each name, method and direction.
+/// Every aggregate function of exact quantiles, to register: one for each name, method and direction.
 pub fn all_aggregates() -> &'static [Arc<AggregateUDF>] {
     &AGGREGATES
 }
@@ -76,17 +78,18 @@ pub fn all_aggregates() -> &'static [Arc<AggregateUDF>] {
 ///
 /// Called with two arguments: the values, and a constant number or list of numbers in [0, 1].
 pub fn aggregate(method: Method, descending: bool) -> Arc<AggregateUDF> {
-    match Method::ALL.contains(&method) {
-        true => variant(FunctionName::ExactQuantiles, method, descending),
-        // DataFusion's own rules have a name each.
-        false if method == Method::Median => variant(FunctionName::Median, method, descending),
-        false => variant(FunctionName::PercentileCont, method, descending),
-    }
+    let function = match method {
+        // DataFusion's own methods have a name each.
+        Method::Median => FunctionName::Median,
+        Method::PercentileCont => FunctionName::PercentileCont,
+        _ => FunctionName::ExactQuantiles,
+    };
+    variant(function, method, descending)
 }
 
-/// The aggregate function for one of the methods of a name, and one direction.
-pub(crate) fn variant(called: FunctionName, method: Method, descending: bool) -> Arc<AggregateUDF> {
-    let name = called.registered(method, descending);
+/// The aggregate function of one name, one of its methods ([`FunctionName::methods`]), and one direction.
+pub(crate) fn variant(sql_name: FunctionName, method: Method, descending: bool) -> Arc<AggregateUDF> {
+    let name = sql_name.registered(method, descending);
     let found = AGGREGATES.iter().find(|udf| udf.name() == name);
     Arc::clone(found.expect("there is one for each method of a name and each direction"))
 }
@@ -97,9 +100,8 @@ pub mod expr_fn {
 
     /// Exact quantiles of `x`, which skips NULLs.
     ///
-    /// `quantiles` is a constant expression: a number in [0, 1], then the answer is one value, or a list of them,
-    /// then the answer is a list in the same order. `descending` counts from the greatest value. What is wrong
-    /// with the arguments is an error when the plan is made.
+    /// `quantiles` is a constant expression. A number in [0, 1] gives one value; a list of such numbers gives a list in the
+    /// same order. `descending` counts from the greatest value. Bad arguments are an error when the plan is made.
     ///
     /// ```
     /// # use datafusion::prelude::*;

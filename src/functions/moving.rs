@@ -1,13 +1,13 @@
-//! Frames of `ROWS`, as a window function of our own.
+//! Quantiles over window frames of `ROWS`, as a window function of this crate.
 //!
 //! ```text
-//! row        4 5 6 7 8 9 10 11 12        seen: each key is made once, with its batch
+//! row        4 5 6 7 8 9 10 11 12        rows seen: each key is made once, with its batch
 //!            [-------)                   in the tree: the frame of the last row
 //!              [-------)                 the next frame: 4 leaves, 8 enters
 //! ```
-//! DataFusion hands an accumulator a piece of an array for each row that comes or goes. That costs more than the order
-//! statistics: here the rows of a frame are known by their numbers alone. Keys of its rows stay with the frame, so
-//! DataFusion can drop each row that has its answer. Cost of a row as in [`keys`](super::keys).
+//! DataFusion would hand an accumulator a slice of an array for each row that enters or leaves, which costs more than
+//! the order statistics. Here the rows of a frame are known by their numbers alone. The frame holds the keys of its
+//! rows, so DataFusion can drop each row that has its answer. Time of a row: as in [`keys`](super::keys).
 
 #[cfg(feature = "ballista")]
 mod plan_bytes;
@@ -25,30 +25,30 @@ use datafusion::logical_expr::{
 };
 
 use super::ExactQuantiles;
-use super::keys::{Answers, key_at};
-use crate::key::with_key;
-use crate::key::{Key, Width, kept};
+use super::keys::{FrameAnswers, key_at};
+use crate::key::{Key, Width, kept, with_key};
 use crate::quantile::{Quantiles, Selected, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
 
-/// A call of ours over frames of `ROWS`: its quantiles and its frame are part of it.
+/// The window function of one call over frames of `ROWS`. The call's quantiles and its frame are part of the function.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MovingQuantiles {
     function: ExactQuantiles,
     quantiles: Quantiles,
-    reach: Reach,
+    offsets: FrameOffsets,
     is_distinct: bool,
     signature: Signature,
 }
 
-/// First and last row of a frame, counted from the current row. `None`: as far as the partition goes.
+/// First and last row of a frame, as offsets from the current row. `None`: the frame goes to the start, or the end, of the partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Reach {
+struct FrameOffsets {
     first: Option<i64>,
     last: Option<i64>,
 }
 
-impl Reach {
+impl FrameOffsets {
+    /// The offsets of a frame of `ROWS` that moves; `None` for other frames.
     fn of(frame: &WindowFrame) -> Option<Self> {
         let offset = |bound: &WindowFrameBound| {
             let rows = |rows: u64| i64::try_from(rows).unwrap_or(i64::MAX);
@@ -64,7 +64,7 @@ impl Reach {
         (frame.units == WindowFrameUnits::Rows && !is_constant).then_some(Self { first, last })
     }
 
-    /// The frame of `row`, among the first `rows` rows of a partition.
+    /// The row numbers, from 0, in the frame of `row`, of the first `rows` rows of a partition.
     fn frame(self, row: u64, rows: u64) -> Range<u64> {
         let bound = |offset: i64, after: u64| (row + after).saturating_add_signed(offset).min(rows);
         let start = self.first.map_or(0, |offset| bound(offset, 0));
@@ -74,7 +74,7 @@ impl Reach {
 }
 
 impl MovingQuantiles {
-    /// The call of `function` over values of a type, if `frame` moves by rows and the values have keys.
+    /// A call of `function` over values of a type; `None` unless `frame` moves by rows and the values have keys of fixed width.
     pub(crate) fn try_new(
         function: &ExactQuantiles,
         quantiles: Quantiles,
@@ -83,15 +83,16 @@ impl MovingQuantiles {
         data_type: &DataType,
     ) -> Option<Self> {
         let moving = Self {
-            function: ExactQuantiles::new(function.called(), function.method(), function.is_descending()),
+            function: ExactQuantiles::new(function.sql_name(), function.method(), function.is_descending()),
             quantiles,
-            reach: Reach::of(frame)?,
+            offsets: FrameOffsets::of(frame)?,
             is_distinct,
             signature: Signature::any(1, Volatility::Immutable),
         };
         moving.column(data_type).ok().map(|_| moving)
     }
 
+    /// The column that the call ranks, for values of this type.
     fn column(&self, data_type: &DataType) -> Result<SelectedColumn> {
         let quantile_spec = self.function.quantile_spec(&self.quantiles, false);
         match Selected::try_new(data_type, quantile_spec, self.quantiles.is_list, self.is_distinct)? {
@@ -111,48 +112,50 @@ impl WindowUDFImpl for MovingQuantiles {
     }
 
     fn field(&self, args: WindowUDFFieldArgs) -> Result<FieldRef> {
-        let column = self.column(one(args.input_fields())?.data_type())?;
+        let column = self.column(single_argument(args.input_fields())?.data_type())?;
         Ok(Field::new(args.name(), column.result_type()?, true).into())
     }
 
     fn partition_evaluator(&self, args: PartitionEvaluatorArgs) -> Result<Box<dyn PartitionEvaluator>> {
-        let column = self.column(one(args.input_fields())?.data_type())?;
+        let column = self.column(single_argument(args.input_fields())?.data_type())?;
         Ok(with_key!(column.spec().width(), K => {
-            Box::new(MovingFrame::<K>::try_new(column, self.reach)?)
+            Box::new(MovingFrame::<K>::try_new(column, self.offsets)?)
         }))
     }
 }
 
-fn one<T>(arguments: &[T]) -> Result<&T> {
+/// The only argument of the function.
+fn single_argument<T>(arguments: &[T]) -> Result<&T> {
     arguments
         .first()
         .ok_or_else(|| internal_datafusion_err!("a moving quantile without its argument"))
 }
 
-/// The frame of one partition.
+/// The moving frame of one partition.
 #[derive(Debug)]
 struct MovingFrame<K> {
     column: SelectedColumn,
-    reach: Reach,
-    answers: Answers,
-    /// Keys of the frame's values.
+    offsets: FrameOffsets,
+    answers: FrameAnswers,
+    /// Keys of the values in the frame.
     tree: OrderedKeys<K>,
-    /// Keys of the rows from `first` on that were seen; `None` for NULL.
+    /// Keys of the rows that were seen, from row `first` on; `None` for NULL.
     rows: VecDeque<Option<K>>,
+    /// Number of the first row in `rows`, from 0.
     first: u64,
-    /// The row after the last one in the tree, unless that is before `first`.
+    /// Number of the row after the last one that entered the tree; at least `first` once the tree is at a frame.
     entered: u64,
-    /// Rows that have their answer.
+    /// Number of rows that have their answer.
     answered: u64,
-    /// Rows that DataFusion has dropped: what its row numbers start from.
+    /// Number of rows that DataFusion has dropped. It counts rows from there.
     dropped: Cell<u64>,
 }
 
 impl<K: Key> MovingFrame<K> {
-    fn try_new(column: SelectedColumn, reach: Reach) -> Result<Self> {
+    fn try_new(column: SelectedColumn, offsets: FrameOffsets) -> Result<Self> {
         Ok(Self {
-            reach,
-            answers: Answers::try_new(&column)?,
+            offsets,
+            answers: FrameAnswers::try_new(&column)?,
             tree: OrderedKeys::new(column.is_distinct()),
             column,
             rows: VecDeque::new(),
@@ -163,7 +166,7 @@ impl<K: Key> MovingFrame<K> {
         })
     }
 
-    /// Takes the keys of the rows that are new in `values`, whose first row is the one after those that were dropped.
+    /// Makes the keys of the rows of `values` that were not seen yet. The first row of `values` is the one after those that were dropped.
     fn see(&mut self, values: &dyn Array) -> Result<()> {
         let seen = (self.first + self.rows.len() as u64).saturating_sub(self.dropped.get()) as usize;
         if seen >= values.len() {
@@ -183,9 +186,9 @@ impl<K: Key> MovingFrame<K> {
         Ok(())
     }
 
-    /// Brings the tree to the frame of the next row, with `rows` rows in sight.
+    /// Brings the tree to the frame of the next row. `rows`: number of rows of the partition so far.
     fn advance(&mut self, rows: u64) -> Result<()> {
-        let frame = self.reach.frame(self.answered, rows);
+        let frame = self.offsets.frame(self.answered, rows);
         self.answered += 1;
         while self.first < frame.start {
             let key = self.rows.pop_front().flatten();
@@ -198,7 +201,7 @@ impl<K: Key> MovingFrame<K> {
         }
         self.entered = self.entered.max(self.first);
         while self.entered < frame.end {
-            let key = match self.reach.first {
+            let key = match self.offsets.first {
                 Some(_) => self.rows.get((self.entered - self.first) as usize).copied(),
                 None => self.rows.pop_front(),
             };
@@ -206,7 +209,7 @@ impl<K: Key> MovingFrame<K> {
                 self.tree.insert(key)?;
             }
             self.entered += 1;
-            if self.reach.first.is_none() {
+            if self.offsets.first.is_none() {
                 self.first = self.entered;
             }
         }
@@ -215,24 +218,24 @@ impl<K: Key> MovingFrame<K> {
 }
 
 impl<K: Key> PartitionEvaluator for MovingFrame<K> {
-    /// The rows from this one to the end of its frame: those before it were seen.
+    /// The rows from row `index` to the end of its frame. Rows before it were seen.
     fn get_range(&self, index: usize, rows: usize) -> Result<Range<usize>> {
         let dropped = self.answered - (index as u64).min(self.answered);
         self.dropped.set(dropped);
-        let end = self.reach.frame(self.answered, dropped + rows as u64).end;
+        let end = self.offsets.frame(self.answered, dropped + rows as u64).end;
         Ok(index..(end.saturating_sub(dropped) as usize).max(index + 1))
     }
 
     fn is_causal(&self) -> bool {
-        self.reach.last.is_some_and(|last| last <= 0)
+        self.offsets.last.is_some_and(|last| last <= 0)
     }
 
     fn supports_bounded_execution(&self) -> bool {
-        self.reach.last.is_some()
+        self.offsets.last.is_some()
     }
 
     fn evaluate(&mut self, values: &[ArrayRef], _range: &Range<usize>) -> Result<ScalarValue> {
-        let values = one(values)?;
+        let values = single_argument(values)?;
         self.see(values.as_ref())?;
         self.advance(self.dropped.get() + values.len() as u64)?;
         let tree = &self.tree;
@@ -241,7 +244,7 @@ impl<K: Key> PartitionEvaluator for MovingFrame<K> {
     }
 
     fn evaluate_all(&mut self, values: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
-        self.see(one(values)?.as_ref())?;
+        self.see(single_argument(values)?.as_ref())?;
         let (mut keys, mut lengths) = (Vec::new(), Vec::with_capacity(rows));
         for _ in 0..rows {
             self.advance(rows as u64)?;

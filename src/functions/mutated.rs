@@ -1,4 +1,4 @@
-//! Partial states of damaged bytes, as aggregates get them from other machines, and functions of plans.
+//! Tests of partial states and of functions of plans whose bytes were damaged between machines.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use super::topk::topk_aggregates;
 use crate::mutated::{Decoder, Loose, SLACK, put_piece, uncounted};
 use crate::wire::put;
 
-/// Rows of a state, at most.
+/// Greatest number of rows of a state.
 const ROWS: u64 = 64;
 
 fn table() -> SchemaRef {
@@ -57,7 +57,7 @@ fn call(
         .build()
 }
 
-/// Calls whose states are all that ours can be.
+/// Calls whose states have every form that those of this crate can have.
 fn calls() -> Vec<AggregateFunctionExpr> {
     let named = |list: &[Arc<AggregateUDF>], name: &str| {
         let found = list.iter().find(|function| function.name() == name);
@@ -163,7 +163,7 @@ fn put_value(array: &dyn Array, row: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// The number of the call, rows, the group of each, then columns: a row behind whether it is there.
+/// Writes states as bytes: the number of the call, the number of rows, the group of each, then the columns, with a flag before each value.
 fn written(number: usize, states: &[ArrayRef]) -> Vec<u8> {
     let rows = states[0].len();
     let mut out = vec![number as u8, rows as u8];
@@ -180,7 +180,7 @@ fn written(number: usize, states: &[ArrayRef]) -> Vec<u8> {
     out
 }
 
-/// Values of a type, NULL where the flags before them say so.
+/// Reads values of a type, NULL where the flag before a value says so.
 fn values(data_type: &DataType, count: usize, loose: &mut Loose<'_>, within: bool) -> ArrayRef {
     if let DataType::LargeList(item) = data_type {
         let mut all: Vec<ArrayRef> = Vec::new();
@@ -192,9 +192,10 @@ fn values(data_type: &DataType, count: usize, loose: &mut Loose<'_>, within: boo
             counts.push(items);
         }
         let all: Vec<&dyn Array> = all.iter().map(AsRef::as_ref).collect();
-        let flat = match all.is_empty() {
-            true => datafusion::arrow::array::new_empty_array(item.data_type()),
-            false => datafusion::arrow::compute::concat(&all).unwrap(),
+        let flat = if all.is_empty() {
+            datafusion::arrow::array::new_empty_array(item.data_type())
+        } else {
+            datafusion::arrow::compute::concat(&all).unwrap()
         };
         let nulls = NullBuffer::from(valid);
         let offsets = OffsetBuffer::from_lengths(counts);
@@ -221,7 +222,7 @@ fn values(data_type: &DataType, count: usize, loose: &mut Loose<'_>, within: boo
     }
 }
 
-/// The groups of the rows, and the columns of their states.
+/// Reads the groups of the rows, and the columns of their states.
 fn states(call: &AggregateFunctionExpr, mut loose: Loose<'_>) -> (Vec<usize>, Vec<ArrayRef>) {
     let rows = u64::from(loose.byte()).min(ROWS) as usize;
     let groups: Vec<usize> = (0..rows).map(|_| usize::from(loose.byte() % 3)).collect();

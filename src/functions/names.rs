@@ -1,4 +1,4 @@
-//! The names under which users call the functions, and what each of them fixes.
+//! The names under which users call the functions of exact quantiles, and the method that each name fixes.
 
 use std::fmt::{self, Display};
 
@@ -6,7 +6,7 @@ use crate::quantile::Method;
 
 /// A function, by the name that a user writes.
 ///
-/// All of them are the same machinery; a name fixes the method, or leaves it to the third argument.
+/// One implementation serves all names. A name fixes the method, or leaves it to the third argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum FunctionName {
     /// `exact_quantiles(x, q [, method])`.
@@ -46,7 +46,7 @@ impl FunctionName {
         }
     }
 
-    /// The methods that calls under this name can have; the first is the one of a call that names none.
+    /// The methods that calls under this name can have. The first is the default.
     pub(crate) fn methods(self) -> &'static [Method] {
         match self {
             FunctionName::ExactQuantiles => &Method::ALL,
@@ -57,7 +57,7 @@ impl FunctionName {
         }
     }
 
-    /// Whether the name is DataFusion's own function, which the planner replaces and no query calls as ours.
+    /// Whether the name is that of DataFusion's own function. The planner replaces that function; no query calls this crate's by this name.
     pub(crate) fn is_builtin(self) -> bool {
         matches!(self, FunctionName::Median | FunctionName::PercentileCont)
     }
@@ -67,9 +67,9 @@ impl FunctionName {
         self.methods().len() > 1
     }
 
-    /// Name of the aggregate function for one of [`Self::methods`] and one direction.
+    /// The registered name of the aggregate function for one of [`Self::methods`] and one direction.
     pub(super) fn registered(self, method: Method, descending: bool) -> String {
-        // DataFusion's functions keep their names in the registry.
+        // DataFusion's functions keep their own names in the registry.
         let mut name = match self {
             FunctionName::Median => "exact_median".to_owned(),
             FunctionName::PercentileCont => "exact_percentile_cont".to_owned(),
@@ -84,11 +84,12 @@ impl FunctionName {
         name
     }
 
-    /// What to say about a wrong number of arguments.
+    /// The message for a wrong number of arguments, `count`.
     pub(super) fn wrong_arguments(self, count: usize) -> String {
-        let (takes, method) = match self.takes_method() {
-            true => ("2 or 3", ", and optionally the name of a method"),
-            false => ("2", ""),
+        let (takes, method) = if self.takes_method() {
+            ("2 or 3", ", and optionally the name of a method")
+        } else {
+            ("2", "")
         };
         let and = if self.takes_method() { "," } else { " and" };
         format!(

@@ -1,7 +1,7 @@
 //! DataFusion's `percentile_cont` without its alias `quantile_cont`.
 //!
-//! A session keeps functions in a map from names and aliases, and rebuilds it in any order when its state is rebuilt:
-//! while the alias exists, who owns the name `quantile_cont` would be a matter of chance.
+//! A session keeps functions in a map from names and aliases, which it fills in any order when its state is rebuilt.
+//! With the alias, chance would decide whose function `quantile_cont` is.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Documentation, GroupsAccumulator, Signature,
 };
 
-/// The function itself, in all but the alias.
+/// DataFusion's function, without its alias.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 struct Unaliased(PercentileCont);
 
-/// DataFusion's `percentile_cont` without an alias, in place of `function` if that is it.
+/// DataFusion's `percentile_cont` without an alias, if `function` is `percentile_cont` with it.
 pub(crate) fn unaliased(function: &AggregateUDF) -> Option<Arc<AggregateUDF>> {
     let is_original = function.inner().is::<PercentileCont>();
     is_original.then(|| Arc::new(AggregateUDF::from(Unaliased::default())))

@@ -1,8 +1,9 @@
-//! Byte strings as accumulators collect them, and window frames of them: what [`keys`](super::keys) does with keys.
+//! The byte strings that accumulators collect, and window frames of byte strings. [`keys`](super::keys) is the same for keys.
 //!
-//! The tree holds the places of distinct values, and compares what lies there: a row costs a way from the root with some
-//! twenty comparisons, whether its frame moves or grows. Values that have left stay in memory until they are more than the
-//! others; then those are copied, and the tree is made anew.
+//! The tree of a frame holds the positions of distinct values, and compares the values at those positions. A row
+//! costs one path from the root, with some twenty comparisons, whether the frame moves or grows. Values that have
+//! left the frame stay in memory until they are more than those in it. Then the values in the frame are copied, and
+//! the tree is built again.
 
 use std::mem::{replace, size_of, take};
 
@@ -12,7 +13,7 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 use super::collected::{Collected, Frame};
 use crate::kernel::byte_strings::{At, ByteStrings};
 use crate::key::{ByteSpec, kept};
-use crate::quantile::{QuantileSpec, Found, SelectedColumn};
+use crate::quantile::{Found, QuantileSpec, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
 
 impl Collected for ByteStrings {
@@ -74,21 +75,22 @@ impl Collected for ByteStrings {
     }
 }
 
-/// Values that have left and are held at least, before the others are copied.
-const LEFT: u64 = 1024;
+/// Number of values outside the frame that are held at least, before those in it are copied.
+const LEAST_REMOVED: u64 = 1024;
 
-/// A frame of byte strings.
+/// A window frame of byte strings.
 #[derive(Debug)]
 pub(super) struct StringFrame {
-    /// Those of the frame once each, and some that have left it.
+    /// The distinct values of the frame, and some that have left it.
     values: ByteStrings,
     tree: OrderedKeys<At>,
-    /// Distinct values in the tree.
+    /// Number of distinct values in the tree.
     distinct: u64,
     is_distinct: bool,
 }
 
 impl StringFrame {
+    /// Adds `copies` of a value to the tree. Returns whether the value is new there.
     fn insert_value(&mut self, value: &[u8], copies: u32) -> Result<bool> {
         let at = self.values.push(value)?;
         let values = &self.values;
@@ -96,14 +98,15 @@ impl StringFrame {
         self.tree.insert_by(at, copies, &order)
     }
 
+    /// Adds one value to the frame.
     fn add(&mut self, value: &[u8]) -> Result<()> {
         self.distinct += u64::from(self.insert_value(value, 1)?);
         self.compact()
     }
 
-    /// Drops the values that have left, and further copies, once they are more than the others.
+    /// Drops the values that have left the frame, and second copies of values, once they are more than the distinct values in it.
     fn compact(&mut self) -> Result<()> {
-        if self.values.len() <= 2 * self.distinct + LEFT {
+        if self.values.len() <= 2 * self.distinct + LEAST_REMOVED {
             return Ok(());
         }
         let (all, tree) = (take(&mut self.values), OrderedKeys::new(self.is_distinct));
@@ -150,7 +153,9 @@ impl Frame<ByteStrings> for StringFrame {
             Some(at) => Ok(self.values.value(at)),
             None => Err(internal_datafusion_err!("rank {rank} of {n} values in a frame")),
         };
-        let answers = column.quantile_spec().byte_string_answers(column.spec(), n, &value_at)?;
+        let answers = column
+            .quantile_spec()
+            .byte_string_answers(column.spec(), n, &value_at)?;
         column.row(answers, n)
     }
 

@@ -1,12 +1,12 @@
-//! Our functions as bytes of a physical plan that travels: constants that are bound into a function are no arguments, so
-//! its name alone would not bring them along.
+//! Encodes the functions of this crate as bytes of a physical plan that travels between machines. Constants that are
+//! bound into a function are no arguments, so the function's name alone would lose them.
 //!
 //! ```text
 //! aggregate:  0 | name | quantiles?              exact_quantiles, its other names and methods
 //!             1 | name | quantiles, precision?   approximate
 //!             2 | aggregate                      with guarded states
-//!             3 | name | rows?                   the best rows: one value, or a list of so many
-//!             4                                  count, of which only the guarded one is sent
+//!             3 | name | rows?                   the best rows: one value, or a list of at most `rows`
+//!             4                                  count, which is sent inside a guard only
 //! window:     name | quantiles | frame | DISTINCT
 //! ```
 
@@ -29,7 +29,7 @@ const GUARDED: u8 = 2;
 const TOP_ROWS: u8 = 3;
 const COUNT: u8 = 4;
 
-/// Appends an aggregate function of ours; false, and nothing, for another's.
+/// Appends an aggregate function of this crate. For any other function it appends nothing and returns `false`.
 pub(crate) fn put_aggregate(function: &AggregateUDF, out: &mut Vec<u8>) -> bool {
     if let Some(exact) = ExactQuantiles::of(function) {
         out.push(EXACT);
@@ -63,8 +63,10 @@ pub(crate) fn put_aggregate(function: &AggregateUDF, out: &mut Vec<u8>) -> bool 
     }
 }
 
+/// Reads an aggregate function.
+///
 /// # Errors
-/// An execution error for bytes that are no function of ours.
+/// An execution error for bytes that are no aggregate function of this crate.
 pub(crate) fn read_aggregate(input: &mut Reader<'_>) -> Result<AggregateUDF> {
     match input.byte("kind of function")? {
         EXACT => {
@@ -90,7 +92,7 @@ pub(crate) fn read_aggregate(input: &mut Reader<'_>) -> Result<AggregateUDF> {
                 None => function.as_ref().clone(),
             })
         }
-        // One guard is enough, and bytes must not say how deep this goes.
+        // A guard inside a guard is refused: damaged bytes could nest them without a limit.
         GUARDED => match input.peek() {
             Some(EXACT | APPROXIMATE | TOP_ROWS | COUNT) => {
                 Ok(Guarded::new(Arc::new(read_aggregate(input)?)).into())
@@ -101,24 +103,27 @@ pub(crate) fn read_aggregate(input: &mut Reader<'_>) -> Result<AggregateUDF> {
     }
 }
 
-/// Appends a window function of ours; false, and nothing, for another's.
+/// Appends a window function of this crate. For any other function it appends nothing and returns `false`.
 pub(crate) fn put_window(function: &WindowUDF, out: &mut Vec<u8>) -> bool {
     let moving = function.inner().downcast_ref::<MovingQuantiles>();
     moving.map(|moving| moving.put(out)).is_some()
 }
 
+/// Reads a window function.
+///
 /// # Errors
-/// An execution error for bytes that are no function of ours.
+/// An execution error for bytes that are no window function of this crate.
 pub(crate) fn read_window(input: &mut Reader<'_>) -> Result<WindowUDF> {
     MovingQuantiles::read(input).map(WindowUDF::from)
 }
 
+/// Appends the name of a function, after its length in bytes.
 pub(super) fn put_name(name: &str, out: &mut Vec<u8>) {
     put(out, name.len() as u64);
     out.extend(name.as_bytes());
 }
 
-/// The function of ours whose name comes next.
+/// Reads a name, and finds the function of `functions` with that name.
 pub(super) fn named(functions: &[Arc<AggregateUDF>], input: &mut Reader<'_>) -> Result<Arc<AggregateUDF>> {
     let length = input.number("length of a name")?;
     let name = input.take(length, "name")?;
@@ -134,6 +139,7 @@ pub(super) fn named(functions: &[Arc<AggregateUDF>], input: &mut Reader<'_>) -> 
     }
 }
 
+/// Appends whether there is a value, and the value by `put`.
 pub(super) fn put_option<T>(value: Option<&T>, out: &mut Vec<u8>, put: impl Fn(&T, &mut Vec<u8>)) {
     out.push(u8::from(value.is_some()));
     if let Some(value) = value {
@@ -141,13 +147,15 @@ pub(super) fn put_option<T>(value: Option<&T>, out: &mut Vec<u8>, put: impl Fn(&
     }
 }
 
+/// Reads what [`put_option`] appends.
 pub(super) fn read_option<T>(
     input: &mut Reader<'_>,
     read: impl Fn(&mut Reader<'_>) -> Result<T>,
 ) -> Result<Option<T>> {
-    match input.flag("whether there is more")? {
-        true => read(input).map(Some),
-        false => Ok(None),
+    if input.flag("whether there is more")? {
+        read(input).map(Some)
+    } else {
+        Ok(None)
     }
 }
 
@@ -193,7 +201,7 @@ mod tests {
             round_trip(&Guarded::new(Arc::clone(function)).into());
             let rows = TopKBy::of(function).unwrap();
             round_trip(&rows.bound_to(Some(300)).into());
-            if rows.called() != TopKName::TopkBy {
+            if rows.sql_name() != TopKName::TopkBy {
                 round_trip(&rows.bound_to(None).into());
             }
         }

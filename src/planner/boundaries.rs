@@ -1,18 +1,18 @@
-//! Plans for Ballista 55, made safe where it would run them wrongly or for ever.
+//! Makes plans safe for Ballista 55, where it would run them wrongly or without end.
 //!
 //! ```text
 //! union     Ballista cuts the plan of a stage to the partitions of each task. A branch that is gathered (an aggregate, a sort,
-//!           a join) keeps a partition, so that every task runs it: its rows come several times. One without a table becomes
-//!           another operator, whose task is reported wrongly: its rows are lost, or the statement waits for ever.
-//! window    With adaptive planning an exchange without rows becomes an empty relation, which a window wants exchanged
-//!           by its keys again, and again.
-//! order     What comes out of an exchange is in no order. Joins by merging, windows and merges of sorted partitions trust one
-//!           that files had before it, or rows of a window. A join that the adaptive planner has still to choose says that its
-//!           rows are in an order, which the chosen one does not keep: a sort over it would be dropped.
-//! constant  What is known to be the same in all rows is not known beyond an exchange: a window by such a column is an error there.
-//! FILTER    of a window function, and IGNORE NULLS, do not reach executors: refused.
+//!           a join) always keeps one partition, so every task runs it and its rows come several times. A branch that reads no table
+//!           becomes another operator, whose task is reported wrongly: its rows are lost, or the statement never ends.
+//! window    With adaptive planning an exchange without rows becomes an empty relation. A window above it demands an exchange by its
+//!           keys again, without end.
+//! order     Rows come out of an exchange in no order. Merge joins, windows and merges of sorted partitions rely on an order that files,
+//!           or the rows of a window, had before the exchange. A join that the adaptive planner has not chosen yet claims an order that
+//!           the chosen join does not keep: a sort above it would be dropped.
+//! constant  That a column is the same in all rows is no longer known after an exchange: a window by such a column is an error there.
+//! FILTER    FILTER of a window function, and IGNORE NULLS, do not reach executors. Such calls are refused.
 //! ```
-//! The static planner gives branches that are gathered stages of their own (datafusion-ballista issue 2184).
+//! The static planner puts gathered branches into stages of their own (datafusion-ballista issue 2184).
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_
 
 use crate::exec::{BoundaryExec, BranchExec, with_file_scans};
 
-/// The plan with boundaries where Ballista needs them. Options without Ballista's are another engine's: nothing changes.
+/// The plan with boundaries where Ballista needs them. Without Ballista's options the plan is for another engine and stays as it is.
 ///
 /// # Errors
 /// DataFusion's, where a node does not take its new inputs.
@@ -63,28 +63,29 @@ pub(super) fn with_boundaries(
     Ok(safe.data)
 }
 
-/// A union whose branches can be cut to tasks.
+/// A union whose branches can be divided among tasks.
 fn safe_union(union: Arc<dyn ExecutionPlan>, adaptive: bool) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-    let needs_branch = |branch: &Arc<dyn ExecutionPlan>| match adaptive {
-        true => Ok(!is_divisible(branch)),
-        false => branch.exists(|node| Ok(reads_no_table(node))),
+    let needs_branch = |branch: &Arc<dyn ExecutionPlan>| {
+        if adaptive {
+            Ok(!is_divisible(branch))
+        } else {
+            branch.exists(|node| Ok(reads_no_table(node)))
+        }
     };
     let mut branches = Vec::with_capacity(union.children().len());
     for branch in union.children() {
-        branches.push(match needs_branch(branch)? {
-            true => whole(Arc::clone(branch))?,
-            false => Arc::clone(branch),
+        branches.push(if needs_branch(branch)? {
+            gathered_branch(Arc::clone(branch))?
+        } else {
+            Arc::clone(branch)
         });
     }
     let union = replace_children_if_necessary(union, branches)?;
-    // Sorts below the union would gather its branches again.
-    Ok(Transformed::yes(match adaptive {
-        true => unordered(union)?,
-        false => union,
-    }))
+    // Without this boundary, sorts would be pushed below the union and gather its branches again.
+    Ok(Transformed::yes(if adaptive { unordered(union)? } else { union }))
 }
 
-/// Whether a task can have some of the partitions of a branch, down to its files.
+/// Whether a task can read some partitions of a branch alone, down to its files.
 fn is_divisible(branch: &Arc<dyn ExecutionPlan>) -> bool {
     if branch.is::<DataSourceExec>() || branch.is::<BranchExec>() {
         return true;
@@ -96,12 +97,13 @@ fn is_divisible(branch: &Arc<dyn ExecutionPlan>) -> bool {
     passes && branch.children().into_iter().all(is_divisible)
 }
 
+/// Whether an operator makes rows without reading a table.
 fn reads_no_table(node: &Arc<dyn ExecutionPlan>) -> bool {
     node.is::<PlaceholderRowExec>() || node.is::<EmptyExec>()
 }
 
-/// A branch that one task reads whole.
-fn whole(branch: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+/// A branch of one partition, which one task reads whole.
+fn gathered_branch(branch: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let branch = match branch.output_partitioning().partition_count() {
         1 => branch,
         _ => Arc::new(CoalescePartitionsExec::new(branch)),
@@ -109,7 +111,7 @@ fn whole(branch: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(Arc::new(BranchExec::try_new(branch)?))
 }
 
-/// A window whose rows are not exchanged again where there are none.
+/// A window with a boundary below it, so that its input is not exchanged again where it has no rows.
 fn safe_window(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
     let keys = match plan.downcast_ref::<WindowAggExec>() {
         Some(window) => Some(window.partition_keys()),
@@ -123,16 +125,16 @@ fn safe_window(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn Execu
     };
     let input = Arc::new(BoundaryExec::try_new(input, keys)?);
     let window = replace_children_if_necessary(plan, vec![input])?;
-    // The order of its rows is not known beyond an exchange.
+    // An exchange above the window loses the order of its rows.
     Ok(Transformed::yes(unordered(window)?))
 }
 
-/// The same rows, in no order that is known.
+/// The plan under a boundary that hides the order of its rows.
 fn unordered(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(Arc::new(BoundaryExec::try_new(plan, Vec::new())?))
 }
 
-/// An exchange by hash, with a sort behind it where rows are to be in an order that those before it have.
+/// An exchange that no longer preserves the order of its input, with a sort above it that restores the order.
 fn sorted_after_exchange(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
     let exchange = plan.downcast_ref::<RepartitionExec>();
     let (Some(exchange), Some(order)) = (exchange, plan.output_ordering()) else {
@@ -143,10 +145,10 @@ fn sorted_after_exchange(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc
     Ok(Transformed::yes(Arc::new(sorted)))
 }
 
-/// Refuses calls of window functions that lose a part of theirs on the way to executors.
+/// Refuses calls of window functions that would lose a clause on the way to executors.
 ///
 /// # Errors
-/// Names the call and what to write in its place.
+/// A "not implemented" error that names the call, and what to write instead.
 pub(super) fn check_windows(plan: &LogicalPlan, options: &ConfigOptions) -> Result<()> {
     if options.extensions.get::<BallistaConfig>().is_none() {
         return Ok(());
@@ -165,6 +167,7 @@ pub(super) fn check_windows(plan: &LogicalPlan, options: &ConfigOptions) -> Resu
     Ok(())
 }
 
+/// Checks one call: see [`check_windows`].
 fn check_window(call: &WindowFunction) -> Result<()> {
     let name = call.fun.name();
     if call.params.filter.is_some() {
@@ -182,8 +185,8 @@ fn check_window(call: &WindowFunction) -> Result<()> {
     }
 }
 
-/// Before all other rules of a session: takes the order of files out of scans, and puts boundaries above unions and below
-/// windows, so that no plan relies beyond an exchange on what was known before it.
+/// Takes the order of files out of scans, and puts boundaries above unions and below windows, so that no plan relies
+/// after an exchange on what was known before it. It runs before all other rules of a session.
 #[derive(Debug, Default)]
 pub(crate) struct BoundariesRule;
 
@@ -218,7 +221,7 @@ impl PhysicalOptimizerRule for BoundariesRule {
     }
 }
 
-/// The plan whose scans say nothing of an order of their files.
+/// The plan with scans that claim no order of their files.
 fn without_file_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     with_file_scans(plan, |scan| {
         if scan.output_ordering.is_empty() {

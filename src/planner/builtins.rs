@@ -1,12 +1,12 @@
-//! DataFusion's `median` and `percentile_cont` by this crate's functions, while `quantiles.replace_builtins` is on.
+//! Replaces DataFusion's `median` and `percentile_cont` by this crate's functions, while `quantiles.replace_builtins` is on.
 //!
 //! ```text
 //! Aggregate: aggr=[[median(CAST(t.x AS Float64)) AS median(t.x)]]
 //!     ->  Aggregate: aggr=[[exact_median(CAST(t.x AS Float64), 0.5) AS median(t.x)]]
 //! ```
-//! Only calls whose answers are the same bits are swapped ([`Method::Median`], [`Method::PercentileCont`]): after the
-//! optimizer, so that types are coerced, and with the schema kept. What else is called by these names, or is called with
-//! arguments that DataFusion would refuse, stays DataFusion's.
+//! Only calls whose answers are the same to the bit are replaced ([`Method::Median`], [`Method::PercentileCont`]). It
+//! happens after the optimizer, when types are coerced, and keeps the schema. Other functions of these names, and
+//! calls with arguments that DataFusion would refuse, stay.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use datafusion::logical_expr::{
     AggregateUDF, Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition, lit,
 };
 
-use super::swap::{Place, over_same_window, swap_calls};
+use super::swap::{CallSite, over_same_window, swap_calls};
 use crate::functions::{aggregate, is_percentile_cont};
 use crate::quantile::Method;
 
-/// Swaps the calls in each aggregation and window, in subqueries too.
+/// Replaces the calls in each aggregation and window, in subqueries too.
 pub(super) fn replace_builtins(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
-    swap_calls(plan, &|call, Place { schema, .. }| match call {
+    swap_calls(plan, &|call, CallSite { schema, .. }| match call {
         Expr::AggregateFunction(AggregateFunction { func, params }) => {
             let (func, args) = same_answers(
                 func,
@@ -49,7 +49,8 @@ pub(super) fn replace_builtins(plan: LogicalPlan) -> Result<Transformed<LogicalP
     })
 }
 
-/// The function and the arguments of ours that give the same bits. `order`: that of `WITHIN GROUP`.
+/// The function of this crate, and its arguments, that give the same answer to the bit; `None`: there is none.
+/// `order`: that of `WITHIN GROUP`.
 fn same_answers(
     function: &AggregateUDF,
     args: &[Expr],
@@ -70,7 +71,7 @@ fn same_answers(
         _ => return None,
     };
     method.result_type(&x.get_type(schema).ok()?).ok()?;
-    // The direction is all that DataFusion takes from the order, whatever it orders by.
+    // DataFusion takes only the direction from the order, whatever the order is by.
     let descending = method == Method::PercentileCont && order.first().is_some_and(|order| !order.asc);
     Some((aggregate(method, descending), vec![x.clone(), lit(quantile)]))
 }

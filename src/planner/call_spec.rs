@@ -1,5 +1,5 @@
-//! What a call of this crate asks: read from its expression once, when a plan is rewritten, and then carried by the node to
-//! whatever answers it.
+//! What a call of one of this crate's functions asks. It is read from the call's expression once, when a plan is
+//! rewritten; the logical node carries it to the operator that answers it.
 
 use datafusion::common::{DFSchema, Result, internal_err};
 use datafusion::logical_expr::expr::AggregateFunction;
@@ -9,36 +9,37 @@ use crate::functions::gk::Sampled;
 use crate::functions::topk::Call;
 use crate::functions::{ExactQuantiles, GkFunction, TopKBy, constant_quantiles};
 use crate::key::KeySpec;
-use crate::quantile::{QuantileSpec, Method};
+use crate::quantile::{Method, QuantileSpec};
 
-/// A call: of which values, over which rows, and what is asked of them.
+/// A call: the values it is about, the rows it counts, and what it asks of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct CallSpec<A> {
-    /// The values that the answer is among.
+    /// The values among which the answer is.
     pub(super) values: Expr,
-    /// Which rows count; `None`: all.
+    /// The condition for rows to count; `None`: all rows count.
     pub(super) filter: Option<Expr>,
-    /// Whether each value counts once.
+    /// Whether each distinct value counts once.
     pub(super) distinct: bool,
+    /// What is asked of the values.
     pub(super) asked: A,
 }
 
-/// Quantiles.
+/// A question for quantiles.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct QuantilesAsked {
     pub(super) quantile_spec: QuantileSpec,
     /// Whether the answer is a list.
     pub(super) is_list: bool,
-    /// How the call is answered if not exactly.
+    /// How the call is answered from a sample; `None`: it is answered exactly.
     pub(super) sampled: Option<Sampled>,
-    /// Whether the values are ordered as `ORDER BY` orders them, which a function of DataFusion's does.
+    /// Whether the call is one of DataFusion's own functions, which order values as `ORDER BY` does.
     pub(super) is_builtin: bool,
 }
 
-/// Values of the best rows.
+/// A question for values of the best rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RowsAsked {
-    /// What ranks the rows.
+    /// The column that ranks the rows.
     pub(super) key: Expr,
     pub(super) call: Call,
 }
@@ -64,7 +65,7 @@ impl<A> CallSpec<A> {
 }
 
 impl CallSpec<QuantilesAsked> {
-    /// What an aggregate asks, an alias may be around it; `None`: not for quantiles that are selected.
+    /// What an aggregate asks, under any aliases; `None` if it asks for no quantiles that operators select.
     ///
     /// # Errors
     /// A planning error if a quantile is not a constant number in [0, 1].
@@ -83,8 +84,8 @@ impl CallSpec<QuantilesAsked> {
                             args.len()
                         );
                     };
-                    let quantiles = constant_quantiles(function.called(), quantiles)?;
-                    let is_builtin = function.called().is_builtin();
+                    let quantiles = constant_quantiles(function.sql_name(), quantiles)?;
+                    let is_builtin = function.sql_name().is_builtin();
                     (
                         quantiles,
                         function.method(),
@@ -118,7 +119,7 @@ impl CallSpec<QuantilesAsked> {
         Ok(Some(Self::of(call, values, asked)))
     }
 
-    /// The least or the greatest value: what `min` or `max` over `call`'s rows asks, as the quantile 0 or 1.
+    /// `min` or `max` over the rows of `call`, asked as the quantile 0 or 1.
     ///
     /// # Errors
     /// None: both are quantiles.
@@ -141,8 +142,9 @@ impl CallSpec<QuantilesAsked> {
         })
     }
 
-    /// Whether an operator of ours selects it. Those from a sample it does without groups, over all values of a type in `input`
-    /// that has fixed-width keys; sketches are better off as accumulators.
+    /// Whether an operator of this crate selects the answer. Exact calls always are. A call that is answered from a
+    /// sample is where there are no groups and no `DISTINCT`, and its values, of a type that `input` tells, have keys
+    /// of fixed width.
     pub(super) fn is_selected(&self, is_grouped: bool, input: &DFSchema) -> bool {
         let has_keys =
             || matches!(self.values.get_type(input), Ok(data_type) if KeySpec::supports(&data_type));
@@ -151,8 +153,8 @@ impl CallSpec<QuantilesAsked> {
 }
 
 impl CallSpec<RowsAsked> {
-    /// What `topk_by` and the like ask, an alias may be around the call; `None`: it is no such call, or one with `DISTINCT` or
-    /// an order of its own, or whose number of rows is not a constant.
+    /// What a call of `topk_by`, `max_by` or `min_by` asks, under any aliases. `None` if it is no such call, has
+    /// `DISTINCT` or an order of its own, or if its number of rows is not a constant.
     pub(super) fn rows(expr: &Expr) -> Option<Self> {
         let call = aggregate_call(expr)?;
         let (function, args) = (TopKBy::of(&call.func)?, call.params.args.as_slice());
@@ -165,7 +167,7 @@ impl CallSpec<RowsAsked> {
         let asked = RowsAsked {
             key: key.clone(),
             call: Call {
-                called: function.called(),
+                sql_name: function.sql_name(),
                 ascending: function.is_ascending(),
                 k: function.k_of(args).ok()?,
             },

@@ -1,5 +1,4 @@
-//! Refuses a bad quantile argument before the optimizer can drop the call, and spells calls as the optimizer understands
-//! them.
+//! Refuses bad constant arguments before the optimizer can drop a call, and respells calls that the optimizer would misunderstand.
 
 use std::sync::Arc;
 
@@ -14,12 +13,13 @@ use crate::functions::gk::{GkFunction, check_arguments};
 use crate::functions::{ExactQuantiles, QuantileArgument, TopKBy, constant, respell_distinct, topk};
 
 /// Checks the constants of every call in a plan: a quantile that is not a number in [0, 1] is a planning error that
-/// names it, also where no row would ever reach the call.
+/// names it, even if no row would ever reach the call.
 ///
-/// For calls that no SQL planner saw (the DataFrame API) or whose parameters were bound later (`EXECUTE`). Constants that
-/// the optimizer has moved below a call come back to it first: `PREPARE` optimizes a plan while its parameters have no
-/// values, and takes a parameter that comes twice for something to compute once. Calls with `DISTINCT` over equal arguments
-/// are spelled in a way that the optimizer does not take for calls of one argument.
+/// It is needed for calls that no SQL planner saw (the DataFrame API) and for calls whose parameters were bound later
+/// (`EXECUTE`). Constants that the optimizer has moved below a call are first put back into the call: `PREPARE`
+/// optimizes a plan while its parameters have no values, and moves a parameter that occurs twice into a projection,
+/// to compute it once. Calls with `DISTINCT` over equal arguments are respelled, since the optimizer takes them for
+/// calls of one argument.
 #[derive(Debug, Default)]
 pub struct CheckQuantiles;
 
@@ -35,7 +35,8 @@ impl AnalyzerRule for CheckQuantiles {
     }
 }
 
-/// A node whose calls of ours have their constants, and DISTINCT only where the optimizer can bear it.
+/// A node whose calls of this crate's functions have their constants as arguments, and `DISTINCT` only in a form that
+/// the optimizer handles.
 fn respelled(node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let input = match &node {
         LogicalPlan::Aggregate(aggregate) => Arc::clone(&aggregate.input),
@@ -48,12 +49,14 @@ fn respelled(node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
         let expr = expr.transform_up(|part| respelled_call(part, &input))?;
         Ok(expr.update_data(|expr| name.restore(expr)))
     })?;
-    match node.transformed {
-        true => node.map_data(LogicalPlan::recompute_schema),
-        false => Ok(node),
+    if node.transformed {
+        node.map_data(LogicalPlan::recompute_schema)
+    } else {
+        Ok(node)
     }
 }
 
+/// One expression of such a node: see [`respelled`]. `input`: the node's input.
 fn respelled_call(expr: Expr, input: &LogicalPlan) -> Result<Transformed<Expr>> {
     match expr {
         Expr::AggregateFunction(mut call) => {
@@ -80,14 +83,15 @@ fn respelled_call(expr: Expr, input: &LogicalPlan) -> Result<Transformed<Expr>> 
     }
 }
 
-/// How many arguments of a function of ours are columns; the rest are constants.
+/// Number of leading arguments that are columns; the others are constants. `None` for functions that are not this crate's.
 fn value_arguments(function: &AggregateUDF) -> Option<usize> {
     let is_ranked = ExactQuantiles::of(function).is_some() || GkFunction::of(function).is_some();
     let is_top = TopKBy::of(function).is_some();
     is_top.then_some(2).or(is_ranked.then_some(1))
 }
 
-/// Puts constants that projections of the input make back into the arguments after the first `values`.
+/// Replaces arguments after the first `values` that refer to constants, computed by projections of the input, by those constants. Returns
+/// whether it replaced any.
 fn inline_constants(args: &mut [Expr], values: usize, input: &LogicalPlan) -> Result<bool> {
     let mut changed = false;
     for arg in args.iter_mut().skip(values) {
@@ -108,7 +112,7 @@ fn inline_constants(args: &mut [Expr], values: usize, input: &LogicalPlan) -> Re
     Ok(changed)
 }
 
-/// What a projection below computes as this column.
+/// The expression that a projection in `plan` computes for a column; `None` if no projection computes it.
 fn computed<'a>(column: &Column, plan: &'a LogicalPlan) -> Option<&'a Expr> {
     match plan {
         LogicalPlan::Projection(projection) => {
@@ -126,7 +130,7 @@ fn computed<'a>(column: &Column, plan: &'a LogicalPlan) -> Option<&'a Expr> {
     }
 }
 
-/// As [`CheckQuantiles`], on a plan and its subqueries.
+/// Checks the constants of every call in a plan and its subqueries, as [`CheckQuantiles`] does.
 ///
 /// # Errors
 /// A planning error for the first bad argument.
@@ -142,6 +146,7 @@ pub(super) fn check_calls(plan: &LogicalPlan) -> Result<()> {
     Ok(())
 }
 
+/// Checks the constants of `expr`, if it is a call of one of this crate's functions.
 fn check_call(expr: &Expr) -> Result<()> {
     let (function, args): (&AggregateUDF, _) = match expr {
         Expr::AggregateFunction(call) => (&call.func, &call.params.args),
@@ -152,14 +157,14 @@ fn check_call(expr: &Expr) -> Result<()> {
         _ => return Ok(()),
     };
     if let Some(function) = GkFunction::of(function).filter(|function| !function.is_bound()) {
-        return check_arguments(function.called(), args);
+        return check_arguments(function.sql_name(), args);
     }
     if let Some(function) = TopKBy::of(function).filter(|function| !function.is_bound()) {
-        return topk::check_arguments(function.called(), args);
+        return topk::check_arguments(function.sql_name(), args);
     }
     match (ExactQuantiles::of(function), args.get(1)) {
         (Some(function), Some(quantiles)) => {
-            QuantileArgument::try_new(function.called(), quantiles).map(drop)
+            QuantileArgument::try_new(function.sql_name(), quantiles).map(drop)
         }
         _ => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! The planner of a cluster's client: Ballista's, which sends plans to a scheduler.
+//! The query planner of a cluster's client. It wraps Ballista's planner, which sends plans to a scheduler.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -16,19 +16,19 @@ use datafusion_proto::protobuf::LogicalPlanNode;
 
 use crate::exec::PlannedTypesExec;
 
-/// A client's planner: Ballista's, whose answers have the types that were planned.
+/// A client's query planner: Ballista's, with answers cast to the types that were planned.
 #[derive(Debug)]
 pub(super) struct ClientPlanner {
     inner: Arc<dyn QueryPlanner + Send + Sync>,
 }
 
 impl ClientPlanner {
-    /// Around this planner.
+    /// The planner around `inner`, a planner of Ballista's.
     pub(super) fn new(inner: Arc<dyn QueryPlanner + Send + Sync>) -> Self {
         Self { inner }
     }
 
-    /// Whether a planner that sends plans to a Ballista scheduler is one of these already; `None`: it sends none.
+    /// Whether `planner`, which sends plans to a Ballista scheduler, is a [`ClientPlanner`]; `None` if it sends no plans.
     pub(super) fn sends(planner: &dyn Any) -> Option<bool> {
         let wrapped = planner.is::<Self>();
         (wrapped || planner.is::<BallistaQueryPlanner<LogicalPlanNode>>()).then_some(wrapped)
@@ -43,7 +43,7 @@ impl QueryPlanner for ClientPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let sent = self.inner.create_physical_plan(plan, session).await?;
-        // EXPLAIN ANALYZE has it below an operator whose rows are the client's own.
+        // Under EXPLAIN ANALYZE the query is below an operator whose rows are the client's own: their types need no cast.
         match sent.downcast_ref::<DistributedQueryExec<LogicalPlanNode>>() {
             Some(_) => Ok(Arc::new(PlannedTypesExec::try_new(sent)?)),
             None => Ok(sent),

@@ -1,4 +1,4 @@
-//! Every logical node of this crate to its operator.
+//! Plans every logical node of this crate as its operator.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
+use super::QuantilesNode;
 use super::first_rows::FirstRowsNode;
+use super::grouped_topk::{TopKNode, topk_exec};
 use super::physical::quantiles_exec;
 use super::staged_node::StagedNode;
-use super::QuantilesNode;
-use super::grouped_topk::{TopKNode, topk_exec};
 
-/// Plans [`QuantilesNode`]s and [`TopKNode`]s: for a query planner that is built from several extension planners.
+/// Plans the logical nodes of this crate. A query planner that is built from several extension planners can include it.
 #[derive(Debug, Default)]
 pub struct QuantilesExtensionPlanner;
 

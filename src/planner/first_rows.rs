@@ -1,12 +1,12 @@
-//! `ORDER BY ... LIMIT k` on many machines, as two [`SortLimitExec`]s.
+//! Plans `ORDER BY ... LIMIT k` on many machines, as two [`SortLimitExec`]s.
 //!
 //! ```text
 //! Sort: fare DESC, fetch=100        SortLimitExec: mode=Final, k=100, by=[fare DESC]       1
 //!   TableScan: trips           ->     SortLimitExec: mode=Partial, k=100, by=[fare DESC]   P
 //!                                       DataSourceExec
 //! ```
-//! A node of its own, and not the rule of one process: an engine that plans again after each stage has other rules, and no
-//! dynamic filter reaches a scan on another machine.
+//! This is a logical node and not the physical optimizer rule that one process has: an engine that plans again after
+//! each stage has rules of its own, and no dynamic filter reaches a scan on another machine.
 
 use std::sync::Arc;
 
@@ -20,17 +20,17 @@ use datafusion::physical_expr::{LexOrdering, create_physical_sort_exprs};
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
+use super::grouped_topk::sort_column;
 use super::node::{Node, NodeKind};
 use super::rewrite::has_subquery;
 use super::sort_limit::is_faster;
-use super::grouped_topk::sort_column;
 use crate::exec::{Mode, SortLimitExec, comma_separated};
 use crate::key::SortKeys;
 
-/// The first rows of an order.
+/// The node of the first rows of an order.
 pub(super) type FirstRowsNode = Node<FirstRowsKind>;
 
-/// Which order the rows of a [`FirstRowsNode`] have, and how many they are.
+/// The order of the rows of a [`FirstRowsNode`], and their number `k`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct FirstRowsKind {
     by: Vec<SortBy>,
@@ -39,7 +39,7 @@ pub(super) struct FirstRowsKind {
 
 /// Replaces sorts with a limit where two operators are faster, in subqueries too.
 pub(super) fn first_rows(plan: LogicalPlan, session: &dyn Session) -> Result<Transformed<LogicalPlan>> {
-    // Rows dealt out anew lose their order, which the rules that do so only know to be wanted above a sort.
+    // Round-robin repartitioning loses the order of rows. The rules that do it keep an order only where there is a sort.
     if session.config_options().optimizer.enable_round_robin_repartition {
         return Ok(Transformed::no(plan));
     }
@@ -57,7 +57,7 @@ pub(super) fn first_rows(plan: LogicalPlan, session: &dyn Session) -> Result<Tra
     })
 }
 
-/// How many rows are wanted, if the operator stands in for the sort.
+/// Number of rows that a sort is to give, if the operator can stand in for the sort.
 fn rows_of(sort: &Sort) -> Result<Option<usize>> {
     let Some(k) = sort.fetch.filter(|k| is_faster(*k)) else {
         return Ok(None);
@@ -76,7 +76,7 @@ fn rows_of(sort: &Sort) -> Result<Option<usize>> {
 }
 
 impl FirstRowsNode {
-    /// The two operators over the planned input; a sort where its order is a useful one.
+    /// The two operators over the planned input; a sort instead where the input is already in a part of the order.
     ///
     /// # Errors
     /// DataFusion's, for expressions.

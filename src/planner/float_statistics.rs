@@ -1,8 +1,8 @@
-//! Scans without the statistics of floating-point columns, which leave NaN out.
+//! Takes the statistics of floating-point columns out of scans, since they leave NaN out.
 //!
-//! Parquet's least and greatest value of a column chunk are those of its numbers: a row group of NaN and 1 has the bounds 1 and 1.
-//! DataFusion takes such a column for the constant 1, skips the row group for `v > 2` (NaN is greater), and loses NaN rows
-//! to the dynamic filters of sorts, aggregates and joins.
+//! Parquet's minimum and maximum of a column chunk leave NaN out: a row group of NaN and 1 has the bounds 1 and 1. DataFusion takes such a
+//! column for the constant 1, skips the row group for `v > 2` (NaN is greater), and loses rows with NaN to the dynamic filters of sorts,
+//! aggregates and joins.
 
 #[cfg(feature = "parquet")]
 use std::any::Any;
@@ -20,8 +20,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::config::QuantilesOptions;
 use crate::exec::with_file_scans;
 
-/// Takes the bounds of floating-point columns, and of nested ones that hold such, out of the statistics of file scans, and
-/// keeps Parquet scans from skipping by them. Other columns keep theirs.
+/// Takes the bounds of floating-point columns, and of nested columns with floating point in them, out of the statistics of file scans, and
+/// keeps Parquet scans from skipping by them. Other columns keep their bounds.
 ///
 /// It stands twice among a session's physical optimizer rules, where [`register_all`](crate::register_all) puts it: first, before
 /// rules that answer from statistics, and last, when all predicates have reached the scans.
@@ -50,7 +50,7 @@ impl PhysicalOptimizerRule for FloatStatisticsRule {
     }
 }
 
-/// The scan in place of this one; `None` if it knows nothing of floating-point columns.
+/// The scan without bounds of floating-point columns; `None` if it has none already.
 fn without_float_statistics(config: &FileScanConfig) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let schema = config.file_source.table_schema().table_schema();
     let fields = schema.fields().iter().enumerate();
@@ -79,7 +79,7 @@ fn without_float_statistics(config: &FileScanConfig) -> Result<Option<Arc<dyn Ex
     Ok(Some(DataSourceExec::from_data_source(builder.build())))
 }
 
-/// Whether values of this type are floating-point numbers or hold some.
+/// Whether values of this type are floating-point numbers or contain some.
 fn holds_floats(data_type: &DataType) -> bool {
     use DataType::*;
     match data_type {
@@ -97,7 +97,7 @@ fn holds_floats(data_type: &DataType) -> bool {
     }
 }
 
-/// Whether statistics bound one of these columns.
+/// Whether statistics have bounds of one of these columns.
 fn bounds_any(statistics: &Statistics, columns: &[usize]) -> bool {
     columns
         .iter()
@@ -109,7 +109,7 @@ fn bounds_any(statistics: &Statistics, columns: &[usize]) -> bool {
         })
 }
 
-/// Statistics that do not bound these columns.
+/// The statistics without bounds of these columns.
 fn unbound(statistics: &Statistics, columns: &[usize]) -> Statistics {
     let mut statistics = statistics.clone();
     for column in columns {
@@ -122,7 +122,7 @@ fn unbound(statistics: &Statistics, columns: &[usize]) -> Statistics {
     statistics
 }
 
-/// Whether the statistics of a scan, its groups of files or a file bound one of these columns.
+/// Whether the statistics of a scan, of its file groups or of a file have bounds of one of these columns.
 fn knows_bounds(config: &FileScanConfig, columns: &[usize]) -> bool {
     let of_group = |group: &FileGroup| {
         group
@@ -140,7 +140,7 @@ fn knows_bounds(config: &FileScanConfig, columns: &[usize]) -> bool {
             }))
 }
 
-/// The files of a group, with statistics that do not bound these columns.
+/// The file group with statistics that have no bounds of these columns.
 fn unbound_group(group: &FileGroup, columns: &[usize]) -> FileGroup {
     let files = group.iter().cloned().map(|mut file| {
         file.statistics = file.statistics.map(|all| Arc::new(unbound(&all, columns)));
@@ -153,8 +153,8 @@ fn unbound_group(group: &FileGroup, columns: &[usize]) -> FileGroup {
     }
 }
 
-/// A Parquet source whose predicate says the same of rows, and nothing of the statistics of floating-point columns; `None` if
-/// it says nothing of them already.
+/// A Parquet source whose predicate keeps the same rows but cannot skip by the statistics of floating-point columns;
+/// `None` if the predicate of `source` cannot either.
 #[cfg(feature = "parquet")]
 fn unskipping(source: &dyn FileSource, schema: &SchemaRef) -> Result<Option<Arc<dyn FileSource>>> {
     use datafusion::datasource::physical_plan::ParquetSource;
@@ -177,7 +177,7 @@ fn unskipping(_source: &dyn FileSource, _schema: &SchemaRef) -> Result<Option<Ar
     Ok(None)
 }
 
-/// Predicates whose floating-point columns pruning does not see.
+/// Hides the floating-point columns of predicates from pruning.
 #[cfg(feature = "parquet")]
 mod hidden {
     use std::sync::Arc;
@@ -190,10 +190,11 @@ mod hidden {
     use datafusion::physical_expr::expressions::{Column, IsNotNullExpr, IsNullExpr};
     use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
-    /// Puts `greatest(v)`, which is `v`, in the place of each floating-point column `v`. Pruning looks at bare columns only;
-    /// dynamic filters put it into all that they come to say. `v IS NULL` stays: statistics count NULLs right.
+    /// Replaces each floating-point column `v` by `greatest(v)`, which equals `v`. Pruning looks at bare columns
+    /// only. Dynamic filters keep the replacement in every condition that they take on later. `v IS NULL` stays,
+    /// because statistics count NULLs right.
     ///
-    /// The function is one of DataFusion's own, which every executor of a cluster knows.
+    /// `greatest` is DataFusion's own function, which every executor of a cluster knows.
     pub(super) fn hide_floats(
         predicate: Arc<dyn PhysicalExpr>,
         schema: &SchemaRef,
@@ -219,7 +220,7 @@ mod hidden {
         })
     }
 
-    /// Whether it says nothing of the bounds of a column, whatever is in it.
+    /// Whether an expression is `v IS NULL`, `v IS NOT NULL` or `greatest(v)` of a column `v`, which does not depend on its bounds.
     fn is_settled(expr: &Arc<dyn PhysicalExpr>) -> bool {
         let is_column = |arg: &Arc<dyn PhysicalExpr>| arg.is::<Column>();
         let null = expr.downcast_ref::<IsNullExpr>().map(IsNullExpr::arg);

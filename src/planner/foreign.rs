@@ -1,7 +1,8 @@
-//! Plans around a query planner that knows nothing of our node.
+//! Plans with the help of a query planner that does not know the logical nodes of this crate.
 //!
-//! Innermost first, the input of each node is planned by the inner planner, the operator is put on it, and the node is
-//! replaced by a scan of a table that gives out the finished operator. What is left holds no node of ours.
+//! Nodes are replaced one by one, innermost first. The inner planner plans the input of the node, the operator is put
+//! on it, and a scan of a table that gives the finished operator replaces the node. The inner planner then plans the
+//! remaining plan, which has no such node.
 
 use std::sync::Arc;
 
@@ -21,10 +22,10 @@ use datafusion::physical_plan::{ExecutionPlan, expressions};
 use super::QuantilesNode;
 use super::physical::quantiles_exec;
 
-/// A shareable query planner.
+/// A query planner that is shared.
 pub(super) type SharedQueryPlanner = Arc<dyn QueryPlanner + Send + Sync>;
 
-/// Plans a rewritten plan with the help of `inner`. `fallback` plans for the CPU when a device has failed.
+/// Plans a rewritten plan with the help of `inner`. `fallback` plans again, for the CPU, when a device has failed.
 pub(super) async fn plan_with_inner(
     mut plan: LogicalPlan,
     fallback: &SharedQueryPlanner,
@@ -41,7 +42,8 @@ pub(super) async fn plan_with_inner(
     inner.create_physical_plan(&plan, session).await
 }
 
-/// The operator for `node`, on a device where it can be.
+/// The operator for `node`: on a device where pinned tables answer it, otherwise over its planned input. `device`:
+/// the planner to fall back to, and whether the query is timed by `EXPLAIN ANALYZE`.
 async fn planned(
     node: &QuantilesNode,
     device: (&SharedQueryPlanner, bool),
@@ -62,7 +64,7 @@ async fn planned(
     quantiles_exec(node, input, session, &PhysicalPlanningContext::default())
 }
 
-/// Some node of ours with none below it.
+/// A node of this crate that has none below it; `None` if the plan has no such node.
 fn innermost(plan: &LogicalPlan) -> Result<Option<QuantilesNode>> {
     let mut found = None;
     plan.apply_with_subqueries(|part| {
@@ -76,7 +78,8 @@ fn innermost(plan: &LogicalPlan) -> Result<Option<QuantilesNode>> {
     Ok(found)
 }
 
-/// One occurrence only: an equal node elsewhere needs an input of its own, for a scan can be executed once.
+/// The plan with one occurrence of `node` replaced. An equal node elsewhere needs an input of its own, since a scan
+/// can be executed only once.
 fn replace_first(plan: LogicalPlan, node: &QuantilesNode, by: &LogicalPlan) -> Result<LogicalPlan> {
     let mut replaced = false;
     let plan = plan.transform_up_with_subqueries(|part| {
@@ -89,7 +92,7 @@ fn replace_first(plan: LogicalPlan, node: &QuantilesNode, by: &LogicalPlan) -> R
     Ok(plan.data)
 }
 
-/// A scan that yields `plan`, under the names of the node's schema.
+/// A scan that gives the rows of `plan`, under the names of the node's schema. `number` makes the table's name unique.
 fn scan_of(node: &QuantilesNode, plan: Arc<dyn ExecutionPlan>, number: usize) -> Result<LogicalPlan> {
     let table = TableReference::bare(format!("__quantiles_{number}"));
     let source = provider_as_source(Arc::new(PlannedTable { plan }));
@@ -103,7 +106,7 @@ fn scan_of(node: &QuantilesNode, plan: Arc<dyn ExecutionPlan>, number: usize) ->
         .build()
 }
 
-/// A table that is a finished physical plan.
+/// A table whose rows are those of a finished physical plan.
 #[derive(Debug)]
 struct PlannedTable {
     plan: Arc<dyn ExecutionPlan>,

@@ -1,4 +1,5 @@
-//! Plans where the memory pool has a limit: what DataFusion's operators would hold without a reservation is held by operators of ours.
+//! Optimizer rules for memory pools with a limit. They replace operators of DataFusion that hold memory without a
+//! reservation by operators of this crate.
 //!
 //! ```text
 //! WindowAggExec                                           ->   ReservingWindowExec
@@ -6,8 +7,8 @@
 //! AggregateExec: mode=Final, aggr=[array_agg(x), ..]      ->   GroupedQuantilesExec: plain=[array_agg(x), ..]
 //!   AggregateExec: mode=Partial, aggr=[array_agg(x), ..]
 //! ```
-//! The states of `array_agg` are all the values; the partial step passes them on, and nobody has reserved them until the final step has
-//! taken them in.
+//! The partial states of `array_agg` are all its values. The partial step passes them on, and nobody reserves memory
+//! for them until the final step has taken them in.
 
 use std::sync::Arc;
 
@@ -27,12 +28,13 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrd
 use super::call_spec::aggregate_call;
 use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, ReservingWindowExec};
 
-/// The session with the rules of this module, for a plan that they are for, where memory has a limit; `None`: the session as it is. A
-/// rule that a session has always cannot know of its memory pool, and a plan that is changed after all rules is not the one that `EXPLAIN`
-/// shows.
+/// The session with the rules of this module; `None` if memory has no limit, or the plan needs none of the rules.
+///
+/// The rules are added for each query: a rule of the session itself does not see the memory pool, and a plan that is
+/// changed after all rules is not the plan that `EXPLAIN` shows.
 ///
 /// # Errors
-/// Those of walking through the plan.
+/// DataFusion's, for a plan that cannot be walked through.
 pub(super) fn with_memory_rules(plan: &LogicalPlan, session: &dyn Session) -> Result<Option<SessionState>> {
     let limit = session.runtime_env().memory_pool.memory_limit();
     let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
@@ -43,14 +45,14 @@ pub(super) fn with_memory_rules(plan: &LogicalPlan, session: &dyn Session) -> Re
     }
     let id = state.session_id().to_owned();
     let mut builder = SessionStateBuilder::new_from_existing(state.clone()).with_session_id(id);
-    // Before exchanges are put in, of which the operator needs none.
+    // First, before the rule that puts in exchanges: the operator needs none.
     let built_in = &mut builder.physical_optimizers().get_or_insert_default().rules;
     built_in.insert(0, Arc::new(HostedAggregatesRule));
     let builder = builder.with_physical_optimizer_rule(Arc::new(ReservingWindowsRule));
     Ok(Some(builder.build()))
 }
 
-/// Whether there are windows, or groups of which all rows are kept.
+/// Whether a plan has windows, or aggregates that keep all rows of their groups.
 fn keeps_rows(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;
     plan.apply_with_subqueries(|node| {
@@ -62,15 +64,16 @@ fn keeps_rows(plan: &LogicalPlan) -> Result<bool> {
             }
             _ => false,
         };
-        Ok(match found {
-            true => TreeNodeRecursion::Stop,
-            false => TreeNodeRecursion::Continue,
+        Ok(if found {
+            TreeNodeRecursion::Stop
+        } else {
+            TreeNodeRecursion::Continue
         })
     })?;
     Ok(found)
 }
 
-/// Puts [`ReservingWindowExec`] in the place of `WindowAggExec`. `BoundedWindowAggExec` holds few rows.
+/// Replaces `WindowAggExec` by [`ReservingWindowExec`]. `BoundedWindowAggExec` stays: it holds few rows.
 #[derive(Debug)]
 struct ReservingWindowsRule;
 
@@ -100,8 +103,8 @@ impl PhysicalOptimizerRule for ReservingWindowsRule {
     }
 }
 
-/// Puts [`GroupedQuantilesExec`] in the place of hash aggregations with `array_agg`: it reserves what accumulators keep, and takes rows of
-/// many groups to disk before they are aggregated.
+/// Replaces hash aggregations with `array_agg` by [`GroupedQuantilesExec`], which reserves the memory that
+/// accumulators keep, and spills the rows of many groups to disk before it aggregates them.
 #[derive(Debug)]
 struct HostedAggregatesRule;
 
@@ -129,7 +132,7 @@ impl PhysicalOptimizerRule for HostedAggregatesRule {
     }
 }
 
-/// The operator for both steps of an aggregation that keeps rows; `None` for anything else.
+/// The operator for the two steps of a hash aggregation that keeps rows; `None` for any other plan.
 fn hosted(plan: &dyn ExecutionPlan) -> Result<Option<GroupedQuantilesExec>> {
     let Some(last) = plan.downcast_ref::<AggregateExec>() else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! From SQL to [`QuantilesExec`](crate::exec::QuantilesExec): the query planner, its logical node, registration.
+//! The way from SQL to [`QuantilesExec`](crate::exec::QuantilesExec): query planner, logical nodes, registration in a session.
 //!
 //! ```sql
 //! SELECT exact_quantiles(fare, [0.5, 0.99]), count(*) FROM trips WHERE fare > 0
@@ -10,7 +10,7 @@
 //!     TableScan: trips                                    TableScan: trips
 //! ```
 //! The rewrite happens inside a [`QueryPlanner`](datafusion::execution::context::QueryPlanner), after the optimizer:
-//! the one place that is the same in one process and on a cluster, and that sees constants folded.
+//! a query planner runs in one process and on a cluster alike, and it sees constants folded.
 
 mod approx;
 #[cfg(feature = "ballista")]
@@ -24,6 +24,7 @@ mod extension;
 mod first_rows;
 mod float_statistics;
 mod foreign;
+mod grouped_topk;
 mod memory;
 mod node;
 mod physical;
@@ -33,12 +34,11 @@ mod query_planner;
 mod register;
 mod repeatable;
 mod rewrite;
+mod sort_limit;
 mod staged;
 mod staged_call;
 mod staged_node;
 mod swap;
-mod sort_limit;
-mod grouped_topk;
 mod windows;
 
 #[cfg(feature = "ballista")]

@@ -1,5 +1,5 @@
-//! The logical nodes between the optimizer and the operators of this crate: [`UserDefinedLogicalNodeCore`] is implemented
-//! once, over what is a node's own.
+//! The logical nodes between the optimizer and the operators of this crate. [`UserDefinedLogicalNodeCore`] is implemented once, for
+//! [`Node`]; a [`NodeKind`] says what is special to a kind of node.
 
 use std::cmp::Ordering;
 use std::fmt::{self, Debug};
@@ -12,12 +12,12 @@ use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalN
 use super::call_spec::{CallSpec, QuantilesAsked};
 use crate::exec::comma_separated;
 
-/// What one kind of node is, apart from its inputs and its schema.
+/// A kind of node: all of a node but its inputs and its schema.
 pub(super) trait NodeKind: Debug + Clone + Eq + Hash + Send + Sync + 'static {
     /// Name of the node in plans.
     fn name(&self) -> &'static str;
 
-    /// What `EXPLAIN` says behind the name.
+    /// Text that `EXPLAIN` shows after the name.
     fn details(&self) -> String;
 
     /// Expressions over the inputs.
@@ -25,22 +25,23 @@ pub(super) trait NodeKind: Debug + Clone + Eq + Hash + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// The kind with as many other expressions, over the same inputs or not.
+    /// The kind with these expressions in place of [`Self::expressions`], as many and in the same order. `has_same_inputs` says whether the
+    /// node keeps its inputs.
     ///
     /// # Errors
-    /// A planning error for expressions that are none of the node's.
+    /// A planning error for expressions that the node cannot have.
     fn rebuilt(&self, _exprs: Vec<Expr>, _has_same_inputs: &dyn Fn() -> bool) -> Result<Self> {
         Ok(self.clone())
     }
 
-    /// Whether the output is rows of the input, whose schema is then the node's.
+    /// Whether the output is rows of the input. The node then has the input's schema.
     fn passes_rows(&self) -> bool {
         false
     }
 }
 
-/// A logical node: its kind, its inputs, and the schema of what it stands in for, so that what lies above still finds its
-/// columns.
+/// A logical node: its kind, its inputs, and its output schema. The schema is that of the node it replaces, so that nodes above still find
+/// their columns.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Node<K> {
     pub(super) kind: K,
@@ -53,7 +54,7 @@ impl<K: NodeKind> Node<K> {
         Self { kind, inputs, schema }
     }
 
-    /// The node of this kind that `plan` is.
+    /// The node of this kind, if `plan` is one.
     pub(super) fn of(plan: &LogicalPlan) -> Option<&Self> {
         match plan {
             LogicalPlan::Extension(extension) => extension.node.as_any().downcast_ref(),
@@ -71,11 +72,12 @@ impl<K: NodeKind> Node<K> {
         &self.inputs[0]
     }
 
-    /// The output.
+    /// The output schema.
     pub(super) fn schema(&self) -> &DFSchemaRef {
-        match self.kind.passes_rows() {
-            true => self.input().schema(),
-            false => &self.schema,
+        if self.kind.passes_rows() {
+            self.input().schema()
+        } else {
+            &self.schema
         }
     }
 }
@@ -126,21 +128,21 @@ impl<K: NodeKind> UserDefinedLogicalNodeCore for Node<K> {
     }
 }
 
-/// An aggregation of which at least one aggregate selects exact quantiles: one row for each group, or one row. Planned as
+/// An aggregation with at least one aggregate that selects quantiles. It gives one row for each group, or one row. It is planned as
 /// [`QuantilesExec`](crate::exec::QuantilesExec) or [`GroupedQuantilesExec`](crate::exec::GroupedQuantilesExec).
 pub(super) type QuantilesNode = Node<QuantilesKind>;
 
-/// What a [`QuantilesNode`] aggregates.
+/// The groups and aggregates of a [`QuantilesNode`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct QuantilesKind {
     group_expr: Vec<Expr>,
     aggr_expr: Vec<Expr>,
-    /// Of each aggregate; `None`: it is not one of quantiles.
+    /// What each aggregate asks; `None` for an aggregate that asks for no quantiles.
     calls: Vec<Option<CallSpec<QuantilesAsked>>>,
 }
 
 impl QuantilesNode {
-    /// Over `input`, with what is asked by each aggregate that asks for quantiles.
+    /// The node over `input`. `calls` has what each aggregate asks; `None` for one that asks for no quantiles.
     pub(super) fn over(
         input: LogicalPlan,
         group_expr: Vec<Expr>,
@@ -156,23 +158,23 @@ impl QuantilesNode {
         Self::new(kind, vec![input], schema)
     }
 
-    /// What rows of one group agree in; none for a single row over all. They are the first output columns.
+    /// The group expressions, which are the first output columns. Without any the output is one row.
     pub(super) fn group_expr(&self) -> &[Expr] {
         &self.kind.group_expr
     }
 
-    /// The aggregates, one for each further output column; an alias may be around each.
+    /// The aggregates, one for each further output column. Each may have an alias.
     pub(super) fn aggr_expr(&self) -> &[Expr] {
         &self.kind.aggr_expr
     }
 
-    /// Each aggregate with what it asks; `None`: not for quantiles.
+    /// Each aggregate with what it asks; `None` if it asks for no quantiles.
     pub(super) fn calls(&self) -> impl Iterator<Item = (&Expr, Option<&CallSpec<QuantilesAsked>>)> {
         let calls = self.kind.calls.iter().map(Option::as_ref);
         self.kind.aggr_expr.iter().zip(calls)
     }
 
-    /// Each aggregate with what it asks; `None`: it runs in an accumulator, beside those that select quantiles.
+    /// Each aggregate with what it asks if an operator selects it; `None` if it runs in an accumulator beside those.
     pub(super) fn selected(&self) -> impl Iterator<Item = (&Expr, Option<&CallSpec<QuantilesAsked>>)> {
         let (is_grouped, input) = (!self.kind.group_expr.is_empty(), self.input().schema());
         self.calls()
@@ -187,12 +189,13 @@ impl NodeKind for QuantilesKind {
 
     fn details(&self) -> String {
         let aggregates = comma_separated(self.aggr_expr.iter());
-        match self.group_expr.is_empty() {
-            true => format!("aggr=[[{aggregates}]]"),
-            false => format!(
+        if self.group_expr.is_empty() {
+            format!("aggr=[[{aggregates}]]")
+        } else {
+            format!(
                 "groupBy=[[{}]], aggr=[[{aggregates}]]",
                 comma_separated(self.group_expr.iter())
-            ),
+            )
         }
     }
 
@@ -202,9 +205,10 @@ impl NodeKind for QuantilesKind {
 
     fn rebuilt(&self, mut exprs: Vec<Expr>, _has_same_inputs: &dyn Fn() -> bool) -> Result<Self> {
         let aggr_expr = exprs.split_off(self.group_expr.len());
-        let calls = match aggr_expr == self.aggr_expr {
-            true => self.calls.clone(),
-            false => aggr_expr.iter().map(CallSpec::quantiles).collect::<Result<_>>()?,
+        let calls = if aggr_expr == self.aggr_expr {
+            self.calls.clone()
+        } else {
+            aggr_expr.iter().map(CallSpec::quantiles).collect::<Result<_>>()?
         };
         Ok(Self {
             group_expr: exprs,

@@ -1,4 +1,4 @@
-//! A [`QuantilesNode`] to a [`QuantilesExec`].
+//! Plans a [`QuantilesNode`] as a [`QuantilesExec`] or a [`GroupedQuantilesExec`].
 
 use std::sync::Arc;
 
@@ -23,8 +23,10 @@ use crate::exec::{ExecAggregate, GroupedQuantilesExec, PlainAggregate, Quantiles
 #[cfg(feature = "cuda")]
 use crate::kernel::cuda::Devices;
 
+/// Checks that the input has an end, at which `what` (a plural, for the message) is known.
+///
 /// # Errors
-/// A planning error if the input has no end, where `what` is known.
+/// A planning error if the input is endless.
 pub(super) fn check_bounded(what: &str, input: &dyn ExecutionPlan) -> Result<()> {
     if input.boundedness().is_unbounded() {
         return plan_err!("{what} are known at the end of their input, and this input is endless");
@@ -71,7 +73,7 @@ pub(super) fn quantiles_exec(
     Ok(Arc::new(exec))
 }
 
-/// The devices that values are to be sent to as they are read: only such as were asked for by name.
+/// The devices to which values are sent as they are read; `None` unless `quantiles.device` names devices.
 #[cfg(feature = "cuda")]
 fn device_asked_for(session: &dyn Session) -> Option<UploadChoice> {
     let options = QuantilesOptions::of(session.config_options());
@@ -84,17 +86,18 @@ fn device_asked_for(session: &dyn Session) -> Option<UploadChoice> {
     }
 }
 
-/// Logical expressions to physical ones, over one input.
+/// Turns logical expressions over one input into physical ones.
 pub(super) struct Lowering<'a> {
-    /// Of the input, as it is known before it is planned.
+    /// Schema of the logical input.
     pub(super) schema: &'a DFSchema,
-    /// Of the planned input.
+    /// Schema of the planned input.
     pub(super) input: SchemaRef,
     pub(super) session: &'a dyn Session,
     pub(super) planning: &'a PhysicalPlanningContext,
 }
 
 impl Lowering<'_> {
+    /// A call of quantiles, with its filter and its argument.
     pub(super) fn call(&self, call: &CallSpec<QuantilesAsked>) -> Result<QuantilesCall> {
         let filter = call.filter.as_ref().map(|filter| self.expr(filter)).transpose()?;
         let argument = self.expr(&call.values)?;
@@ -108,6 +111,7 @@ impl Lowering<'_> {
         })
     }
 
+    /// An aggregate that runs in an accumulator.
     pub(super) fn plain(&self, expr: &Expr) -> Result<PlainAggregate> {
         let lowered = LoweredAggregateBuilder::new(
             expr,
@@ -120,6 +124,7 @@ impl Lowering<'_> {
         Ok(PlainAggregate::new(lowered.aggregate, lowered.filter))
     }
 
+    /// One expression.
     pub(super) fn expr(&self, expr: &Expr) -> Result<Arc<dyn PhysicalExpr>> {
         let planner = DefaultPhysicalPlanner::default();
         planner.create_physical_expr(expr, self.schema, self.session, self.planning)

@@ -1,4 +1,4 @@
-//! The query planner that puts [`QuantilesExec`](crate::exec::QuantilesExec) into plans.
+//! The query planner of this crate: it runs the rewrites of [`planner`](super), in order.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,57 +18,57 @@ use super::builtins::replace_builtins;
 use super::check::check_calls;
 use super::first_rows::first_rows;
 use super::foreign::{SharedQueryPlanner, plan_with_inner};
+use super::grouped_topk::{bind_rows, rewrite_topk};
 use super::memory::with_memory_rules;
 use super::rewrite::rewrite;
 use super::staged::into_stages;
-use super::grouped_topk::{bind_rows, rewrite_topk};
 use super::windows::bind_quantiles;
 use super::{FloatStatisticsRule, QuantilesExtensionPlanner};
 use crate::config::QuantilesOptions;
 
-/// A shareable extension planner.
+/// An extension planner that is shared.
 type SharedExtensionPlanner = Arc<dyn ExtensionPlanner + Send + Sync>;
 
 /// Plans ungrouped exact quantiles as [`QuantilesExec`](crate::exec::QuantilesExec), and everything else as before.
 pub struct QuantilesPlanner {
-    rest: Arc<Rest>,
+    rest: Arc<RestPlanner>,
     /// Whether plans are to be cut into stages.
     staged: bool,
 }
 
-/// Who plans what was rewritten.
+/// The planner of a rewritten plan.
 #[derive(Clone)]
-enum Rest {
-    /// DataFusion, which asks these about nodes that it does not know.
+enum RestPlanner {
+    /// DataFusion's planner, with these extension planners for nodes that it does not know.
     Default(Vec<SharedExtensionPlanner>),
-    /// Another query planner, of which nothing is known.
+    /// Another query planner, of unknown kind.
     Inner(SharedQueryPlanner),
 }
 
-impl fmt::Debug for Rest {
+impl fmt::Debug for RestPlanner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("QuantilesPlanner");
         match self {
-            Rest::Default(planners) => shown.field("extension_planners", &planners.len()),
-            Rest::Inner(inner) => shown.field("inner", inner),
+            RestPlanner::Default(planners) => shown.field("extension_planners", &planners.len()),
+            RestPlanner::Inner(inner) => shown.field("inner", inner),
         };
         shown.finish()
     }
 }
 
 #[async_trait]
-impl QueryPlanner for Rest {
+impl QueryPlanner for RestPlanner {
     async fn create_physical_plan(
         &self,
         plan: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match self {
-            Rest::Inner(inner) => {
+            RestPlanner::Inner(inner) => {
                 let fallback: SharedQueryPlanner = Arc::new(self.clone());
                 plan_with_inner(plan.clone(), &fallback, inner, session).await
             }
-            Rest::Default(others) => {
+            RestPlanner::Default(others) => {
                 let mut planners: Vec<SharedExtensionPlanner> = vec![Arc::new(QuantilesExtensionPlanner)];
                 planners.extend(others.iter().cloned());
                 DefaultPhysicalPlanner::with_extension_planners(planners)
@@ -80,26 +80,26 @@ impl QueryPlanner for Rest {
 }
 
 impl QuantilesPlanner {
-    /// In place of DataFusion's own planner.
+    /// A planner to take the place of DataFusion's own.
     pub fn new() -> Self {
         Self::with_extension_planners(Vec::new())
     }
 
-    /// In place of a planner that is DataFusion's own with these extension planners.
+    /// A planner to take the place of DataFusion's own with these extension planners.
     pub fn with_extension_planners(planners: Vec<SharedExtensionPlanner>) -> Self {
         Self {
-            rest: Arc::new(Rest::Default(planners)),
+            rest: Arc::new(RestPlanner::Default(planners)),
             staged: false,
         }
     }
 
     /// Whether another query planner plans the rest.
     pub(super) fn wraps_another(&self) -> bool {
-        matches!(*self.rest, Rest::Inner(_))
+        matches!(*self.rest, RestPlanner::Inner(_))
     }
 
-    /// For an engine that cuts plans into stages and runs each on many machines: ungrouped quantiles become the stages of
-    /// [`crate::exec::staged`], everything else aggregates that such an engine can send.
+    /// A planner for an engine that cuts plans into stages and runs each on many machines. Quantiles become the stages of
+    /// [`crate::exec::staged`] where those can answer them, and otherwise aggregates that such an engine can send to its machines.
     pub fn staged() -> Self {
         Self {
             staged: true,
@@ -112,7 +112,7 @@ impl QuantilesPlanner {
         self.staged
     }
 
-    /// Around any other planner: it still plans every node but the quantiles, and gets plans without them untouched.
+    /// A planner around any other: `inner` still plans every node but those of quantiles, and gets plans without quantiles unchanged.
     ///
     /// The input of a quantile call is then planned by `inner` on its own, and stands in the rest of the plan as a
     /// table; so a rewrite inside `inner` does not see through the call. For a planner that only adds extension nodes
@@ -120,9 +120,27 @@ impl QuantilesPlanner {
     /// process cannot be wrapped: the table does not travel.
     pub fn wrap(inner: SharedQueryPlanner) -> Self {
         Self {
-            rest: Arc::new(Rest::Inner(inner)),
+            rest: Arc::new(RestPlanner::Inner(inner)),
             staged: false,
         }
+    }
+
+    /// The physical plan for many machines, of a plan whose quantiles are in stages.
+    async fn staged_plan(&self, plan: LogicalPlan, session: &dyn Session) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = session.config_options();
+        let plan = if QuantilesOptions::of(options).topk {
+            rewrite_topk(plan, true)?
+                .transform_data(|plan| first_rows(plan, session))?
+                .data
+        } else {
+            plan
+        };
+        let plan = self.rest.create_physical_plan(&plan, session).await?;
+        // An engine that plans in stages may run optimizer rules of its own instead of the session's.
+        let plan = FloatStatisticsRule.optimize(plan, options)?;
+        #[cfg(feature = "ballista")]
+        let plan = super::boundaries::with_boundaries(plan, options)?;
+        Ok(plan)
     }
 }
 
@@ -150,67 +168,48 @@ impl QueryPlanner for QuantilesPlanner {
         if self.staged {
             super::boundaries::check_windows(logical_plan, session.config_options())?;
         }
-        let replaced = match QuantilesOptions::of(session.config_options()).replace_builtins {
-            true => replace_builtins(logical_plan.clone())?,
-            false => Transformed::no(logical_plan.clone()),
+        let options = QuantilesOptions::of(session.config_options());
+        let replaced = if options.replace_builtins {
+            replace_builtins(logical_plan.clone())?
+        } else {
+            Transformed::no(logical_plan.clone())
         };
-        let rewritten = replaced
+        let mut rewritten = replaced
             .transform_data(answer_exactly)?
             .transform_data(rewrite)?
             .transform_data(bind_quantiles)?
             .transform_data(bind_rows)?;
-        let rewritten = match self.staged {
-            true => {
-                let strategy = QuantilesOptions::of(session.config_options()).strategy;
-                rewritten.transform_data(|plan| into_stages(plan, strategy))?
-            }
-            false => rewritten,
-        };
+        if self.staged {
+            rewritten = rewritten.transform_data(|plan| into_stages(plan, options.strategy))?;
+        }
         let plan = match self.rest.as_ref() {
-            Rest::Inner(inner) if !rewritten.transformed => {
-                inner.create_physical_plan(logical_plan, session).await
+            RestPlanner::Inner(inner) if !rewritten.transformed => {
+                return inner.create_physical_plan(logical_plan, session).await;
             }
-            Rest::Inner(_) => self.rest.create_physical_plan(&rewritten.data, session).await,
-            Rest::Default(_) => {
+            RestPlanner::Inner(_) => rewritten.data,
+            RestPlanner::Default(_) if self.staged => {
+                return self.staged_plan(rewritten.data, session).await;
+            }
+            RestPlanner::Default(_) => {
                 let plan = rewritten.data;
                 #[cfg(feature = "cuda")]
-                let plan = match self.staged {
-                    true => plan,
-                    false => {
-                        let fallback: SharedQueryPlanner = Arc::clone(&self.rest) as _;
-                        let timed = matches!(logical_plan, LogicalPlan::Analyze(_));
-                        super::pinned::mark_pinned(plan, &fallback, timed, session).await?
-                    }
+                let plan = {
+                    let fallback: SharedQueryPlanner = Arc::clone(&self.rest) as _;
+                    let timed = matches!(logical_plan, LogicalPlan::Analyze(_));
+                    super::pinned::mark_pinned(plan, &fallback, timed, session).await?
                 };
-                let topk = QuantilesOptions::of(session.config_options()).topk;
-                let plan = match (topk, self.staged) {
-                    (false, _) => plan,
-                    // Sorts with a limit are a rule's: they keep the filter that scans are told of.
-                    (true, false) => rewrite_topk(plan, false)?.data,
-                    (true, true) => {
-                        rewrite_topk(plan, true)?
-                            .transform_data(|plan| first_rows(plan, session))?
-                            .data
-                    }
+                // Sorts with a limit are left to a physical optimizer rule, which keeps the dynamic filter that scans read.
+                let plan = if options.topk {
+                    rewrite_topk(plan, false)?.data
+                } else {
+                    plan
                 };
-                let limited = match self.staged {
-                    true => None,
-                    false => with_memory_rules(&plan, session)?,
-                };
-                let session = limited.as_ref().map_or(session, |state| state as &dyn Session);
-                self.rest.create_physical_plan(&plan, session).await
+                if let Some(limited) = with_memory_rules(&plan, session)? {
+                    return self.rest.create_physical_plan(&plan, &limited).await;
+                }
+                plan
             }
-        }?;
-        // An engine that plans in stages may have optimizer rules of its own in place of the session's.
-        let plan = match self.staged {
-            true => FloatStatisticsRule.optimize(plan, session.config_options())?,
-            false => plan,
         };
-        #[cfg(feature = "ballista")]
-        let plan = match self.staged {
-            true => super::boundaries::with_boundaries(plan, session.config_options())?,
-            false => plan,
-        };
-        Ok(plan)
+        self.rest.create_physical_plan(&plan, session).await
     }
 }

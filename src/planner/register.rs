@@ -1,4 +1,4 @@
-//! Registration in a session.
+//! Registers this crate in a session: its functions, options, rules and query planner.
 
 use std::any::{Any, TypeId};
 use std::sync::{Arc, LazyLock, Once};
@@ -23,13 +23,12 @@ type SharedRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// Puts this crate into an existing session: functions, `quantiles.*` options, query planner.
 ///
-/// `quantile_cont`, an alias of DataFusion's `percentile_cont` before, is this crate's from then on.
+/// From then on `quantile_cont` is this crate's function; before, it is an alias of DataFusion's `percentile_cont`.
 ///
-/// Tables, options that are set and the session's id stay; a second call does nothing. The session's state is rebuilt
-/// to change its query planner, and DataFusion gives no way to carry prepared statements over: call this before
-/// `PREPARE`. A query planner that is not DataFusion's own stays too, with a warning in the log; functions then run as
-/// ordinary aggregates. To have both, build the state with [`QuantilesPlanner::wrap`] or
-/// [`QuantilesPlanner::with_extension_planners`].
+/// Tables, options that are set and the session's id stay; a second call does nothing. Prepared statements are lost,
+/// because the session's state is rebuilt to change its query planner: call this before `PREPARE`. A query planner
+/// that is not DataFusion's own stays too, with a warning in the log; functions then run as ordinary aggregates. To
+/// have both, build the state with [`QuantilesPlanner::wrap`] or [`QuantilesPlanner::with_extension_planners`].
 ///
 /// # Errors
 /// DataFusion's, if it refuses to register a function.
@@ -41,7 +40,7 @@ pub fn register_all(ctx: &SessionContext) -> Result<()> {
         let builder = SessionStateBuilder::new_from_existing(state.clone());
         let builder = builder.with_session_id(state.session_id().to_owned());
         *state = builder.with_quantiles().build();
-        // The builder turns it off where the catalog exists already.
+        // The builder turns this option off where the catalog exists already.
         let catalog = &mut state.config_mut().options_mut().catalog;
         catalog.create_default_catalog_and_schema = creates_default;
     }
@@ -77,7 +76,7 @@ fn with_rules(mut builder: SessionStateBuilder, origin: &Origin) -> SessionState
     rules.extend(builder.physical_optimizer_rules().iter().flatten().cloned());
     for rule in lacking_rules(origin, &rules) {
         if rule.name() == FloatStatisticsRule.name() {
-            // First, before rules that answer from statistics, and last, when predicates have reached the scans.
+            // The rule runs twice: first, before rules that answer from statistics, and last, when predicates have reached the scans.
             let built_in = &mut builder.physical_optimizers().get_or_insert_default().rules;
             built_in.insert(0, Arc::clone(&rule));
         }
@@ -86,24 +85,26 @@ fn with_rules(mut builder: SessionStateBuilder, origin: &Origin) -> SessionState
     builder
 }
 
-/// Whose query planner it is.
+/// The kind of a session's query planner.
 enum Origin {
+    /// This crate's planner.
     Ours,
-    /// Ours, around another one that plans the rest.
+    /// This crate's planner around another one.
     Wrapping,
-    /// Ours, for plans that run on many machines.
+    /// This crate's planner for plans that run on many machines.
     Staged,
+    /// DataFusion's own planner.
     DataFusion,
-    /// It sends plans to machines that plan them: with this crate, if they have it. `wrapped`: its answers have the types that
-    /// were planned.
-    Remote {
-        wrapped: bool,
-    },
+    /// A planner that sends plans to machines which plan them, with this crate if they have it. `wrapped`: it is a
+    /// [`ClientPlanner`] already, whose answers have the types that were planned.
+    Remote { wrapped: bool },
+    /// Any other planner.
     Foreign,
 }
 
+/// The kind of `planner`.
 fn origin(planner: &(dyn QueryPlanner + Send + Sync)) -> Origin {
-    // DataFusion's planner type is private: a state built without one shows it.
+    // The type of DataFusion's planner is private: a state that is built without a planner has one.
     static DEFAULT: LazyLock<TypeId> = LazyLock::new(|| {
         let state = SessionStateBuilder::new().build();
         let planner: &dyn Any = state.query_planner().as_ref();
@@ -121,16 +122,17 @@ fn origin(planner: &(dyn QueryPlanner + Send + Sync)) -> Origin {
     if let Some(wrapped) = ClientPlanner::sends(planner) {
         return Origin::Remote { wrapped };
     }
-    match planner.type_id() == *DEFAULT {
-        true => Origin::DataFusion,
-        false => Origin::Foreign,
+    if planner.type_id() == *DEFAULT {
+        Origin::DataFusion
+    } else {
+        Origin::Foreign
     }
 }
 
-/// That the session's planner uses tables in the memory of devices of this process.
+/// Checks that the session's planner uses tables that are pinned in the memory of this process's devices.
 ///
 /// # Errors
-/// A planning error that says why it does not, and what to do instead.
+/// A planning error that says why the planner does not, and what to do instead.
 #[cfg(feature = "cuda")]
 pub(crate) fn check_runs_here(state: &SessionState) -> Result<()> {
     match origin(state.query_planner().as_ref()) {
@@ -149,6 +151,7 @@ pub(crate) fn check_runs_here(state: &SessionState) -> Result<()> {
     }
 }
 
+/// Logs, once in a process, that a session's own query planner stays.
 fn warn_foreign() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -161,8 +164,8 @@ fn warn_foreign() {
 
 /// Adds this crate to a session that is being built.
 pub trait SessionStateBuilderExt {
-    /// As [`register_all`], before the session exists: call it after `with_default_features` and after
-    /// `with_query_planner`, if that is called. A query planner that was set stays.
+    /// Adds what [`register_all`] adds, before the session exists. Call it after `with_default_features`, and after
+    /// `with_query_planner` if you call that. A query planner that was set stays.
     fn with_quantiles(self) -> Self;
 }
 

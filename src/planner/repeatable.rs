@@ -1,7 +1,8 @@
-//! Which plans give the same rows each time they are read.
+//! Decides which plans give the same rows each time they are read.
 //!
-//! Stages read their input several times, each time from the start, and rows come in any order; what then differs is an error.
-//! So whatever depends on the order of rows is read once: limits, numbers of rows that tie, sums of floating point.
+//! Stages read their input several times, each time from the start, with rows in any order; reads that differ are an
+//! error. So plans whose rows depend on the order of their input are read only once: those with limits, row numbers
+//! among ties, sums of floating point.
 
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DFSchema, Result};
@@ -12,7 +13,7 @@ use super::call_spec::aggregate_call;
 use super::grouped_topk::has_one_form;
 use crate::functions::{ExactQuantiles, Guarded, TopKBy};
 
-/// Aggregates of DataFusion whose answer is that of the values in any order, if it is no floating point.
+/// Aggregates of DataFusion whose answer does not depend on the order of rows, if it is no floating point.
 const UNORDERED: [&str; 13] = [
     "approx_distinct",
     "avg",
@@ -29,10 +30,10 @@ const UNORDERED: [&str; 13] = [
     "sum",
 ];
 
-/// Those that order values themselves.
+/// Aggregates of DataFusion that sort their values, so that the answer never depends on the order of rows.
 const ORDERING: [&str; 2] = ["median", "percentile_cont"];
 
-/// Window functions of which rows that tie have the same value.
+/// Window functions that give rows that tie the same value.
 const RANKS: [&str; 4] = ["rank", "dense_rank", "percent_rank", "cume_dist"];
 
 /// Whether `plan` gives the same rows when it is read again, in any order.
@@ -53,14 +54,16 @@ pub(super) fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
                 None => false,
             },
         } || node.expressions().iter().any(Expr::is_volatile);
-        Ok(match differs {
-            true => TreeNodeRecursion::Stop,
-            false => TreeNodeRecursion::Continue,
+        Ok(if differs {
+            TreeNodeRecursion::Stop
+        } else {
+            TreeNodeRecursion::Continue
         })
     })?;
     Ok(!differs)
 }
 
+/// Whether a window expression gives rows that tie the same value.
 fn is_rank(expr: &Expr) -> bool {
     match expr {
         Expr::Alias(alias) => is_rank(&alias.expr),
@@ -69,8 +72,8 @@ fn is_rank(expr: &Expr) -> bool {
     }
 }
 
-/// Whether groups, and what is computed of them, are the same for rows in any order. Zeros of either sign are one group, which
-/// is called after the first of them.
+/// Whether groups and their aggregates are the same for rows in any order. Groups by floating point are not: the two
+/// zeros are one group, which shows whichever zero came first.
 fn are_unordered(groups: &[Expr], calls: &[Expr], schema: &DFSchema) -> Result<bool> {
     for group in groups {
         if !matches!(group, Expr::GroupingSet(_)) && !has_one_form(&group.get_type(schema)?) {
@@ -90,6 +93,7 @@ fn are_unordered(groups: &[Expr], calls: &[Expr], schema: &DFSchema) -> Result<b
     Ok(true)
 }
 
+/// Whether a function sorts its values, or ranks its rows, itself.
 fn orders_itself(function: &AggregateUDF) -> bool {
     let function = Guarded::of(function).map_or(function, Guarded::inner);
     ExactQuantiles::of(function).is_some()

@@ -1,4 +1,4 @@
-//! Which aggregations become a [`QuantilesNode`].
+//! Replaces aggregations by [`QuantilesNode`]s.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::QuantilesNode;
 use super::call_spec::{CallSpec, aggregate_call};
 use crate::functions::is_percentile_cont;
 
-/// Replaces each aggregation that [`QuantilesNode`] can stand in for, in subqueries too.
+/// Replaces each aggregation that a [`QuantilesNode`] can stand in for, in subqueries too.
 pub(super) fn rewrite(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| match node {
         LogicalPlan::Aggregate(aggregate) if may_be_selected(&aggregate) => {
@@ -39,7 +39,8 @@ pub(super) fn rewrite(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     })
 }
 
-/// Aggregates only, no grouping sets, and nothing that needs sorted rows or a subquery's value.
+/// Whether a [`QuantilesNode`] can stand in for an aggregation: it has no grouping sets, and none of its aggregates
+/// needs sorted rows or the value of a subquery.
 fn may_be_selected(aggregate: &Aggregate) -> bool {
     let is_grouped = !aggregate.group_expr.is_empty();
     let takes_rows = |call: &AggregateFunction| {
@@ -53,8 +54,8 @@ fn may_be_selected(aggregate: &Aggregate) -> bool {
         && !aggregates.iter().chain(groups).any(has_subquery)
 }
 
-/// Whether a function with an `ORDER BY` of its own takes rows in any order: it keeps the order itself, or is told by it
-/// from which end to count.
+/// Whether a function takes rows in any order although its call has an `ORDER BY`: it sorts them itself, or the `ORDER BY` only says from
+/// which end to count.
 fn takes_any_order(function: &AggregateUDF) -> bool {
     let inner = function.inner();
     let counts = is_percentile_cont(function)
@@ -63,6 +64,7 @@ fn takes_any_order(function: &AggregateUDF) -> bool {
     counts || !function.order_sensitivity().hard_requires()
 }
 
+/// Whether an expression has a subquery in it, or a column of an outer query.
 pub(super) fn has_subquery(expr: &Expr) -> bool {
     let found = expr.exists(|part| {
         Ok(matches!(
@@ -70,6 +72,6 @@ pub(super) fn has_subquery(expr: &Expr) -> bool {
             Expr::ScalarSubquery(_) | Expr::Exists(_) | Expr::InSubquery(_) | Expr::OuterReferenceColumn(..)
         ))
     });
-    // The closure never fails; without an answer, the ordinary aggregation is always right.
+    // The closure never fails. If it did, the ordinary aggregation would still be right.
     found.unwrap_or(true)
 }

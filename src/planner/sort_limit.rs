@@ -1,12 +1,12 @@
-//! `ORDER BY ... LIMIT k` as [`SortLimitExec`].
+//! Plans `ORDER BY ... LIMIT k` as [`SortLimitExec`], in one process.
 //!
 //! ```text
 //! SortPreservingMergeExec: [fare DESC], fetch=100        SortLimitExec: k=100, by=[fare DESC]
 //!   SortExec: TopK(fetch=100), expr=[fare DESC]     ->     DataSourceExec: predicate=DynamicFilter [..]
 //!     DataSourceExec: predicate=DynamicFilter [..]
 //! ```
-//! The sort's dynamic filter goes over to the operator, so that scans go on to skip what cannot be among the first rows. So
-//! the rule runs last, when the filter has reached the scans.
+//! The operator takes over the sort's dynamic filter, so that scans still skip rows that cannot be among the first.
+//! For that the rule runs last, when the filter has reached the scans.
 
 use std::sync::Arc;
 
@@ -28,14 +28,14 @@ use datafusion::physical_plan::{
 use crate::config::QuantilesOptions;
 use crate::exec::SortLimitExec;
 
-/// Most rows for which [`SortLimitExec`] stands in for DataFusion's sort: what it holds does not go to disk.
+/// Greatest number of rows for which [`SortLimitExec`] stands in for DataFusion's sort: the operator cannot spill.
 const MOST_ROWS: usize = 1 << 20;
 
-/// Puts [`SortLimitExec`] in the place of sorts with a limit, where it gives the same rows (but for which of those that tie
-/// with the last) and is faster: up to 2^20 rows, by expressions that 128 bits hold, over input in no useful order.
+/// Replaces sorts with a limit by [`SortLimitExec`], where that gives the same rows (except for which rows among those that tie
+/// with the last one) and is faster: up to 2^20 rows, sorted by expressions that fit into 128 bits, over input in no useful order.
 /// `SET quantiles.topk = false` leaves plans as they are.
 ///
-/// For the end of a session's physical optimizer rules, where [`register_all`](crate::register_all) puts it.
+/// It belongs at the end of a session's physical optimizer rules, where [`register_all`](crate::register_all) puts it.
 #[derive(Debug, Default)]
 pub struct SortLimitRule;
 
@@ -49,7 +49,7 @@ impl PhysicalOptimizerRule for SortLimitRule {
             return Ok(plan);
         }
         let rewritten = plan.transform_down(|plan| {
-            // Its parts run once for each step, and what a filter has learnt in one step is wrong in the next.
+            // The parts of a recursive query run once for each step. A filter that learns from one step is wrong in the next.
             if plan.is::<RecursiveQueryExec>() {
                 return Ok(Transformed::new(plan, false, TreeNodeRecursion::Jump));
             }
@@ -70,14 +70,14 @@ impl PhysicalOptimizerRule for SortLimitRule {
     }
 }
 
-/// Whether the operator is faster than DataFusion's sort.
+/// Whether the operator is faster than DataFusion's sort for the first `k` rows.
 pub(super) fn is_faster(k: usize) -> bool {
     (1..=MOST_ROWS).contains(&k)
 }
 
-/// With columns fetched late, where that is faster.
+/// The operator, with columns fetched late where that is faster.
 #[cfg(feature = "parquet")]
-fn best_form(top: SortLimitExec) -> Result<Arc<dyn ExecutionPlan>> {
+fn with_late_fetch(top: SortLimitExec) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(match crate::exec::LateFetchExec::try_over(&top)? {
         Some(late) => Arc::new(late),
         None => Arc::new(top),
@@ -85,15 +85,15 @@ fn best_form(top: SortLimitExec) -> Result<Arc<dyn ExecutionPlan>> {
 }
 
 #[cfg(not(feature = "parquet"))]
-fn best_form(top: SortLimitExec) -> Result<Arc<dyn ExecutionPlan>> {
+fn with_late_fetch(top: SortLimitExec) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(Arc::new(top))
 }
 
-/// What stands in for a sort with a limit, or for the merge of such sorts, with projections between the two or not.
+/// The replacement of a sort with a limit, or of a merge of such sorts. Projections may lie between the merge and its sorts.
 fn replaced(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let Some(merge) = plan.downcast_ref::<SortPreservingMergeExec>() else {
         return match plan.downcast_ref::<SortExec>() {
-            // One that gives a partition for each of its input's sorts only these.
+            // A sort of several output partitions sorts each of them on its own.
             Some(sort) if sort.properties().output_partitioning().partition_count() == 1 => {
                 top(sort, sort.fetch().unwrap_or(0))
             }
@@ -120,9 +120,9 @@ fn replaced(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPla
     Ok(is_same.then_some(replaced))
 }
 
-/// The first `k` rows of all partitions of a sort.
+/// The operator that gives the first `k` rows of all partitions of a sort; `None` if the sort is to stay.
 fn top(sort: &SortExec, k: usize) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    // A sort without a limit of its own gives all rows to the merge.
+    // A sort without a limit of its own gives all its rows to the merge.
     if !is_faster(k) || sort.fetch().is_some_and(|fetch| fetch < k) {
         return Ok(None);
     }
@@ -138,12 +138,16 @@ fn top(sort: &SortExec, k: usize) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     if is_useful || input.boundedness().is_unbounded() || input.schema().fields().is_empty() {
         return Ok(None);
     }
-    let filter = sort.dynamic_expressions_produced().into_iter().find_map(dynamic);
+    let filter = sort
+        .dynamic_expressions_produced()
+        .into_iter()
+        .find_map(as_dynamic_filter);
     let top = SortLimitExec::try_new(Arc::clone(input), sort.expr().clone(), k, filter)?;
-    top.map(best_form).transpose()
+    top.map(with_late_fetch).transpose()
 }
 
-fn dynamic(expr: Arc<dyn PhysicalExpr>) -> Option<Arc<DynamicFilterPhysicalExpr>> {
+/// The expression as a dynamic filter, if it is one.
+fn as_dynamic_filter(expr: Arc<dyn PhysicalExpr>) -> Option<Arc<DynamicFilterPhysicalExpr>> {
     let expr: Arc<dyn std::any::Any + Send + Sync> = expr;
     expr.downcast().ok()
 }

@@ -1,4 +1,4 @@
-//! Quantiles as stages: see [`crate::exec::staged`].
+//! Plans quantiles as stages of a cluster: see [`crate::exec::staged`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use datafusion::logical_expr::{
 use super::QuantilesNode;
 use super::call_spec::{CallSpec, QuantilesAsked, aggregate_call};
 use super::repeatable::is_repeatable;
-use super::staged_call::{Column, column_of, staged_call};
+use super::staged_call::{Argument, argument_of, staged_call};
 use super::staged_node::StagedNode;
 use crate::config::StrategyName;
 use crate::exec::staged::StagedCall;
 use crate::functions::{ExactQuantiles, GkFunction, Guarded, TopKBy};
 
-/// The name of a count that guards the aggregates beside it.
+/// Column name of the count that guards the aggregates beside it.
 const GUARD: &str = "quantiles.guard";
 
-/// Most ranks: what a count can set apart.
+/// Most ranks of calls that share their rounds: one count can separate no more.
 const MOST_RANKS: usize = 8000;
 
-/// Puts the calls that stages can answer into stages, and makes the rest ordinary aggregations again, with guarded states.
+/// Puts the calls that stages can answer into stages, and turns all others back into ordinary aggregations, with guarded states.
 pub(super) fn into_stages(plan: LogicalPlan, strategy: StrategyName) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| {
         if let Some(quantiles) = QuantilesNode::of(&node) {
@@ -40,7 +40,7 @@ pub(super) fn into_stages(plan: LogicalPlan, strategy: StrategyName) -> Result<T
     })
 }
 
-/// Whether an aggregate is a call of ours, whose states can be numbered.
+/// Whether an aggregate calls a function of this crate, whose partial states can be numbered.
 fn is_ours(expr: &Expr) -> bool {
     aggregate_call(expr).is_some_and(|call| {
         let func = &call.func;
@@ -48,7 +48,7 @@ fn is_ours(expr: &Expr) -> bool {
     })
 }
 
-/// The same aggregation; if any call is of ours, with numbered states.
+/// Guards an aggregation: its first call of a function of this crate gets numbered states. Without such a call nothing changes.
 fn guarded(mut aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
     let Some(expr) = aggregate.aggr_expr.iter_mut().find(|expr| is_ours(expr)) else {
         return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
@@ -70,106 +70,101 @@ fn guarded(mut aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
     Ok(Transformed::yes(LogicalPlan::Aggregate(aggregate)))
 }
 
-/// A plan of stages, ordinary aggregations beside them, or one ordinary aggregation.
+/// Plans a node as stages, as stages with an ordinary aggregation beside them, or as one ordinary aggregation.
 fn in_stages(node: &QuantilesNode, strategy: StrategyName) -> Result<LogicalPlan> {
+    let all_columns = (0..node.schema().fields().len()).collect();
     if !node.group_expr().is_empty() {
-        let ordinary = ordinary(node, (0..node.schema().fields().len()).collect())?;
+        let aggregation = ordinary_aggregation(node, all_columns)?;
         return Ok(match calls_of_groups(node)? {
             Some(calls) => {
                 let (groups, schema) = (node.group_expr().len(), Arc::clone(node.schema()));
-                StagedNode::plan(ordinary, groups, calls, strategy, schema)
+                StagedNode::plan(aggregation, groups, calls, strategy, schema)
             }
-            None => ordinary,
+            None => aggregation,
         });
     }
-    let mut units = Units::default();
+    let mut calls = SplitCalls::default();
     let is_staged = is_repeatable(node.input())?;
     for (index, (expr, call)) in node.calls().enumerate() {
         let call = call.filter(|_| is_staged);
-        let column = call
-            .map(|call| column_of(call, node.input().schema()))
+        let argument = call
+            .map(|call| argument_of(call, node.input().schema(), false))
             .transpose()?;
-        match call.zip(column.flatten()) {
-            Some((call, column)) => units.add(index, column, (expr, call)),
-            None => units.rest.push(index),
+        match call.zip(argument.flatten()) {
+            Some((call, argument)) => calls.add(index, argument, (expr, call)),
+            None => calls.unstaged.push(index),
         }
     }
-    if units.staged.is_empty() {
-        return ordinary(node, (0..node.schema().fields().len()).collect());
+    if calls.staged.is_empty() {
+        return ordinary_aggregation(node, all_columns);
     }
-    let rest = (!units.rest.is_empty()).then(|| rest(node, units.rest.clone()));
-    let staged = units.staged.into_iter().map(|unit| unit.plan(node, strategy));
-    let plans = staged.chain(rest).collect::<Result<Vec<_>>>()?;
+    let unstaged = (!calls.unstaged.is_empty()).then(|| unstaged_aggregation(node, calls.unstaged));
+    let staged = calls.staged.into_iter().map(|group| group.plan(node, strategy));
+    let plans = staged.chain(unstaged).collect::<Result<Vec<_>>>()?;
     side_by_side(plans, node.schema())
 }
 
-/// The calls of an aggregation with groups, if stages can answer them all.
+/// The calls of an aggregation with groups; `None` unless stages can answer them all.
 fn calls_of_groups(node: &QuantilesNode) -> Result<Option<Vec<(Expr, StagedCall)>>> {
     for group in node.group_expr() {
-        if group.is_volatile() || !is_told_apart(&group.get_type(node.input().schema())?) {
+        if group.is_volatile() || !equal_values_hash_equally(&group.get_type(node.input().schema())?) {
             return Ok(None);
         }
     }
-    let (mut columns, mut calls) = (Vec::<Column>::new(), Vec::new());
+    let (mut arguments, mut calls) = (Vec::<Argument>::new(), Vec::new());
     for (expr, call) in node.calls() {
-        // Distinct values of a group are no rows of the input.
-        let Some(call) = call.filter(|call| !call.distinct) else {
+        let Some(call) = call else { return Ok(None) };
+        let Some(argument) = argument_of(call, node.input().schema(), true)? else {
             return Ok(None);
         };
-        let Some(column) = column_of(call, node.input().schema())? else {
-            return Ok(None);
-        };
-        let staged = staged_call(number_of(&mut columns, column), call);
-        if staged.bounds {
-            return Ok(None);
-        }
-        calls.push((expr.clone(), staged));
+        let column = number_of(&mut arguments, argument);
+        calls.push((expr.clone(), staged_call(column, call)));
     }
     let is_staged = !calls.is_empty() && is_repeatable(node.input())?;
     Ok(is_staged.then_some(calls))
 }
 
-/// The number of a column among these, to which it is added if need be.
-fn number_of(columns: &mut Vec<Column>, column: Column) -> usize {
-    let known = columns.iter().position(|other| *other == column);
+/// The column number, from 0, of an argument among `arguments`, to which it is added if it is new.
+fn number_of(arguments: &mut Vec<Argument>, argument: Argument) -> usize {
+    let known = arguments.iter().position(|other| *other == argument);
     known.unwrap_or_else(|| {
-        columns.push(column);
-        columns.len() - 1
+        arguments.push(argument);
+        arguments.len() - 1
     })
 }
 
-/// Whether values of a group column are equal only if their hashes are: zeros of either sign are one group.
-fn is_told_apart(data_type: &DataType) -> bool {
+/// Whether equal values of a group column have equal hashes. Floating point has not: the two zeros are one group, with two hashes.
+fn equal_values_hash_equally(data_type: &DataType) -> bool {
     match data_type {
-        DataType::Dictionary(_, values) => is_told_apart(values),
+        DataType::Dictionary(_, values) => equal_values_hash_equally(values),
         DataType::RunEndEncoded(..) | DataType::Union(..) => false,
         nested if nested.is_nested() => false,
         flat => !flat.is_floating(),
     }
 }
 
-/// An ordinary aggregation of some of the node's columns.
-fn ordinary(node: &QuantilesNode, columns: Vec<usize>) -> Result<LogicalPlan> {
+/// An ordinary aggregation of the node's output columns with these numbers.
+fn ordinary_aggregation(node: &QuantilesNode, columns: Vec<usize>) -> Result<LogicalPlan> {
     let groups = node.group_expr().len();
-    // The columns of groups come first.
+    // The group columns come first.
     let calls = columns.iter().filter_map(|column| column.checked_sub(groups));
     let calls = calls.map(|call| node.aggr_expr()[call].clone()).collect();
     let aggregate = Aggregate::try_new_with_schema(
         Arc::new(node.input().clone()),
         node.group_expr().to_vec(),
         calls,
-        Arc::new(part_of(node.schema(), &columns)?),
+        Arc::new(columns_of_schema(node.schema(), &columns)?),
     )?;
     guarded(aggregate).map(|guarded| guarded.data)
 }
 
-/// An ungrouped aggregation beside stages, whose states are numbered: by a count of ours, which nobody reads, where none of its calls
-/// is of ours.
-fn rest(node: &QuantilesNode, columns: Vec<usize>) -> Result<LogicalPlan> {
+/// The ungrouped aggregation beside stages, with numbered states. Where no call is of a function of this crate, a guarded count, which
+/// nobody reads, numbers them.
+fn unstaged_aggregation(node: &QuantilesNode, columns: Vec<usize>) -> Result<LogicalPlan> {
     if columns.iter().any(|column| is_ours(&node.aggr_expr()[*column])) {
-        return ordinary(node, columns);
+        return ordinary_aggregation(node, columns);
     }
-    let schema = part_of(node.schema(), &columns)?;
+    let schema = columns_of_schema(node.schema(), &columns)?;
     let count = Arc::new(AggregateUDF::from(Guarded::new(count_udaf())));
     let count = count.call(vec![lit(COUNT_STAR_EXPANSION)]).alias(GUARD);
     let guard = Arc::new(Field::new(GUARD, DataType::Int64, false));
@@ -183,7 +178,7 @@ fn rest(node: &QuantilesNode, columns: Vec<usize>) -> Result<LogicalPlan> {
     )?))
 }
 
-/// One row from several of one row each, with these columns.
+/// Joins plans of one row each to one row, with the columns of `schema`.
 fn side_by_side(plans: Vec<LogicalPlan>, schema: &DFSchemaRef) -> Result<LogicalPlan> {
     let mut plans = plans.into_iter();
     let first = plans
@@ -204,7 +199,8 @@ fn side_by_side(plans: Vec<LogicalPlan>, schema: &DFSchemaRef) -> Result<Logical
     Ok(LogicalPlan::Projection(projection))
 }
 
-fn part_of(schema: &DFSchema, columns: &[usize]) -> Result<DFSchema> {
+/// The schema of the columns with these numbers.
+fn columns_of_schema(schema: &DFSchema, columns: &[usize]) -> Result<DFSchema> {
     let fields = columns.iter().map(|column| {
         let (qualifier, field) = schema.qualified_field(*column);
         (qualifier.cloned(), Arc::clone(field))
@@ -212,80 +208,85 @@ fn part_of(schema: &DFSchema, columns: &[usize]) -> Result<DFSchema> {
     DFSchema::new_with_metadata(fields.collect(), schema.metadata().clone())
 }
 
-/// The calls of an aggregation, by how they are answered.
+/// The calls of an ungrouped aggregation, split by how they are answered.
 #[derive(Default)]
-struct Units {
-    staged: Vec<Unit>,
-    /// Ordinary aggregates, by their columns.
-    rest: Vec<usize>,
+struct SplitCalls {
+    staged: Vec<SharedRounds>,
+    /// Output columns that an ordinary aggregation computes.
+    unstaged: Vec<usize>,
 }
 
-/// Calls that share their rounds.
-struct Unit {
-    distinct: bool,
-    columns: Vec<Column>,
+/// Calls that share their rounds, over the same rows. Calls with `DISTINCT` share rounds only with calls of the same argument.
+#[derive(Default)]
+struct SharedRounds {
+    arguments: Vec<Argument>,
     calls: Vec<(Expr, StagedCall)>,
-    /// Of the output.
+    /// The output column of each call.
     outputs: Vec<usize>,
+    /// Number of ranks that all calls together ask for, at most [`MOST_RANKS`].
     ranks: usize,
 }
 
-impl Units {
-    fn add(&mut self, output: usize, column: Column, (expr, call): (&Expr, &CallSpec<QuantilesAsked>)) {
+impl SplitCalls {
+    /// Adds the call of output column `output`.
+    fn add(&mut self, output: usize, argument: Argument, (expr, call): (&Expr, &CallSpec<QuantilesAsked>)) {
         let ranks = call.asked.quantile_spec.quantiles.len();
-        // Distinct values of one column are no row of another.
-        let shared = self.staged.iter_mut().find(|unit| {
-            let same = match column.distinct {
-                true => unit.distinct && unit.columns[0].values == column.values,
-                false => !unit.distinct,
-            };
-            same && unit.ranks + ranks <= MOST_RANKS
+        if ranks > MOST_RANKS {
+            self.unstaged.push(output);
+            return;
+        }
+        let shared = self
+            .staged
+            .iter()
+            .position(|group| group.has_rows_of(&argument) && group.ranks + ranks <= MOST_RANKS);
+        let index = shared.unwrap_or_else(|| {
+            self.staged.push(SharedRounds::default());
+            self.staged.len() - 1
         });
-        let unit = match shared {
-            Some(unit) => unit,
-            None if ranks > MOST_RANKS => {
-                self.rest.push(output);
-                return;
-            }
-            None => {
-                self.staged.push(Unit {
-                    distinct: column.distinct,
-                    columns: Vec::new(),
-                    calls: Vec::new(),
-                    outputs: Vec::new(),
-                    ranks: 0,
-                });
-                let last = self.staged.len() - 1;
-                &mut self.staged[last]
-            }
-        };
-        let index = number_of(&mut unit.columns, column);
-        unit.calls.push((expr.clone(), staged_call(index, call)));
-        unit.outputs.push(output);
-        unit.ranks += ranks;
+        let group = &mut self.staged[index];
+        let column = number_of(&mut group.arguments, argument);
+        group.calls.push((expr.clone(), staged_call(column, call)));
+        group.outputs.push(output);
+        group.ranks += ranks;
     }
 }
 
-impl Unit {
+impl SharedRounds {
+    /// Whether the calls read distinct values, of one argument.
+    fn is_distinct(&self) -> bool {
+        self.arguments.iter().any(|argument| argument.distinct)
+    }
+
+    /// Whether these rounds read the rows that `argument` is over. Distinct values of one argument are no rows of another.
+    fn has_rows_of(&self, argument: &Argument) -> bool {
+        if argument.distinct {
+            self.is_distinct() && self.arguments[0].values == argument.values
+        } else {
+            !self.is_distinct()
+        }
+    }
+
+    /// The stages of these calls.
     fn plan(self, node: &QuantilesNode, strategy: StrategyName) -> Result<LogicalPlan> {
+        let is_distinct = self.is_distinct();
         let named = self
-            .columns
+            .arguments
             .into_iter()
             .zip(0..)
-            .map(|(column, index)| column.values.alias(format!("q{index}")));
+            .map(|(argument, index)| argument.values.alias(format!("q{index}")));
         let values = LogicalPlanBuilder::from(node.input().clone()).project(named.collect::<Vec<_>>())?;
-        let input = match self.distinct {
-            true => {
-                let columns = values.schema().columns().into_iter().map(Expr::Column);
-                let columns = columns.collect::<Vec<_>>();
-                values.aggregate(columns, Vec::<Expr>::new())?
-            }
-            false => values,
+        let input = if is_distinct {
+            let columns = values.schema().columns().into_iter().map(Expr::Column);
+            let columns = columns.collect::<Vec<_>>();
+            values.aggregate(columns, Vec::<Expr>::new())?
+        } else {
+            values
         };
         let input = input.build()?;
-        let schema = match self.outputs.len() == node.schema().fields().len() {
-            true => Arc::clone(node.schema()),
-            false => Arc::new(part_of(node.schema(), &self.outputs)?),
+        let schema = if self.outputs.len() == node.schema().fields().len() {
+            Arc::clone(node.schema())
+        } else {
+            Arc::new(columns_of_schema(node.schema(), &self.outputs)?)
         };
         Ok(StagedNode::plan(input, 0, self.calls, strategy, schema))
     }

@@ -1,10 +1,11 @@
-//! The logical node of stages, and the choice between stages and one read of groups.
+//! The logical node of quantiles in stages, and, with groups, the choice between stages and one read.
 //!
 //! ```text
 //! SELECT g, median(x) .. GROUP BY g        StagedQuantiles                 planned: the aggregation, or stages over its input
 //!                                  ->        Aggregate: g, median(x)    ->   GroupStageExec: select ..
 //! ```
-//! What a second read costs more than the exchange of all keys is known of the planned input only, so the choice is made there.
+//! With groups, stages read the input a second time, while the aggregation exchanges all keys. Only the planned input
+//! tells which costs less, so the choice is made when the node is planned.
 
 use std::sync::Arc;
 
@@ -23,16 +24,16 @@ use crate::exec::staged::{
     stages,
 };
 
-/// Calls of exact quantiles over columns of one input, in stages that read it several times. Without groups the input is a column for
-/// each argument; with groups it is the ordinary aggregation, over whose input stages compute them.
+/// The node of quantiles over columns of one input, in stages that read it several times. Without groups the input has a column for each
+/// argument. With groups the input is the ordinary aggregation, and the stages run over the input of that.
 pub(super) type StagedNode = Node<StagedKind>;
 
-/// What a [`StagedNode`] computes.
+/// The calls of a [`StagedNode`], and their groups.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct StagedKind {
     /// Number of group columns.
     groups: usize,
-    /// The calls as they are written, and over columns by number, which is why they are no expressions of the node.
+    /// Each call as it is written, and as stages answer it. Stages know columns by number, so the calls are no expressions of the node.
     calls: Vec<(Expr, StagedCall)>,
     strategy: StrategyName,
 }
@@ -49,7 +50,7 @@ impl NodeKind for StagedKind {
 }
 
 impl StagedNode {
-    /// The calls over `input`: without groups one of a column for each argument, else the ordinary aggregation.
+    /// The node as a plan. `input` has a column for each argument where `groups` is 0; otherwise it is the ordinary aggregation.
     pub(super) fn plan(
         input: LogicalPlan,
         groups: usize,
@@ -65,11 +66,11 @@ impl StagedNode {
         Self::new(kind, vec![input], schema).into_plan()
     }
 
-    /// The stages over the planned input, which may still be cut into more partitions, up to `partitions`; or the planned
-    /// aggregation where that is expected to cost less.
+    /// The stages over the planned input, which may still be cut into up to `partitions` partitions. Where the
+    /// planned aggregation is expected to cost less, that.
     ///
     /// # Errors
-    /// Internal errors, and those of statistics: what can be wrong was found before.
+    /// Internal errors, and those of reading statistics. Wrong calls were refused before.
     pub(super) fn exec(
         &self,
         input: &Arc<dyn ExecutionPlan>,
@@ -90,8 +91,8 @@ impl StagedNode {
         stages(input, columns, schema, partitions)
     }
 
-    /// The group columns and the arguments of a planned aggregation, over its input; `None` where it is planned in another way than
-    /// DataFusion's.
+    /// The group columns and the arguments of a planned aggregation, as a projection of its input; `None` if the
+    /// aggregation is not planned as DataFusion plans it, in two steps.
     fn columns_of(&self, ordinary: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         let aggregation = ordinary.downcast_ref::<AggregateExec>();
         let partial = aggregation.and_then(|last| last.input().downcast_ref::<AggregateExec>());
@@ -120,7 +121,7 @@ impl StagedNode {
         Ok(Some(Arc::new(columns)))
     }
 
-    /// The stages over these columns, if they are wanted, or expected to cost less than the aggregation.
+    /// The stages over these columns, if `gk_select` was asked for, or if they are expected to cost less than the aggregation.
     fn group_stages(
         &self,
         input: &Arc<dyn ExecutionPlan>,

@@ -1,34 +1,34 @@
-//! One function call for another, with every name and schema of the plan kept.
+//! Replaces function calls by others, and keeps every name and schema of the plan.
 
 use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, Window, WindowFunctionDefinition};
 
-/// What a call stands in.
+/// The node that a call stands in.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
-    /// Schema of its input.
+pub(super) struct CallSite<'a> {
+    /// Schema of the node's input.
     pub(super) schema: &'a DFSchema,
-    /// Whether it is an aggregation by groups, without grouping sets.
+    /// Whether the node is an aggregation with groups, without grouping sets.
     pub(super) is_grouped: bool,
 }
 
-/// Offers each call of each aggregation and window, in subqueries too, to `swap`. A call that takes another's place gets
-/// its name.
+/// Offers each call of each aggregation and window, in subqueries too, to `swap`, which may give another call. The
+/// new call gets the name of the old one.
 pub(super) fn swap_calls(
     plan: LogicalPlan,
-    swap: &dyn Fn(&Expr, Place<'_>) -> Option<Expr>,
+    swap: &dyn Fn(&Expr, CallSite<'_>) -> Option<Expr>,
 ) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| match node {
         LogicalPlan::Aggregate(aggregate) => {
             let is_set = |group: &Expr| matches!(group, Expr::GroupingSet(_));
             let groups = &aggregate.group_expr;
-            let place = Place {
+            let site = CallSite {
                 schema: aggregate.input.schema(),
                 is_grouped: !groups.is_empty() && !groups.iter().any(is_set),
             };
-            let calls = swapped(aggregate.aggr_expr, place, swap);
+            let calls = swapped(aggregate.aggr_expr, site, swap);
             let (input, groups, schema) = (aggregate.input, aggregate.group_expr, aggregate.schema);
             calls.map_data(|calls| {
                 let aggregate = Aggregate::try_new_with_schema(input, groups, calls, schema)?;
@@ -36,11 +36,11 @@ pub(super) fn swap_calls(
             })
         }
         LogicalPlan::Window(window) => {
-            let place = Place {
+            let site = CallSite {
                 schema: window.input.schema(),
                 is_grouped: false,
             };
-            let calls = swapped(window.window_expr, place, swap);
+            let calls = swapped(window.window_expr, site, swap);
             let (input, schema) = (window.input, window.schema);
             calls.map_data(|window_expr| {
                 Ok(LogicalPlan::Window(Window {
@@ -54,16 +54,17 @@ pub(super) fn swap_calls(
     })
 }
 
+/// The calls of one node, each replaced where `swap` gives another.
 fn swapped(
     calls: Vec<Expr>,
-    place: Place<'_>,
-    swap: &dyn Fn(&Expr, Place<'_>) -> Option<Expr>,
+    site: CallSite<'_>,
+    swap: &dyn Fn(&Expr, CallSite<'_>) -> Option<Expr>,
 ) -> Transformed<Vec<Expr>> {
     let mut changed = false;
     let calls = calls.into_iter().map(|call| {
         let inner = match &call {
-            Expr::Alias(alias) => swap(&alias.expr, place),
-            call => swap(call, place),
+            Expr::Alias(alias) => swap(&alias.expr, site),
+            call => swap(call, site),
         };
         let Some(inner) = inner else { return call };
         changed = true;
@@ -86,7 +87,7 @@ pub(super) fn over_same_window(
     args: Vec<Expr>,
 ) -> Expr {
     let mut params = window.params.clone();
-    // Ours skip NULLs, and say so only by doing it.
+    // Functions of this crate always skip NULLs and take no clause that says so.
     (params.args, params.null_treatment) = (args, None);
     Expr::WindowFunction(Box::new(WindowFunction {
         fun: function,

@@ -1,12 +1,13 @@
-//! Calls over windows, with their quantiles inside.
+//! Binds the quantiles of calls over windows into the function.
 //!
 //! ```text
 //! exact_quantiles(t.x, 0.5) OVER (.. ROWS ..)    ->   a window function of ours, with 0.5 and the frame inside
 //! exact_quantiles(t.x, 0.5) OVER (.. RANGE ..)   ->   exact_quantiles(t.x) OVER (.. RANGE ..), with 0.5 inside
 //! ```
-//! A constant argument becomes an array of all rows in reach of a frame, of which DataFusion cuts a piece for every row
-//! that comes or goes: for a list of quantiles and a wide frame that is far more work than the answers. Frames of ROWS
-//! need no pieces at all ([`MovingQuantiles`]); which rows those of RANGE and GROUPS hold is for DataFusion to say.
+//! DataFusion expands a constant argument to an array of all rows in reach of a frame, and slices it for every row
+//! that enters or leaves. For a list of quantiles and a wide frame that is far more work than the answers. Frames of
+//! `ROWS` need no slices at all ([`MovingQuantiles`]). For frames of `RANGE` and `GROUPS` only DataFusion knows which
+//! rows they hold.
 
 use std::sync::Arc;
 
@@ -17,12 +18,12 @@ use datafusion::logical_expr::{
     AggregateUDF, Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition, WindowUDF, when,
 };
 
-use super::swap::{Place, over_same_window, swap_calls};
+use super::swap::{CallSite, over_same_window, swap_calls};
 use crate::functions::{ExactQuantiles, MovingQuantiles, constant_quantiles};
 
 /// Binds the quantiles of each call over a window, in subqueries too.
 pub(super) fn bind_quantiles(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
-    swap_calls(plan, &|call, Place { schema, .. }| {
+    swap_calls(plan, &|call, CallSite { schema, .. }| {
         let Expr::WindowFunction(window) = call else {
             return None;
         };
@@ -33,8 +34,8 @@ pub(super) fn bind_quantiles(plan: LogicalPlan) -> Result<Transformed<LogicalPla
         let [x, quantiles] = window.params.args.as_slice() else {
             return None;
         };
-        // What is wrong with them was an error before; what is left without a value is one later.
-        let quantiles = constant_quantiles(function.called(), quantiles).ok()?;
+        // Bad quantiles were refused before. A parameter that has no value yet is refused when the call runs.
+        let quantiles = constant_quantiles(function.sql_name(), quantiles).ok()?;
         let params = &window.params;
         let data_type = x.get_type(schema).ok()?;
         let moving = MovingQuantiles::try_new(
@@ -54,7 +55,8 @@ pub(super) fn bind_quantiles(plan: LogicalPlan) -> Result<Transformed<LogicalPla
     })
 }
 
-/// A window function knows neither DISTINCT nor FILTER: the first is inside ours, the second leaves NULLs.
+/// A window call with `moving` as its function. Window functions know neither `DISTINCT` nor `FILTER`: `moving` has
+/// the first inside, and rows that the filter drops get NULL for a value.
 fn moved(window: &WindowFunction, moving: MovingQuantiles, x: &Expr) -> Result<Expr> {
     let x = match window.params.filter.as_deref() {
         Some(filter) => when(filter.clone(), x.clone()).end()?,

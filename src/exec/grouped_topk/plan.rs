@@ -384,7 +384,7 @@ impl fmt::Display for TopKPlan {
                 write!(
                     f,
                     "{}({value}), k={}, gby=[{groups}], by=[{by}]",
-                    call.called,
+                    call.sql_name,
                     call.rows()
                 )?;
                 match filter {

@@ -1,4 +1,4 @@
-//! Accumulator of one group.
+//! The accumulator of one group: a sketch.
 
 use std::mem::size_of;
 
@@ -9,14 +9,15 @@ use datafusion::logical_expr::Accumulator;
 use super::column::GkColumn;
 use crate::sketch::AnySketch;
 
-/// A sketch that fills; without one there are no values yet.
+/// Adds the values of one group to a sketch.
 #[derive(Debug)]
 pub(super) struct GkAccumulator {
     column: GkColumn,
+    /// The sketch; `None` before the first values.
     sketch: Option<AnySketch>,
 }
 
-/// The sketches of a state column.
+/// The stored sketches in a state column.
 pub(super) fn stored(states: &[ArrayRef]) -> Result<&datafusion::arrow::array::BinaryArray> {
     states
         .first()
@@ -29,6 +30,7 @@ impl GkAccumulator {
         Self { column, sketch: None }
     }
 
+    /// The sketch, which starts empty.
     fn sketch(&mut self) -> &mut AnySketch {
         self.sketch.get_or_insert_with(|| self.column.sketch())
     }
@@ -57,7 +59,7 @@ impl Accumulator for GkAccumulator {
     fn evaluate(&mut self) -> Result<ScalarValue> {
         let sketch = self.sketch.take().filter(|sketch| sketch.n() > 0);
         let summary = sketch.map(|sketch| self.column.summary(sketch)).transpose()?;
-        // A frame that grows goes on after its answer: a merge keeps the bound.
+        // A growing window frame goes on after its answer: merging the summary into a new sketch keeps the bound of the error.
         if let Some(summary) = &summary {
             self.sketch().merge(summary.clone())?;
         }

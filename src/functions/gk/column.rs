@@ -1,4 +1,4 @@
-//! From summaries to answers.
+//! Makes answers of summaries.
 
 use std::sync::Arc;
 
@@ -9,31 +9,33 @@ use datafusion::common::{Result, ScalarValue};
 use crate::quantile::SelectedColumn;
 use crate::sketch::{AnySketch, AnySummary, Epsilon, Variant};
 
-/// What a call gives for each group.
+/// The answer of a call for each group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Output {
+    /// Values of the column.
     Values,
     /// Structs of [`bounds_type`].
     Bounds,
-    /// Stored sketches.
+    /// Sketches in their stored form.
     Sketch,
 }
 
-/// What is asked of sketches of one column.
+/// What a call asks of the sketches of one column.
 #[derive(Debug, Clone)]
 pub(super) struct GkColumn {
     selected: SelectedColumn,
     eps: Epsilon,
     output: Output,
-    /// Type of the values, as sketches carry it.
+    /// Name of the values' type, which stored sketches carry.
     tag: String,
 }
 
-/// A value, the least and the greatest rank that it may have (1-based), the number of values.
+/// The type of an answer with bounds: a value, the least and the greatest rank (from 1) that it may have, the number of values.
 pub(super) fn bounds_type(value: DataType) -> DataType {
     DataType::Struct(bounds_fields(value))
 }
 
+/// The fields of [`bounds_type`].
 fn bounds_fields(value: DataType) -> Fields {
     let rank = |name| Field::new(name, DataType::UInt64, true);
     Fields::from(vec![
@@ -44,30 +46,33 @@ fn bounds_fields(value: DataType) -> Fields {
     ])
 }
 
-/// The answers over `n` values with the least and the greatest rank that the key of each rank has, in the order of the
-/// quantiles.
+/// The answers over `n` values with the bounds of their ranks, in the order of the quantiles. `rank_bounds_at` gives
+/// the least and the greatest rank, from 1, of the key that has a rank.
 ///
 /// # Errors
-/// Those of `place_at`.
+/// Those of `rank_bounds_at`.
 pub(crate) fn with_bounds(
     column: &SelectedColumn,
     answers: ArrayRef,
     n: u64,
-    place_at: impl Fn(u64) -> Result<(u64, u64)>,
+    rank_bounds_at: impl Fn(u64) -> Result<(u64, u64)>,
 ) -> Result<ScalarValue> {
     let quantile_spec = column.quantile_spec();
-    let places = quantile_spec.quantiles.iter().map(|quantile| match (n, quantile_spec.descending) {
-        (0, _) => Ok((0, 0)),
-        (_, false) => place_at(quantile.rank(n)),
-        (_, true) => place_at(n + 1 - quantile.rank(n)),
-    });
-    let places = places.collect::<Result<Vec<_>>>()?;
-    let counts = vec![n; places.len()];
-    let (least, most) = places.into_iter().unzip();
+    let bounds = quantile_spec
+        .quantiles
+        .iter()
+        .map(|quantile| match (n, quantile_spec.descending) {
+            (0, _) => Ok((0, 0)),
+            (_, false) => rank_bounds_at(quantile.rank(n)),
+            (_, true) => rank_bounds_at(n + 1 - quantile.rank(n)),
+        });
+    let bounds = bounds.collect::<Result<Vec<_>>>()?;
+    let counts = vec![n; bounds.len()];
+    let (least, most) = bounds.into_iter().unzip();
     column.row(bounds_rows(answers, least, most, counts)?, n)
 }
 
-/// Structs of [`bounds_type`].
+/// An array of [`bounds_type`] structs.
 fn bounds_rows(values: ArrayRef, least: Vec<u64>, most: Vec<u64>, counts: Vec<u64>) -> Result<ArrayRef> {
     let ranks = |ranks: Vec<u64>| Arc::new(UInt64Array::from(ranks)) as ArrayRef;
     let fields = bounds_fields(values.data_type().clone());
@@ -76,6 +81,7 @@ fn bounds_rows(values: ArrayRef, least: Vec<u64>, most: Vec<u64>, counts: Vec<u6
 }
 
 impl GkColumn {
+    /// The column of a call: what it selects, the error fraction of its sketches, and the form of its answers.
     pub(super) fn new(selected: SelectedColumn, eps: Epsilon, output: Output) -> Self {
         Self {
             tag: selected.spec().data_type().to_string(),
@@ -85,10 +91,12 @@ impl GkColumn {
         }
     }
 
+    /// The column, and the quantiles that are selected from it.
     pub(super) fn selected(&self) -> &SelectedColumn {
         &self.selected
     }
 
+    /// The column, for an exact answer.
     pub(super) fn into_selected(self) -> SelectedColumn {
         self.selected
     }
@@ -98,10 +106,10 @@ impl GkColumn {
         AnySketch::new(self.selected.spec().width(), self.eps, Variant::Modified)
     }
 
-    /// The state that travels: the sketch in its stored form.
+    /// The partial state of a sketch: its stored form.
     ///
     /// # Errors
-    /// None but internal ones.
+    /// Internal errors only.
     pub(super) fn state(&self, sketch: AnySketch) -> Result<Vec<u8>> {
         Ok(sketch.partial()?.write(self.tag.as_bytes()))
     }
@@ -109,7 +117,7 @@ impl GkColumn {
     /// The summary of a state.
     ///
     /// # Errors
-    /// An execution error for a state that is damaged, or of values of another type.
+    /// An execution error for a state that is damaged, or whose values have another type.
     pub(super) fn read(&self, state: &[u8]) -> Result<AnySummary> {
         AnySummary::read(state, self.tag.as_bytes())
     }
@@ -117,19 +125,19 @@ impl GkColumn {
     /// The summary from which an answer is made.
     ///
     /// # Errors
-    /// None but internal ones.
+    /// Internal errors only.
     pub(super) fn summary(&self, sketch: AnySketch) -> Result<AnySummary> {
         match self.output {
-            // Whoever stores it may merge it.
+            // A stored sketch may be merged later.
             Output::Sketch => sketch.partial(),
             Output::Values | Output::Bounds => sketch.finish(),
         }
     }
 
-    /// A row for each group; `None`: no values.
+    /// The answers, a row for each group; `None` for a group without values.
     ///
     /// # Errors
-    /// None but internal ones.
+    /// Internal errors only.
     pub(super) fn rows(&self, groups: &[Option<AnySummary>]) -> Result<ArrayRef> {
         if self.output == Output::Sketch {
             let stored = groups
@@ -146,7 +154,11 @@ impl GkColumn {
             for (quantile, summary) in quantile_spec.quantiles.iter().zip(std::iter::repeat(summary)) {
                 let Some(summary) = summary else { break };
                 let rank = quantile.rank(n);
-                let rank = if quantile_spec.descending { n + 1 - rank } else { rank };
+                let rank = if quantile_spec.descending {
+                    n + 1 - rank
+                } else {
+                    rank
+                };
                 let (key, rank_min, rank_max) = summary.value_at(rank)?;
                 keys.push(key);
                 least.push(rank_min);

@@ -1,4 +1,4 @@
-//! Accumulator of many groups: a sketch each, which holds few values as they are.
+//! The accumulator of many groups: one sketch for each. A sketch keeps a few values as they are.
 
 use std::mem::size_of;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::column::GkColumn;
 use crate::key::{KeyBits, kept};
 use crate::sketch::AnySketch;
 
-/// The sketches of all groups.
+/// Adds the values of each group to a sketch of its own.
 #[derive(Debug)]
 pub(super) struct GkGroupsAccumulator {
     column: GkColumn,
     sketches: Vec<Option<AnySketch>>,
-    /// Bytes of all sketches.
+    /// Memory of all sketches, in bytes.
     held: usize,
 }
 
@@ -31,7 +31,7 @@ impl GkGroupsAccumulator {
         }
     }
 
-    /// Changes the sketch of a group.
+    /// Changes the sketch of a group, and keeps count of its memory.
     fn change(&mut self, group: usize, change: impl FnOnce(&mut AnySketch) -> Result<()>) -> Result<()> {
         let slot = &mut self.sketches[group];
         let before = slot.as_ref().map_or(0, AnySketch::size);
@@ -41,7 +41,7 @@ impl GkGroupsAccumulator {
         Ok(())
     }
 
-    /// Takes out the groups that leave.
+    /// Takes out the sketches of the groups that are emitted.
     fn emitted(&mut self, emit_to: EmitTo) -> Vec<Option<AnySketch>> {
         let count = emitted_count(emit_to, self.sketches.len());
         let rest = self.sketches.split_off(count);
@@ -97,11 +97,11 @@ impl GroupsAccumulator for GkGroupsAccumulator {
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
         let sketches = self.emitted(emit_to).into_iter();
         let state = |sketch: Option<AnySketch>| sketch.map(|sketch| self.column.state(sketch)).transpose();
-        let states = sketches.map(state).collect::<Result<Vec<Option<Vec<u8>>>>>()?;
-        Ok(vec![Arc::new(states.into_iter().collect::<BinaryArray>())])
+        let states = sketches.map(state).collect::<Result<BinaryArray>>()?;
+        Ok(vec![Arc::new(states)])
     }
 
-    /// A sketch of one value for each row that has one.
+    /// A state for each row: a sketch of its value, NULL if the row does not count.
     fn convert_to_state(
         &self,
         values: &[ArrayRef],
@@ -117,8 +117,7 @@ impl GroupsAccumulator for GkGroupsAccumulator {
             sketch.extend(self.column.selected().spec(), values.slice(row, 1).as_ref())?;
             self.column.state(sketch).map(Some)
         });
-        let states = states.collect::<Result<Vec<Option<Vec<u8>>>>>()?;
-        Ok(vec![Arc::new(states.into_iter().collect::<BinaryArray>())])
+        Ok(vec![Arc::new(states.collect::<Result<BinaryArray>>()?)])
     }
 
     fn size(&self) -> usize {

@@ -1,4 +1,4 @@
-//! `gk_merge`: one sketch from many stored ones.
+//! The accumulator of `gk_merge`, which merges stored sketches.
 
 use std::mem::size_of;
 
@@ -9,13 +9,15 @@ use datafusion::logical_expr::Accumulator;
 use super::accumulator::stored;
 use crate::sketch::{AnySketch, AnySummary, Header, Variant};
 
-/// The values of all sketches so far, and their type.
+/// Merges stored sketches.
 #[derive(Debug, Default)]
 pub(super) struct MergeAccumulator {
+    /// The name of the values' type, and the merged sketch; `None` before the first sketch.
     merged: Option<(Vec<u8>, AnySketch)>,
 }
 
 impl MergeAccumulator {
+    /// Merges one stored sketch.
     fn merge(&mut self, bytes: &[u8]) -> Result<()> {
         let tag = Header::read(bytes)?.tag;
         let summary = AnySummary::read(bytes, tag)?;
@@ -35,6 +37,7 @@ impl MergeAccumulator {
         sketch.merge(summary)
     }
 
+    /// The merged sketch in its stored form; `None` if there was none.
     fn stored(&mut self) -> Result<Option<Vec<u8>>> {
         let Some((tag, sketch)) = self.merged.take() else {
             return Ok(None);

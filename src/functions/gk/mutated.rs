@@ -1,4 +1,4 @@
-//! Stored sketches of damaged bytes, as `gk_quantile`, `gk_rank` and `gk_merge` get them from tables.
+//! Tests of `gk_quantile`, `gk_rank` and `gk_merge` over stored sketches whose bytes were damaged.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::key::KeySpec;
 use crate::mutated::{Decoder, SLACK};
 use crate::sketch::{AnySketch, Epsilon, Header, Variant, sealed};
 
-/// A sketch of one of some types.
+/// A stored sketch of values of one of several types.
 fn stored(random: &mut SmallRng) -> Vec<u8> {
     let n = random.random_range(1..60_i64);
     let number = |_| random.random_range(-1000..1000_i64);
@@ -42,7 +42,7 @@ fn stored(random: &mut SmallRng) -> Vec<u8> {
         .write(values.data_type().to_string().as_bytes())
 }
 
-/// A function of one sketch and a constant, as a query calls it.
+/// Calls a function of a sketch and a constant as a query does.
 fn called(function: &ScalarUDF, bytes: &[u8], asked: ScalarValue) -> Result<()> {
     let arguments = [
         ColumnarValue::Array(Arc::new(BinaryArray::from_iter_values([bytes]))),

@@ -1,4 +1,4 @@
-//! The names under which users call the approximate functions, and what each of them takes and gives.
+//! The names under which users call the approximate functions, with the arguments and the answer of each.
 
 use std::fmt::{self, Display};
 
@@ -6,7 +6,7 @@ use datafusion::common::{Result, plan_err};
 
 use super::column::Output;
 
-/// What a number of buckets may be.
+/// The allowed numbers of buckets, for messages.
 pub(super) const BUCKETS: &str = "a whole number from 2 to 16384";
 
 /// An approximate function, by the name that a user writes.
@@ -14,17 +14,17 @@ pub(super) const BUCKETS: &str = "a whole number from 2 to 16384";
 pub(crate) enum GkName {
     /// `approx_percentile_gk(x, q [, accuracy])`.
     ApproxPercentileGk,
-    /// Spark's `percentile_approx(x, q [, accuracy])`: the same.
+    /// Spark's `percentile_approx(x, q [, accuracy])`: another name of `approx_percentile_gk`.
     PercentileApprox,
     /// `approx_percentile_gk_bounds(x, q [, accuracy])`: the value, the ranks that it may have, the number of values.
     ApproxPercentileGkBounds,
-    /// `approx_percentile_sample(x, q [, buckets])`: the splitter nearest to the rank.
+    /// `approx_percentile_sample(x, q [, buckets])`: the splitter of a sample that is nearest to the rank.
     ApproxPercentileSample,
-    /// `approx_percentile_sample_bounds(x, q [, buckets])`: the splitter, the ranks that it has, the number of values.
+    /// `approx_percentile_sample_bounds(x, q [, buckets])`: that splitter, the ranks that it has, the number of values.
     ApproxPercentileSampleBounds,
     /// `gk_sketch(x [, accuracy])`: the sketch itself.
     GkSketch,
-    /// `gk_merge(sketch)`: one sketch from many.
+    /// `gk_merge(sketch)`: one sketch merged from many.
     GkMerge,
 }
 
@@ -53,12 +53,12 @@ impl GkName {
         }
     }
 
-    /// Whether a call asks for quantiles, by its second argument.
-    pub(crate) fn quantile_specs(self) -> bool {
+    /// Whether a call has quantiles, as its second argument.
+    pub(crate) fn takes_quantiles(self) -> bool {
         !matches!(self, GkName::GkSketch | GkName::GkMerge)
     }
 
-    /// Whether the answer is a value alone, for which the exact one will do.
+    /// Whether the answer is a value alone. The exact value is then a valid answer.
     pub(crate) fn answers_values(self) -> bool {
         matches!(
             self,
@@ -74,7 +74,7 @@ impl GkName {
         )
     }
 
-    /// What a call gives for each group.
+    /// The answer of a call for each group.
     pub(super) fn output(self) -> Output {
         match self {
             GkName::ApproxPercentileGk | GkName::PercentileApprox => Output::Values,
@@ -84,8 +84,8 @@ impl GkName {
         }
     }
 
-    /// Where the accuracy, or the number of buckets, stands among the arguments, if it is given.
-    pub(crate) fn precision_place(self) -> Option<usize> {
+    /// Index, from 0, of the argument that gives the accuracy or the number of buckets; `None`: there is no such argument.
+    pub(crate) fn precision_index(self) -> Option<usize> {
         match self {
             GkName::GkMerge => None,
             GkName::GkSketch => Some(1),
@@ -93,14 +93,15 @@ impl GkName {
         }
     }
 
-    /// Refuses a wrong number of arguments.
+    /// Checks the number of arguments.
     ///
     /// # Errors
     /// A planning error that says what is allowed.
     pub(crate) fn check_count(self, count: usize) -> Result<()> {
-        let precision = match self.samples() {
-            true => format!("and optionally the number of buckets, {BUCKETS}"),
-            false => "and optionally the accuracy, an error fraction in (0, 1) or its reciprocal".to_owned(),
+        let precision = if self.samples() {
+            format!("and optionally the number of buckets, {BUCKETS}")
+        } else {
+            "and optionally the accuracy, an error fraction in (0, 1) or its reciprocal".to_owned()
         };
         let (allowed, what) = match self {
             GkName::GkMerge => (1..=1, "sketches".to_owned()),

@@ -1,4 +1,4 @@
-//! `gk_quantile` and `gk_rank`: what stored sketches know.
+//! The functions `gk_quantile` and `gk_rank`, which read stored sketches.
 
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
@@ -15,51 +15,54 @@ use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
+use crate::functions::types::{answer_type, is_list};
 use crate::key::{KeyBits, KeySpec};
 use crate::quantile::Quantiles;
 use crate::sketch::{AnySummary, Header};
 
-/// Metadata of a column of sketches: the type of their values.
+/// Key of the metadata of a column of sketches that names the type of their values.
 pub(super) const VALUES: &str = "quantiles.values";
 
-/// A function of a stored sketch and one more argument.
+/// A function of two arguments: a stored sketch, and a quantile or a value.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct StoredFunction {
-    quantile_specs: Asks,
+    question: Question,
     signature: Signature,
 }
 
+/// What a function asks of a sketch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Asks {
+enum Question {
     /// The value of a quantile.
     Quantile,
-    /// How many values are at or below one.
+    /// The number of values at or below a value.
     Rank,
 }
 
-/// The type in which sketches are read.
+/// The type in which sketches of type `data_type` are read, which is Binary.
 ///
 /// # Errors
 /// A planning error for types other than binary.
-pub(super) fn binary(called: &dyn std::fmt::Display, data_type: &DataType) -> Result<DataType> {
+pub(super) fn binary(sql_name: &dyn std::fmt::Display, data_type: &DataType) -> Result<DataType> {
     use DataType::*;
     match data_type {
         Binary | LargeBinary | BinaryView | FixedSizeBinary(_) | Null => Ok(Binary),
-        other => plan_err!("{called} takes sketches of gk_sketch, which are Binary, got {other}"),
+        other => plan_err!("{sql_name} takes sketches of gk_sketch, which are Binary, got {other}"),
     }
 }
 
+/// The fields of an answer of `gk_rank`.
 fn rank_fields() -> Fields {
     let count = |name| Field::new(name, DataType::UInt64, true);
     Fields::from(vec![count("rank_min"), count("rank_max"), count("n")])
 }
 
-/// Bytes of the longest name of a type that sketches say.
+/// Greatest length in bytes of the name of a type in a stored sketch.
 const LONGEST_NAME: usize = 128;
 
-/// The type of values that has this name, if sketches hold such; names come from files and other programs.
+/// The type with this name, if sketches can hold values of it. Names come from files and other programs.
 ///
-/// Arrow's parser calls itself for types within types, without a limit: it is given names of flat types only.
+/// Arrow's parser recurses into nested types without a limit, so it gets the names of flat types only.
 fn type_of_values(name: &str) -> Option<DataType> {
     const WITH_PARAMETERS: [&str; 8] = [
         "Decimal32",
@@ -81,7 +84,7 @@ fn type_of_values(name: &str) -> Option<DataType> {
     DataType::from_str(name).ok().filter(KeySpec::supports)
 }
 
-/// Whether a number or time is above zero, as NaN is; `None` for other values.
+/// Whether a number or a time is above zero; NaN is. `None` for other values.
 fn is_positive(value: &ScalarValue) -> Option<bool> {
     let data_type = value.data_type();
     let number = match data_type.is_temporal() {
@@ -95,18 +98,22 @@ fn is_positive(value: &ScalarValue) -> Option<bool> {
     }
 }
 
-/// Whether a row has a value, by the NULLs of its column: also of one without a type, and of dictionaries.
+/// Whether a row has a value. `absent`: the logical NULLs of its column, which include those of the Null type and of dictionaries.
 fn is_valid(absent: &Option<NullBuffer>, row: usize) -> bool {
     absent.as_ref().is_none_or(|nulls| nulls.is_valid(row))
 }
 
-/// A sketch and the type of its values.
+/// A stored sketch as a summary, and the type of its values.
 struct Stored {
     summary: AnySummary,
     spec: KeySpec,
 }
 
 impl Stored {
+    /// Reads a stored sketch.
+    ///
+    /// # Errors
+    /// An execution error for damaged bytes.
     fn read(bytes: &[u8]) -> Result<Self> {
         let tag = Header::read(bytes)?.tag;
         let Some(data_type) = std::str::from_utf8(tag).ok().and_then(type_of_values) else {
@@ -117,12 +124,14 @@ impl Stored {
             );
         };
         let (summary, spec) = (AnySummary::read(bytes, tag)?, KeySpec::try_new(&data_type)?);
-        match summary.width() == spec.width() {
-            true => Ok(Self { summary, spec }),
-            false => exec_err!("a damaged quantile sketch: its keys are not those of {data_type}"),
+        if summary.width() == spec.width() {
+            Ok(Self { summary, spec })
+        } else {
+            exec_err!("a damaged quantile sketch: its keys are not those of {data_type}")
         }
     }
 
+    /// The values of some quantiles, as an array of type `data_type`.
     fn quantiles(&self, quantiles: &Quantiles, data_type: &DataType) -> Result<ArrayRef> {
         let n = self.summary.n();
         let key = |rank| Ok(self.summary.value_at(rank)?.0);
@@ -141,12 +150,12 @@ impl Stored {
         })
     }
 
-    /// Bounds of the number of values at or below `value`, and of all values.
+    /// The least and the greatest possible number of values at or below `value`, and the number of all values.
     fn rank(&self, value: &ScalarValue) -> Result<[u64; 3]> {
         let (data_type, n) = (self.spec.data_type(), self.summary.n());
         let own = match (value.cast_to(data_type), is_positive(value)) {
             (Ok(own), _) if !own.is_null() => own,
-            // What the type cannot hold is above all that it can, or below.
+            // A value that the type cannot hold is above all that it can hold, or below all.
             (_, Some(is_above)) if can_cast_types(&value.data_type(), data_type) => {
                 return Ok(if is_above { [n; 3] } else { [0, 0, n] });
             }
@@ -156,10 +165,10 @@ impl Stored {
         let Some(key) = keys.first().copied() else {
             return exec_err!("gk_rank: {value} is no value of type {}", self.spec.data_type());
         };
-        // A cast may round: above the value that was asked for, only what is less counts.
+        // The cast may have rounded up. Then only values less than the rounded one are at or below the value that was asked for.
         let is_above = match own.cast_to(&value.data_type()) {
             Ok(back) => back.partial_cmp(value) == Some(std::cmp::Ordering::Greater),
-            // Rounded past the end of the type of `value`: which end, the sign says.
+            // The cast rounded past an end of the type of `value`. The sign tells which end.
             Err(_) => is_positive(&own) == Some(true),
         };
         let (least, most) = match (is_above, key.checked_sub(1)) {
@@ -173,12 +182,13 @@ impl Stored {
 
 impl StoredFunction {
     pub(super) fn all() -> [Self; 2] {
-        [Asks::Quantile, Asks::Rank].map(|quantile_specs| Self {
-            quantile_specs,
+        [Question::Quantile, Question::Rank].map(|question| Self {
+            question,
             signature: Signature::user_defined(Volatility::Immutable),
         })
     }
 
+    /// The answers of `gk_quantile`, one for each row.
     fn quantiles(&self, sketches: &BinaryArray, asked: &ArrayRef, result: &DataType) -> Result<ArrayRef> {
         let (one, is_list) = match result {
             DataType::List(item) => (item.data_type(), true),
@@ -198,13 +208,14 @@ impl StoredFunction {
                 continue;
             }
             let values = stored.quantiles(&quantiles, one)?;
-            rows.push(match is_list {
-                true => Arc::new(
+            rows.push(if is_list {
+                Arc::new(
                     SingleRowListArrayBuilder::new(values)
                         .with_nullable(true)
                         .build_list_array(),
-                ),
-                false => values,
+                )
+            } else {
+                values
             });
         }
         if rows.is_empty() {
@@ -214,6 +225,7 @@ impl StoredFunction {
         Ok(concat(&rows)?)
     }
 
+    /// The answers of `gk_rank`, one for each row.
     fn ranks(sketches: &BinaryArray, values: &ArrayRef) -> Result<ArrayRef> {
         let mut ranks = [const { Vec::new() }; 3];
         let mut valid = Vec::with_capacity(sketches.len());
@@ -238,9 +250,9 @@ impl StoredFunction {
 
 impl ScalarUDFImpl for StoredFunction {
     fn name(&self) -> &str {
-        match self.quantile_specs {
-            Asks::Quantile => "gk_quantile",
-            Asks::Rank => "gk_rank",
+        match self.question {
+            Question::Quantile => "gk_quantile",
+            Question::Rank => "gk_rank",
         }
     }
 
@@ -250,9 +262,9 @@ impl ScalarUDFImpl for StoredFunction {
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         let [sketch, asked] = arg_types else {
-            let what = match self.quantile_specs {
-                Asks::Quantile => "a quantile or list of quantiles from 0 to 1",
-                Asks::Rank => "a value",
+            let what = match self.question {
+                Question::Quantile => "a quantile or list of quantiles from 0 to 1",
+                Question::Rank => "a value",
             };
             return plan_err!(
                 "{} takes 2 arguments, got {}: a sketch and {what}",
@@ -287,25 +299,22 @@ impl ScalarUDFImpl for StoredFunction {
             return exec_err!("{} takes 2 arguments, got {}", self.name(), arrays.len());
         };
         let sketches = sketches.as_binary::<i32>();
-        let rows = match self.quantile_specs {
-            Asks::Quantile => self.quantiles(sketches, asked, args.return_field.data_type())?,
-            Asks::Rank => Self::ranks(sketches, asked)?,
+        let rows = match self.question {
+            Question::Quantile => self.quantiles(sketches, asked, args.return_field.data_type())?,
+            Question::Rank => Self::ranks(sketches, asked)?,
         };
         Ok(ColumnarValue::Array(rows))
     }
 }
 
 impl StoredFunction {
+    /// The type of the answer. `asked`: the type of the second argument; `values`: that of the sketches' values, if it is known.
     fn returned(&self, asked: Option<&DataType>, values: Option<DataType>) -> Result<DataType> {
-        use DataType::{FixedSizeList, LargeList, List};
-        if self.quantile_specs == Asks::Rank {
+        if self.question == Question::Rank {
             return Ok(DataType::Struct(rank_fields()));
         }
         let one = values.unwrap_or(DataType::Float64);
-        Ok(match asked {
-            Some(List(_) | LargeList(_) | FixedSizeList(..)) => DataType::new_list(one, true),
-            _ => one,
-        })
+        Ok(answer_type(one, asked.is_some_and(is_list)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The constants of a bound function as bytes: see [`crate::functions::wire`].
+//! Encodes the constants of a bound function as bytes: see [`crate::functions::wire`].
 
 use datafusion::common::Result;
 
@@ -14,6 +14,7 @@ const ACCURACY: u8 = 0;
 const BUCKETS: u8 = 1;
 
 impl Constants {
+    /// Appends the constants.
     fn put(&self, out: &mut Vec<u8>) {
         self.quantiles.put(out);
         match self.precision {
@@ -28,10 +29,12 @@ impl Constants {
         }
     }
 
-    fn read(input: &mut Reader<'_>, quantile_specs: bool) -> Result<Self> {
-        let quantiles = match quantile_specs {
-            true => Quantiles::read(input)?,
-            false => Quantiles::read_any(input)?,
+    /// Reads constants. `takes_quantiles`: whether there have to be quantiles.
+    fn read(input: &mut Reader<'_>, takes_quantiles: bool) -> Result<Self> {
+        let quantiles = if takes_quantiles {
+            Quantiles::read(input)?
+        } else {
+            Quantiles::read_any(input)?
         };
         let precision = match input.byte("kind of precision")? {
             ACCURACY => Precision::Accuracy(epsilon(input)?),
@@ -46,17 +49,20 @@ impl Constants {
 }
 
 impl GkFunction {
+    /// Appends the constants that are bound into the function, if there are any.
     pub(in crate::functions) fn put_constants(&self, out: &mut Vec<u8>) {
         put_option(self.bound.as_ref(), out, Constants::put);
     }
 
-    /// The same function, with the constants that come next.
+    /// This function with the constants that are read next.
     ///
     /// # Errors
-    /// An execution error for other bytes.
+    /// An execution error for bytes that are no constants.
     pub(in crate::functions) fn with_constants(&self, input: &mut Reader<'_>) -> Result<Self> {
-        let mut function = Self::new(self.called, self.descending);
-        function.bound = read_option(input, |input| Constants::read(input, self.called.quantile_specs()))?;
+        let mut function = Self::new(self.sql_name, self.descending);
+        function.bound = read_option(input, |input| {
+            Constants::read(input, self.sql_name.takes_quantiles())
+        })?;
         Ok(function)
     }
 }

@@ -1,4 +1,4 @@
-//! Accumulators over byte strings: what those of keys do too.
+//! Tests of accumulators over byte strings.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn first_groups_leave_and_the_others_move_down() {
         emitted(&mut groups, EmitTo::First(2)),
         [some(&["seven"]), vec![None]].concat()
     );
-    // What was group 2 is group 0 now.
+    // Group 2 has become group 0.
     let batch = texts(&[Some("nine"), Some("b")]);
     groups.update_batch(&batch, &[0, 2], None, 3).unwrap();
     assert_eq!(emitted(&mut groups, EmitTo::All), some(&["nine", "two", "b"]));

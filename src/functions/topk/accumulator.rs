@@ -1,4 +1,4 @@
-//! Accumulator of one group: for what has no groups, and for windows whose frame only grows.
+//! The accumulator of one group: for aggregations without groups, and for window frames that only grow.
 
 use std::mem::size_of;
 
@@ -12,11 +12,11 @@ use crate::functions::groups::state_column;
 use crate::kernel::cpu::top::Sieve;
 use crate::key::Key;
 
-/// Rows of one group, of which the best are wanted.
+/// Keeps the best rows of one group.
 #[derive(Debug)]
 pub(super) struct TopKAccumulator<K> {
     column: TopKColumn,
-    /// `None` until there are rows.
+    /// The rows; `None` before the first one.
     sieve: Option<Sieve<K>>,
 }
 
@@ -33,7 +33,7 @@ impl<K: Key> TopKAccumulator<K> {
         self.column.push(sieve, 1, &vec![0; dense[0].len()], dense)
     }
 
-    /// Columns of the best rows.
+    /// The columns of the best rows.
     fn best(&mut self) -> Result<Vec<ArrayRef>> {
         match &mut self.sieve {
             Some(sieve) => Ok(sieve.best()?.payload),

@@ -1,4 +1,4 @@
-//! The constant of a call that says how many rows.
+//! Reads the constant argument `k` of a call, the number of rows.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -14,49 +14,52 @@ use crate::functions::call::{constant, evaluated};
 /// Checks the number of rows of a call, as far as it is known yet.
 ///
 /// # Errors
-/// A planning error that names it, if it is not a constant integer from 1 on; for a wrong number of arguments.
-pub(crate) fn check_arguments(called: TopKName, args: &[Expr]) -> Result<()> {
+/// A planning error that names the number of rows if it is not a constant integer from 1 on; a planning error for a
+/// wrong number of arguments.
+pub(crate) fn check_arguments(sql_name: TopKName, args: &[Expr]) -> Result<()> {
     match args {
-        [_, _] if called.answers_one() => Ok(()),
+        [_, _] if sql_name.answers_one() => Ok(()),
         [_, _, k] => {
             let has_parameter = k.exists(|part| Ok(matches!(part, Expr::Placeholder(_))))?;
             match constant(k)? {
-                Some(value) => checked(called, &value).map(drop),
+                Some(value) => checked(sql_name, &value).map(drop),
                 None if has_parameter => Ok(()),
-                None => not_constant(called, k),
+                None => not_constant(sql_name, k),
             }
         }
-        _ => plan_err!("{}", called.wrong_arguments(args.len())),
+        _ => plan_err!("{}", sql_name.wrong_arguments(args.len())),
     }
 }
 
 /// The number of rows in a call that is about to be planned.
 ///
 /// # Errors
-/// As for [`check_arguments`], and for a parameter without a value.
-pub(crate) fn constant_k(called: TopKName, expr: &Expr) -> Result<usize> {
+/// Those of [`check_arguments`], and a planning error for a parameter without a value.
+pub(crate) fn constant_k(sql_name: TopKName, expr: &Expr) -> Result<usize> {
     match constant(expr)? {
-        Some(value) => checked(called, &value),
-        None => not_constant(called, expr),
+        Some(value) => checked(sql_name, &value),
+        None => not_constant(sql_name, expr),
     }
 }
 
 /// The number of rows in a call that is about to run.
 ///
 /// # Errors
-/// As for [`check_arguments`].
-pub(super) fn evaluated_k(called: TopKName, expr: &Arc<dyn PhysicalExpr>) -> Result<usize> {
+/// Those of [`check_arguments`].
+pub(super) fn evaluated_k(sql_name: TopKName, expr: &Arc<dyn PhysicalExpr>) -> Result<usize> {
     match evaluated(expr)? {
-        Some(value) => checked(called, &value),
-        None => not_constant(called, expr),
+        Some(value) => checked(sql_name, &value),
+        None => not_constant(sql_name, expr),
     }
 }
 
-fn not_constant<T>(called: TopKName, shown: &dyn Display) -> Result<T> {
-    plan_err!("{called}: the number of rows must be a constant integer of at least 1, got {shown}")
+/// The error for a number of rows that is no such constant.
+fn not_constant<T>(sql_name: TopKName, shown: &dyn Display) -> Result<T> {
+    plan_err!("{sql_name}: the number of rows must be a constant integer of at least 1, got {shown}")
 }
 
-fn checked(called: TopKName, value: &ScalarValue) -> Result<usize> {
+/// The number of rows that a value says.
+fn checked(sql_name: TopKName, value: &ScalarValue) -> Result<usize> {
     use ScalarValue::*;
     let k = match value {
         Int8(Some(k)) => i128::from(*k),
@@ -67,10 +70,10 @@ fn checked(called: TopKName, value: &ScalarValue) -> Result<usize> {
         UInt16(Some(k)) => i128::from(*k),
         UInt32(Some(k)) => i128::from(*k),
         UInt64(Some(k)) => i128::from(*k),
-        other => return not_constant(called, &format!("{other} of type {}", other.data_type())),
+        other => return not_constant(sql_name, &format!("{other} of type {}", other.data_type())),
     };
     match usize::try_from(k) {
         Ok(k) if k > 0 => Ok(k),
-        _ => not_constant(called, &k),
+        _ => not_constant(sql_name, &k),
     }
 }

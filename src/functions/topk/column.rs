@@ -1,4 +1,4 @@
-//! What is asked of a pair of columns, and how the rows that stay become the answer.
+//! The question of a call about two columns, values and keys, and how the best rows become its answer.
 
 use std::sync::Arc;
 
@@ -10,32 +10,33 @@ use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::{Result, plan_err, resources_err};
 
 use super::TopKName;
-use crate::functions::ordered_type;
+use crate::functions::types::ordered_type;
 use crate::kernel::cpu::top::{Rows, Sieve, Ties, Wanted};
 use crate::key::{Key, Order, OrderBy, RowOrder, SortColumn, SortKeys, Width, kept, with_one_nan};
 
-/// A call, apart from its columns.
+/// A call without its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
-    pub(crate) called: TopKName,
+    /// The name that users write in SQL.
+    pub(crate) sql_name: TopKName,
     /// Whether the least keys are the best.
     pub(crate) ascending: bool,
-    /// Rows of a list; `None`: one value.
+    /// Greatest number of rows of a list; `None`: the answer is one value.
     pub(crate) k: Option<usize>,
 }
 
 impl Call {
-    /// Rows of a group.
+    /// Number of rows of each group that are wanted.
     pub(crate) fn rows(&self) -> usize {
         self.k.unwrap_or(1)
     }
 
-    /// Whether rows without a value are skipped.
+    /// Whether rows whose value is NULL are skipped.
     pub(crate) fn skips_null_values(&self) -> bool {
-        self.called != TopKName::TopkBy
+        self.sql_name != TopKName::TopkBy
     }
 
-    /// How keys are ordered, if there are no NULLs among them.
+    /// The sort column of keys, which are not NULL.
     pub(crate) fn key_column(&self, data_type: &DataType) -> SortColumn {
         SortColumn {
             data_type: data_type.clone(),
@@ -45,8 +46,9 @@ impl Call {
         }
     }
 
+    /// The direction of keys, and the place of NULLs inside of keys.
     fn key_options(&self) -> SortOptions {
-        // NULLs inside of keys are the greatest.
+        // NULLs inside of keys, in lists and structs, are greater than all values.
         SortOptions {
             descending: !self.ascending,
             nulls_first: !self.ascending,
@@ -54,26 +56,28 @@ impl Call {
     }
 }
 
+/// Checks the types of values and keys.
+///
 /// # Errors
 /// A planning error that names the type of keys without an order, or of values that cannot break ties.
-pub(super) fn check_types(called: TopKName, value: &DataType, key: &DataType) -> Result<()> {
+pub(super) fn check_types(sql_name: TopKName, value: &DataType, key: &DataType) -> Result<()> {
     let (value, key) = (ordered_type(value), ordered_type(key));
     if Order::try_new(&key).is_err() {
         return plan_err!(
-            "{called}: keys of type {key} have no order: allowed are integers, floating-point numbers, decimals, \
+            "{sql_name}: keys of type {key} have no order: allowed are integers, floating-point numbers, decimals, \
              Boolean, Date, Time, Timestamp, Duration, Interval(YearMonth), strings, binary, lists (List, LargeList, \
              FixedSizeList) and structs of these, and dictionaries of these"
         );
     }
     if !RowConverter::supports_fields(&[SortField::new(value.clone())]) {
         return plan_err!(
-            "{called}: values of type {value} are not supported, as they have no order among equal keys"
+            "{sql_name}: values of type {value} are not supported, as they have no order among equal keys"
         );
     }
     Ok(())
 }
 
-/// A call over columns of some types.
+/// A call over columns of known types.
 #[derive(Debug)]
 pub(super) struct TopKColumn {
     call: Call,
@@ -84,10 +88,12 @@ pub(super) struct TopKColumn {
 }
 
 impl TopKColumn {
+    /// A call over columns of these types.
+    ///
     /// # Errors
-    /// As for [`check_types`].
+    /// Those of [`check_types`].
     pub(super) fn try_new(call: Call, value: &DataType, key: &DataType, is_distinct: bool) -> Result<Self> {
-        check_types(call.called, value, key)?;
+        check_types(call.sql_name, value, key)?;
         Ok(Self {
             keys: SortKeys::try_new(&[call.key_column(key)])?,
             call,
@@ -97,19 +103,22 @@ impl TopKColumn {
         })
     }
 
+    /// Width of the keys.
     pub(super) fn width(&self) -> Width {
         self.keys.width()
     }
 
+    /// The call.
     pub(super) fn call(&self) -> &Call {
         &self.call
     }
 
+    /// Whether equal rows count once.
     pub(super) fn is_distinct(&self) -> bool {
         self.is_distinct
     }
 
-    /// An empty sieve of rows that have a value and a key.
+    /// An empty sieve for rows of two columns, value and key.
     pub(super) fn sieve<K: Key>(&self) -> Result<Sieve<K>> {
         let wanted = Wanted {
             k: self.call.rows(),
@@ -119,19 +128,18 @@ impl TopKColumn {
         Ok(Sieve::new(wanted, vec![self.value.clone(), self.key.clone()]))
     }
 
-    /// The order of rows with equal keys, of which the first column is the value and the second one the key.
+    /// The order of rows with equal keys. Their first column is the value, their second one the key.
     pub(super) fn order(&self) -> Result<RowOrder> {
         let value = OrderBy::values(0, self.value.clone());
-        match self.keys.is_exact() {
-            true => RowOrder::try_new(vec![value]),
-            false => {
-                let key = OrderBy::rows(1, self.key.clone(), self.call.key_options());
-                RowOrder::try_new(vec![key, value])
-            }
+        if self.keys.is_exact() {
+            RowOrder::try_new(vec![value])
+        } else {
+            let key = OrderBy::rows(1, self.key.clone(), self.call.key_options());
+            RowOrder::try_new(vec![key, value])
         }
     }
 
-    /// Which rows count; `None`: all.
+    /// The rows that count, of those that passed a filter; `None`: all rows.
     pub(super) fn kept(
         &self,
         columns: &[ArrayRef],
@@ -141,12 +149,12 @@ impl TopKColumn {
         if !self.call.skips_null_values() {
             return Ok(with_key);
         }
-        // `kept` says `None` where there is nothing to drop: of rows, or beyond what is dropped already.
+        // `kept` gives `None` where it drops no row beyond those that are dropped already.
         let both = kept(columns[0].as_ref(), with_key.as_ref())?;
         Ok(both.or(with_key))
     }
 
-    /// Value and key of the rows that count. Where values are to be distinct, all NaNs among them have the same bits.
+    /// Value and key of the rows that count. With `DISTINCT`, all NaNs among the values get the same bits.
     pub(super) fn dense(&self, columns: &[ArrayRef], kept: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
         let columns = columns.iter().take(2);
         let mut dense: Vec<ArrayRef> = match kept {
@@ -161,12 +169,12 @@ impl TopKColumn {
         Ok(dense)
     }
 
-    /// The keys of rows that all have one.
+    /// The keys of rows, none of which is NULL.
     pub(super) fn keys<K: Key>(&self, columns: &[ArrayRef]) -> Result<Vec<K>> {
         self.keys.keys(&columns[1..2])
     }
 
-    /// Adds rows that count, of value and key.
+    /// Adds rows that count, as columns of value and key, to a sieve of `groups` groups. `ids`: the group of each row.
     pub(super) fn push<K: Key>(
         &self,
         sieve: &mut Sieve<K>,
@@ -185,12 +193,12 @@ impl TopKColumn {
         )
     }
 
-    /// Value and key of no row.
+    /// Empty columns of value and key.
     pub(super) fn no_rows(&self) -> Vec<ArrayRef> {
         vec![new_empty_array(&self.value), new_empty_array(&self.key)]
     }
 
-    /// The answers of groups that have so many of `values` each.
+    /// The answers of groups: group `group` has the next `lengths[group]` of `values`.
     pub(super) fn answers(&self, values: &ArrayRef, lengths: &[usize]) -> Result<ArrayRef> {
         match self.call.k {
             Some(_) => lists(values, lengths),
@@ -199,10 +207,10 @@ impl TopKColumn {
     }
 }
 
-/// The first value of each group, NULL where it has none: groups have the next `lengths[group]` of `values`.
+/// The first value of each group, NULL for a group without values. Group `group` has the next `lengths[group]` of `values`.
 ///
 /// # Errors
-/// Arrow's, where an array becomes too large.
+/// Arrow's, for an array that becomes too large.
 pub(crate) fn firsts(values: &ArrayRef, lengths: &[usize]) -> Result<ArrayRef> {
     let mut next = 0;
     let rows = lengths.iter().map(|length| {
@@ -212,7 +220,7 @@ pub(crate) fn firsts(values: &ArrayRef, lengths: &[usize]) -> Result<ArrayRef> {
     Ok(take(values.as_ref(), &UInt64Array::from_iter(rows), None)?)
 }
 
-/// A list for each group, NULL where it would be empty: the next `lengths[group]` of `values`.
+/// A list of values for each group, NULL where it would be empty. Group `group` has the next `lengths[group]` of `values`.
 ///
 /// # Errors
 /// `ResourcesExhausted` where an array of lists cannot hold as many values.

@@ -1,4 +1,4 @@
-//! The functions of best rows as aggregate functions: their types, their names, their accumulators.
+//! `topk_by`, `max_by` and `min_by` as aggregate functions: types, names, accumulators.
 
 use std::sync::{Arc, LazyLock};
 
@@ -16,56 +16,55 @@ use super::call::{constant_k, evaluated_k};
 use super::column::{Call, TopKColumn, check_types};
 use super::groups::TopKGroupsAccumulator;
 use super::sliding::SlidingTopKAccumulator;
-use crate::functions::ordered_type;
-use crate::key::Width;
-use crate::key::with_key;
+use crate::functions::types::{answer_type, ordered_type};
+use crate::key::{Width, with_key};
 use crate::quantile::state_type;
 
-/// The best values by another column, as an aggregate function: values of any type, keys of any type with an order, and
-/// a constant number of rows from 1 on.
+/// The aggregate function of the best values by another column. Its arguments are values of any type, keys of any type with an order, and a
+/// constant number of rows from 1 on.
 ///
-/// Holds at most about twice `k` rows of each group, and 65536 rows besides. Grouped calls that stand alone run as
+/// Its accumulator holds at most about twice `k` rows of each group, and 65536 rows besides. Grouped calls that stand alone run as
 /// [`GroupedTopKExec`](crate::exec::GroupedTopKExec) where the session's planner is
 /// [`QuantilesPlanner`](crate::planner::QuantilesPlanner).
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TopKBy {
     pub(super) name: String,
-    pub(super) called: TopKName,
+    pub(super) sql_name: TopKName,
     pub(super) ascending: bool,
-    /// The number of rows, if it is not an argument; `None` inside: one value.
+    /// The number of rows, where it is bound into the function. The inner `None`: the answer is one value.
     pub(super) bound: Option<Option<usize>>,
     signature: Signature,
 }
 
 impl TopKBy {
-    /// The function that users call as `called`; `ascending`: the least keys of `topk_by` are the best.
-    pub(crate) fn new(called: TopKName, ascending: bool) -> Self {
-        let ascending = match called {
+    /// The function with the name `sql_name`. `ascending`: the least keys of `topk_by` are the best; `max_by` and `min_by` ignore it.
+    pub(crate) fn new(sql_name: TopKName, ascending: bool) -> Self {
+        let ascending = match sql_name {
             TopKName::TopkBy => ascending,
             TopKName::MaxBy => false,
             TopKName::MinBy => true,
         };
-        let mut name = called.as_str().to_owned();
-        if called == TopKName::TopkBy && ascending {
+        let mut name = sql_name.as_str().to_owned();
+        if sql_name == TopKName::TopkBy && ascending {
             name += "_asc";
         }
         Self {
             name,
-            called,
+            sql_name,
             ascending,
             bound: None,
             signature: Signature::user_defined(Volatility::Immutable),
         }
     }
 
-    /// This type behind a registered function, if it is one of ours.
+    /// The `TopKBy` behind an aggregate function, if it is one.
     pub(crate) fn of(function: &AggregateUDF) -> Option<&Self> {
         function.inner().downcast_ref::<Self>()
     }
 
-    /// The name that users write.
-    pub(crate) fn called(&self) -> TopKName {
-        self.called
+    /// The name that users write in SQL.
+    pub(crate) fn sql_name(&self) -> TopKName {
+        self.sql_name
     }
 
     /// Whether the least keys are the best.
@@ -73,40 +72,42 @@ impl TopKBy {
         self.ascending
     }
 
-    /// The same function of values and keys only, for `k` rows; `None`: one value.
+    /// The function of two arguments, values and keys, with the number of rows bound into it; `None`: the answer is one value.
     pub(crate) fn bound_to(&self, k: Option<usize>) -> Self {
         Self {
             bound: Some(k),
-            ..Self::new(self.called, self.ascending)
+            ..Self::new(self.sql_name, self.ascending)
         }
     }
 
+    /// Whether the number of rows is bound into the function.
     pub(crate) fn is_bound(&self) -> bool {
         self.bound.is_some()
     }
 
-    /// The number of rows that a call asks for by its logical arguments; `None` inside: one value.
+    /// The number of rows that a call with these logical arguments asks for; `None`: the answer is one value.
     ///
     /// # Errors
-    /// A planning error that names it, if it is not a constant integer from 1 on.
+    /// A planning error that names the number if it is not a constant integer from 1 on.
     pub(crate) fn k_of(&self, args: &[datafusion::logical_expr::Expr]) -> Result<Option<usize>> {
         match (&self.bound, args) {
             (Some(bound), _) => Ok(*bound),
-            (None, [_, _]) if self.called.answers_one() => Ok(None),
-            (None, [_, _, k]) => constant_k(self.called, k).map(Some),
-            _ => plan_err!("{}", self.called.wrong_arguments(args.len())),
+            (None, [_, _]) if self.sql_name.answers_one() => Ok(None),
+            (None, [_, _, k]) => constant_k(self.sql_name, k).map(Some),
+            _ => plan_err!("{}", self.sql_name.wrong_arguments(args.len())),
         }
     }
 
+    /// The columns that an accumulator of a call keeps, with the call's question.
     fn column(&self, args: &AccumulatorArgs) -> Result<TopKColumn> {
         let k = match (&self.bound, args.exprs) {
             (Some(bound), [_, _]) => *bound,
-            (None, [_, _]) if self.called.answers_one() => None,
-            (None, [_, _, k]) => Some(evaluated_k(self.called, k)?),
-            _ => return plan_err!("{}", self.called.wrong_arguments(args.exprs.len())),
+            (None, [_, _]) if self.sql_name.answers_one() => None,
+            (None, [_, _, k]) => Some(evaluated_k(self.sql_name, k)?),
+            _ => return plan_err!("{}", self.sql_name.wrong_arguments(args.exprs.len())),
         };
         let call = Call {
-            called: self.called,
+            sql_name: self.sql_name,
             ascending: self.ascending,
             k,
         };
@@ -129,7 +130,7 @@ impl AggregateUDFImpl for TopKBy {
     }
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
-        match (arg_types, self.called, self.is_bound()) {
+        match (arg_types, self.sql_name, self.is_bound()) {
             ([value, key], _, true) | ([value, key], TopKName::MaxBy | TopKName::MinBy, false) => {
                 Ok(vec![ordered_type(value), ordered_type(key)])
             }
@@ -137,27 +138,24 @@ impl AggregateUDFImpl for TopKBy {
             ([_, _, _, _], TopKName::TopkBy, false) => plan_err!(
                 "{} with a direction needs its expression planner: register the extension with \
                  datafusion_quantiles::register_all",
-                self.called
+                self.sql_name
             ),
-            _ => plan_err!("{}", self.called.wrong_arguments(arg_types.len())),
+            _ => plan_err!("{}", self.sql_name.wrong_arguments(arg_types.len())),
         }
     }
 
     fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
         let [value, key, rest @ ..] = arg_types else {
-            return plan_err!("{}", self.called.wrong_arguments(arg_types.len()));
+            return plan_err!("{}", self.sql_name.wrong_arguments(arg_types.len()));
         };
-        check_types(self.called, value, key)?;
+        check_types(self.sql_name, value, key)?;
         let is_list = self.bound.map_or(!rest.is_empty(), |k| k.is_some());
-        Ok(match is_list {
-            true => DataType::new_list(ordered_type(value), true),
-            false => ordered_type(value),
-        })
+        Ok(answer_type(ordered_type(value), is_list))
     }
 
     fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
         let [_, _, ..] = args.input_fields else {
-            return plan_err!("{}", self.called.wrong_arguments(args.input_fields.len()));
+            return plan_err!("{}", self.sql_name.wrong_arguments(args.input_fields.len()));
         };
         let field = |index: usize, name: &str| {
             let data_type = ordered_type(args.input_fields[index].data_type());
@@ -193,11 +191,11 @@ static AGGREGATES: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
         (TopKName::MaxBy, false),
         (TopKName::MinBy, true),
     ];
-    let function = |(called, ascending)| Arc::new(AggregateUDF::from(TopKBy::new(called, ascending)));
+    let function = |(sql_name, ascending)| Arc::new(AggregateUDF::from(TopKBy::new(sql_name, ascending)));
     all.into_iter().map(function).collect()
 });
 
-/// Every aggregate function of this module, to register.
+/// Every aggregate function of the best rows, to register.
 pub(crate) fn topk_aggregates() -> &'static [Arc<AggregateUDF>] {
     &AGGREGATES
 }

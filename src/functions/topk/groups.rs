@@ -1,4 +1,4 @@
-//! Accumulator of many groups: a [`Sieve`], whose memory is flat.
+//! The accumulator of many groups: a [`Sieve`], whose memory is flat.
 
 use std::mem::size_of;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::functions::groups::{emitted_count, extend_groups, group_id, state_col
 use crate::kernel::cpu::top::Sieve;
 use crate::key::Key;
 
-/// Rows of all groups, of which the best are wanted.
+/// Keeps the best rows of each group.
 #[derive(Debug)]
 pub(super) struct TopKGroupsAccumulator<K> {
     column: TopKColumn,
-    /// `None` until there are rows.
+    /// The rows; `None` before the first one.
     sieve: Option<Sieve<K>>,
     groups: usize,
 }
@@ -31,6 +31,7 @@ impl<K: Key> TopKGroupsAccumulator<K> {
         }
     }
 
+    /// Adds rows that count, as columns of value and key. `ids`: the group of each row.
     fn push(&mut self, ids: &[u32], dense: &[ArrayRef]) -> Result<()> {
         let sieve = match &mut self.sieve {
             Some(sieve) => sieve,
@@ -39,10 +40,10 @@ impl<K: Key> TopKGroupsAccumulator<K> {
         self.column.push(sieve, self.groups, ids, dense)
     }
 
-    /// Rows of the groups that leave: their columns, and how many each group has.
+    /// Takes out the best rows of the groups that are emitted: their columns, and the number of rows of each group.
     fn emitted(&mut self, emit_to: EmitTo) -> Result<(Vec<ArrayRef>, Vec<usize>)> {
         let count = emitted_count(emit_to, self.groups);
-        // So that groups without rows are there too.
+        // Tells the sieve of groups without rows.
         self.push(&[], &self.column.no_rows())?;
         self.groups -= count;
         let sieve = self.sieve.as_mut();
@@ -56,7 +57,7 @@ impl<K: Key> TopKGroupsAccumulator<K> {
     }
 }
 
-/// State columns, values and keys, flat: the group of each row, and the rows.
+/// The rows in state columns of values and keys, without their lists: the group of each row, and the two columns.
 pub(super) fn state_rows(
     states: &[ArrayRef],
     group_indices: impl Iterator<Item = usize>,

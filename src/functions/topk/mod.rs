@@ -1,13 +1,13 @@
-//! `topk_by(value, key, k [, 'asc' | 'desc'])` and its other names: the best values by another column.
+//! The functions `topk_by`, `max_by` and `min_by`: the best values by another column.
 //!
 //! | call | answer |
 //! | --- | --- |
-//! | `topk_by(v, x, k)`, `topk_by(v, x, k, 'asc')` | list of the v of the k greatest (least) x, NULL among them |
-//! | `max_by(v, x, k)`, `min_by(v, x, k)` | the same over rows that have a v |
-//! | `max_by(v, x)`, `min_by(v, x)` | one v |
+//! | `topk_by(v, x, k)`, `topk_by(v, x, k, 'asc')` | list of the v of the k greatest (least) x; a v may be NULL |
+//! | `max_by(v, x, k)`, `min_by(v, x, k)` | list of the v of the k greatest (least) x, over rows whose v is not NULL |
+//! | `max_by(v, x)`, `min_by(v, x)` | the v of the greatest (least) x, over the same rows |
 //!
-//! Rows without an x are skipped. Among equal x smaller v come first and NULL last, so that the answer is unique. A
-//! direction is a function of its own, as for [`exact_quantiles`](super), since types are all that a return type sees.
+//! Rows whose x is NULL are skipped. Among equal x smaller v come first and NULL last, so that the answer is unique. Each
+//! direction is a function of its own, as for [`exact_quantiles`](super).
 
 mod accumulator;
 mod call;

@@ -1,8 +1,8 @@
-//! The names under which users call the functions of best rows.
+//! The names under which users call the functions of the best rows.
 
 use std::fmt::{self, Display};
 
-/// A name that users call.
+/// A function of the best rows, by the name that a user writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum TopKName {
     /// `topk_by(v, x, k [, 'asc' | 'desc'])`.
@@ -26,12 +26,12 @@ impl TopKName {
         }
     }
 
-    /// Whether calls can do without `k`.
+    /// Whether a call may leave out `k`, and gets one value then.
     pub(super) fn answers_one(self) -> bool {
         self != TopKName::TopkBy
     }
 
-    /// What to say about a wrong number of arguments.
+    /// The message for a wrong number of arguments, `count`.
     pub(super) fn wrong_arguments(self, count: usize) -> String {
         let takes = match self {
             TopKName::TopkBy => {

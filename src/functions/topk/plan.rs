@@ -1,4 +1,4 @@
-//! Which function a call means: its direction is an argument in SQL, and a function of its own in a plan.
+//! Finds the function that a call means. The direction is an argument in SQL; in a plan each direction has a function of its own.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::call::check_arguments;
 use super::{TopKBy, TopKName, topk_aggregates};
 use crate::functions::call::constant;
 
-/// The function and arguments that a call means: the direction is in the function.
+/// The function that a call means, with its direction, and the other arguments.
 ///
 /// # Errors
 /// A planning error that names what is wrong with the arguments.
@@ -19,30 +19,34 @@ pub(crate) fn plan_call(
     args: &[Expr],
     order_by: &[Sort],
 ) -> Result<(Arc<AggregateUDF>, Vec<Expr>)> {
-    let called = function.called();
+    let sql_name = function.sql_name();
     if let Some(order) = order_by.first() {
-        return plan_err!("{called} is ordered by its second argument: remove ORDER BY {order}");
+        return plan_err!("{sql_name} is ordered by its second argument: remove ORDER BY {order}");
     }
     let ascending = match args {
-        [_, _, _, direction] if called == TopKName::TopkBy => direction_argument(called, direction)?,
+        [_, _, _, direction] if sql_name == TopKName::TopkBy => direction_argument(sql_name, direction)?,
         _ => function.is_ascending(),
     };
-    let count = if called == TopKName::TopkBy { 3 } else { args.len() };
+    let count = if sql_name == TopKName::TopkBy {
+        3
+    } else {
+        args.len()
+    };
     let planned: Vec<Expr> = args.iter().take(count).cloned().collect();
     if args.len() > 4 {
-        return plan_err!("{}", called.wrong_arguments(args.len()));
+        return plan_err!("{}", sql_name.wrong_arguments(args.len()));
     }
-    check_arguments(called, &planned)?;
-    let name = TopKBy::new(called, ascending).name;
+    check_arguments(sql_name, &planned)?;
+    let name = TopKBy::new(sql_name, ascending).name;
     let found = topk_aggregates().iter().find(|udf| udf.name() == name);
     match found {
         Some(found) => Ok((Arc::clone(found), planned)),
-        None => plan_err!("{called} has no other direction"),
+        None => plan_err!("{sql_name} has no other direction"),
     }
 }
 
-/// Whether the direction is ascending.
-fn direction_argument(called: TopKName, expr: &Expr) -> Result<bool> {
+/// Whether a direction argument is ascending.
+fn direction_argument(sql_name: TopKName, expr: &Expr) -> Result<bool> {
     let value = constant(expr)?;
     let name = match &value {
         Some(value) => value.try_as_str().flatten().map(str::to_ascii_lowercase),
@@ -51,6 +55,6 @@ fn direction_argument(called: TopKName, expr: &Expr) -> Result<bool> {
     match name.as_deref() {
         Some("asc") => Ok(true),
         Some("desc") => Ok(false),
-        _ => plan_err!("{called}: the direction must be a constant 'asc' or 'desc', got {expr}"),
+        _ => plan_err!("{sql_name}: the direction must be a constant 'asc' or 'desc', got {expr}"),
     }
 }

@@ -1,6 +1,6 @@
-//! Window frames that move: rows come and go, and every row of the window wants an answer.
+//! The accumulator of moving window frames: rows come and go, and every row of the window needs an answer.
 //!
-//! Cost of a row: the logarithm of its frame, and the answer's `k` values.
+//! Time of a row: logarithmic in the size of its frame, and linear in the `k` values of the answer.
 
 use std::collections::BTreeMap;
 use std::iter::repeat_n;
@@ -11,20 +11,21 @@ use datafusion::common::{Result, ScalarValue, internal_err, not_impl_err};
 use datafusion::logical_expr::Accumulator;
 
 use super::column::TopKColumn;
-use crate::key::{Key, KeyBits, RowOrder, Width};
+use crate::key::{Key, KeyBits, RowOrder, Width, with_key};
 
-/// The rows of a frame in order, equal ones together.
+/// Keeps the rows of a frame in order, with a count for equal rows.
 #[derive(Debug)]
 pub(super) struct SlidingTopKAccumulator {
     column: TopKColumn,
     order: RowOrder,
-    /// By the bits of the key, those of the best first, and the row among equal keys: how many, and their value.
-    rows: BTreeMap<Place, (usize, ScalarValue)>,
-    /// Of the entries.
+    /// The number of equal rows at each position in the order, and their value.
+    rows: BTreeMap<OrderKey, (usize, ScalarValue)>,
+    /// Memory of the entries in `rows`, in bytes.
     bytes: usize,
 }
 
-type Place = (KeyBits, Box<[u8]>);
+/// The position of a row in the order, best first: the complement of its key's bits, then its row encoding among equal keys.
+type OrderKey = (KeyBits, Box<[u8]>);
 
 impl SlidingTopKAccumulator {
     pub(super) fn try_new(column: TopKColumn) -> Result<Self> {
@@ -36,19 +37,15 @@ impl SlidingTopKAccumulator {
         })
     }
 
-    /// Calls `each` with the place and the row of what counts.
+    /// Calls `each` for each row that counts, with its position in the order, the column of values, and the row's index there.
     fn each(
         &mut self,
         values: &[ArrayRef],
-        mut each: impl FnMut(&mut Self, Place, &ArrayRef, usize) -> Result<()>,
+        mut each: impl FnMut(&mut Self, OrderKey, &ArrayRef, usize) -> Result<()>,
     ) -> Result<()> {
         let kept = self.column.kept(values, None)?;
         let dense = self.column.dense(values, kept.as_ref())?;
-        let keys: Vec<KeyBits> = match self.column.width() {
-            Width::W32 => bits(self.column.keys::<u32>(&dense)?),
-            Width::W64 => bits(self.column.keys::<u64>(&dense)?),
-            Width::W128 => self.column.keys(&dense)?,
-        };
+        let keys = with_key!(self.column.width(), K => bits(self.column.keys::<K>(&dense)?));
         let columns = self.order.columns().map(|column| dense[column].clone());
         let rows = self.order.rows(&columns.collect::<Vec<_>>())?;
         for (at, (key, row)) in keys.into_iter().zip(&rows).enumerate() {
@@ -58,40 +55,44 @@ impl SlidingTopKAccumulator {
     }
 }
 
+/// The bits of keys.
 fn bits<K: Key>(keys: Vec<K>) -> Vec<KeyBits> {
     keys.into_iter().map(Key::to_bits).collect()
 }
 
-fn entry_bytes(place: &Place, value: &ScalarValue) -> usize {
-    size_of::<Place>() + place.1.len() + size_of::<usize>() + value.size()
+/// Memory of an entry of the frame, in bytes.
+fn entry_bytes(order_key: &OrderKey, value: &ScalarValue) -> usize {
+    size_of::<OrderKey>() + order_key.1.len() + size_of::<usize>() + value.size()
 }
 
 impl Accumulator for SlidingTopKAccumulator {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.each(values, |frame, place, values, at| {
-            if let Some((count, _)) = frame.rows.get_mut(&place) {
+        self.each(values, |frame, order_key, values, at| {
+            if let Some((count, _)) = frame.rows.get_mut(&order_key) {
                 *count += 1;
                 return Ok(());
             }
             let value = ScalarValue::try_from_array(values, at)?;
-            frame.bytes += entry_bytes(&place, &value);
-            frame.rows.insert(place, (1, value));
+            frame.bytes += entry_bytes(&order_key, &value);
+            frame.rows.insert(order_key, (1, value));
             Ok(())
         })
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.each(values, |frame, place, _, _| match frame.rows.get_mut(&place) {
-            Some((count, _)) if *count > 1 => {
-                *count -= 1;
-                Ok(())
+        self.each(values, |frame, order_key, _, _| {
+            match frame.rows.get_mut(&order_key) {
+                Some((count, _)) if *count > 1 => {
+                    *count -= 1;
+                    Ok(())
+                }
+                Some((_, value)) => {
+                    frame.bytes -= entry_bytes(&order_key, value).min(frame.bytes);
+                    frame.rows.remove(&order_key);
+                    Ok(())
+                }
+                None => internal_err!("a window retracts a row that it never added"),
             }
-            Some((_, value)) => {
-                frame.bytes -= entry_bytes(&place, value).min(frame.bytes);
-                frame.rows.remove(&place);
-                Ok(())
-            }
-            None => internal_err!("a window retracts a row that it never added"),
         })
     }
 
@@ -110,9 +111,10 @@ impl Accumulator for SlidingTopKAccumulator {
             .flat_map(copies)
             .take(self.column.call().rows())
             .collect();
-        let values = match best.is_empty() {
-            true => self.column.no_rows().swap_remove(0),
-            false => ScalarValue::iter_to_array(best)?,
+        let values = if best.is_empty() {
+            self.column.no_rows().swap_remove(0)
+        } else {
+            ScalarValue::iter_to_array(best)?
         };
         let answer = self.column.answers(&values, &[values.len()])?;
         ScalarValue::try_from_array(&answer, 0)

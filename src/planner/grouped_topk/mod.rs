@@ -1,4 +1,4 @@
-//! The best rows of groups: from SQL to [`GroupedTopKExec`](crate::exec::GroupedTopKExec).
+//! Plans the best rows of groups, from SQL to [`GroupedTopKExec`](crate::exec::GroupedTopKExec).
 //!
 //! ```sql
 //! SELECT city, topk_by(id, fare, 10) FROM trips GROUP BY city;

@@ -1,4 +1,4 @@
-//! The logical node between the optimizer and [`GroupedTopKExec`](crate::exec::GroupedTopKExec).
+//! The logical node of the best rows of groups, between the optimizer and [`GroupedTopKExec`](crate::exec::GroupedTopKExec).
 
 use std::sync::Arc;
 
@@ -10,37 +10,39 @@ use crate::exec::{Numbering, comma_separated};
 use crate::planner::call_spec::{CallSpec, RowsAsked};
 use crate::planner::node::{Node, NodeKind};
 
-/// What is made of the best rows.
+/// What a [`TopKNode`] gives for the best rows of each group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Made {
-    /// The answer of a `topk_by` call, an alias may be around it: one row for each group.
+pub(super) enum TopKOutput {
+    /// One row for each group: the answer of a `topk_by` call, which may have an alias.
     Call(Expr, Box<CallSpec<RowsAsked>>),
-    /// The rows.
+    /// The best rows themselves.
     Rows {
+        /// Number of the last row, from 1, that is among the best of its group.
         k: usize,
         numbering: Numbering,
-        /// How they are ordered.
+        /// The order in a group, best row first.
         order: Vec<Sort>,
-        /// Output columns, but for group expressions that come first and the number that comes last, where they do.
+        /// Output columns, between the group expressions and the number where the output has those.
         columns: Vec<Expr>,
         /// Whether the output starts with the group expressions.
         with_groups: bool,
-        /// Whether it ends with the number of each row.
+        /// Whether the output ends with the number of each row.
         with_number: bool,
     },
 }
 
-/// The best rows of each group. Stands in for what asked for them, and keeps its schema.
+/// The node of the best rows of each group. It has the schema of the node that it replaces.
 pub(in crate::planner) type TopKNode = Node<TopKKind>;
 
-/// What a [`TopKNode`] makes of which groups.
+/// The groups of a [`TopKNode`], and what it gives for each.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::planner) struct TopKKind {
     pub(super) group: Vec<Expr>,
-    pub(super) made: Made,
-    /// Whether it is planned for many machines.
+    pub(super) output: TopKOutput,
+    /// Whether the node is planned for many machines.
     pub(super) staged: bool,
-    /// What it stands in for, over the same input: where that streams, it is planned instead.
+    /// The plan that the node replaced, over the same input. Where that streams, it is planned instead; `None`: it
+    /// never streams, or the input is another by now.
     pub(super) original: Option<Arc<LogicalPlan>>,
 }
 
@@ -50,23 +52,23 @@ impl NodeKind for TopKKind {
     }
 
     fn details(&self) -> String {
-        let made = match &self.made {
-            Made::Call(call, _) => call.to_string(),
-            Made::Rows {
+        let output = match &self.output {
+            TopKOutput::Call(call, _) => call.to_string(),
+            TopKOutput::Rows {
                 k, numbering, order, ..
             } => format!(
                 "{numbering} <= {k}, orderBy=[[{}]]",
                 comma_separated(order.iter())
             ),
         };
-        format!("{made}, groupBy=[[{}]]", comma_separated(self.group.iter()))
+        format!("{output}, groupBy=[[{}]]", comma_separated(self.group.iter()))
     }
 
     fn expressions(&self) -> Vec<Expr> {
         let mut all = self.group.clone();
-        match &self.made {
-            Made::Call(call, _) => all.push(call.clone()),
-            Made::Rows { order, columns, .. } => {
+        match &self.output {
+            TopKOutput::Call(call, _) => all.push(call.clone()),
+            TopKOutput::Rows { order, columns, .. } => {
                 all.extend(order.iter().map(|order| order.expr.clone()));
                 all.extend(columns.iter().cloned());
             }
@@ -88,15 +90,15 @@ impl NodeKind for TopKKind {
             .iter_mut()
             .zip(&mut exprs)
             .for_each(|(old, new)| *old = new);
-        match &mut kind.made {
-            Made::Call(call, spec) => {
+        match &mut kind.output {
+            TopKOutput::Call(call, spec) => {
                 let new = exprs
                     .next()
                     .and_then(|new| CallSpec::rows(&new).map(|spec| (new, spec)));
                 (*call, **spec) =
                     new.ok_or_else(|| internal_datafusion_err!("a TopK node without its call"))?;
             }
-            Made::Rows { order, columns, .. } => {
+            TopKOutput::Rows { order, columns, .. } => {
                 let order = order.iter_mut().map(|order| &mut order.expr);
                 order.chain(columns).zip(exprs).for_each(|(old, new)| *old = new);
             }

@@ -1,4 +1,4 @@
-//! A [`TopKNode`] to a [`GroupedTopKExec`].
+//! Plans a [`TopKNode`] as a [`GroupedTopKExec`].
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrd
 use datafusion::physical_planner::PhysicalPlanner;
 
 use super::TopKNode;
-use super::node::{Made, TopKKind};
+use super::node::{TopKKind, TopKOutput};
 use crate::exec::{Answer, GroupedTopKExec, Mode, OutputColumn, SortBy, TopKSpec};
 use crate::key::SortColumn;
 use crate::planner::call_spec::{CallSpec, RowsAsked};
 use crate::planner::physical::{Lowering, check_bounded};
 
-/// How `ORDER BY` orders by an expression.
+/// The sort column of an `ORDER BY` expression: its type, and how it orders.
 pub(in crate::planner) fn sort_column(by: &Sort, schema: &DFSchema) -> Result<SortColumn> {
     Ok(SortColumn {
         data_type: by.expr.get_type(schema)?,
@@ -35,7 +35,8 @@ pub(in crate::planner) fn sort_column(by: &Sort, schema: &DFSchema) -> Result<So
     })
 }
 
-/// Whether values that are one group are the same: zeros of either sign are not.
+/// Whether all equal values of a type look the same. The two zeros of a floating-point type do not: they are one
+/// group, and print differently.
 pub(in crate::planner) fn has_one_form(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, value) => has_one_form(value),
@@ -43,12 +44,12 @@ pub(in crate::planner) fn has_one_form(data_type: &DataType) -> bool {
     }
 }
 
-/// The operator for `node` over its planned input; what `node` stands in for, where that answers while its input is read: over
-/// endless input, and input in the order of groups.
+/// The operator for `node` over its planned input. Where the plan that `node` replaced answers while its input is
+/// read, that is over endless input and input in the order of groups, that plan is taken instead.
 ///
 /// # Errors
-/// DataFusion's, for expressions; a planning error for types without an order, and where the answer is at the end of an
-/// endless input.
+/// DataFusion's, for expressions. A planning error for types without an order, and for an endless input whose answer
+/// is known at its end only.
 pub(in crate::planner) async fn topk_exec(
     planner: &dyn PhysicalPlanner,
     node: &TopKNode,
@@ -85,7 +86,7 @@ pub(in crate::planner) async fn topk_exec(
     Ok(Arc::new(GroupedTopKExec::step(input, spec, schema, Mode::Final)?))
 }
 
-/// Whether groups follow each other in the input, each in the order of its rows.
+/// Whether the input has one group after the other, and the rows of each in the order of `spec`.
 fn is_in_order(spec: &TopKSpec, input: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     let order = spec.order.iter();
     let order: Vec<_> = order
@@ -95,18 +96,18 @@ fn is_in_order(spec: &TopKSpec, input: &Arc<dyn ExecutionPlan>) -> Result<bool> 
     Ok(matches!(mode, Some((false, InputOrderMode::Sorted))))
 }
 
-/// What the operator for a node is to do.
+/// The specification of the operator for a node.
 fn topk_spec(kind: &TopKKind, lowering: &Lowering<'_>) -> Result<TopKSpec> {
     let group = kind.group.iter().map(|group| lowering.expr(group));
     let group = group.collect::<Result<Vec<_>>>()?;
-    let (order, answer) = match &kind.made {
-        Made::Call(_, call) => lists(call, lowering)?,
-        Made::Rows { .. } => rows(kind, lowering)?,
+    let (order, answer) = match &kind.output {
+        TopKOutput::Call(_, call) => lists(call, lowering)?,
+        TopKOutput::Rows { .. } => rows(kind, lowering)?,
     };
     Ok(TopKSpec { group, order, answer })
 }
 
-/// The lists of a call, and the one column that orders their rows.
+/// The answer of a call, which are lists, and the one column that orders their rows.
 fn lists(call: &CallSpec<RowsAsked>, lowering: &Lowering<'_>) -> Result<(Vec<SortBy>, Answer)> {
     let RowsAsked { key, call: asked } = &call.asked;
     let by = SortBy {
@@ -122,16 +123,16 @@ fn lists(call: &CallSpec<RowsAsked>, lowering: &Lowering<'_>) -> Result<(Vec<Sor
     Ok((vec![by], answer))
 }
 
-/// The rows of a node, and what orders them.
+/// The rows that a node gives, and the columns that order them.
 fn rows(kind: &TopKKind, lowering: &Lowering<'_>) -> Result<(Vec<SortBy>, Answer)> {
-    let Made::Rows {
+    let TopKOutput::Rows {
         k,
         numbering,
         order,
         columns,
         with_groups,
         with_number,
-    } = &kind.made
+    } = &kind.output
     else {
         return internal_err!("a TopK node without rows");
     };
@@ -162,7 +163,7 @@ fn rows(kind: &TopKKind, lowering: &Lowering<'_>) -> Result<(Vec<SortBy>, Answer
     Ok((by.collect::<Result<_>>()?, answer))
 }
 
-/// The same best rows as they are in the input.
+/// A specification of the same best rows that gives all columns of `input` as they are, for the partial step; `None` for lists.
 fn passing(spec: &TopKSpec, input: &SchemaRef) -> Option<TopKSpec> {
     let Answer::Rows { k, numbering, .. } = spec.answer else {
         return None;

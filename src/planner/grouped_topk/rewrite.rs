@@ -1,8 +1,9 @@
-//! Which plans become a [`TopKNode`].
+//! Replaces plans of the best rows of groups by [`TopKNode`]s.
 //!
-//! Each stands for the same rows as what it replaces. Where rows tie, `ROW_NUMBER` and `first_value` leave open which come
-//! first, and `RANK` does not: it is replaced only where keys tell all rows apart that its order does. Partitions by
-//! floating point or nested values stay: windows and groups differ in what they call equal there.
+//! A node gives the same rows as the plan that it replaces. Where rows tie, `ROW_NUMBER` and `first_value` leave open
+//! which row comes first, but `RANK` does not: `RANK` is replaced only where keys of fixed width tell apart all rows
+//! that its order tells apart. Windows partitioned by floating point or nested values stay: windows and groups differ
+//! in which of those values they call equal.
 
 use std::sync::Arc;
 
@@ -20,31 +21,31 @@ use datafusion::logical_expr::{
 };
 
 use super::TopKNode;
-use super::node::{Made, TopKKind};
+use super::node::{TopKKind, TopKOutput};
 use super::physical::{has_one_form, sort_column};
 use crate::exec::Numbering;
 use crate::key::SortKeys;
 use crate::planner::call_spec::{CallSpec, aggregate_call};
 use crate::planner::rewrite::has_subquery;
 
-/// Replaces what [`TopKNode`] can stand in for, in subqueries too. `staged`: for many machines, where `topk_by` stays an
-/// aggregation, whose states are lists of k.
+/// Replaces all that a [`TopKNode`] can stand in for, in subqueries too. `staged`: the plan is for many machines. There, `topk_by` stays an
+/// aggregation, whose partial states are lists of at most k rows.
 pub(in crate::planner) fn rewrite_topk(plan: LogicalPlan, staged: bool) -> Result<Transformed<LogicalPlan>> {
     plan.transform_up_with_subqueries(|node| {
         let replaced = match &node {
             LogicalPlan::Aggregate(aggregate) => match call(aggregate).filter(|_| !staged) {
-                Some(made) => Some(made),
+                Some(output) => Some(output),
                 None => first_values(aggregate)?,
             }
-            .map(|made| {
-                // An aggregate of lists streams nowhere.
-                let original = match &made {
-                    Made::Call(..) => None,
-                    Made::Rows { .. } => Some(Arc::new(node.clone())),
+            .map(|output| {
+                // An aggregation to lists never streams.
+                let original = match &output {
+                    TopKOutput::Call(..) => None,
+                    TopKOutput::Rows { .. } => Some(Arc::new(node.clone())),
                 };
                 let kind = TopKKind {
                     group: aggregate.group_expr.clone(),
-                    made,
+                    output,
                     staged,
                     original,
                 };
@@ -60,10 +61,12 @@ pub(in crate::planner) fn rewrite_topk(plan: LogicalPlan, staged: bool) -> Resul
     })
 }
 
+/// The node of `kind` over `input`, as a plan.
 fn node_over(input: &LogicalPlan, kind: TopKKind, schema: &DFSchemaRef) -> LogicalPlan {
     TopKNode::new(kind, vec![input.clone()], Arc::clone(schema)).into_plan()
 }
 
+/// Whether an aggregation has groups, and neither grouping sets nor subqueries.
 fn is_grouped(aggregate: &Aggregate) -> bool {
     let groups = &aggregate.group_expr;
     !groups.is_empty()
@@ -71,17 +74,18 @@ fn is_grouped(aggregate: &Aggregate) -> bool {
         && !groups.iter().chain(&aggregate.aggr_expr).any(has_subquery)
 }
 
-/// `topk_by`, alone in an aggregation by groups.
-fn call(aggregate: &Aggregate) -> Option<Made> {
+/// The call of `topk_by` that is the only aggregate of an aggregation with groups.
+fn call(aggregate: &Aggregate) -> Option<TopKOutput> {
     let [expr] = aggregate.aggr_expr.as_slice() else {
         return None;
     };
     let spec = CallSpec::rows(expr).filter(|_| is_grouped(aggregate))?;
-    Some(Made::Call(expr.clone(), Box::new(spec)))
+    Some(TopKOutput::Call(expr.clone(), Box::new(spec)))
 }
 
-/// `first_value(..)` of several columns in one order, which is what `DISTINCT ON` becomes.
-fn first_values(aggregate: &Aggregate) -> Result<Option<Made>> {
+/// The first row of each group, for an aggregation whose aggregates are all `first_value(..)` in the same order.
+/// `DISTINCT ON` becomes such an aggregation.
+fn first_values(aggregate: &Aggregate) -> Result<Option<TopKOutput>> {
     let mut order: Option<&Vec<Sort>> = None;
     let mut columns = Vec::with_capacity(aggregate.aggr_expr.len());
     for expr in &aggregate.aggr_expr {
@@ -111,7 +115,7 @@ fn first_values(aggregate: &Aggregate) -> Result<Option<Made>> {
     if !is_sortable(&order, Numbering::RowNumber, aggregate.input.schema())? {
         return Ok(None);
     }
-    Ok(Some(Made::Rows {
+    Ok(Some(TopKOutput::Rows {
         k: 1,
         numbering: Numbering::RowNumber,
         order,
@@ -121,7 +125,7 @@ fn first_values(aggregate: &Aggregate) -> Result<Option<Made>> {
     }))
 }
 
-/// What rows agree in does not order them.
+/// An order without the group expressions: rows of one group agree in those.
 fn order_in_groups(order: &[Sort], aggregate: &Aggregate) -> Result<Vec<Sort>> {
     let mut by = Vec::with_capacity(order.len());
     for order in order {
@@ -133,12 +137,13 @@ fn order_in_groups(order: &[Sort], aggregate: &Aggregate) -> Result<Vec<Sort>> {
     Ok(by)
 }
 
-/// A filter on the row number or rank that a window below it gives, right below or under a choice of its columns.
+/// The node for a filter on a row number or rank. The window that computes the number lies right below the filter, or
+/// below a projection that only chooses columns.
 fn numbered(filter: &Filter, staged: bool) -> Result<Option<LogicalPlan>> {
     let (window, chosen) = match filter.input.as_ref() {
         LogicalPlan::Window(window) => (window, None),
         LogicalPlan::Projection(projection) => match projection.input.as_ref() {
-            // What columns are called is the same above and below.
+            // Such a projection renames no column.
             LogicalPlan::Window(window)
                 if projection.expr.iter().all(|expr| matches!(expr, Expr::Column(_))) =>
             {
@@ -154,7 +159,7 @@ fn numbered(filter: &Filter, staged: bool) -> Result<Option<LogicalPlan>> {
     let Some((function, numbering)) = numbering(expr) else {
         return Ok(None);
     };
-    let (most, rest) = split(&filter.predicate, window);
+    let (most, rest) = split_filter(&filter.predicate, window);
     let Some(k) = most.filter(|k| *k > 0).and_then(|k| usize::try_from(k).ok()) else {
         return Ok(None);
     };
@@ -166,16 +171,19 @@ fn numbered(filter: &Filter, staged: bool) -> Result<Option<LogicalPlan>> {
     let columns = input
         .iter()
         .map(|(qualifier, field)| Expr::Column(Column::from((qualifier, field))));
-    let bounds = split_conjunction(&filter.predicate)
+    let number_bounds = split_conjunction(&filter.predicate)
         .into_iter()
-        .filter(|part| bound(part, window).is_some());
-    let original = conjunction(bounds.cloned()).map(|bounds| {
+        .filter(|part| number_bound(part, window).is_some());
+    let original = conjunction(number_bounds.cloned()).map(|number_bounds| {
         let window = Arc::new(LogicalPlan::Window(window.clone()));
-        Ok::<_, DataFusionError>(Arc::new(LogicalPlan::Filter(Filter::try_new(bounds, window)?)))
+        Ok::<_, DataFusionError>(Arc::new(LogicalPlan::Filter(Filter::try_new(
+            number_bounds,
+            window,
+        )?)))
     });
     let kind = TopKKind {
         original: original.transpose()?,
-        made: Made::Rows {
+        output: TopKOutput::Rows {
             k,
             numbering,
             order: order.clone(),
@@ -197,22 +205,23 @@ fn numbered(filter: &Filter, staged: bool) -> Result<Option<LogicalPlan>> {
     Ok(Some(plan))
 }
 
-/// The number up to which rows pass all parts of a filter, and the parts that are more than that.
-fn split(predicate: &Expr, window: &Window) -> (Option<u64>, Vec<Expr>) {
+/// The greatest row number that passes all conditions of a filter (`None` without such a limit), and the conditions that are still to be
+/// checked once rows end at that number.
+fn split_filter(predicate: &Expr, window: &Window) -> (Option<u64>, Vec<Expr>) {
     let (mut most, mut rest) = (None, Vec::new());
     for part in split_conjunction(predicate) {
-        let bound = bound(part, window);
-        if let Some((k, _)) = bound {
+        let number_bound = number_bound(part, window);
+        if let Some((k, _)) = number_bound {
             most = Some(most.unwrap_or(k).min(k));
         }
-        if bound.is_none_or(|(_, is_all)| !is_all) {
+        if number_bound.is_none_or(|(_, is_all)| !is_all) {
             rest.push(part.clone());
         }
     }
     (most, rest)
 }
 
-/// The call, if it is `row_number()` or `rank()`.
+/// The call and its numbering, if the expression is `row_number()` or `rank()`.
 fn numbering(expr: &Expr) -> Option<(&WindowFunction, Numbering)> {
     let window = match expr {
         Expr::Alias(alias) => return numbering(&alias.expr),
@@ -235,8 +244,8 @@ fn numbering(expr: &Expr) -> Option<(&WindowFunction, Numbering)> {
     is_plain.then_some((window, numbering))
 }
 
-/// The number up to which rows pass, and whether all up to it do.
-fn bound(predicate: &Expr, window: &Window) -> Option<(u64, bool)> {
+/// The greatest row number that passes a condition, and whether all rows up to it pass. `None` if the condition is not on the row number.
+fn number_bound(predicate: &Expr, window: &Window) -> Option<(u64, bool)> {
     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = predicate else {
         return None;
     };
@@ -260,7 +269,7 @@ fn bound(predicate: &Expr, window: &Window) -> Option<(u64, bool)> {
     }
 }
 
-/// Whether rows of a partition are those of a group.
+/// Whether window partitions by these expressions are the groups of a `GROUP BY`.
 fn are_groups(partition: &[Expr], schema: &DFSchema) -> Result<bool> {
     for expr in partition {
         if !has_one_form(&expr.get_type(schema)?) || expr.is_volatile() || has_subquery(expr) {
@@ -270,7 +279,7 @@ fn are_groups(partition: &[Expr], schema: &DFSchema) -> Result<bool> {
     Ok(!partition.is_empty())
 }
 
-/// Whether the operator orders rows as `ORDER BY` does.
+/// Whether the operator can sort rows by `order`, exactly as `ORDER BY` does.
 fn is_sortable(order: &[Sort], numbering: Numbering, schema: &DFSchema) -> Result<bool> {
     let mut columns = Vec::with_capacity(order.len());
     for by in order {

@@ -82,7 +82,7 @@ fn sourced(expr: &Expr, input: &LogicalPlan, resident: &Resident) -> Option<Pinn
     if call.skips_null_values() && table.column(value).has_nulls() {
         filter.push(Predicate::is_not_null(value));
     }
-    let mut shown = format!("{}({}, {}", call.called, table.name(value), table.name(column));
+    let mut shown = format!("{}({}, {}", call.sql_name, table.name(value), table.name(column));
     if let Some(k) = call.k {
         shown += &format!(", {k}");
     }
