@@ -5,8 +5,8 @@
 //!     ->  Aggregate: aggr=[[exact_median(CAST(t.x AS Float64), 0.5) AS median(t.x)]]
 //! ```
 //! Only calls whose answers are the same to the bit are replaced ([`Method::Median`], [`Method::PercentileCont`]). It
-//! happens after the optimizer, when types are coerced, and keeps the schema. Other functions of these names, and
-//! calls with arguments that DataFusion would refuse, stay.
+//! happens after the optimizer, when types are coerced, and keeps the schema. Other functions of these names stay, and so
+//! do calls with arguments that DataFusion would refuse.
 
 use std::sync::Arc;
 

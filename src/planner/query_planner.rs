@@ -29,7 +29,8 @@ use crate::config::QuantilesOptions;
 /// An extension planner that is shared.
 type SharedExtensionPlanner = Arc<dyn ExtensionPlanner + Send + Sync>;
 
-/// Plans ungrouped exact quantiles as [`QuantilesExec`](crate::exec::QuantilesExec), and everything else as before.
+/// The query planner of this crate. It plans quantiles and best rows as operators of [`exec`](crate::exec), and everything
+/// else as before.
 pub struct QuantilesPlanner {
     rest: Arc<RestPlanner>,
     /// Whether plans are to be cut into stages.

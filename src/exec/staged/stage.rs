@@ -165,7 +165,7 @@ impl<T> Task<T> {
 }
 
 /// The operator of a stage.
-pub type StageExec<S> = Operator<StageWork<S>>;
+pub(super) type StageExec<S> = Operator<StageWork<S>>;
 
 /// The work of a stage: see [`crate::exec::staged`].
 ///

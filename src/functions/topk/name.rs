@@ -14,9 +14,6 @@ pub(crate) enum TopKName {
 }
 
 impl TopKName {
-    /// All names.
-    pub(crate) const ALL: [TopKName; 3] = [TopKName::TopkBy, TopKName::MaxBy, TopKName::MinBy];
-
     /// The name in SQL.
     pub(crate) fn as_str(self) -> &'static str {
         match self {

@@ -171,15 +171,12 @@ fn numbered(filter: &Filter, staged: bool) -> Result<Option<LogicalPlan>> {
     let columns = input
         .iter()
         .map(|(qualifier, field)| Expr::Column(Column::from((qualifier, field))));
-    let number_bounds = split_conjunction(&filter.predicate)
+    let bounds = split_conjunction(&filter.predicate)
         .into_iter()
         .filter(|part| number_bound(part, window).is_some());
-    let original = conjunction(number_bounds.cloned()).map(|number_bounds| {
+    let original = conjunction(bounds.cloned()).map(|bounds| {
         let window = Arc::new(LogicalPlan::Window(window.clone()));
-        Ok::<_, DataFusionError>(Arc::new(LogicalPlan::Filter(Filter::try_new(
-            number_bounds,
-            window,
-        )?)))
+        Ok::<_, DataFusionError>(Arc::new(LogicalPlan::Filter(Filter::try_new(bounds, window)?)))
     });
     let kind = TopKKind {
         original: original.transpose()?,
@@ -210,11 +207,11 @@ fn numbered(filter: &Filter, staged: bool) -> Result<Option<LogicalPlan>> {
 fn split_filter(predicate: &Expr, window: &Window) -> (Option<u64>, Vec<Expr>) {
     let (mut most, mut rest) = (None, Vec::new());
     for part in split_conjunction(predicate) {
-        let number_bound = number_bound(part, window);
-        if let Some((k, _)) = number_bound {
+        let bound = number_bound(part, window);
+        if let Some((k, _)) = bound {
             most = Some(most.unwrap_or(k).min(k));
         }
-        if number_bound.is_none_or(|(_, is_all)| !is_all) {
+        if bound.is_none_or(|(_, is_all)| !is_all) {
             rest.push(part.clone());
         }
     }
