@@ -51,7 +51,11 @@ pub fn scheduler_hooks_with(mut config: SchedulerConfig, access: Access) -> Sche
 /// # Errors
 /// DataFusion's, if the functions cannot be registered.
 pub fn executor_hooks(config: ExecutorProcessConfig) -> Result<ExecutorProcessConfig> {
-    executor_hooks_with(config, RoundDevice::try_new(DeviceChoice::Cpu)?, Access::default())
+    executor_hooks_with(
+        config,
+        RoundDevice::try_new(DeviceChoice::Cpu)?,
+        Access::default(),
+    )
 }
 
 /// [`executor_hooks`] for an executor whose rounds run on an opened device (see [`RoundDevice`]), and which shows, asks and

@@ -41,9 +41,7 @@ pub use again::{collect, writes};
 pub use client::{check_membership, connect, connect_with_config, explained, is_worth_another_try};
 pub use codec::QuantilesCodec;
 pub use endpoint::{endpoint, http_client};
-pub use hooks::{
-    Access, executor_hooks, executor_hooks_with, scheduler_hooks, scheduler_hooks_with,
-};
+pub use hooks::{Access, executor_hooks, executor_hooks_with, scheduler_hooks, scheduler_hooks_with};
 pub use identity::{Identity, with_identity};
 pub use job::cancel;
 pub use serve::serve_scheduler;

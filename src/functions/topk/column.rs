@@ -10,7 +10,7 @@ use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::{Result, plan_err, resources_err};
 
 use super::TopKName;
-use crate::functions::types::ordered_type;
+use crate::functions::ordered_type;
 use crate::kernel::cpu::top::{Rows, Sieve, Ties, Wanted};
 use crate::key::{Key, Order, OrderBy, RowOrder, SortColumn, SortKeys, Width, kept, with_one_nan};
 
