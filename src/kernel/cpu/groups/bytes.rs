@@ -14,10 +14,9 @@ use datafusion::arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, resources_datafusion_err, resources_err};
 
 use super::group_key::HASH_PARTITIONS;
-use super::runs::{Partitioned, Place, Starts, write};
+use super::partitioned::{PartitionStarts, Partitioned, Storage, write};
 use crate::key::ByteSpec;
-use crate::memory::SpillFile;
-use crate::memory::{FreePages, Pages};
+use crate::memory::{FreePages, Pages, SpillFile};
 use crate::threads::Stop;
 
 /// Values whose lengths are read at a time.
@@ -84,7 +83,7 @@ pub(crate) struct PartitionedBytes {
     lengths: Partitioned,
     /// Where the bytes of each part start, and where those of the last one end.
     starts: Box<[u32]>,
-    place: Place,
+    storage: Storage,
 }
 
 impl PartitionedBytes {
@@ -97,20 +96,20 @@ impl PartitionedBytes {
     /// # Errors
     /// When the system gives no memory; `ResourcesExhausted` past 4 GiB.
     pub(super) fn scattered(
-        of: &[(&StagedBytes, &[u16])],
-        starts: &Starts,
+        batches: &[(&StagedBytes, &[u16])],
+        starts: &PartitionStarts,
         places: &[u32],
         free: Option<&Arc<FreePages>>,
     ) -> Result<Self> {
-        let lengths = Partitioned::with::<u32>(starts, free, |out| {
+        let lengths = Partitioned::filled::<u32>(starts, free, |out| {
             let mut from = 0;
-            for (staged, _) in of {
+            for (staged, _) in batches {
                 let to = from + staged.lengths.len();
                 write(&staged.lengths, &places[from..to], out);
                 from = to;
             }
         })?;
-        let all: usize = of.iter().map(|(staged, _)| staged.bytes.len()).sum();
+        let all: usize = batches.iter().map(|(staged, _)| staged.bytes.len()).sum();
         if u32::try_from(all).is_err() {
             return resources_err!(
                 "{all} bytes of quantile values come at a time: at most {} are handled",
@@ -118,21 +117,21 @@ impl PartitionedBytes {
             );
         }
         let mut byte_starts = vec![0; HASH_PARTITIONS + 1];
-        for (staged, parts) in of {
-            for (length, part) in staged.lengths.iter().zip(*parts) {
-                byte_starts[usize::from(*part) + 1] += length;
+        for (staged, parts) in batches {
+            for (length, partition) in staged.lengths.iter().zip(*parts) {
+                byte_starts[usize::from(*partition) + 1] += length;
             }
         }
-        for part in 0..HASH_PARTITIONS {
-            byte_starts[part + 1] += byte_starts[part];
+        for partition in 0..HASH_PARTITIONS {
+            byte_starts[partition + 1] += byte_starts[partition];
         }
         let mut next = byte_starts.clone();
         let mut pages = Pages::<u8>::new(all, free)?;
         let out = pages.words_mut();
-        for (staged, parts) in of {
+        for (staged, parts) in batches {
             // Values of one part come in the order in which their places were given out.
-            for (value, part) in staged.values().zip(*parts) {
-                let next = &mut next[usize::from(*part)];
+            for (value, partition) in staged.values().zip(*parts) {
+                let next = &mut next[usize::from(*partition)];
                 let start = *next as usize;
                 out[start..start + value.len()].copy_from_slice(value);
                 *next += value.len() as u32;
@@ -141,25 +140,25 @@ impl PartitionedBytes {
         Ok(Self {
             lengths,
             starts: byte_starts.into(),
-            place: Place::Memory(pages),
+            storage: Storage::Memory(pages),
         })
     }
 
     /// Values of a part.
-    pub(crate) fn partition_len(&self, part: usize) -> usize {
-        self.lengths.partition_len(part)
+    pub(crate) fn partition_len(&self, partition: usize) -> usize {
+        self.lengths.partition_len(partition)
     }
 
     /// Bytes of a part's values.
-    pub(crate) fn partition_bytes(&self, part: usize) -> usize {
-        (self.starts[part + 1] - self.starts[part]) as usize
+    pub(crate) fn partition_bytes(&self, partition: usize) -> usize {
+        (self.starts[partition + 1] - self.starts[partition]) as usize
     }
 
     /// Moves all to the end of `file`.
     pub(super) fn spill(&mut self, file: &mut SpillFile) -> Result<()> {
         self.lengths.spill(size_of::<u32>(), file)?;
         let bytes = self.starts[HASH_PARTITIONS] as usize;
-        self.place.spill(bytes, file)
+        self.storage.spill(bytes, file)
     }
 
     /// Appends the lengths and bytes of a part's values; `file` is the one that this was spilled to.
@@ -168,14 +167,14 @@ impl PartitionedBytes {
     /// Those of reading.
     pub(crate) fn append_partition(
         &self,
-        part: usize,
+        partition: usize,
         file: Option<&SpillFile>,
         lengths: &mut Vec<u32>,
         bytes: &mut Vec<u8>,
     ) -> Result<()> {
-        self.lengths.append_partition(part, file, lengths)?;
-        let range = self.starts[part] as usize..self.starts[part + 1] as usize;
-        self.place.append(range, file, bytes)
+        self.lengths.append_partition(partition, file, lengths)?;
+        let range = self.starts[partition] as usize..self.starts[partition + 1] as usize;
+        self.storage.append(range, file, bytes)
     }
 
     /// Reads the lengths of some of a part's values, in place of what `lengths` held.
@@ -184,19 +183,19 @@ impl PartitionedBytes {
     /// Those of reading.
     pub(crate) fn lengths(
         &self,
-        part: usize,
+        partition: usize,
         range: Range<usize>,
         file: Option<&SpillFile>,
         lengths: &mut Vec<u32>,
     ) -> Result<()> {
-        self.lengths.read(part, range, file, lengths)
+        self.lengths.read(partition, range, file, lengths)
     }
 }
 
 /// Reads the values of a part in one run from first to last, a block at a time.
 pub(crate) struct PartitionedBytesReader<'a> {
     values: &'a PartitionedBytes,
-    part: usize,
+    partition: usize,
     file: Option<&'a SpillFile>,
     /// Where the next value's bytes are.
     at: usize,
@@ -204,12 +203,12 @@ pub(crate) struct PartitionedBytesReader<'a> {
 }
 
 impl<'a> PartitionedBytesReader<'a> {
-    pub(crate) fn new(values: &'a PartitionedBytes, part: usize, file: Option<&'a SpillFile>) -> Self {
+    pub(crate) fn new(values: &'a PartitionedBytes, partition: usize, file: Option<&'a SpillFile>) -> Self {
         Self {
             values,
-            part,
+            partition,
             file,
-            at: values.starts[part] as usize,
+            at: values.starts[partition] as usize,
             bytes: Vec::new(),
         }
     }
@@ -234,7 +233,7 @@ impl<'a> PartitionedBytesReader<'a> {
             }
             self.bytes.clear();
             let range = self.at..self.at + bytes;
-            self.values.place.append(range, self.file, &mut self.bytes)?;
+            self.values.storage.append(range, self.file, &mut self.bytes)?;
             let mut start = 0;
             for (number, length) in lengths.iter().enumerate().take(last).skip(first) {
                 let end = start + *length as usize;
@@ -243,7 +242,7 @@ impl<'a> PartitionedBytesReader<'a> {
             }
             (self.at, first) = (self.at + bytes, last);
         }
-        debug_assert!(self.at <= self.values.starts[self.part + 1] as usize);
+        debug_assert!(self.at <= self.values.starts[self.partition + 1] as usize);
         Ok(())
     }
 }

@@ -17,6 +17,7 @@ pub(crate) mod cells;
 pub(crate) mod collect;
 pub(crate) mod group_key;
 pub(crate) mod intervals;
+pub(crate) mod partitioned;
 pub(crate) mod runs;
 pub(crate) mod segments;
 pub(crate) mod strings;

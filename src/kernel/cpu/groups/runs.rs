@@ -23,144 +23,12 @@ use super::super::store::encode;
 use super::bytes::{PartitionedBytes, StagedBytes};
 use super::carried::Carried;
 use super::group_key::HASH_PARTITIONS;
-use crate::key::with_key;
-use crate::key::{Encoding, Key, KeySpec, Width, words};
-use crate::memory::SpillFile;
-use crate::memory::{FreePages, Pages};
+use super::partitioned::{PartitionStarts, Partitioned, write};
+use crate::key::{Encoding, Key, KeySpec, Width, with_key, words};
+use crate::memory::{FreePages, SpillFile};
 
 /// Rows of a run.
 pub(crate) const RUN_ROWS: usize = 1 << 18;
-
-/// Where each part starts, and where the last one ends.
-#[derive(Debug, Clone)]
-pub(crate) struct Starts(Arc<[u32]>);
-
-impl Starts {
-    /// From the number of rows in each part.
-    fn from_counts(counts: &[u32]) -> Self {
-        let mut sum = 0;
-        let ends = counts.iter().map(|count| {
-            sum += count;
-            sum
-        });
-        Self(std::iter::once(0).chain(ends).collect())
-    }
-
-    /// Rows of a part.
-    pub(crate) fn range(&self, part: usize) -> Range<usize> {
-        self.0[part] as usize..self.0[part + 1] as usize
-    }
-
-    fn rows(&self) -> usize {
-        self.0.last().map_or(0, |end| *end as usize)
-    }
-}
-
-/// Plain integers in order of part.
-pub(crate) struct Partitioned {
-    starts: Starts,
-    place: Place,
-}
-
-/// Where the integers are, or bytes.
-pub(super) enum Place {
-    Memory(Pages<u8>),
-    /// From this offset of the scan's spill file.
-    Disk(u64),
-}
-
-impl Place {
-    /// Appends the values of `T` in a range; `file` is the one that they were spilled to.
-    pub(super) fn append<T: bytemuck::Pod>(
-        &self,
-        Range { start, end }: Range<usize>,
-        file: Option<&SpillFile>,
-        out: &mut Vec<T>,
-    ) -> Result<()> {
-        let size = size_of::<T>();
-        match (self, file) {
-            _ if start == end => {}
-            (Place::Memory(pages), _) => {
-                out.extend_from_slice(bytemuck::cast_slice(&pages.words()[start * size..end * size]));
-            }
-            (Place::Disk(offset), Some(file)) => {
-                let from = out.len();
-                out.resize(from + (end - start), T::zeroed());
-                let bytes = bytemuck::cast_slice_mut(&mut out[from..]);
-                file.read_at(offset + (start * size) as u64, bytes)?;
-            }
-            (Place::Disk(_), None) => return internal_err!("spilled rows without their file"),
-        }
-        Ok(())
-    }
-
-    /// Moves the first `bytes` to the end of `file`: all that was written.
-    pub(super) fn spill(&mut self, bytes: usize, file: &mut SpillFile) -> Result<()> {
-        if let Place::Memory(pages) = self {
-            let offset = file.append(&pages.words()[..bytes])?;
-            *self = Place::Disk(offset);
-        }
-        Ok(())
-    }
-}
-
-impl Partitioned {
-    /// MemoryBudget for values of `T`.
-    fn new<T>(starts: &Starts, free: Option<&Arc<FreePages>>) -> Result<Self> {
-        Ok(Self {
-            starts: starts.clone(),
-            place: Place::Memory(Pages::new(starts.rows() * size_of::<T>(), free)?),
-        })
-    }
-
-    /// Makes values of `T` as `write` does.
-    pub(super) fn with<T: bytemuck::Pod>(
-        starts: &Starts,
-        free: Option<&Arc<FreePages>>,
-        write: impl FnOnce(&mut [T]),
-    ) -> Result<Self> {
-        let mut parted = Self::new::<T>(starts, free)?;
-        if let Place::Memory(pages) = &mut parted.place {
-            let bytes = starts.rows() * size_of::<T>();
-            write(bytemuck::cast_slice_mut(&mut pages.words_mut()[..bytes]));
-        }
-        Ok(parted)
-    }
-
-    /// Appends the values of a part, of the type that was written; `file` is the one that this was spilled to.
-    pub(crate) fn append_partition<T: bytemuck::Pod>(
-        &self,
-        part: usize,
-        file: Option<&SpillFile>,
-        out: &mut Vec<T>,
-    ) -> Result<()> {
-        self.place.append(self.starts.range(part), file, out)
-    }
-
-    /// Reads `range` of a part, as [`Self::append_partition`] the whole, in place of what `out` held.
-    pub(crate) fn read<T: bytemuck::Pod>(
-        &self,
-        part: usize,
-        range: Range<usize>,
-        file: Option<&SpillFile>,
-        out: &mut Vec<T>,
-    ) -> Result<()> {
-        out.clear();
-        let start = self.starts.range(part).start;
-        let range = start + range.start..start + range.end;
-        self.place.append(range, file, out)
-    }
-
-    /// Moves the values, of so many bytes each, to the end of `file`.
-    pub(super) fn spill(&mut self, size: usize, file: &mut SpillFile) -> Result<()> {
-        self.place.spill(self.starts.rows() * size, file)
-    }
-
-    /// Values of a part.
-    pub(crate) fn partition_len(&self, part: usize) -> usize {
-        self.starts.range(part).len()
-    }
-}
 
 /// The values of one column in a batch that waits for its run.
 pub(crate) struct StagedColumn {
@@ -268,8 +136,8 @@ impl Run {
     }
 
     /// Rows of a part.
-    pub(crate) fn partition_range(&self, part: usize) -> Range<usize> {
-        self.words.starts.range(part)
+    pub(crate) fn partition_range(&self, partition: usize) -> Range<usize> {
+        self.words.starts.range(partition)
     }
 
     /// What the rows of a part carry; `file` is the one that this was spilled to.
@@ -278,16 +146,16 @@ impl Run {
     /// Those of reading it back.
     pub(crate) fn partition_carried(
         &self,
-        part: usize,
+        partition: usize,
         file: Option<&SpillFile>,
     ) -> Result<Vec<ColumnarValue>> {
-        self.carried.range(self.partition_range(part), file)
+        self.carried.range(self.partition_range(partition), file)
     }
 
     /// Bytes of what the rows of a part carry, if all rows carry as much.
-    pub(crate) fn partition_carried_bytes(&self, part: usize) -> usize {
+    pub(crate) fn partition_carried_bytes(&self, partition: usize) -> usize {
         let each = self.carried.row_bytes() as f64 / self.rows().max(1) as f64;
-        (each * self.partition_range(part).len() as f64) as usize
+        (each * self.partition_range(partition).len() as f64) as usize
     }
 
     /// Moves all to the end of `file`; the bytes of memory that this frees.
@@ -307,8 +175,10 @@ impl Run {
             }
         }
         let starts = &self.words.starts;
-        self.carried
-            .spill((0..HASH_PARTITIONS).map(|part| starts.range(part)), file)?;
+        self.carried.spill(
+            (0..HASH_PARTITIONS).map(|partition| starts.range(partition)),
+            file,
+        )?;
         self.bytes = 0;
         Ok(before.saturating_sub(self.bytes()))
     }
@@ -331,8 +201,8 @@ pub(crate) fn run_bytes<W>(batch: &Staged<W>, specs: &[KeySpec]) -> usize {
 /// Counts of parts.
 fn histogram<'a>(parts: impl Iterator<Item = &'a u16>) -> Vec<u32> {
     let mut counts = vec![0; HASH_PARTITIONS];
-    for part in parts {
-        counts[usize::from(*part)] += 1;
+    for partition in parts {
+        counts[usize::from(*partition)] += 1;
     }
     counts
 }
@@ -346,10 +216,10 @@ pub(crate) fn scatter<W: Key>(
     specs: &[KeySpec],
     free: Option<&Arc<FreePages>>,
 ) -> Result<Run> {
-    let starts = Starts::from_counts(&histogram(staged.iter().flat_map(|batch| &batch.parts)));
-    let mut next = starts.0.to_vec();
+    let starts = PartitionStarts::from_counts(&histogram(staged.iter().flat_map(|batch| &batch.parts)));
+    let mut next = starts.offsets().to_vec();
     let mut places = Vec::with_capacity(starts.rows());
-    let words = Partitioned::with::<W>(&starts, free, |out| {
+    let words = Partitioned::filled::<W>(&starts, free, |out| {
         for batch in staged {
             let from = places.len();
             place(&batch.parts, &mut next, &mut places);
@@ -407,16 +277,10 @@ fn others<W>(staged: &[Staged<W>], places: &[u32]) -> Result<Vec<ColumnarValue>>
 
 /// The next free place in each row's part.
 fn place(parts: &[u16], next: &mut [u32], places: &mut Vec<u32>) {
-    for part in parts {
-        let next = &mut next[usize::from(*part)];
+    for partition in parts {
+        let next = &mut next[usize::from(*partition)];
         places.push(*next);
         *next += 1;
-    }
-}
-
-pub(super) fn write<T: Copy>(values: &[T], places: &[u32], out: &mut [T]) {
-    for (value, place) in values.iter().zip(places) {
-        out[*place as usize] = *value;
     }
 }
 
@@ -445,7 +309,7 @@ fn dense_column<W>(
     staged: &[Staged<W>],
     index: usize,
     spec: &KeySpec,
-    starts: &Starts,
+    starts: &PartitionStarts,
     places: &[u32],
     free: Option<&Arc<FreePages>>,
 ) -> Result<RunColumn> {
@@ -474,9 +338,9 @@ fn sparse_column<W: Key>(
         }
     };
     let kept: Vec<_> = staged.iter().map(kept).collect();
-    let starts = Starts::from_counts(&histogram(kept.iter().flat_map(|(_, parts)| parts)));
-    let (mut next, mut places) = (starts.0.to_vec(), Vec::with_capacity(starts.rows()));
-    let own = Partitioned::with::<W>(&starts, free, |out| {
+    let starts = PartitionStarts::from_counts(&histogram(kept.iter().flat_map(|(_, parts)| parts)));
+    let (mut next, mut places) = (starts.offsets().to_vec(), Vec::with_capacity(starts.rows()));
+    let own = Partitioned::filled::<W>(&starts, free, |out| {
         for (words, parts) in &kept {
             let from = places.len();
             place(parts, &mut next, &mut places);
@@ -497,7 +361,7 @@ fn run_values<W>(
     index: usize,
     spec: &KeySpec,
     parts: &[&[u16]],
-    starts: &Starts,
+    starts: &PartitionStarts,
     places: &[u32],
     free: Option<&Arc<FreePages>>,
 ) -> Result<RunValues> {
@@ -513,7 +377,7 @@ fn run_values<W>(
         )?));
     }
     with_key!(spec.width(), K => {
-        let keys = Partitioned::with::<K>(starts, free, |out| {
+        let keys = Partitioned::filled::<K>(starts, free, |out| {
             let (mut scratch, mut from) = (Vec::new(), 0);
             for (values, parts) in values().zip(parts) {
                 let places = &places[from..from + parts.len()];

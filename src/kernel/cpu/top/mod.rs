@@ -13,6 +13,7 @@ mod lead;
 #[cfg(test)]
 mod naive;
 mod ranking;
+mod rows;
 mod segments;
 mod sieve;
 mod slots;
@@ -23,7 +24,8 @@ mod ties;
 use datafusion::common::{Result, resources_datafusion_err};
 
 pub(crate) use best::{Best, Places};
-pub(crate) use sieve::{Rows, Sieve, Wanted};
+pub(crate) use rows::Rows;
+pub(crate) use sieve::{Sieve, Wanted};
 pub(crate) use ties::Ties;
 
 /// Makes room for `more` values, in at least doubling steps up to `most` of them in all.

@@ -12,15 +12,16 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt32Array, new_empty_array};
-use datafusion::arrow::compute::{concat, take};
+use datafusion::arrow::compute::concat;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err, resources_err};
 
+use super::rows::Rows;
 use super::segments::{GroupedRows, SegmentBest};
 use super::slots::Segments;
 use super::ties::{Chosen, Ties};
 use crate::kernel::cpu::columns::{row_bytes, taken};
-use crate::key::{Key, RowOrder};
+use crate::key::Key;
 
 /// Rows that are held before a cut is worth it. Tests cut more often.
 const LEAST: usize = if cfg!(test) { 64 } else { 1 << 16 };
@@ -37,17 +38,6 @@ pub(crate) struct Wanted {
     pub(crate) ties: Ties,
     /// Whether rows that are equal by key and by the order of ties count once.
     pub(crate) distinct: bool,
-}
-
-/// A batch: slices and columns of one length.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rows<'a, K> {
-    /// The number of each row's group.
-    pub(crate) groups: &'a [u32],
-    /// Its key, larger ones are better.
-    pub(crate) keys: &'a [K],
-    /// What belongs to it.
-    pub(crate) payload: &'a [ArrayRef],
 }
 
 /// The best rows, group by group.
@@ -321,14 +311,4 @@ impl<K: Key> Sieve<K> {
             payload: self.joined()?,
         })
     }
-}
-
-/// Columns of `payload` that an order looks at, of some rows.
-pub(super) fn compared(order: &RowOrder, payload: &[ArrayRef], rows: &[u32]) -> Result<Vec<ArrayRef>> {
-    let rows = UInt32Array::from(rows.to_vec());
-    let column = |column: usize| match payload.get(column) {
-        Some(values) => Ok(take(values.as_ref(), &rows, None)?),
-        None => internal_err!("no column {column} to order by"),
-    };
-    order.columns().map(column).collect()
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
-use super::sieve::{Rows, compared};
+use super::rows::{Rows, compared};
 use super::slots::Segments;
 use crate::key::{Key, RowOrder};
 
