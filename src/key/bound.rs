@@ -1,7 +1,8 @@
-//! A key as a bound: what it asks of the first column to order by, and the values that it stands for.
+//! Bounds of keys: the condition that a bound puts on the first `ORDER BY` column, and the values that a key stands
+//! for.
 //!
-//! Most rows are told to be too late by their first column alone, so that neither the other columns are looked at nor a
-//! key is made of them.
+//! Most rows are ruled out by their first column alone, so that neither their other columns are read nor a key is made
+//! of them.
 
 use datafusion::arrow::array::new_null_array;
 use datafusion::common::{Result, ScalarValue, internal_err};
@@ -9,33 +10,33 @@ use datafusion::common::{Result, ScalarValue, internal_err};
 use super::sort::{Field, SortKeys};
 use super::{KeyBits, KeySpec};
 
-/// What a row's first column must be for its key to reach a bound.
+/// The condition on a row's first column for its key to reach a bound.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeadBound<'a> {
     pub(crate) spec: &'a KeySpec,
     pub(crate) descending: bool,
-    /// What is asked of values; `None`: no value passes.
+    /// The condition on values; `None`: no value passes.
     pub(crate) values: Option<Least>,
     /// Whether NULLs pass.
     pub(crate) nulls: bool,
 }
 
-/// What is asked of the word of a value, the larger the earlier.
+/// The condition on the word of a value, where larger words come earlier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Least {
-    /// Nothing.
+    /// Every word passes.
     Any,
-    /// To be at least this, or above it.
+    /// Words above `word` pass; with `ties`, `word` itself too.
     Word { word: KeyBits, ties: bool },
 }
 
 impl SortKeys {
-    /// What the first column of a row must be for its key to be at least `bound`, or with `ties` false, above it. Some
-    /// more rows may pass, none less. `None` if a key is not made of all columns.
+    /// The condition on the first column of a row for its key to be at least `bound`; with `ties` false, above it. Some
+    /// more rows may pass, but none less. `None` if keys do not hold all columns.
     pub(crate) fn lead_bound(&self, bound: KeyBits, ties: bool) -> Option<LeadBound<'_>> {
         let fields = self.fields()?;
         let field = fields.first()?;
-        // Behind an equal first column others decide.
+        // Among equal first columns the others decide.
         let ties = ties || fields.len() > 1;
         let word = field.word(bound);
         let mut lead = LeadBound {
@@ -65,7 +66,7 @@ impl SortKeys {
     /// The values that a key stands for, in the order of the columns.
     ///
     /// # Errors
-    /// An internal error if a key is not made of all columns.
+    /// An internal error if keys do not hold all columns.
     pub(crate) fn values(&self, key: KeyBits) -> Result<Vec<ScalarValue>> {
         let Some(fields) = self.fields() else {
             return internal_err!("a prefix stands for no values");
@@ -93,12 +94,12 @@ impl SortKeys {
 }
 
 impl Field {
-    /// The greatest word of its width.
+    /// The greatest word of the field's width.
     fn greatest(&self) -> KeyBits {
         self.spec.width().max_key()
     }
 
-    /// Its bits of a key.
+    /// The bits that the field has in a key.
     fn word(&self, key: KeyBits) -> KeyBits {
         key >> self.shift & self.greatest()
     }

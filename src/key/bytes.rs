@@ -7,8 +7,9 @@
 //! | lists of numbers, booleans and times | Arrow's row of each item (a mark, then its bytes), then 0 |
 //! | other lists, and structs | Arrow's row format, NULLs inside them last |
 //!
-//! Byte strings compare byte by byte; a prefix comes before what it is a prefix of. That is `ORDER BY`'s ascending
-//! order. Inside lists and structs it is so for floating point too (IEEE 754 `totalOrder`): there, NaNs stay apart.
+//! Byte strings are compared byte by byte; a prefix comes before the strings that continue it. That is `ORDER BY`'s
+//! ascending order. Inside lists and structs this holds for floating point too (IEEE 754 `totalOrder`): NaNs stay
+//! distinct there.
 
 use std::sync::Arc;
 
@@ -24,17 +25,17 @@ use super::Encoding;
 use super::lists::{each_list, item_bytes, lists};
 use super::rows::{converter, each_kept, from_rows, parts};
 
-/// How the values of a type become byte strings.
+/// The representation of a type's values as byte strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Form {
-    /// They are byte strings.
+    /// The values are byte strings themselves.
     Plain,
-    /// Decimal256.
+    /// Big-endian bytes of a Decimal256, sign bit flipped.
     Decimal,
-    /// The rows of their items, all of one length, and an end ([`lists`]). Arrow's own format of a list takes up to 19 bytes for
-    /// an item of 8.
+    /// Arrow's rows of the items of a list, all of equal length, and an end ([`lists`]). Arrow's own format of a list
+    /// takes up to 19 bytes for an item of 8.
     Items,
-    /// By Arrow's row format.
+    /// Arrow's row format.
     Rows,
 }
 
@@ -46,7 +47,7 @@ pub(crate) struct ByteSpec {
 }
 
 impl ByteSpec {
-    /// `None` for a type with fixed-width keys, or without an order.
+    /// The specification for a type; `None` if the type has fixed-width keys or no order.
     pub(super) fn of(data_type: &DataType) -> Option<Self> {
         use DataType::*;
         let form = match data_type {
@@ -69,11 +70,11 @@ impl ByteSpec {
         &self.data_type
     }
 
-    /// Calls `each` with the bytes of the values where `kept` is set (`None`: of all), in row order. A row that is
-    /// kept must not be NULL.
+    /// Calls `each` with the bytes of the values where `kept` is set (`None`: of all values), in row order. A row that
+    /// is kept must not be NULL.
     ///
     /// # Errors
-    /// Those of `each`; an internal error if `values` is of another type.
+    /// Errors of `each`; an internal error if `values` has another type.
     pub(crate) fn each(
         &self,
         values: &dyn Array,
@@ -123,10 +124,11 @@ impl ByteSpec {
         Ok(())
     }
 
-    /// An array of the values behind byte strings that [`Self::each`] gave.
+    /// An array of the values that byte strings of [`Self::each`] stand for.
     ///
     /// # Errors
-    /// An execution error if they are too long together for the type's offsets, an internal error for other bytes.
+    /// An execution error if the values are too long together for the type's offsets; an internal error for other
+    /// bytes.
     pub(crate) fn to_array(&self, values: &[&[u8]]) -> Result<ArrayRef> {
         use DataType::*;
         Ok(match &self.data_type {
@@ -164,7 +166,7 @@ impl ByteSpec {
     }
 }
 
-/// Whether Arrow's row format orders values of this type as one would expect, dictionaries aside.
+/// Whether Arrow's row format orders values of this type as `ORDER BY` does. Dictionaries are not considered.
 fn is_ordered(data_type: &DataType) -> bool {
     use DataType::*;
     match data_type {

@@ -1,4 +1,4 @@
-//! Lists as byte strings: the rows of their items, all of one length, and an end.
+//! Lists as byte strings: the rows of their items, all of equal length, and an end.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use datafusion::common::{Result, exec_err, internal_err};
 use super::Encoding;
 use super::rows::{converter, from_rows, parts};
 
-/// Ends a list: less than what the row of any item starts with.
+/// The byte that ends a list: less than the first byte of the row of any item.
 const LIST_END: u8 = 0;
 
-/// Bytes of the row of one item of a list of this item type; `None` if items differ in length.
+/// Bytes of the row of one item of type `data_type`; `None` if items differ in length.
 pub(super) fn item_bytes(data_type: &DataType) -> Option<usize> {
     Encoding::of(data_type)?;
     match data_type {
@@ -25,7 +25,7 @@ pub(super) fn item_bytes(data_type: &DataType) -> Option<usize> {
 /// Calls `each` with the bytes of every list that is kept.
 ///
 /// # Errors
-/// Those of `each`.
+/// Errors of `each`.
 pub(super) fn each_list<O: OffsetSizeTrait>(
     lists: &GenericListArray<O>,
     kept: Option<&BooleanBuffer>,
@@ -54,7 +54,7 @@ pub(super) fn each_list<O: OffsetSizeTrait>(
     Ok(())
 }
 
-/// The lists behind byte strings that [`each_list`] gave.
+/// An array of the lists that byte strings of [`each_list`] stand for.
 ///
 /// # Errors
 /// An internal error for bytes that are no list; an execution error for more items than the offsets can count.

@@ -1,9 +1,9 @@
-//! Memory for keys: large, in huge pages, and used again by the next query.
+//! Memory for keys: large pieces in huge pages, which the next query uses again.
 //!
-//! A scan of 3e7 keys touches 240 MB that it never had. With small pages that is 60 000 page faults; with huge ones
-//! 120, but the system still has to clear them, which takes as long as a third of reading the data. So the pages of
-//! one query wait a second for the next, but only where the memory pool has no limit: there the pool has no say in
-//! what is held after a query, and elsewhere memory goes back at once.
+//! A scan of 3e7 keys touches 240 MB of new memory. With small pages that is 60 000 page faults. With huge pages it is
+//! 120, but the system still has to clear them, which takes as long as a third of reading the data. So the pages of one
+//! query are kept for a second for the next one. This is done only where the memory pool has no limit, and so no say in
+//! what is held after a query. Elsewhere memory is given back at once.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -13,16 +13,16 @@ use datafusion::common::{Result, resources_datafusion_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use memmap2::MmapMut;
 
-/// Smaller pieces are neither huge pages nor kept.
+/// Least bytes of a piece that is in huge pages and is kept.
 const LARGE: usize = 2 << 20;
 
-/// Most bytes that wait.
+/// Most bytes of pages that are kept.
 const MOST: usize = 512 << 20;
 
-/// How long they wait.
+/// Time after which unused pages are given back.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Pages that wait for their next use.
+/// Pages that are kept for their next use.
 #[derive(Debug, Default)]
 pub(crate) struct FreePages {
     waiting: Mutex<Waiting>,
@@ -32,25 +32,25 @@ pub(crate) struct FreePages {
 struct Waiting {
     maps: Vec<MmapMut>,
     bytes: usize,
-    /// Whether anything came or went since the sweeper looked; `None` while none runs.
+    /// Whether pages were taken or given since the sweeper thread looked last; `None` while no such thread runs.
     touched: Option<bool>,
 }
 
-/// One for the process: pages have no owner but their size.
+/// The free pages of the whole process: pages differ only in size.
 static FREE: LazyLock<Arc<FreePages>> = LazyLock::new(Arc::default);
 
 impl FreePages {
-    /// Where shards of this pool may put their pages.
+    /// The free pages for shards of this pool; `None` if the pool has a limit.
     pub(crate) fn of(pool: &dyn MemoryPool) -> Option<Arc<Self>> {
         matches!(pool.memory_limit(), MemoryLimit::Infinite).then(|| Arc::clone(&FREE))
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing in here panics half-way.
+        // No critical section panics half-way.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pages of at least `bytes`, and not much more.
+    /// Takes pages of at least `bytes` bytes, and at most a quarter more.
     fn take(&self, bytes: usize) -> Option<MmapMut> {
         let mut waiting = self.lock();
         let fits = |map: &MmapMut| (bytes..=bytes + bytes / 4).contains(&map.len());
@@ -78,7 +78,7 @@ impl FreePages {
         waiting.touched = Some(true);
     }
 
-    /// Gives everything back once nothing was wanted for a while, and ends.
+    /// Gives all pages back once none was used for a while, and ends.
     fn sweep(&self) {
         loop {
             std::thread::sleep(WAIT);
@@ -92,11 +92,11 @@ impl FreePages {
     }
 }
 
-/// Fixed-capacity memory for plain integers. What it holds at first is not said.
+/// Memory of fixed capacity for plain integers. Its initial contents are not specified.
 pub(crate) struct Pages<T> {
-    /// `None` only while it is dropped.
+    /// The mapping; `None` only while it is dropped.
     map: Option<MmapMut>,
-    /// What was asked for: pages that waited may be more, which nobody has reserved.
+    /// Bytes that were requested. Pages that were kept may be larger, but no more bytes are reserved.
     bytes: usize,
     free: Option<Arc<FreePages>>,
     _words: PhantomData<T>,
@@ -134,7 +134,7 @@ fn fresh(bytes: usize) -> Result<MmapMut> {
         .map_err(|error| resources_datafusion_err!("cannot map {bytes} bytes of memory: {error}"))?;
     #[cfg(target_os = "linux")]
     if bytes >= LARGE {
-        // Advice only: without huge pages the memory is the same, just slower to touch first.
+        // This is advice only: without huge pages the memory is the same, but slower to touch first.
         let _ = map.advise(memmap2::Advice::HugePage);
     }
     Ok(map)
@@ -167,7 +167,7 @@ mod tests {
         let again = Pages::<u16>::new(LARGE / size_of::<u16>(), Some(&free)).unwrap();
         assert_eq!(again.words().as_ptr().cast(), at);
         drop(again);
-        // A little less than what waits: no more words than were asked for.
+        // A little less than what is kept: no more words than were requested.
         let less = Pages::<u64>::new(words - words / 8, Some(&free)).unwrap();
         assert_eq!(less.words().len(), words - words / 8);
         drop(less);

@@ -1,4 +1,4 @@
-//! Filling a summary: keys come in slices of any length.
+//! Filling of a summary: keys come in slices of any length.
 
 use super::epsilon::Epsilon;
 use super::fold::Fold;
@@ -7,12 +7,12 @@ use super::tree::Tree;
 use crate::key::Key;
 use datafusion::common::Result;
 
-/// How values enter a summary (GK Select, section IV). The bound is the same for all.
+/// The algorithm by which values enter a summary (GK Select, section IV). The bound is the same for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Variant {
-    /// Greenwald and Khanna's own: insert, compress every `1 / (2 eps)` values.
+    /// Greenwald and Khanna's own: insert values, compress after every `1 / (2 eps)` of them.
     Classical,
-    /// Spark's: head buffer of 50 000 values, compress above 10 000 tuples.
+    /// Spark's: a head buffer of 50 000 values, compress above 10 000 tuples.
     Spark,
     /// A buffer that grows with the values seen, and a tree of merges.
     #[default]
@@ -21,27 +21,27 @@ pub enum Variant {
 
 /// A summary that is being filled.
 ///
-/// Up to `16 / eps` values it only buffers them, and what it then gives is exact up to `1 / (2 eps)` values.
+/// It only buffers the first `16 / eps` values. Their summary is exact up to `1 / (2 eps)` values.
 pub(crate) struct Sketch<K> {
     eps: Epsilon,
     buffer: Vec<K>,
-    /// Keys that the buffer may hold.
+    /// Number of keys of a full buffer.
     capacity: usize,
     n: u64,
     flow: Flow<K>,
 }
 
-/// Sixteenths of the invariant that a summary for merges uses at least.
+/// Least sixteenths of the invariant's limit that a summary for merges uses.
 const PARTIAL: u64 = 10;
 
 enum Flow<K> {
     Fold(Box<Fold<K>>),
-    /// None before the first full buffer.
+    /// `None` before the first full buffer.
     Tree(Option<Box<Tree<K>>>),
 }
 
 impl<K: Key> Sketch<K> {
-    /// Without values.
+    /// An empty sketch.
     pub(crate) fn new(eps: Epsilon, variant: Variant) -> Self {
         let flow = match variant {
             Variant::Classical => Flow::Fold(Box::new(Fold::classical(eps))),
@@ -66,7 +66,7 @@ impl<K: Key> Sketch<K> {
         self.n
     }
 
-    /// Bytes on the heap.
+    /// Bytes of memory held on the heap.
     pub(crate) fn size(&self) -> usize {
         let flow = match &self.flow {
             Flow::Fold(fold) => size_of::<Fold<K>>() + fold.size(),
@@ -76,10 +76,10 @@ impl<K: Key> Sketch<K> {
         self.buffer.capacity() * size_of::<K>() + flow
     }
 
-    /// Takes values.
+    /// Adds values, given by their keys.
     ///
     /// # Errors
-    /// If there are more than 2^63 - 1 values in all.
+    /// An execution error if there are more than 2^63 - 1 values in all.
     pub(crate) fn extend(&mut self, mut keys: &[K]) -> Result<()> {
         self.n += keys.len() as u64;
         while !keys.is_empty() {
@@ -94,7 +94,7 @@ impl<K: Key> Sketch<K> {
         Ok(())
     }
 
-    /// Buffers as many keys as there is room for; the rest.
+    /// Buffers as many keys as there is room for. Returns the rest.
     fn keep<'a>(&mut self, keys: &'a [K]) -> &'a [K] {
         let room = self.capacity.saturating_sub(self.buffer.len());
         let (now, later) = keys.split_at(room.min(keys.len()));
@@ -113,14 +113,15 @@ impl<K: Key> Sketch<K> {
         }
     }
 
-    /// Takes the values of a summary.
+    /// Adds the values of a summary.
     ///
     /// # Errors
-    /// If there are more than 2^63 - 1 values in all.
+    /// An execution error if there are more than 2^63 - 1 values in all.
     pub(crate) fn merge(&mut self, summary: Summary<K>) -> Result<()> {
         self.eps = self.eps.max(summary.epsilon());
         self.n = self.n.saturating_add(summary.n());
-        // Few values, all known: as good as the values themselves, so thousands of small sides cost a buffer.
+        // Few values that are all known are as good as the values themselves, so thousands of small sides cost only a
+        // buffer.
         if summary.n() <= (self.capacity / 4) as u64 && summary.is_exact() {
             for (key, count, _) in summary.tuples() {
                 self.buffer.extend(std::iter::repeat_n(key, count as usize));
@@ -139,11 +140,11 @@ impl<K: Key> Sketch<K> {
         }
     }
 
-    /// The summary of all values, as small as the invariant allows: about `0.6 / eps` tuples. For answers; in a merge
-    /// it leaves no room to drop tuples, so that sizes add up.
+    /// The summary of all values, as small as the invariant allows: about `0.6 / eps` tuples. It is meant for answers.
+    /// In a merge it leaves no room to drop tuples, so that sizes add up.
     ///
     /// # Errors
-    /// If there are more than 2^63 - 1 values in all.
+    /// An execution error if there are more than 2^63 - 1 values in all.
     pub(crate) fn finish(self) -> Result<Summary<K>> {
         let mut all = self.uncompressed()?;
         all.compress();
@@ -151,11 +152,11 @@ impl<K: Key> Sketch<K> {
         Ok(all)
     }
 
-    /// The summary of all values, for merges: about `1 / eps` tuples, at most `2 / eps` wherever the invariant allows,
-    /// with room left in it, so that merges can be compressed to about the same.
+    /// The summary of all values for merges: about `1 / eps` tuples, at most `2 / eps` wherever the invariant allows
+    /// it. A part of the invariant's limit is left, so that merges can be compressed to about the same size.
     ///
     /// # Errors
-    /// If there are more than 2^63 - 1 values in all.
+    /// An execution error if there are more than 2^63 - 1 values in all.
     pub(crate) fn partial(self) -> Result<Summary<K>> {
         let mut all = self.uncompressed()?;
         all.compress_to(all.eps.budget(all.n) / 16 * PARTIAL);

@@ -1,4 +1,4 @@
-//! Distinct byte strings: a table from values to their places in flat memory.
+//! Distinct byte strings: a hash table of values in flat memory.
 
 use std::hash::BuildHasher;
 
@@ -8,39 +8,39 @@ use datafusion::common::hash_utils::QualityRandomState;
 use super::{At, ByteStrings};
 use crate::memory::Lease;
 
-/// The same for all, so that hashes of several threads agree.
+/// One state for all tables, so that hashes of different threads agree.
 const STATE: QualityRandomState = QualityRandomState::with_seed(0x1337);
 
-/// A hash of a value, of which all bits depend on all of its bytes.
+/// A hash of a value. Each of its bits depends on all bytes of the value.
 pub(crate) fn hash(value: &[u8]) -> u64 {
     STATE.hash_one(value)
 }
 
-/// Slots that a table begins with.
+/// Number of slots that a table begins with.
 const SLOTS: usize = 1 << 10;
 
-/// A value's place and half of its hash; free where `hash` is 0.
+/// The location of a value and 32 bits of its hash. The slot is free if `hash` is 0.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     hash: u32,
     at: At,
 }
 
-/// Distinct values, in the order of their first appearance. Open addressing with linear probing, at most half full: a
-/// value costs its bytes, four more, and 24 to 96 of slots.
+/// Distinct values, in the order of their first appearance. Open addressing with linear probing, at most half full. A
+/// value costs its bytes, four more, and 24 to 96 bytes of slots.
 #[derive(Debug)]
 pub(crate) struct DistinctByteStrings {
     values: ByteStrings,
-    /// A power of two of them.
+    /// The slots, a power of two of them.
     slots: Vec<Slot>,
     held: Lease,
 }
 
 impl DistinctByteStrings {
-    /// None yet; what comes is added to `held`.
+    /// An empty table. The memory of values is added to `held`.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is no room to begin with.
+    /// `ResourcesExhausted` if there is no memory for the first slots.
     pub(crate) fn try_new(mut held: Lease) -> Result<Self> {
         held.grow(SLOTS * size_of::<Slot>())?;
         Ok(Self {
@@ -50,10 +50,10 @@ impl DistinctByteStrings {
         })
     }
 
-    /// Adds a value unless it is there; `hash` is its [`hash`].
+    /// Adds a value unless it is there already. `hash` is its [`hash`].
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is no room for it: what is there stays.
+    /// `ResourcesExhausted` if there is no memory for the value; the other values stay.
     pub(crate) fn insert(&mut self, hash: u64, value: &[u8]) -> Result<()> {
         let tag = tag(hash);
         let mask = self.slots.len() - 1;
@@ -80,14 +80,14 @@ impl DistinctByteStrings {
         }
         let before = self.values.held_bytes();
         let at = self.values.push(value)?;
-        // Memory that nothing was written to yet, but for this value.
+        // Reserved after it was allocated: nothing but this value was written to it yet.
         self.held.grow(self.values.held_bytes() - before)?;
         Ok(at)
     }
 
     fn grow(&mut self) -> Result<()> {
         let slots = self.slots.len() * 4;
-        // Old and new ones are there together.
+        // Old and new slots exist at the same time.
         self.held.grow(slots * size_of::<Slot>())?;
         let old = std::mem::replace(&mut self.slots, vec![Slot::default(); slots]);
         for slot in old.into_iter().filter(|slot| slot.hash != 0) {
@@ -107,12 +107,13 @@ impl DistinctByteStrings {
     }
 }
 
-/// What a slot holds of a hash: never 0.
+/// The 32 bits of a hash that a slot holds: never 0.
 fn tag(hash: u64) -> u32 {
     ((hash >> 32) as u32 ^ hash as u32) | 1
 }
 
-/// Where the search for a tag starts: values that were dealt out by some bits of their hashes spread all the same.
+/// The slot where the search for a tag starts. Values that were partitioned by some bits of their hashes are spread
+/// evenly too.
 fn start(tag: u32, slots: usize) -> usize {
     let mixed = u64::from(tag).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (u64::BITS - slots.trailing_zeros())) as usize

@@ -1,4 +1,4 @@
-//! Keys that a shard collects for a reply, with the memory they take.
+//! Keys that a shard collects for a reply, and the memory that they take.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use crate::key::ShardKey;
 use crate::memory::COLLECTED_BYTES;
 use crate::memory::{Lease, RoundMemory};
 
-/// Least that lists grow by.
+/// Least bytes by which the memory of lists grows.
 const STEP: usize = 64 << 10;
 
-/// Lists of keys that grow as memory permits: when it does not, all are dropped, and stay so.
+/// Lists of keys that grow as memory permits. When it does not, all keys are dropped, and the lists stay empty.
 pub(super) struct Lists<K> {
     lists: Vec<Vec<K>>,
     keys: usize,
-    /// `None`: dropped.
+    /// The memory of the lists. `None`: the keys were dropped.
     held: Option<Lease>,
 }
 
 impl<K: ShardKey> Lists<K> {
-    /// Lists in memory of `round_memory`.
+    /// Empty lists, whose memory is taken from `round_memory`.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is not even room for empty ones.
+    /// `ResourcesExhausted` if there is not even memory for empty lists.
     pub(super) fn new(count: usize, round_memory: &Arc<RoundMemory>) -> Result<Self> {
         let held = round_memory.hold(count * size_of::<Vec<K>>(), "candidates")?;
         Ok(Self {
@@ -45,7 +45,7 @@ impl<K: ShardKey> Lists<K> {
         self.lists.is_empty()
     }
 
-    /// Lets `collect` add to the lists; it says how many keys it added: at most a block.
+    /// Lets `collect` add keys to the lists. It returns how many it added: at most one block.
     pub(super) fn add(&mut self, collect: impl FnOnce(&mut [Vec<K>]) -> usize) {
         let Some(held) = &mut self.held else { return };
         self.keys += collect(&mut self.lists);
@@ -56,25 +56,25 @@ impl<K: ShardKey> Lists<K> {
         }
     }
 
-    /// The lists (none if they were dropped), and what is held for them.
+    /// The lists (none if the keys were dropped), and the memory that they hold.
     pub(super) fn finish(self) -> (Vec<Vec<K>>, Option<Lease>) {
         (self.lists, self.held)
     }
 }
 
-/// The lists as a part of a reply.
+/// The lists in the form that a reply has.
 pub(super) fn key_vecs<K: ShardKey>(lists: Vec<Vec<K>>) -> Vec<KeyVec> {
     lists.into_iter().map(K::vec).collect()
 }
 
-/// Keys that grow in a reservation of their own.
+/// A list of keys with a reservation of its own.
 pub(super) struct Reserved<K> {
     pub(super) keys: Vec<K>,
     reservation: MemoryReservation,
 }
 
 impl<K: Key> Reserved<K> {
-    /// None yet, to be reserved where `reservation` is.
+    /// An empty list, which will reserve memory from the pool of `reservation`.
     pub(super) fn new(reservation: &MemoryReservation) -> Self {
         Self {
             keys: Vec::new(),
@@ -85,11 +85,11 @@ impl<K: Key> Reserved<K> {
     /// Makes room for `more` keys.
     ///
     /// # Errors
-    /// The pool's.
+    /// Errors of the memory pool.
     pub(super) fn make_room(&mut self, more: usize) -> Result<()> {
         let (len, capacity) = (self.keys.len(), self.keys.capacity());
         if len + more > capacity {
-            // Old and new are there at the same time for a moment.
+            // Both the old and the new memory exist for a moment.
             self.reservation
                 .try_grow((len + more).max(2 * capacity) * size_of::<K>())?;
             self.keys.reserve_exact((len + more).max(2 * capacity) - len);

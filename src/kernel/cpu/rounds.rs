@@ -1,4 +1,4 @@
-//! Counting and extracting: the rounds that read keys by the block.
+//! The rounds `count` and `extract`, which read keys block by block.
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -48,7 +48,7 @@ impl<K: ShardKey> CpuShard<K> {
         })
     }
 
-    /// The keys that can have a cell.
+    /// Brackets that hold all keys that can have a cell.
     fn domain(&self, cells: &Cells, within: &Brackets) -> Result<Brackets> {
         match cells {
             Cells::Linear(linear) if within.is_all(self.spec.width()) => {
@@ -62,7 +62,8 @@ impl<K: ShardKey> CpuShard<K> {
                         }),
                     }
                 }
-                // One bracket is the whole range of the data, as in DIBMS's first phase: nothing to reduce.
+                // A single bracket is the whole range of the data, as in DIBMS's first phase: there is nothing to
+                // reduce.
                 if domain.len() == 1 && self.oracle.is_none() && self.reduced.is_none() {
                     return Ok(Brackets::all(self.spec.width()));
                 }
@@ -72,7 +73,7 @@ impl<K: ShardKey> CpuShard<K> {
         }
     }
 
-    /// Counts all keys and remembers their cells, memory permitting.
+    /// Counts all keys, and keeps their cells as the oracle if there is memory for it.
     fn count_all(
         &mut self,
         cells: &Cells,
@@ -97,7 +98,7 @@ impl<K: ShardKey> CpuShard<K> {
             }
             Ok(())
         })?;
-        // Keys without a cell have the number after the last, which no bracket ever wants.
+        // Keys without a cell have the number after the last cell, which no bracket ever asks for.
         self.oracle = pages.map(|(numbers, reservation)| Oracle {
             cells: cells.clone(),
             numbers,
@@ -116,8 +117,8 @@ impl<K: ShardKey> CpuShard<K> {
         }
     }
 
-    /// MemoryBudget for one number a key, or `None` where there is none, or where keys have to be read from a file anyway: then
-    /// later rounds compute cells again.
+    /// Memory for one cell number for each key. `None` if there is no such memory, or if keys have to be read from a
+    /// file anyway: then later rounds compute cells again.
     fn oracle_pages(&mut self) -> Option<(Pages<u16>, MemoryReservation)> {
         if let Some(Oracle {
             numbers, reservation, ..
@@ -134,7 +135,7 @@ impl<K: ShardKey> CpuShard<K> {
         Some((self.store.pages(len).ok()?, reservation))
     }
 
-    /// Counts the keys inside `within`, and of those only such as `domain` holds, if it is known where they are.
+    /// Counts the keys inside `within`. If `within` is all keys, only the keys in `domain` are read.
     fn count_inside(
         &mut self,
         cells: &Cells,
@@ -165,7 +166,7 @@ impl<K: ShardKey> CpuShard<K> {
         Ok(self.counted(counters.finish(), kept))
     }
 
-    /// A few edges: one pass counts by compares and copies the kept cells.
+    /// Counts between a few edges: one pass counts by comparisons and copies the keys of the kept cells.
     fn count_few(
         &mut self,
         cells: &Cells,
@@ -235,7 +236,8 @@ impl<K: ShardKey> CpuShard<K> {
         Ok(Reply::Extracted(key_vecs(lists)))
     }
 
-    /// The keys of brackets that are whole cells, by the oracle alone; `false` if they are not, or there is none.
+    /// Extracts the keys of brackets that consist of whole cells, by the oracle alone. `false` if a bracket does not,
+    /// or there is no oracle.
     fn extract_cells(&self, wanted: &Brackets, lists: &mut Lists<K>, stop: &Stop) -> Result<bool> {
         let Some(oracle) = &self.oracle else {
             return Ok(false);
@@ -269,7 +271,7 @@ fn slots_of(keep: &[u32]) -> Slots {
     slots
 }
 
-/// First key and length of kept cells, neighbours joined.
+/// First key and length of the ranges of kept cells; neighbouring cells are joined.
 fn kept_ranges<K: Key>(cells: &Cells, keep: &[u32], width: Width) -> Vec<(K, K)> {
     let mut joined: Vec<Bracket> = Vec::new();
     for range in keep.iter().filter_map(|cell| cells.range(*cell, width)) {
@@ -284,7 +286,7 @@ fn kept_ranges<K: Key>(cells: &Cells, keep: &[u32], width: Width) -> Vec<(K, K)>
         .collect()
 }
 
-/// Keys in each cell, from the number of all keys and of those at or above each edge.
+/// Number of keys in each cell, from the number of all keys and of those at or above each edge.
 fn cells_from_edges(total: u64, above: &[u64]) -> Vec<u64> {
     let upper = above.iter().copied().chain([0]);
     [total]

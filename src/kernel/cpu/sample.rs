@@ -1,5 +1,5 @@
-//! Sampling: one key a stripe, at a random place in it. Single keys, not runs of neighbours: neighbours in a table
-//! resemble each other, and a sample of 64 runs is worth 64 keys.
+//! The round `sample`: one key from each of equally long stripes, at a random position in it. Single keys are taken,
+//! not runs of neighbours: neighbours in a table resemble each other, so a sample of 64 runs is worth only 64 keys.
 
 use datafusion::common::Result;
 
@@ -10,12 +10,12 @@ use crate::kernel::round::Reply;
 use crate::key::ShardKey;
 use crate::key::{GOLDEN, KeyBits, finalised};
 
-/// A good mix of a counter.
+/// A pseudorandom number from a counter.
 fn mix(counter: u64) -> u64 {
     finalised(counter.wrapping_mul(GOLDEN))
 }
 
-/// Ascending positions below `len`: one in each of `count` equal stripes (`count <= len`).
+/// Ascending positions below `len`, one in each of `count` equal stripes (`count <= len`).
 fn positions(len: u64, count: u64, seed: u64) -> impl Iterator<Item = u64> {
     let start = move |stripe: u64| (u128::from(len) * u128::from(stripe) / u128::from(count.max(1))) as u64;
     (0..count).map(move |stripe| {
@@ -57,7 +57,7 @@ impl<K: ShardKey> CpuShard<K> {
         })
     }
 
-    /// How many keys lie inside `within`; the smallest and the largest.
+    /// The number of keys inside `within`, and the smallest and the largest of them.
     fn measure(&self, within: &Brackets, stop: &Stop) -> Result<(u64, Option<(KeyBits, KeyBits)>)> {
         let (mut own, mut least, mut greatest) = (0, K::MAX, K::default());
         self.each_inside(within, stop, |block| {
@@ -70,7 +70,7 @@ impl<K: ShardKey> CpuShard<K> {
         Ok((own, (own > 0).then(|| (least.to_bits(), greatest.to_bits()))))
     }
 
-    /// The keys at ascending positions among those inside `within`.
+    /// The keys at ascending positions among the keys inside `within`.
     fn keys_inside_at(
         &self,
         within: &Brackets,

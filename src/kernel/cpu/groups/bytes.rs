@@ -1,5 +1,5 @@
-//! Byte strings of rows that are partitioned by group: what [`runs`](super::runs) does with keys, for values of any
-//! length.
+//! Byte strings of rows in order of hash partition. This file does for values of any length what [`runs`](super::runs)
+//! does for keys.
 //!
 //! ```text
 //! batch as it comes   lengths 4 2 4 ..   bytes  OsloUlRome..
@@ -19,13 +19,13 @@ use crate::key::ByteSpec;
 use crate::memory::{FreePages, Pages, SpillFile};
 use crate::threads::Stop;
 
-/// Values whose lengths are read at a time.
+/// Number of values whose lengths are read at a time.
 pub(crate) const VALUES: usize = 4096;
 
 /// Bytes of values that are read at a time, unless one value is longer.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 
-/// The byte strings of a batch that waits for its run, one after the other.
+/// The byte strings of a batch that waits for its run, one behind the other.
 #[derive(Debug, Default)]
 pub(crate) struct StagedBytes {
     bytes: Vec<u8>,
@@ -33,10 +33,10 @@ pub(crate) struct StagedBytes {
 }
 
 impl StagedBytes {
-    /// Those of the rows of `values` that are set in `kept` (`None`: all).
+    /// Copies the byte strings of the rows of `values` that are set in `kept` (`None`: of all rows).
     ///
     /// # Errors
-    /// `ResourcesExhausted` for a value of 4 GiB or more; those of [`ByteSpec::each`].
+    /// `ResourcesExhausted` for a value of 4 GiB or more; the errors of [`ByteSpec::each`].
     pub(crate) fn of(spec: &ByteSpec, values: &dyn Array, kept: Option<&BooleanBuffer>) -> Result<Self> {
         let rows = kept.map_or(values.len(), BooleanBuffer::count_set_bits);
         let mut staged = Self {
@@ -52,7 +52,7 @@ impl StagedBytes {
         Ok(staged)
     }
 
-    /// Bytes held, and that a run will hold of them.
+    /// Bytes of memory held. A run will hold as many for these values.
     pub(crate) fn held_bytes(&self) -> usize {
         self.bytes.len() + self.lengths.len() * size_of::<u32>()
     }
@@ -78,23 +78,24 @@ fn length(value: &[u8]) -> Result<u32> {
     })
 }
 
-/// Byte strings in order of part.
+/// Byte strings in order of hash partition.
 pub(crate) struct PartitionedBytes {
     lengths: Partitioned,
-    /// Where the bytes of each part start, and where those of the last one end.
+    /// The offset in bytes at which each hash partition starts, and the end of the last one.
     starts: Box<[u32]>,
     storage: Storage,
 }
 
 impl PartitionedBytes {
-    /// What the places of all parts take, in memory for good.
+    /// Bytes of the offsets of all hash partitions. They stay in memory when the values are spilled.
     pub(super) const INDEX_BYTES: usize = (HASH_PARTITIONS + 1) * size_of::<u32>();
 
-    /// The byte strings of some batches. `of` holds for each of these the parts of its values, `places` where values go
-    /// that lie as `starts` says.
+    /// Brings the byte strings of `batches` in order of hash partition. Each batch has the hash partition of each of
+    /// its values beside it. `places` has the row index that each value gets, and `starts` the first row index of each
+    /// hash partition.
     ///
     /// # Errors
-    /// When the system gives no memory; `ResourcesExhausted` past 4 GiB.
+    /// When the system gives no memory; `ResourcesExhausted` if all values take 4 GiB or more.
     pub(super) fn scattered(
         batches: &[(&StagedBytes, &[u16])],
         starts: &PartitionStarts,
@@ -129,7 +130,7 @@ impl PartitionedBytes {
         let mut pages = Pages::<u8>::new(all, free)?;
         let out = pages.words_mut();
         for (staged, parts) in batches {
-            // Values of one part come in the order in which their places were given out.
+            // Values of one hash partition come in the order in which their row indices were given out.
             for (value, partition) in staged.values().zip(*parts) {
                 let next = &mut next[usize::from(*partition)];
                 let start = *next as usize;
@@ -144,27 +145,28 @@ impl PartitionedBytes {
         })
     }
 
-    /// Values of a part.
+    /// Number of values in a hash partition.
     pub(crate) fn partition_len(&self, partition: usize) -> usize {
         self.lengths.partition_len(partition)
     }
 
-    /// Bytes of a part's values.
+    /// Bytes of all values in a hash partition.
     pub(crate) fn partition_bytes(&self, partition: usize) -> usize {
         (self.starts[partition + 1] - self.starts[partition]) as usize
     }
 
-    /// Moves all to the end of `file`.
+    /// Moves lengths and values to the end of `file`.
     pub(super) fn spill(&mut self, file: &mut SpillFile) -> Result<()> {
         self.lengths.spill(size_of::<u32>(), file)?;
         let bytes = self.starts[HASH_PARTITIONS] as usize;
         self.storage.spill(bytes, file)
     }
 
-    /// Appends the lengths and bytes of a part's values; `file` is the one that this was spilled to.
+    /// Appends the lengths and the bytes of the values of a hash partition. `file` is the file that they were spilled
+    /// to, if they were.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading the file.
     pub(crate) fn append_partition(
         &self,
         partition: usize,
@@ -177,10 +179,10 @@ impl PartitionedBytes {
         self.storage.append(range, file, bytes)
     }
 
-    /// Reads the lengths of some of a part's values, in place of what `lengths` held.
+    /// Replaces `lengths` by the lengths, in bytes, of the values in a range of a hash partition.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading the file.
     pub(crate) fn lengths(
         &self,
         partition: usize,
@@ -192,12 +194,12 @@ impl PartitionedBytes {
     }
 }
 
-/// Reads the values of a part in one run from first to last, a block at a time.
+/// Reads the values that one run has of a hash partition, from the first to the last, a block at a time.
 pub(crate) struct PartitionedBytesReader<'a> {
     values: &'a PartitionedBytes,
     partition: usize,
     file: Option<&'a SpillFile>,
-    /// Where the next value's bytes are.
+    /// The offset of the next value, in bytes.
     at: usize,
     bytes: Vec<u8>,
 }
@@ -213,10 +215,11 @@ impl<'a> PartitionedBytesReader<'a> {
         }
     }
 
-    /// Calls `each` with the numbers in `lengths` and bytes of the next values, whose lengths these are.
+    /// Reads the next values, whose lengths in bytes are `lengths`, and calls `each` with the index into `lengths` and
+    /// the bytes of each value.
     ///
     /// # Errors
-    /// Those of reading and of `each`; when `stop` is set.
+    /// Errors of reading the file and of `each`; an execution error when `stop` is set.
     pub(crate) fn each(
         &mut self,
         lengths: &[u32],

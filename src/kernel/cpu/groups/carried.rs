@@ -1,4 +1,4 @@
-//! Columns that rows carry beside their keys: in order of the rows' parts, in memory or on disk.
+//! Columns that rows carry beside their keys, in order of the rows' hash partitions, in memory or on disk.
 
 use std::io::Cursor;
 use std::ops::Range;
@@ -15,15 +15,16 @@ use datafusion::logical_expr::ColumnarValue;
 use super::super::columns::{row_bytes, to_write};
 use crate::memory::SpillFile;
 
-/// Fewest bytes of rows that are written together: parts that lie side by side share what a message costs.
+/// Least bytes of rows that are written together. Small hash partitions that lie side by side share the overhead of one
+/// Arrow IPC message.
 const CHUNK_BYTES: usize = 4 << 10;
 
-/// Columns of the rows of a run, in order of part.
+/// Columns of the rows of a run, in order of hash partition.
 pub(crate) struct Carried {
-    /// The value of a column that has the same in every row.
+    /// For each column: its value, if all rows have the same one.
     constants: Vec<Option<ScalarValue>>,
     rows: Rows,
-    /// Bytes of the rows.
+    /// Bytes of the rows in the other columns.
     total: usize,
 }
 
@@ -32,7 +33,7 @@ enum Rows {
     Disk(Vec<Chunk>),
 }
 
-/// Rows of some parts in a file, as an Arrow IPC stream.
+/// Rows of some neighbouring hash partitions in a file, as an Arrow IPC stream.
 struct Chunk {
     rows: Range<usize>,
     offset: u64,
@@ -63,7 +64,7 @@ impl Carried {
         self.constants.is_empty()
     }
 
-    /// Bytes in memory: of the rows, or of what says where they are.
+    /// Bytes of memory held: the rows, or the list of their chunks once they are on disk.
     pub(crate) fn bytes(&self) -> usize {
         match &self.rows {
             Rows::Memory(_) => self.total,
@@ -71,15 +72,16 @@ impl Carried {
         }
     }
 
-    /// Bytes of the rows, wherever they are.
+    /// Bytes of the rows, in memory or on disk.
     pub(crate) fn row_bytes(&self) -> usize {
         self.total
     }
 
-    /// The columns in a range of rows, that of one part; `file` is the one that they were spilled to.
+    /// The columns in a range of rows, which lies in one hash partition. `file` is the file that they were spilled to,
+    /// if they were.
     ///
     /// # Errors
-    /// Those of reading it back.
+    /// Errors of reading the file.
     pub(crate) fn range(&self, range: Range<usize>, file: Option<&SpillFile>) -> Result<Vec<ColumnarValue>> {
         let mut rows = match &self.rows {
             Rows::Memory(columns) => slices(columns, &range),
@@ -96,10 +98,10 @@ impl Carried {
         self.constants.iter().map(column).collect()
     }
 
-    /// Moves the rows, `parts` of which lie one behind the other, to the end of `file`.
+    /// Moves the rows to the end of `file`. `parts` are the ranges of rows of the hash partitions, in order.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Errors of writing the file.
     pub(super) fn spill(
         &mut self,
         parts: impl Iterator<Item = Range<usize>>,
@@ -140,7 +142,7 @@ fn slices(columns: &[ArrayRef], rows: &Range<usize>) -> Vec<ArrayRef> {
     columns.iter().map(slice).collect()
 }
 
-/// Ranges that follow each other, joined until each has `least` rows, but for the last.
+/// Joins ranges that follow on each other until each has at least `least` rows, except for the last one.
 fn joined(parts: &[Range<usize>], least: usize) -> Vec<Range<usize>> {
     let mut chunks = Vec::new();
     let (mut start, end) = (0, parts.last().map_or(0, |part| part.end));
@@ -153,7 +155,7 @@ fn joined(parts: &[Range<usize>], least: usize) -> Vec<Range<usize>> {
     chunks
 }
 
-/// Rows that are all in one chunk.
+/// Reads a range of rows, all of which lie in one chunk.
 fn read(chunks: &[Chunk], range: Range<usize>, file: Option<&SpillFile>) -> Result<Vec<ArrayRef>> {
     let at = chunks.partition_point(|chunk| chunk.rows.end <= range.start);
     let Some(chunk) = chunks.get(at).filter(|chunk| range.end <= chunk.rows.end) else {

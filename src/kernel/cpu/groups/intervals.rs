@@ -1,10 +1,11 @@
-//! Counts of dyadic intervals for every group of a partition: what it says of its groups before anybody has seen them all.
+//! Counts of dyadic intervals for every group of a partition: what a partition says of its groups before the first
+//! request.
 //!
-//! A sample chooses intervals that all groups share, by shares of all keys; one read counts (group, interval) pairs. Counts
-//! of neighbours are added up where a group has few keys in them, and where it has many, as a group does whose values lie
-//! elsewhere than the others', its keys are taken out and their interval is divided for that group alone. So every interval
-//! of a group is small or holds a single key, whatever the data; intervals of several partitions nest and add
-//! ([`crate::sketch::dyadic`]).
+//! A sample chooses intervals that all groups share, by shares of all keys; one read counts (group, interval) pairs.
+//! Where a group has few keys in neighbouring intervals, their counts are added up. Where it has many keys in one
+//! interval, because its values are distributed differently from the others', these keys are taken out and their
+//! interval is divided for that group alone. So every interval of a group is small or holds a single key, whatever the
+//! data. Intervals of several partitions nest and add ([`crate::sketch::dyadic`]).
 //!
 //! Cost: a cell number, a counter and a checksum for each key.
 
@@ -23,39 +24,40 @@ use crate::memory::reserve;
 use crate::sketch::dyadic::{Interval, Joined, around, divided};
 use crate::threads::Stop;
 
-/// Up to so many keys are brought together by group and sorted.
+/// Up to this number of keys, all of them are brought together by group and sorted.
 const SORTED: usize = 1 << 13;
-/// Keys that are sampled for the shared intervals.
+/// Number of keys that are sampled for the shared intervals.
 const SAMPLE: usize = 1 << 15;
 /// Most intervals of a group.
 const MOST_INTERVALS: u64 = 2048;
-/// Most counters, of 32 bits.
+/// Most counters, of 32 bits each.
 const COUNTERS: usize = 1 << 20;
-/// A shared interval that holds so many times what one should is divided for its group alone.
+/// A shared interval is divided for one group alone if it holds more than this multiple of the keys that an interval of
+/// the group should hold.
 const CROWDED: u64 = 4;
 
-/// What one partition knows of its groups.
+/// What one partition says of its groups.
 #[derive(Debug, Default)]
 pub(crate) struct GroupCounts {
-    /// Of each group: ascending intervals that hold its keys, none of them empty.
+    /// For each group: ascending intervals that hold all of its keys, none of them empty.
     pub(crate) intervals: Vec<Vec<Interval>>,
-    /// Of each group: the sum of its mixed keys, modulo 2^64.
+    /// For each group: the sum of its mixed keys, modulo 2^64.
     pub(crate) checks: Vec<u64>,
 }
 
-/// Most keys of an interval of a group that has `n` in this partition, for so many ranks.
+/// Most keys of an interval of a group that has `n` keys in this partition and `ranks` target ranks.
 ///
-/// An interval is written in about three bytes, and the keys of one or two of them in eight each for every rank: both
-/// parts are least together where an interval holds about `sqrt(0.4 n / ranks)` keys.
+/// An interval is written in about three bytes. For every rank, the keys of one or two intervals follow later, in eight
+/// bytes each. The two together are least where an interval holds about `sqrt(0.4 n / ranks)` keys.
 fn share(n: u64, ranks: usize) -> u64 {
     let best = (0.4 * n as f64 / ranks.max(1) as f64).sqrt() as u64;
     best.max(n / MOST_INTERVALS).max(1)
 }
 
-/// Counts the keys of `groups` groups, of which so many ranks are wanted.
+/// Counts the keys of `groups` groups, each of which has `ranks` target ranks.
 ///
 /// # Errors
-/// When `stop` is set; `ResourcesExhausted` where there is not even room for a counter a group.
+/// When `stop` is set; `ResourcesExhausted` if there is not even memory for one counter for each group.
 pub(crate) fn count<K: ShardKey>(
     chunks: &[Chunk],
     groups: usize,
@@ -88,7 +90,7 @@ pub(crate) fn count<K: ShardKey>(
     shared.count::<K>(chunks, groups, ranks, &held, stop)
 }
 
-/// The least and the greatest key.
+/// The least and the greatest key of all chunks.
 fn ends<K: ShardKey>(chunks: &[Chunk]) -> Option<(KeyBits, KeyBits)> {
     let mut ends: Option<(K, K)> = None;
     for keys in chunks.iter().map(|chunk| chunk.keys::<K>()) {
@@ -103,7 +105,7 @@ fn ends<K: ShardKey>(chunks: &[Chunk]) -> Option<(KeyBits, KeyBits)> {
     ends.map(|(least, greatest)| (least.to_bits(), greatest.to_bits()))
 }
 
-/// Keys brought together by group, and each group's divided by itself.
+/// Brings keys together by group, and divides each group's keys into intervals.
 fn gathered<K: ShardKey>(chunks: &[Chunk], groups: usize, ranks: usize) -> Result<GroupCounts> {
     let ids: Vec<Vec<u32>> = chunks
         .iter()
@@ -130,7 +132,7 @@ fn gathered<K: ShardKey>(chunks: &[Chunk], groups: usize, ranks: usize) -> Resul
 }
 
 impl GroupCounts {
-    /// The next group.
+    /// Adds the next group.
     fn add(&mut self, mut intervals: Vec<Interval>, check: u64) {
         intervals.retain(|interval| interval.count > 0);
         self.intervals.push(intervals);
@@ -138,11 +140,11 @@ impl GroupCounts {
     }
 }
 
-/// Consecutive dyadic intervals that hold all keys, and how a key finds its own.
+/// Consecutive dyadic intervals that hold the keys of all groups, and how the interval of a key is found.
 struct Shared {
-    /// First key, and bits.
+    /// First key and number of bits of each interval.
     intervals: Vec<(KeyBits, u32)>,
-    /// Fine cells, and the interval of each; `None`: there is one interval.
+    /// Fine cells, and the index of the interval that each of them lies in. `None`: there is only one interval.
     cells: Option<(CellTable, Vec<u16>)>,
 }
 
@@ -154,7 +156,7 @@ impl Shared {
         }
     }
 
-    /// About so many intervals, by the shares of a sample.
+    /// About `wanted` intervals, by the shares of a sample.
     fn sampled<K: ShardKey>(
         chunks: &[Chunk],
         n: usize,
@@ -168,7 +170,7 @@ impl Shared {
         let (mut sample, mut at) = (Vec::with_capacity(2 * SAMPLE), stride / 2);
         for chunk in chunks {
             let keys = chunk.keys::<K>();
-            // A step that no period of the data divides.
+            // A step that no period of the data divides evenly.
             while at < keys.len() {
                 sample.push(keys[at]);
                 at += stride - stride / 16 + (sample.len() * 0x9e37_79b9) % (stride / 8 + 1);
@@ -183,7 +185,7 @@ impl Shared {
         };
         let cells = Cells::Table(table);
         let mut joined = Joined::new(sampled / wanted as u64);
-        // Beyond the ends, in the first and the last cell, there is nothing.
+        // The first and the last cell are those beyond the least and the greatest key: they are empty.
         let inner = 1..cells.len() as u32 - 1;
         for range in inner.clone().filter_map(|cell| cells.range(cell, K::WIDTH)) {
             joined.push(Interval {
@@ -263,7 +265,8 @@ impl Shared {
         Ok(found)
     }
 
-    /// The keys of all crowded (group, interval) pairs, brought together; `None` if there is none, or no memory for them.
+    /// The keys of all crowded (group, interval) pairs, brought together by pair. `None` if no pair is crowded, or
+    /// there is no memory for the keys.
     fn crowded<K: ShardKey>(
         &self,
         chunks: &[Chunk],
@@ -312,7 +315,7 @@ impl Shared {
         Ok(Some(segments))
     }
 
-    /// Gives all keys to `each`, block by block, with their groups and intervals.
+    /// Calls `each` with all keys, block by block, with the numbers of their groups and the indices of their intervals.
     fn each<K: ShardKey>(
         &self,
         chunks: &[Chunk],
@@ -369,7 +372,8 @@ mod tests {
         MemoryConsumer::new("test").register(&pool)
     }
 
-    /// Intervals of each group are ascending, disjoint, and count what lies in them; none is much too full.
+    /// Intervals of each group are ascending, disjoint, and count the keys inside them; with `fine`, none of them is
+    /// much too full.
     fn check(name: &str, groups: usize, rows: &[(u16, u64)], memory: &MemoryReservation, fine: bool) {
         let (ids, keys): (Vec<u16>, Vec<u64>) = rows.iter().copied().unzip();
         let (chunks, _held) = chunks(&ids, &keys);

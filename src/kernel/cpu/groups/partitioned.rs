@@ -7,12 +7,12 @@ use datafusion::common::{Result, internal_err};
 
 use crate::memory::{FreePages, Pages, SpillFile};
 
-/// Where each part starts, and where the last one ends.
+/// The index of the first row of each hash partition, and the number of all rows.
 #[derive(Debug, Clone)]
 pub(super) struct PartitionStarts(Arc<[u32]>);
 
 impl PartitionStarts {
-    /// From the number of rows in each part.
+    /// From the number of rows in each hash partition.
     pub(super) fn from_counts(counts: &[u32]) -> Self {
         let mut sum = 0;
         let ends = counts.iter().map(|count| {
@@ -38,21 +38,22 @@ impl PartitionStarts {
     }
 }
 
-/// Plain integers in order of part.
+/// Plain integers in order of hash partition.
 pub(crate) struct Partitioned {
     pub(super) starts: PartitionStarts,
     storage: Storage,
 }
 
-/// Where the integers are, or bytes.
+/// Where integers or bytes are kept.
 pub(super) enum Storage {
     Memory(Pages<u8>),
-    /// From this offset of the scan's spill file.
+    /// In the spill file of the scan, from this offset in bytes on.
     Disk(u64),
 }
 
 impl Storage {
-    /// Appends the values of `T` in a range; `file` is the one that they were spilled to.
+    /// Appends the values of type `T` in a range of indices. `file` is the file that they were spilled to, if they
+    /// were.
     pub(super) fn append<T: bytemuck::Pod>(
         &self,
         Range { start, end }: Range<usize>,
@@ -76,7 +77,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Moves the first `bytes` to the end of `file`: all that was written.
+    /// Moves the first `bytes` bytes, which are all that was written, to the end of `file`.
     pub(super) fn spill(&mut self, bytes: usize, file: &mut SpillFile) -> Result<()> {
         if let Storage::Memory(pages) = self {
             let offset = file.append(&pages.words()[..bytes])?;
@@ -87,7 +88,7 @@ impl Storage {
 }
 
 impl Partitioned {
-    /// Memory for values of `T`, filled by `fill`.
+    /// Values of type `T`, one for each row, which `fill` writes.
     ///
     /// # Errors
     /// When the system gives no memory.
@@ -105,7 +106,8 @@ impl Partitioned {
         })
     }
 
-    /// Appends the values of a part, of the type that was written; `file` is the one that this was spilled to.
+    /// Appends the values of a hash partition. `T` is the type that was written. `file` is the file that they were
+    /// spilled to, if they were.
     pub(crate) fn append_partition<T: bytemuck::Pod>(
         &self,
         partition: usize,
@@ -115,7 +117,8 @@ impl Partitioned {
         self.storage.append(self.starts.range(partition), file, out)
     }
 
-    /// Reads `range` of a part, as [`Self::append_partition`] the whole, in place of what `out` held.
+    /// Replaces `out` by the values in a range of a hash partition. `range` counts from the first row of the hash
+    /// partition.
     pub(crate) fn read<T: bytemuck::Pod>(
         &self,
         partition: usize,
@@ -129,18 +132,18 @@ impl Partitioned {
         self.storage.append(range, file, out)
     }
 
-    /// Moves the values, of so many bytes each, to the end of `file`.
+    /// Moves the values, of `size` bytes each, to the end of `file`.
     pub(super) fn spill(&mut self, size: usize, file: &mut SpillFile) -> Result<()> {
         self.storage.spill(self.starts.rows() * size, file)
     }
 
-    /// Values of a part.
+    /// Number of values in a hash partition.
     pub(crate) fn partition_len(&self, partition: usize) -> usize {
         self.starts.range(partition).len()
     }
 }
 
-/// Writes each value to the index that `places` has for it.
+/// Writes each value to its index in `out`, which `places` gives.
 pub(super) fn write<T: Copy>(values: &[T], places: &[u32], out: &mut [T]) {
     for (value, place) in values.iter().zip(places) {
         out[*place as usize] = *value;

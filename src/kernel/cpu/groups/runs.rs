@@ -1,13 +1,13 @@
-//! Rows partitioned by group: a run holds some hundred thousand rows, ordered by the part that their group's hash
-//! names, so that each part can be taken out of every run in one piece.
+//! Rows partitioned by the hash of their group. A run holds some hundred thousand rows in order of hash partition, so
+//! that the rows of a hash partition can be taken out of every run in one piece.
 //!
 //! ```text
 //! batches as they come     words  k m a m z ..        run     part 0 | part 1 | part 2 ..
 //!   (staged)               keys   3 1 4 1 5 ..   ->   words   a      | k k    | m m z
 //!                                                     keys    4      | 3 9    | 1 1 5
 //! ```
-//! Values are written once to where they belong, in memory that the second-level cache holds, and nothing is
-//! allocated for a group.
+//! Each value is written once, to its final index, in memory that fits the second-level cache. Nothing is allocated for
+//! a group.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,48 +27,48 @@ use super::partitioned::{PartitionStarts, Partitioned, write};
 use crate::key::{Encoding, Key, KeySpec, Width, with_key, words};
 use crate::memory::{FreePages, SpillFile};
 
-/// Rows of a run.
+/// Rows of a full run.
 pub(crate) const RUN_ROWS: usize = 1 << 18;
 
-/// The values of one column in a batch that waits for its run.
+/// The values of one column of a batch that waits for its run.
 pub(crate) struct StagedColumn {
-    /// The rows that have one, ascending; `None`: all.
+    /// The indices of the rows that have a value, ascending. `None`: all rows have one.
     pub(crate) rows: Option<Vec<u32>>,
     /// The values.
     pub(crate) values: StagedValues,
 }
 
-/// Values of a batch: words as wide as the column's keys, or bytes.
+/// Values of one column of a batch: words as wide as the column's keys, or bytes.
 pub(crate) enum StagedValues {
-    /// Arrow's words.
+    /// Arrow's words, which are not encoded as keys yet.
     Raw(Buffer),
-    /// Keys already.
+    /// Keys.
     Keys(Buffer),
-    /// Of a type without keys.
+    /// Byte strings, of a type without keys.
     Bytes(StagedBytes),
 }
 
-/// A batch that waits for its run.
+/// A batch whose rows wait for their run.
 pub(crate) struct Staged<W> {
-    /// Key of each row's group.
+    /// The group key of each row.
     pub(crate) words: Vec<W>,
-    /// Part of each row's group.
+    /// The hash partition of each row.
     pub(crate) parts: Vec<u16>,
     pub(crate) columns: Vec<StagedColumn>,
-    /// Whatever else belongs to the rows.
+    /// Further columns that belong to the rows.
     pub(crate) others: Vec<ColumnarValue>,
 }
 
-/// A column of a run.
+/// One column of a run.
 pub(crate) struct RunColumn {
-    /// Group words of its values, unless every row has one.
+    /// The group keys of the column's values. `None`: every row has a value, and the keys are those of the run.
     pub(crate) own: Option<Partitioned>,
     pub(crate) values: RunValues,
 }
 
-/// Values of a run.
+/// Values of one column of a run.
 pub(crate) enum RunValues {
-    /// Keys, as wide as the column's spec says.
+    /// Keys, as wide as the column's [`KeySpec`] says.
     Keys(Partitioned),
     /// Byte strings.
     Bytes(PartitionedBytes),
@@ -78,7 +78,7 @@ impl RunColumn {
     /// The keys.
     ///
     /// # Errors
-    /// An internal error if it has none.
+    /// An internal error if the column has byte strings.
     pub(crate) fn keys(&self) -> Result<&Partitioned> {
         match &self.values {
             RunValues::Keys(keys) => Ok(keys),
@@ -89,7 +89,7 @@ impl RunColumn {
     /// The byte strings.
     ///
     /// # Errors
-    /// An internal error if it has keys.
+    /// An internal error if the column has keys.
     pub(crate) fn byte_strings(&self) -> Result<&PartitionedBytes> {
         match &self.values {
             RunValues::Bytes(values) => Ok(values),
@@ -98,34 +98,34 @@ impl RunColumn {
     }
 }
 
-/// Rows in order of part.
+/// Rows in order of hash partition.
 pub(crate) struct Run {
-    /// Group words of all rows.
+    /// The group keys of all rows.
     pub(crate) words: Partitioned,
     pub(crate) columns: Vec<RunColumn>,
-    /// Whatever else belongs to the rows, in the same order.
+    /// Further columns that belong to the rows, in the same order.
     pub(crate) carried: Carried,
-    /// Bytes of words and values in memory.
+    /// Bytes of group keys and values in memory; 0 once they are spilled.
     bytes: usize,
 }
 
 impl Run {
-    /// Bytes in memory: of words, values, and what rows carry, or of where that is.
+    /// Bytes of memory held: group keys, values, and the further columns, or the list of their chunks on disk.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes + self.carried.bytes()
     }
 
-    /// Whether it is not spilled.
+    /// Whether the run is not spilled.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.bytes > 0
     }
 
-    /// Rows of all parts.
+    /// Number of rows in all hash partitions.
     pub(crate) fn rows(&self) -> usize {
         self.words.starts.rows()
     }
 
-    /// Bytes that stay in memory when it is spilled: where the byte strings of each part are.
+    /// Bytes that stay in memory when the run is spilled: the offsets of byte strings.
     pub(crate) fn index_bytes(&self) -> usize {
         let index = |column: &RunColumn| match (&column.values, &column.own) {
             (RunValues::Keys(_), _) => 0,
@@ -135,15 +135,15 @@ impl Run {
         self.columns.iter().map(index).sum()
     }
 
-    /// Rows of a part.
+    /// The indices of the rows of a hash partition.
     pub(crate) fn partition_range(&self, partition: usize) -> Range<usize> {
         self.words.starts.range(partition)
     }
 
-    /// What the rows of a part carry; `file` is the one that this was spilled to.
+    /// The further columns of the rows of a hash partition. `file` is the file that the run was spilled to, if it was.
     ///
     /// # Errors
-    /// Those of reading it back.
+    /// Errors of reading the file.
     pub(crate) fn partition_carried(
         &self,
         partition: usize,
@@ -152,16 +152,16 @@ impl Run {
         self.carried.range(self.partition_range(partition), file)
     }
 
-    /// Bytes of what the rows of a part carry, if all rows carry as much.
+    /// Estimated bytes of the further columns of a hash partition, as if all rows took equally many.
     pub(crate) fn partition_carried_bytes(&self, partition: usize) -> usize {
         let each = self.carried.row_bytes() as f64 / self.rows().max(1) as f64;
         (each * self.partition_range(partition).len() as f64) as usize
     }
 
-    /// Moves all to the end of `file`; the bytes of memory that this frees.
+    /// Moves the run to the end of `file`. Returns the bytes of memory that this frees.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Errors of writing the file.
     pub(crate) fn spill<W>(&mut self, specs: &[KeySpec], file: &mut SpillFile) -> Result<usize> {
         let before = self.bytes();
         self.words.spill(size_of::<W>(), file)?;
@@ -184,7 +184,7 @@ impl Run {
     }
 }
 
-/// Bytes that [`scatter`] will hold of the words and values of a batch.
+/// Bytes of memory that [`scatter`] will hold for the group keys and values of a batch.
 pub(crate) fn run_bytes<W>(batch: &Staged<W>, specs: &[KeySpec]) -> usize {
     let rows = batch.words.len();
     let column = |(column, spec): (&StagedColumn, &KeySpec)| {
@@ -198,7 +198,7 @@ pub(crate) fn run_bytes<W>(batch: &Staged<W>, specs: &[KeySpec]) -> usize {
     rows * size_of::<W>() + batch.columns.iter().zip(specs).map(column).sum::<usize>()
 }
 
-/// Counts of parts.
+/// Number of rows in each hash partition.
 fn histogram<'a>(parts: impl Iterator<Item = &'a u16>) -> Vec<u32> {
     let mut counts = vec![0; HASH_PARTITIONS];
     for partition in parts {
@@ -207,7 +207,7 @@ fn histogram<'a>(parts: impl Iterator<Item = &'a u16>) -> Vec<u32> {
     counts
 }
 
-/// Puts batches in order of part.
+/// Brings the rows of batches in order of hash partition.
 ///
 /// # Errors
 /// When the system gives no memory.
@@ -241,7 +241,8 @@ pub(crate) fn scatter<W: Key>(
     })
 }
 
-/// What else belongs to the rows: values that are the same in every row stay one.
+/// The further columns of all batches, in order of hash partition. A value that is the same in every row stays one
+/// value.
 fn others<W>(staged: &[Staged<W>], places: &[u32]) -> Result<Vec<ColumnarValue>> {
     let Some(count) = staged.first().map(|batch| batch.others.len()) else {
         return Ok(Vec::new());
@@ -275,7 +276,7 @@ fn others<W>(staged: &[Staged<W>], places: &[u32]) -> Result<Vec<ColumnarValue>>
     (0..count).map(column).collect()
 }
 
-/// The next free place in each row's part.
+/// Appends the next free index in each row's hash partition to `places`.
 fn place(parts: &[u16], next: &mut [u32], places: &mut Vec<u32>) {
     for partition in parts {
         let next = &mut next[usize::from(*partition)];
@@ -299,12 +300,12 @@ fn write_keys<K: Key>(
             write(scratch, places, out);
         }
         StagedValues::Keys(keys) => write(words::<K>(keys), places, out),
-        // `run_values` knows where these go.
+        // `run_values` handles these.
         StagedValues::Bytes(_) => {}
     }
 }
 
-/// A column that has a value in every row: it goes where the rows went.
+/// A column that has a value in every row: its values are ordered as the rows are.
 fn dense_column<W>(
     staged: &[Staged<W>],
     index: usize,
@@ -318,7 +319,7 @@ fn dense_column<W>(
     Ok(RunColumn { own: None, values })
 }
 
-/// A column without a value in some rows: it has group words of its own.
+/// A column without a value in some rows: it has group keys of its own.
 fn sparse_column<W: Key>(
     staged: &[Staged<W>],
     index: usize,
@@ -355,7 +356,7 @@ fn sparse_column<W: Key>(
     })
 }
 
-/// The values of a column, each in its place; `parts` are those of each batch's values.
+/// The values of a column in order of hash partition. `parts` has the hash partition of each value, batch by batch.
 fn run_values<W>(
     staged: &[Staged<W>],
     index: usize,

@@ -1,4 +1,4 @@
-//! Rows whose first column to order by reaches a bound: most are told to be too late by it alone.
+//! Rejection of rows by their first `ORDER BY` column: it alone rules out most rows.
 
 use datafusion::arrow::array::Array;
 use datafusion::common::{Result, internal_datafusion_err};
@@ -7,7 +7,7 @@ use super::filter::{BLOCK, CHUNK, Masks, for_each_bit, passing};
 use crate::cells::simd::{Kernel, dispatch};
 use crate::key::{Encoding, Key, KeyBits, LeadBound, Least, Width, words};
 
-/// Raw words as words of which larger ones come earlier.
+/// Encodes raw words of a column so that larger ones come earlier in the order.
 struct Words<'a, W> {
     encoding: Encoding,
     ascending: bool,
@@ -28,10 +28,10 @@ impl<W: Key> Kernel for Words<'_, W> {
 }
 
 impl LeadBound<'_> {
-    /// Appends the places of the rows of a first column that pass.
+    /// Appends the row indices of the values of a first column that reach the bound.
     ///
     /// # Errors
-    /// An internal error if the column is not of the type that keys are made for.
+    /// An internal error if the column does not have the type that the keys are made of.
     pub(crate) fn append_passing(&self, column: &dyn Array, places: &mut Vec<u32>) -> Result<()> {
         let rows = u32::try_from(column.len())
             .map_err(|_| internal_datafusion_err!("a batch of {} rows", column.len()))?;
@@ -58,7 +58,7 @@ impl LeadBound<'_> {
         Ok(())
     }
 
-    /// Appends the places of words that reach `least`; what lies under a NULL may be among them.
+    /// Appends the row indices of words that reach `least`. Rows whose value is NULL may be among them.
     fn reaching<W: Key>(&self, raw: &[W], least: KeyBits, ties: bool, places: &mut Vec<u32>) {
         let least = W::from_bits(least);
         let (mut values, mut masks) = ([W::default(); CHUNK], Masks::default());
@@ -78,7 +78,7 @@ impl LeadBound<'_> {
         }
     }
 
-    /// Puts NULLs where they belong, among the places from `from` on.
+    /// Corrects the row indices from `places[from]` on for NULLs: adds or removes the rows whose value is NULL.
     fn mend(&self, from: usize, rows: u32, is_valid: &dyn Fn(u32) -> bool, places: &mut Vec<u32>) {
         if !self.nulls {
             let mut kept = from;
@@ -128,7 +128,8 @@ mod tests {
         })
     }
 
-    /// Each row as a bound: who reaches it passes, by one column no one else does, and its values make its key again.
+    /// Takes each row as a bound. Rows that reach it pass; by one column no other row does. The values of its key make
+    /// the key again.
     fn check<K: Key>(keys: &SortKeys, columns: &[ArrayRef]) {
         let all = keys.keys::<K>(columns).unwrap();
         for bound in &all {

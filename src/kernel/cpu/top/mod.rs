@@ -1,9 +1,9 @@
 //! The best `k` rows of all or of each group, without a sort.
 //!
-//! [`Best`] takes the keys of a stream; the others are for groups:
-//! [`segments`] ranks rows that are there as a whole; [`Sieve`] takes them batch by batch, cuts them to the best of each
-//! group when they are too many, and rejects rows that reach no group's floor before anything is kept of them.
-//! Largest keys come first: who wants the smallest inverts their bits.
+//! [`Best`] takes the keys of a stream; the others are for groups. [`segments`] ranks rows that are all in memory.
+//! [`Sieve`] takes rows batch by batch, cuts them to the best of each group when they are too many, and rejects rows
+//! below the floor of their group before anything of them is copied. Largest keys come first: whoever wants the
+//! smallest inverts their bits.
 
 mod best;
 mod cut;
@@ -28,7 +28,8 @@ pub(crate) use rows::Rows;
 pub(crate) use sieve::{Sieve, Wanted};
 pub(crate) use ties::Ties;
 
-/// Makes room for `more` values, in at least doubling steps up to `most` of them in all.
+/// Makes room for `more` values. The capacity grows at least to twice as much, but not beyond `most` values unless they
+/// are needed.
 ///
 /// # Errors
 /// `ResourcesExhausted` when the system gives no memory.

@@ -6,18 +6,18 @@ use datafusion::common::{Result, internal_err};
 
 use crate::key::RowOrder;
 
-/// A batch: slices and columns of one length.
+/// The rows of a batch: slices and columns of equal length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rows<'a, K> {
     /// The number of each row's group.
     pub(crate) groups: &'a [u32],
-    /// Its key, larger ones are better.
+    /// The key of each row: larger keys are better.
     pub(crate) keys: &'a [K],
-    /// What belongs to it.
+    /// Further columns that belong to the rows.
     pub(crate) payload: &'a [ArrayRef],
 }
 
-/// Columns of `payload` that an order looks at, of some rows.
+/// The columns of `payload` that `order` compares, of some rows.
 pub(super) fn compared(order: &RowOrder, payload: &[ArrayRef], rows: &[u32]) -> Result<Vec<ArrayRef>> {
     let rows = UInt32Array::from(rows.to_vec());
     let column = |column: usize| match payload.get(column) {

@@ -1,13 +1,14 @@
-//! The best `k` rows of each group from batches, with whatever belongs to the rows.
+//! The best `k` rows of each group, from rows that come in batches, with the columns that belong to them.
 //!
 //! ```text
 //! batch -- key below its group's floor? --yes--> dropped, nothing is copied
 //!              | no
 //!           held rows --too many--> cut: `k` of each group stay, floors rise
 //! ```
-//! Rows are held in flat memory, in any order, up to twice as many as the last cut left and [`LEAST`] more, or twice as many
-//! bytes of what belongs to them and [`LEAST_BYTES`] more, so that the cost of cuts is linear in the rows that reach a floor. Loses to radix partitions where groups are so many that floors
-//! and cuts miss the cache at every row.
+//! Rows are held in flat memory, in any order. They are cut when there are twice as many as the last cut left and
+//! [`LEAST`] more, or when their further columns take twice as many bytes and [`LEAST_BYTES`] more. So the cost of all
+//! cuts is linear in the number of rows that reach a floor. Loses to radix partitioning where groups are so many that
+//! floors and cuts miss the cache at every row.
 
 use std::sync::Arc;
 
@@ -23,31 +24,31 @@ use super::ties::{Chosen, Ties};
 use crate::kernel::cpu::columns::{row_bytes, taken};
 use crate::key::Key;
 
-/// Rows that are held before a cut is worth it. Tests cut more often.
+/// Least rows that are held before a cut. Tests cut more often.
 const LEAST: usize = if cfg!(test) { 64 } else { 1 << 16 };
 
-/// The same in bytes of what belongs to the rows, for wide ones.
+/// Least bytes of further columns that are held before a cut, for wide rows.
 const LEAST_BYTES: usize = if cfg!(test) { 1 << 15 } else { 16 << 20 };
 
-/// What is kept of each group.
+/// The rows that are kept of each group.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// So many rows.
+    /// Number of rows.
     pub(crate) k: usize,
-    /// Which of those with equal keys.
+    /// Which of the rows with equal keys are kept.
     pub(crate) ties: Ties,
     /// Whether rows that are equal by key and by the order of ties count once.
     pub(crate) distinct: bool,
 }
 
-/// The best rows, group by group.
+/// The best rows, in order of group.
 #[derive(Debug)]
 pub(crate) struct Best<K> {
-    /// Where each group starts, and where the last ends.
+    /// The index of each group's first row, and the number of all rows.
     pub(crate) offsets: Vec<usize>,
     /// Keys, best first in each group.
     pub(crate) keys: Vec<K>,
-    /// What belongs to the rows, in the same order.
+    /// Further columns that belong to the rows, in the same order.
     pub(crate) payload: Vec<ArrayRef>,
 }
 
@@ -58,24 +59,24 @@ impl<K> Best<K> {
     }
 }
 
-/// Rows of many groups, of which the best are wanted.
+/// Rows of many groups, from which the best of each group are chosen.
 #[derive(Debug)]
 pub(crate) struct Sieve<K> {
     wanted: Wanted,
     types: Vec<DataType>,
     groups: usize,
-    /// The key that a row must reach, by group; those that are not there are open.
+    /// The key that a row must reach, by group. Groups beyond the end have no floor yet.
     floors: Vec<K>,
     ids: Vec<u32>,
     keys: Vec<K>,
-    /// Chunks of each column.
+    /// The arrays of each further column, to be concatenated.
     payload: Vec<Vec<ArrayRef>>,
     payload_bytes: usize,
-    /// Rows at which they are cut.
+    /// Number of rows at which they are cut.
     full: usize,
-    /// Bytes of what belongs to them at which they are cut.
+    /// Bytes of further columns at which the rows are cut.
     full_bytes: usize,
-    /// Whether nothing came since the last cut.
+    /// Whether no row came since the last cut.
     is_cut: bool,
     rejected: u64,
     segments: SegmentBest<K, u32>,
@@ -84,7 +85,7 @@ pub(crate) struct Sieve<K> {
 }
 
 impl<K: Key> Sieve<K> {
-    /// No rows yet; each will have a value of each of `types`.
+    /// An empty sieve. Each row will have a value of each of `types`.
     pub(crate) fn new(wanted: Wanted, types: Vec<DataType>) -> Self {
         Self {
             wanted,
@@ -105,12 +106,12 @@ impl<K: Key> Sieve<K> {
         }
     }
 
-    /// Rows that a floor kept out.
+    /// Number of rows that a floor rejected.
     pub(crate) fn rejected(&self) -> u64 {
         self.rejected
     }
 
-    /// Bytes held.
+    /// Bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
         (self.ids.capacity() + self.places.capacity()) * size_of::<u32>()
             + (self.keys.capacity() + self.floors.capacity()) * size_of::<K>()
@@ -119,10 +120,11 @@ impl<K: Key> Sieve<K> {
             + self.found.held_bytes()
     }
 
-    /// Adds rows; from now on there are at least `groups` groups.
+    /// Adds rows. From now on there are at least `groups` groups.
     ///
     /// # Errors
-    /// If the slices and columns differ in length, or a group's number is not below the number of groups; those of a cut.
+    /// If the slices and columns differ in length, or a group's number is not below the number of groups; the errors of
+    /// a cut.
     pub(crate) fn push(&mut self, groups: usize, rows: Rows<'_, K>) -> Result<()> {
         self.groups = self.groups.max(groups);
         let len = rows.groups.len();
@@ -155,7 +157,7 @@ impl<K: Key> Sieve<K> {
         Ok(())
     }
 
-    /// The rows that reach the floor of their group; `None`: all.
+    /// The indices of the rows that reach the floor of their group. `None`: all of them.
     fn reach(&self, rows: &Rows<'_, K>) -> Option<Vec<u32>> {
         if self.floors.is_empty() {
             return None;
@@ -164,7 +166,7 @@ impl<K: Key> Sieve<K> {
         let mut count = 0;
         for (row, (group, key)) in rows.groups.iter().zip(rows.keys).enumerate() {
             let floor = self.floors.get(*group as usize).copied().unwrap_or_default();
-            // Without a branch: it may go either way at every row.
+            // Without a branch, because the outcome is unpredictable.
             reach[count] = row as u32;
             count += usize::from(*key >= floor);
         }
@@ -189,10 +191,10 @@ impl<K: Key> Sieve<K> {
         Ok(())
     }
 
-    /// Keeps the best of each group only, which are in order then.
+    /// Keeps only the best rows of each group, sorted by group, the best first.
     ///
     /// # Errors
-    /// Those of Arrow's kernels; `ResourcesExhausted` when the system gives no memory.
+    /// Errors of Arrow's kernels; `ResourcesExhausted` when the system gives no memory.
     pub(crate) fn cut(&mut self) -> Result<()> {
         if self.is_cut {
             return Ok(());
@@ -218,13 +220,13 @@ impl<K: Key> Sieve<K> {
         Ok(())
     }
 
-    /// The next cut comes when there is twice as much.
+    /// Sets the size at which the next cut comes: twice the present one, and the least sizes more.
     fn wait(&mut self) {
         self.full = self.ids.len().saturating_mul(2).saturating_add(LEAST);
         self.full_bytes = self.payload_bytes.saturating_mul(2).saturating_add(LEAST_BYTES);
     }
 
-    /// Each column as one array.
+    /// Each further column as one array.
     fn joined(&self) -> Result<Vec<ArrayRef>> {
         let joined = |(chunks, data_type): (&Vec<ArrayRef>, &DataType)| match chunks.as_slice() {
             [] => Ok(new_empty_array(data_type)),
@@ -261,7 +263,7 @@ impl<K: Key> Sieve<K> {
         wanted.ties.choose(&mut self.found, rows, wanted.k)
     }
 
-    /// Takes out the best rows of the first `groups` groups; the others move down.
+    /// Takes out the best rows of the first `groups` groups. The numbers of the other groups decrease by `groups`.
     ///
     /// # Errors
     /// As for [`Self::cut`].
@@ -298,7 +300,7 @@ impl<K: Key> Sieve<K> {
         Ok(best)
     }
 
-    /// The best rows of all groups, which stay.
+    /// A copy of the best rows of all groups.
     ///
     /// # Errors
     /// As for [`Self::cut`].
