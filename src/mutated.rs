@@ -217,9 +217,10 @@ impl<T> Decoder<'_, T> {
             let bytes = self.input(seed, number, &pool);
             let started = Instant::now();
             if let Err(harm) = self.attempt(&bytes, &mut tally) {
-                let shrunk = match started.elapsed() < LONG {
-                    true => self.shrunk(bytes),
-                    false => bytes,
+                let shrunk = if started.elapsed() < LONG {
+                    self.shrunk(bytes)
+                } else {
+                    bytes
                 };
                 let _ = std::panic::take_hook();
                 panic!(
@@ -276,10 +277,7 @@ impl<T> Decoder<'_, T> {
                 let mut fewer = bytes.clone();
                 fewer.drain(at..at + size);
                 (self.seal)(&mut fewer);
-                match harms(&fewer) {
-                    true => bytes = fewer,
-                    false => at += size,
-                }
+                if harms(&fewer) { bytes = fewer } else { at += size }
             }
             size /= 2;
         }

@@ -69,11 +69,12 @@ impl CellTable {
         let mut below = part.start;
         let splits = (0..count as KeyBits).map(|index| {
             // The last entry ends at the greatest key, or beyond it.
-            let above = match index + 1 == count as KeyBits {
-                true => part.end,
-                false => sample
+            let above = if index + 1 == count as KeyBits {
+                part.end
+            } else {
+                sample
                     .lower_bound(base + ((index + 1) << shift))
-                    .clamp(part.start, part.end),
+                    .clamp(part.start, part.end)
             };
             // The greatest power of two within the entry's share, but no cell is narrower than a key.
             let share = ((above - below) as u64 * cells as u64 / part.len() as u64).max(1);

@@ -75,17 +75,16 @@ impl SortKeys {
             let is_null = field
                 .null_bit
                 .is_some_and(|bit| (key >> bit & 1 == 1) == field.nulls_first);
-            let values = match is_null {
-                true => new_null_array(field.spec.data_type(), 1),
-                false => {
-                    let word = field.word(key);
-                    let encoded = if field.descending {
-                        word
-                    } else {
-                        field.greatest() - word
-                    };
-                    field.spec.to_array(&[encoded])?
-                }
+            let values = if is_null {
+                new_null_array(field.spec.data_type(), 1)
+            } else {
+                let word = field.word(key);
+                let encoded = if field.descending {
+                    word
+                } else {
+                    field.greatest() - word
+                };
+                field.spec.to_array(&[encoded])?
             };
             ScalarValue::try_from_array(&values, 0)
         };

@@ -19,9 +19,10 @@ impl KeySpec {
         mut take: impl FnMut(KeyBits) -> Result<()>,
     ) -> Result<()> {
         let width = self.width();
-        let bytes = match values.data_type() == self.data_type() && values.null_count() == 0 {
-            true => primitive_bytes(values).filter(|bytes| bytes.len() == values.len() * width.bytes()),
-            false => None,
+        let bytes = if values.data_type() == self.data_type() && values.null_count() == 0 {
+            primitive_bytes(values).filter(|bytes| bytes.len() == values.len() * width.bytes())
+        } else {
+            None
         };
         let Some(bytes) = bytes else {
             return self.keys(values)?.into_iter().try_for_each(take);

@@ -134,9 +134,10 @@ fn packed(columns: &[SortColumn]) -> Option<(Vec<Field>, Width)> {
     let mut fields = Vec::with_capacity(columns.len());
     let mut shift = 0;
     for column in columns.iter().rev() {
-        let spec = match column.total_order {
-            true => KeySpec::for_order_by(&column.data_type),
-            false => KeySpec::try_new(&column.data_type),
+        let spec = if column.total_order {
+            KeySpec::for_order_by(&column.data_type)
+        } else {
+            KeySpec::try_new(&column.data_type)
         };
         let spec = spec.ok()?;
         let bits = 8 * spec.width().bytes() as u32;
@@ -248,9 +249,10 @@ impl RowOrder {
     /// An error of Arrow for a type that has no order.
     pub(crate) fn try_new(columns: Vec<OrderBy>) -> Result<Self> {
         let field = |by: &OrderBy| {
-            let data_type = match by.turned {
-                true => rotated_type(&by.data_type),
-                false => by.data_type.clone(),
+            let data_type = if by.turned {
+                rotated_type(&by.data_type)
+            } else {
+                by.data_type.clone()
             };
             SortField::new_with_options(data_type, by.options)
         };
@@ -270,9 +272,12 @@ impl RowOrder {
     /// # Errors
     /// An error of Arrow if the columns have other types.
     pub(crate) fn rows(&self, columns: &[ArrayRef]) -> Result<Rows> {
-        let turned = |(column, (_, turned)): (&ArrayRef, &(usize, bool))| match turned {
-            true => rotated(column),
-            false => Arc::clone(column),
+        let turned = |(column, (_, turned)): (&ArrayRef, &(usize, bool))| {
+            if *turned {
+                rotated(column)
+            } else {
+                Arc::clone(column)
+            }
         };
         let columns: Vec<ArrayRef> = columns.iter().zip(&self.columns).map(turned).collect();
         Ok(self.converter.convert_columns(&columns)?)

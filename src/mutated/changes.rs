@@ -147,9 +147,10 @@ fn inside(bytes: &mut Vec<u8>, pool: &[Vec<u8>], random: &mut SmallRng, depth: u
         let mut new = bytes[body.clone()].to_vec();
         for _ in 0..random.random_range(1..=2) {
             let one = random.random_range(0..3) > 0;
-            match depth + 1 < DEPTH && one {
-                true => inside(&mut new, pool, random, depth + 1),
-                false => change(&mut new, pool, random, DEPTH),
+            if depth + 1 < DEPTH && one {
+                inside(&mut new, pool, random, depth + 1)
+            } else {
+                change(&mut new, pool, random, DEPTH)
             }
         }
         new.truncate(MOST);

@@ -50,9 +50,10 @@ impl Interpolation {
         key_at: &dyn Fn(u64) -> Result<KeyBits>,
     ) -> Result<KeyBits> {
         let low = key_at(pick.low)?;
-        let high = match pick.low == pick.high {
-            true => low,
-            false => key_at(pick.high)?,
+        let high = if pick.low == pick.high {
+            low
+        } else {
+            key_at(pick.high)?
         };
         self.between(spec, pick, low, high)
     }

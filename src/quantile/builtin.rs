@@ -31,9 +31,10 @@ pub(super) fn pick(method: Method, quantile: Quantile, descending: bool, n: u64)
             weight: Fraction::HALF,
         };
     }
-    let q = match descending {
-        true => 1.0 - quantile.to_f64(),
-        false => quantile.to_f64(),
+    let q = if descending {
+        1.0 - quantile.to_f64()
+    } else {
+        quantile.to_f64()
     };
     if n == 1 || q == 0.0 {
         return Pick::at(1);

@@ -57,9 +57,10 @@ impl Method {
     /// # Errors
     /// A planning error if the type has no keys.
     pub fn key_spec(self, data_type: &DataType) -> Result<KeySpec> {
-        match self.is_builtin() {
-            true => KeySpec::for_order_by(data_type),
-            false => KeySpec::try_new(data_type),
+        if self.is_builtin() {
+            KeySpec::for_order_by(data_type)
+        } else {
+            KeySpec::try_new(data_type)
         }
     }
 }

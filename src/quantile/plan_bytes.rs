@@ -50,9 +50,10 @@ impl Quantile {
             1..=MAX_EXACT_SCALE => digits > 0 && digits <= 10_u128.pow(scale) && digits % 10 != 0,
             _ => digits > 0 && scale < 400 && digits % 10 != 0,
         };
-        match is_proper {
-            true => Ok(found),
-            false => input.damaged(format!("quantile {digits}e-{scale}")),
+        if is_proper {
+            Ok(found)
+        } else {
+            input.damaged(format!("quantile {digits}e-{scale}"))
         }
     }
 }
@@ -68,9 +69,10 @@ impl Quantiles {
     /// An execution error for bytes that are no quantiles, or for several quantiles without a list.
     pub(crate) fn read(input: &mut Reader<'_>) -> Result<Self> {
         let found = Self::read_any(input)?;
-        match found.is_list || found.list.len() == 1 {
-            true => Ok(found),
-            false => input.damaged(format!("{} quantiles in place of one", found.list.len())),
+        if found.is_list || found.list.len() == 1 {
+            Ok(found)
+        } else {
+            input.damaged(format!("{} quantiles in place of one", found.list.len()))
         }
     }
 

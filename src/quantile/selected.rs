@@ -150,9 +150,10 @@ impl<S: Typed> SelectedColumn<S> {
     /// The type of the whole answer: of one quantile, or a list.
     pub(crate) fn result_type(&self) -> Result<DataType> {
         let one = self.answer_type()?;
-        Ok(match self.is_list {
-            true => DataType::new_list(one, true),
-            false => one,
+        Ok(if self.is_list {
+            DataType::new_list(one, true)
+        } else {
+            one
         })
     }
 

@@ -292,12 +292,13 @@ impl<K: Key> Summary<K> {
                 _ => summary.tuples.push(end(last, upto, below)),
             }
         }
-        match summary.is_sound(least, greatest) {
-            true => Ok(summary),
-            false => internal_err!(
+        if summary.is_sound(least, greatest) {
+            Ok(summary)
+        } else {
+            internal_err!(
                 "{} intervals of {n} keys from {least} to {greatest} are no summary",
                 intervals.len()
-            ),
+            )
         }
     }
 

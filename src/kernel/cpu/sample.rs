@@ -38,17 +38,19 @@ impl<K: ShardKey> CpuShard<K> {
         let _work = self.work(0, 2 * within.as_slice().len())?;
         let all = within.is_all(self.spec.width());
         self.reduce(within, stop)?;
-        let (own, ends) = match all && !extremes {
-            true => (self.store.len(), None),
-            false => self.measure(within, stop)?,
+        let (own, ends) = if all && !extremes {
+            (self.store.len(), None)
+        } else {
+            self.measure(within, stop)?
         };
         let count = share(own).min(own);
         let bytes = count as usize * size_of::<K>();
         self.replied = Some(self.round_memory().hold(bytes, "a sample")?);
         let positions = positions(own, count, seed);
-        let mut keys = match all {
-            true => self.store.keys_at(positions, count, stop)?,
-            false => self.keys_inside_at(within, positions, count, stop)?,
+        let mut keys = if all {
+            self.store.keys_at(positions, count, stop)?
+        } else {
+            self.keys_inside_at(within, positions, count, stop)?
         };
         keys.sort_unstable();
         Ok(Reply::Sample {

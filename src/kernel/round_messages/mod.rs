@@ -131,9 +131,10 @@ impl Message for Reply {
         Ok(match input.byte("kind of reply")? {
             SAMPLE => {
                 let keys = key_vec(input)?;
-                let extremes = match input.flag("extremes")? {
-                    true => Some((input.number("least key")?, input.number("greatest key")?)),
-                    false => None,
+                let extremes = if input.flag("extremes")? {
+                    Some((input.number("least key")?, input.number("greatest key")?))
+                } else {
+                    None
                 };
                 match extremes {
                     Some((least, greatest)) if least > greatest || greatest > keys.width().max_key() => {

@@ -47,9 +47,10 @@ fn some_brackets(width: Width, random: &mut SmallRng) -> Brackets {
         first: ends[0],
         last: ends[1],
     });
-    match random.random() {
-        true => Brackets::all(width),
-        false => Brackets::try_new(brackets.collect()).unwrap(),
+    if random.random() {
+        Brackets::all(width)
+    } else {
+        Brackets::try_new(brackets.collect()).unwrap()
     }
 }
 

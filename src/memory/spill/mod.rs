@@ -239,12 +239,13 @@ impl SpillFile {
     /// Compares blocks with those that were written. The first one starts at `start`.
     fn check(&self, start: u64, blocks: &[u8]) -> io::Result<()> {
         let first = (start / BLOCK as u64) as usize;
-        match self.sums.are(first, blocks) {
-            true => Ok(()),
-            false => Err(io::Error::new(
+        if self.sums.are(first, blocks) {
+            Ok(())
+        } else {
+            Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the disk gives other bytes than were written",
-            )),
+            ))
         }
     }
 }

@@ -51,9 +51,10 @@ fn works((tag, summary): (Vec<u8>, AnySummary)) -> Result<()> {
     sketch.merge(summary.clone())?;
     sketch.merge(summary)?;
     let merged = sketch.partial()?;
-    match AnySummary::read(&merged.write(&tag), &tag)? == merged {
-        true => Ok(()),
-        false => internal_err!("another sketch"),
+    if AnySummary::read(&merged.write(&tag), &tag)? == merged {
+        Ok(())
+    } else {
+        internal_err!("another sketch")
     }
 }
 

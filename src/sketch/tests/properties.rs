@@ -164,9 +164,10 @@ fn the_bound_holds_after_any_merges() {
     let test =
         |(pattern, n, seed, accuracy, count, shape, wide): (usize, usize, u64, f64, usize, Shape, bool)| {
             let keys = generate(ALL[pattern], n.min(20_000), seed);
-            match wide {
-                true => check_merges(&widened(&keys).1, eps(accuracy), count, shape, seed),
-                false => check_merges(&keys, eps(accuracy), count, shape, seed),
+            if wide {
+                check_merges(&widened(&keys).1, eps(accuracy), count, shape, seed)
+            } else {
+                check_merges(&keys, eps(accuracy), count, shape, seed)
             }
             Ok(())
         };

@@ -216,9 +216,10 @@ impl<K: Key> Best<K> {
     /// Drops rows below a floor that was raised without a cut.
     fn drop_below(&mut self) {
         if std::mem::take(&mut self.raised) {
-            let floor = match self.ties || self.floor == K::MAX {
-                true => self.floor,
-                false => self.floor + K::one(),
+            let floor = if self.ties || self.floor == K::MAX {
+                self.floor
+            } else {
+                self.floor + K::one()
             };
             let kept = retain(&mut self.keys, &mut self.rows, Floor::at(floor));
             self.keys.truncate(kept);

@@ -166,9 +166,10 @@ impl LastTies {
             Some(keys) if keys.len() > k && keys[k] == keys[k - 1] => Some(keys[k]),
             _ => None,
         };
-        let keys: Vec<Option<K>> = match ranges(&found.offsets).any(|(_, range)| tie(range).is_some()) {
-            true => ranges(&found.offsets).map(|(_, range)| tie(range)).collect(),
-            false => Vec::new(),
+        let keys: Vec<Option<K>> = if ranges(&found.offsets).any(|(_, range)| tie(range).is_some()) {
+            ranges(&found.offsets).map(|(_, range)| tie(range)).collect()
+        } else {
+            Vec::new()
         };
         let mut tied = Vec::new();
         if !keys.is_empty() {
