@@ -16,14 +16,14 @@ pub(crate) struct LeadBound<'a> {
     pub(crate) spec: &'a KeySpec,
     pub(crate) descending: bool,
     /// The condition on values; `None`: no value passes.
-    pub(crate) values: Option<Least>,
+    pub(crate) values: Option<WordBound>,
     /// Whether NULLs pass.
     pub(crate) nulls: bool,
 }
 
 /// The condition on the word of a value, where larger words come earlier.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Least {
+pub(crate) enum WordBound {
     /// Every word passes.
     Any,
     /// Words above `word` pass; with `ties`, `word` itself too.
@@ -42,7 +42,7 @@ impl SortKeys {
         let mut lead = LeadBound {
             spec: &field.spec,
             descending: field.descending,
-            values: Some(Least::Word { word, ties }),
+            values: Some(WordBound::Word { word, ties }),
             nulls: false,
         };
         let Some(bit) = field.null_bit else {
@@ -51,7 +51,7 @@ impl SortKeys {
         let flag = bound >> bit & 1 == 1;
         let (valid, null) = (!field.nulls_first, field.nulls_first);
         match (valid, flag) {
-            (true, false) => lead.values = Some(Least::Any),
+            (true, false) => lead.values = Some(WordBound::Any),
             (false, true) => lead.values = None,
             _ => {}
         }

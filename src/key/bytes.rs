@@ -27,7 +27,7 @@ use super::rows::{converter, each_kept, from_rows, parts};
 
 /// The representation of a type's values as byte strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Form {
+enum Representation {
     /// The values are byte strings themselves.
     Plain,
     /// Big-endian bytes of a Decimal256, sign bit flipped.
@@ -43,25 +43,27 @@ enum Form {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ByteSpec {
     data_type: DataType,
-    form: Form,
+    representation: Representation,
 }
 
 impl ByteSpec {
     /// The specification for a type; `None` if the type has fixed-width keys or no order.
     pub(super) fn of(data_type: &DataType) -> Option<Self> {
         use DataType::*;
-        let form = match data_type {
+        let representation = match data_type {
             Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView | FixedSizeBinary(_) => {
-                Form::Plain
+                Representation::Plain
             }
-            Decimal256(..) => Form::Decimal,
-            List(item) | LargeList(item) if item_bytes(item.data_type()).is_some() => Form::Items,
-            List(_) | LargeList(_) | FixedSizeList(..) | Struct(_) if is_ordered(data_type) => Form::Rows,
+            Decimal256(..) => Representation::Decimal,
+            List(item) | LargeList(item) if item_bytes(item.data_type()).is_some() => Representation::Items,
+            List(_) | LargeList(_) | FixedSizeList(..) | Struct(_) if is_ordered(data_type) => {
+                Representation::Rows
+            }
             _ => return None,
         };
         Some(Self {
             data_type: data_type.clone(),
-            form,
+            representation,
         })
     }
 
@@ -103,8 +105,12 @@ impl ByteSpec {
                     each(&decimal_bytes(decimals.value(row)))
                 })
             }
-            List(_) if self.form == Form::Items => each_list(values.as_list::<i32>(), kept, each),
-            LargeList(_) if self.form == Form::Items => each_list(values.as_list::<i64>(), kept, each),
+            List(_) if self.representation == Representation::Items => {
+                each_list(values.as_list::<i32>(), kept, each)
+            }
+            LargeList(_) if self.representation == Representation::Items => {
+                each_list(values.as_list::<i64>(), kept, each)
+            }
             _ => self.each_row(values, kept, each),
         }
     }
@@ -159,8 +165,8 @@ impl ByteSpec {
                 let array = Decimal256Array::from_iter_values(decimals);
                 Arc::new(array.with_precision_and_scale(*precision, *scale)?)
             }
-            List(item) if self.form == Form::Items => lists::<i32>(item, values)?,
-            LargeList(item) if self.form == Form::Items => lists::<i64>(item, values)?,
+            List(item) if self.representation == Representation::Items => lists::<i32>(item, values)?,
+            LargeList(item) if self.representation == Representation::Items => lists::<i64>(item, values)?,
             whole => from_rows(whole, values)?,
         })
     }

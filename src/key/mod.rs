@@ -27,7 +27,7 @@ mod spec;
 
 pub(crate) use bits::with_key;
 pub use bits::{Key, KeyBits, Width};
-pub(crate) use bound::{LeadBound, Least};
+pub(crate) use bound::{LeadBound, WordBound};
 pub(crate) use bytes::ByteSpec;
 pub use dense::dense;
 pub(crate) use dense::kept;

@@ -33,12 +33,12 @@ pub(crate) struct SortColumn {
 /// A conversion of rows to keys, where larger keys come first.
 #[derive(Debug)]
 pub(crate) struct SortKeys {
-    form: Form,
+    contents: KeyContents,
     width: Width,
 }
 
 #[derive(Debug)]
-enum Form {
+enum KeyContents {
     /// All columns, packed into the key.
     Packed(Vec<Field>),
     /// The first bytes of Arrow's row format.
@@ -69,7 +69,7 @@ impl SortKeys {
             .iter()
             .map(|column| SortField::new_with_options(column.data_type.clone(), column.options));
         Ok(Self {
-            form: Form::Prefix(RowConverter::new(fields.collect())?),
+            contents: KeyContents::Prefix(RowConverter::new(fields.collect())?),
             width: Width::W128,
         })
     }
@@ -77,7 +77,7 @@ impl SortKeys {
     /// The conversion for rows ordered by `columns`, if 128 bits hold all columns.
     pub(crate) fn try_packed(columns: &[SortColumn]) -> Option<Self> {
         packed(columns).map(|(fields, width)| Self {
-            form: Form::Packed(fields),
+            contents: KeyContents::Packed(fields),
             width,
         })
     }
@@ -89,15 +89,15 @@ impl SortKeys {
 
     /// Positions of the columns in a key, if it holds all of them.
     pub(super) fn fields(&self) -> Option<&[Field]> {
-        match &self.form {
-            Form::Packed(fields) => Some(fields),
-            Form::Prefix(_) => None,
+        match &self.contents {
+            KeyContents::Packed(fields) => Some(fields),
+            KeyContents::Prefix(_) => None,
         }
     }
 
     /// Whether rows with equal keys are equal.
     pub(crate) fn is_exact(&self) -> bool {
-        matches!(self.form, Form::Packed(_))
+        matches!(self.contents, KeyContents::Packed(_))
     }
 
     /// The keys of rows. `K` has the width of [`Self::width`].
@@ -105,8 +105,8 @@ impl SortKeys {
     /// # Errors
     /// If the columns do not have the types that the conversion was made for.
     pub(crate) fn keys<K: Key>(&self, columns: &[ArrayRef]) -> Result<Vec<K>> {
-        match &self.form {
-            Form::Packed(fields) => {
+        match &self.contents {
+            KeyContents::Packed(fields) => {
                 let rows = columns.first().map_or(0, |column| column.len());
                 let mut keys = vec![K::default(); rows];
                 for (field, column) in fields.iter().zip(columns) {
@@ -114,7 +114,7 @@ impl SortKeys {
                 }
                 Ok(keys)
             }
-            Form::Prefix(converter) => {
+            KeyContents::Prefix(converter) => {
                 let rows = converter.convert_columns(columns)?;
                 let first = |row: &[u8]| {
                     let mut bytes = [0; 16];
@@ -205,7 +205,7 @@ pub(crate) struct OrderBy {
     data_type: DataType,
     options: SortOptions,
     /// Whether NaNs are the greatest numbers, but still distinct by their bits.
-    turned: bool,
+    rotates: bool,
 }
 
 impl OrderBy {
@@ -215,7 +215,7 @@ impl OrderBy {
             column,
             data_type,
             options,
-            turned: false,
+            rotates: false,
         }
     }
 
@@ -229,7 +229,7 @@ impl OrderBy {
                 descending: false,
                 nulls_first: false,
             },
-            turned: true,
+            rotates: true,
         }
     }
 }
@@ -249,7 +249,7 @@ impl RowOrder {
     /// An error of Arrow for a type that has no order.
     pub(crate) fn try_new(columns: Vec<OrderBy>) -> Result<Self> {
         let field = |by: &OrderBy| {
-            let data_type = if by.turned {
+            let data_type = if by.rotates {
                 rotated_type(&by.data_type)
             } else {
                 by.data_type.clone()
@@ -258,7 +258,7 @@ impl RowOrder {
         };
         Ok(Self {
             converter: RowConverter::new(columns.iter().map(field).collect())?,
-            columns: columns.into_iter().map(|by| (by.column, by.turned)).collect(),
+            columns: columns.into_iter().map(|by| (by.column, by.rotates)).collect(),
         })
     }
 
@@ -272,14 +272,14 @@ impl RowOrder {
     /// # Errors
     /// An error of Arrow if the columns have other types.
     pub(crate) fn rows(&self, columns: &[ArrayRef]) -> Result<Rows> {
-        let turned = |(column, (_, turned)): (&ArrayRef, &(usize, bool))| {
-            if *turned {
+        let rotate = |(column, (_, rotates)): (&ArrayRef, &(usize, bool))| {
+            if *rotates {
                 rotated(column)
             } else {
                 Arc::clone(column)
             }
         };
-        let columns: Vec<ArrayRef> = columns.iter().zip(&self.columns).map(turned).collect();
+        let columns: Vec<ArrayRef> = columns.iter().zip(&self.columns).map(rotate).collect();
         Ok(self.converter.convert_columns(&columns)?)
     }
 }
@@ -297,23 +297,23 @@ fn rotated_type(data_type: &DataType) -> DataType {
 /// The floats of an array as integers in `totalOrder`, rotated so that it starts at `-inf`: the NaNs that come before
 /// `-inf` are then above all other NaNs. Values of other types stay as they are.
 fn rotated(values: &ArrayRef) -> ArrayRef {
-    macro_rules! turned {
+    macro_rules! rotate {
         ($float:ty, $word:ty, $values:expr) => {{
             let word = |bits: <$word as ArrowPrimitiveType>::Native| {
                 let sign = !(<$word as ArrowPrimitiveType>::Native::MAX >> 1);
                 if bits & sign == 0 { bits | sign } else { !bits }
             };
             let least = word(<$float as ArrowPrimitiveType>::Native::NEG_INFINITY.to_bits());
-            let turned = $values
+            let rotated = $values
                 .as_primitive::<$float>()
                 .unary::<_, $word>(|value| word(value.to_bits()).wrapping_sub(least));
-            Arc::new(turned) as ArrayRef
+            Arc::new(rotated) as ArrayRef
         }};
     }
     match values.data_type() {
-        DataType::Float16 => turned!(Float16Type, UInt16Type, values),
-        DataType::Float32 => turned!(Float32Type, UInt32Type, values),
-        DataType::Float64 => turned!(Float64Type, UInt64Type, values),
+        DataType::Float16 => rotate!(Float16Type, UInt16Type, values),
+        DataType::Float32 => rotate!(Float32Type, UInt32Type, values),
+        DataType::Float64 => rotate!(Float64Type, UInt64Type, values),
         _ => Arc::clone(values),
     }
 }

@@ -14,22 +14,22 @@ use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use memmap2::MmapMut;
 
 /// Least bytes of a piece that is in huge pages and is kept.
-const LARGE: usize = 2 << 20;
+const LEAST_KEPT_BYTES: usize = 2 << 20;
 
 /// Most bytes of pages that are kept.
-const MOST: usize = 512 << 20;
+const MOST_KEPT_BYTES: usize = 512 << 20;
 
 /// Time after which unused pages are given back.
-const WAIT: Duration = Duration::from_secs(1);
+const KEEP_TIME: Duration = Duration::from_secs(1);
 
 /// Pages that are kept for their next use.
 #[derive(Debug, Default)]
 pub(crate) struct FreePages {
-    waiting: Mutex<Waiting>,
+    kept: Mutex<KeptPages>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct KeptPages {
     maps: Vec<MmapMut>,
     bytes: usize,
     /// Whether pages were taken or given since the sweeper thread looked last; `None` while no such thread runs.
@@ -45,49 +45,49 @@ impl FreePages {
         matches!(pool.memory_limit(), MemoryLimit::Infinite).then(|| Arc::clone(&FREE))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, KeptPages> {
         // No critical section panics half-way.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes pages of at least `bytes` bytes, and at most a quarter more.
     fn take(&self, bytes: usize) -> Option<MmapMut> {
-        let mut waiting = self.lock();
+        let mut kept = self.lock();
         let fits = |map: &MmapMut| (bytes..=bytes + bytes / 4).contains(&map.len());
-        let at = waiting.maps.iter().rposition(fits)?;
-        let map = waiting.maps.swap_remove(at);
-        waiting.bytes -= map.len();
-        waiting.touched = waiting.touched.map(|_| true);
+        let at = kept.maps.iter().rposition(fits)?;
+        let map = kept.maps.swap_remove(at);
+        kept.bytes -= map.len();
+        kept.touched = kept.touched.map(|_| true);
         Some(map)
     }
 
     fn give(self: &Arc<Self>, map: MmapMut) {
-        let mut waiting = self.lock();
-        if waiting.bytes + map.len() > MOST {
+        let mut kept = self.lock();
+        if kept.bytes + map.len() > MOST_KEPT_BYTES {
             return;
         }
-        if waiting.touched.is_none() {
+        if kept.touched.is_none() {
             let free = Arc::clone(self);
             let sweeper = std::thread::Builder::new().name("quantiles-pages".into());
             if sweeper.spawn(move || free.sweep()).is_err() {
                 return;
             }
         }
-        waiting.bytes += map.len();
-        waiting.maps.push(map);
-        waiting.touched = Some(true);
+        kept.bytes += map.len();
+        kept.maps.push(map);
+        kept.touched = Some(true);
     }
 
     /// Gives all pages back once none was used for a while, and ends.
     fn sweep(&self) {
         loop {
-            std::thread::sleep(WAIT);
-            let mut waiting = self.lock();
-            if waiting.touched == Some(false) {
-                *waiting = Waiting::default();
+            std::thread::sleep(KEEP_TIME);
+            let mut kept = self.lock();
+            if kept.touched == Some(false) {
+                *kept = KeptPages::default();
                 return;
             }
-            waiting.touched = Some(false);
+            kept.touched = Some(false);
         }
     }
 }
@@ -105,7 +105,7 @@ pub(crate) struct Pages<T> {
 impl<T: bytemuck::Pod> Pages<T> {
     pub(crate) fn new(capacity: usize, free: Option<&Arc<FreePages>>) -> Result<Self> {
         let bytes = capacity * size_of::<T>();
-        let free = free.filter(|_| bytes >= LARGE);
+        let free = free.filter(|_| bytes >= LEAST_KEPT_BYTES);
         let map = match free.and_then(|free| free.take(bytes)) {
             Some(map) => map,
             None => fresh(bytes.max(1))?,
@@ -133,7 +133,7 @@ fn fresh(bytes: usize) -> Result<MmapMut> {
     let map = MmapMut::map_anon(bytes)
         .map_err(|error| resources_datafusion_err!("cannot map {bytes} bytes of memory: {error}"))?;
     #[cfg(target_os = "linux")]
-    if bytes >= LARGE {
+    if bytes >= LEAST_KEPT_BYTES {
         // This is advice only: without huge pages the memory is the same, but slower to touch first.
         let _ = map.advise(memmap2::Advice::HugePage);
     }
@@ -157,14 +157,14 @@ mod tests {
     #[test]
     fn pages_are_used_again_and_given_back_in_the_end() {
         let free = Arc::new(FreePages::default());
-        let words = LARGE / size_of::<u64>();
+        let words = LEAST_KEPT_BYTES / size_of::<u64>();
         let mut pages = Pages::<u64>::new(words, Some(&free)).unwrap();
         pages.words_mut()[7] = 42;
         let at = pages.words().as_ptr();
         drop(pages);
-        assert_eq!(free.lock().bytes, LARGE);
-        assert!(free.take(LARGE / 2).is_none() && free.take(2 * LARGE).is_none());
-        let again = Pages::<u16>::new(LARGE / size_of::<u16>(), Some(&free)).unwrap();
+        assert_eq!(free.lock().bytes, LEAST_KEPT_BYTES);
+        assert!(free.take(LEAST_KEPT_BYTES / 2).is_none() && free.take(2 * LEAST_KEPT_BYTES).is_none());
+        let again = Pages::<u16>::new(LEAST_KEPT_BYTES / size_of::<u16>(), Some(&free)).unwrap();
         assert_eq!(again.words().as_ptr().cast(), at);
         drop(again);
         // A little less than what is kept: no more words than were requested.
@@ -173,8 +173,8 @@ mod tests {
         drop(less);
         let start = Instant::now();
         while free.lock().touched.is_some() {
-            assert!(start.elapsed() < 20 * WAIT, "nobody swept");
-            std::thread::sleep(WAIT / 10);
+            assert!(start.elapsed() < 20 * KEEP_TIME, "nobody swept");
+            std::thread::sleep(KEEP_TIME / 10);
         }
         assert_eq!(free.lock().bytes, 0);
     }
@@ -184,11 +184,11 @@ mod tests {
         let free = Arc::new(FreePages::default());
         drop(Pages::<u32>::new(1000, Some(&free)));
         assert_eq!(free.lock().bytes, 0);
-        let many: Vec<_> = (0..MOST / LARGE + 3)
-            .map(|_| Pages::<u8>::new(LARGE, Some(&free)))
+        let many: Vec<_> = (0..MOST_KEPT_BYTES / LEAST_KEPT_BYTES + 3)
+            .map(|_| Pages::<u8>::new(LEAST_KEPT_BYTES, Some(&free)))
             .collect();
         drop(many);
-        assert_eq!(free.lock().bytes, MOST);
+        assert_eq!(free.lock().bytes, MOST_KEPT_BYTES);
     }
 
     #[test]

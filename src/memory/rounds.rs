@@ -16,9 +16,9 @@ pub(crate) struct RoundMemory {
 #[derive(Debug, Default)]
 struct State {
     /// Bytes that stay reserved, whether they are leased or not.
-    aside: usize,
+    set_aside: usize,
     /// Bytes that are leased.
-    held: usize,
+    leased: usize,
 }
 
 impl RoundMemory {
@@ -41,8 +41,8 @@ impl RoundMemory {
     /// Errors of the pool; then the bytes that were set aside before stay.
     pub(crate) fn set_aside(&self, bytes: usize) -> Result<()> {
         let mut state = self.lock();
-        self.reservation.try_resize(bytes.max(state.held))?;
-        state.aside = bytes;
+        self.reservation.try_resize(bytes.max(state.leased))?;
+        state.set_aside = bytes;
         Ok(())
     }
 
@@ -51,13 +51,13 @@ impl RoundMemory {
     /// # Errors
     /// `ResourcesExhausted` with `what`, the purpose of the memory.
     pub(crate) fn hold(self: &Arc<Self>, bytes: usize, what: &'static str) -> Result<Lease> {
-        let mut held = Lease {
+        let mut lease = Lease {
             round_memory: Arc::clone(self),
             bytes: 0,
             what,
         };
-        held.grow(bytes)?;
-        Ok(held)
+        lease.grow(bytes)?;
+        Ok(lease)
     }
 }
 
@@ -82,17 +82,17 @@ impl Lease {
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
         let round_memory = &self.round_memory;
         let mut state = round_memory.lock();
-        let missing = (state.held + bytes).saturating_sub(round_memory.reservation.size());
+        let missing = (state.leased + bytes).saturating_sub(round_memory.reservation.size());
         // A pool that is filled beyond its limit, as checksums of spilled blocks can do it, refuses even zero bytes.
         if missing > 0 {
             round_memory.reservation.try_grow(missing).map_err(|error| {
                 error.context(format!(
                     "the memory limit is too small for exact quantiles: {bytes} more bytes wanted for {}, {} held",
-                    self.what, state.held
+                    self.what, state.leased
                 ))
             })?;
         }
-        state.held += bytes;
+        state.leased += bytes;
         self.bytes += bytes;
         Ok(())
     }
@@ -101,8 +101,8 @@ impl Lease {
     pub(crate) fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         let mut state = self.round_memory.lock();
-        state.held -= bytes;
-        let kept = state.held.max(state.aside);
+        state.leased -= bytes;
+        let kept = state.leased.max(state.set_aside);
         let beyond = self.round_memory.reservation.size().saturating_sub(kept);
         self.round_memory.reservation.shrink(beyond);
         drop(state);

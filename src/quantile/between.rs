@@ -12,12 +12,12 @@ pub(crate) struct Interpolation {
     method: Method,
     /// The meaning of the keys of answers.
     pub(crate) result: KeySpec,
-    kind: Kind,
+    kind: NumberKind,
 }
 
 /// The numbers that an interpolation gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum NumberKind {
     /// Floating-point numbers of the column's width.
     Floats,
     /// Float64, between integers.
@@ -31,10 +31,10 @@ impl Interpolation {
         use DataType::*;
         let result = method.key_spec(&method.result_type(spec.data_type())?)?;
         let kind = match (spec.data_type(), result.data_type()) {
-            (Float16 | Float32 | Float64, _) => Kind::Floats,
-            (_, Float64) => Kind::Integers,
-            (Date32, Timestamp(..)) => Kind::Scaled(86_400_000),
-            _ => Kind::Scaled(1),
+            (Float16 | Float32 | Float64, _) => NumberKind::Floats,
+            (_, Float64) => NumberKind::Integers,
+            (Date32, Timestamp(..)) => NumberKind::Scaled(86_400_000),
+            _ => NumberKind::Scaled(1),
         };
         Ok(Self { method, result, kind })
     }
@@ -64,7 +64,7 @@ impl Interpolation {
             return Ok(low);
         }
         let weight = pick.weight;
-        if self.kind == Kind::Floats {
+        if self.kind == NumberKind::Floats {
             let float = |key| {
                 let float = spec.float(key);
                 float.ok_or_else(|| internal_datafusion_err!("{} is not a float", spec.data_type()))
@@ -78,10 +78,10 @@ impl Interpolation {
         }
         let [low, high] = [spec.integer(low), spec.integer(high)];
         Ok(match self.kind {
-            Kind::Scaled(_) if self.method == Method::Median => {
+            NumberKind::Scaled(_) if self.method == Method::Median => {
                 self.result.integer_key(lerp_exact(low, high, weight).0)
             }
-            Kind::Scaled(unit) => {
+            NumberKind::Scaled(unit) => {
                 let value = lerp_rounded(low * unit, high * unit, weight);
                 self.result.integer_key(value)
             }

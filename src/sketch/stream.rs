@@ -28,13 +28,13 @@ pub(crate) struct Sketch<K> {
     /// Number of keys of a full buffer.
     capacity: usize,
     n: u64,
-    flow: Flow<K>,
+    algorithm: Algorithm<K>,
 }
 
 /// Least sixteenths of the invariant's limit that a summary for merges uses.
 const PARTIAL: u64 = 10;
 
-enum Flow<K> {
+enum Algorithm<K> {
     Fold(Box<Fold<K>>),
     /// `None` before the first full buffer.
     Tree(Option<Box<Tree<K>>>),
@@ -43,21 +43,21 @@ enum Flow<K> {
 impl<K: Key> Sketch<K> {
     /// An empty sketch.
     pub(crate) fn new(eps: Epsilon, variant: Variant) -> Self {
-        let flow = match variant {
-            Variant::Classical => Flow::Fold(Box::new(Fold::classical(eps))),
-            Variant::Spark => Flow::Fold(Box::new(Fold::spark(eps))),
-            Variant::Modified => Flow::Tree(None),
+        let algorithm = match variant {
+            Variant::Classical => Algorithm::Fold(Box::new(Fold::classical(eps))),
+            Variant::Spark => Algorithm::Fold(Box::new(Fold::spark(eps))),
+            Variant::Modified => Algorithm::Tree(None),
         };
-        let capacity = match &flow {
-            Flow::Fold(fold) => fold.capacity(),
-            Flow::Tree(_) => Tree::<K>::capacity(eps, 0),
+        let capacity = match &algorithm {
+            Algorithm::Fold(fold) => fold.capacity(),
+            Algorithm::Tree(_) => Tree::<K>::capacity(eps, 0),
         };
         Self {
             eps,
             buffer: Vec::new(),
             capacity,
             n: 0,
-            flow,
+            algorithm,
         }
     }
 
@@ -68,12 +68,12 @@ impl<K: Key> Sketch<K> {
 
     /// Bytes of memory held on the heap.
     pub(crate) fn size(&self) -> usize {
-        let flow = match &self.flow {
-            Flow::Fold(fold) => size_of::<Fold<K>>() + fold.size(),
-            Flow::Tree(None) => 0,
-            Flow::Tree(Some(tree)) => size_of::<Tree<K>>() + tree.size(),
+        let algorithm = match &self.algorithm {
+            Algorithm::Fold(fold) => size_of::<Fold<K>>() + fold.size(),
+            Algorithm::Tree(None) => 0,
+            Algorithm::Tree(Some(tree)) => size_of::<Tree<K>>() + tree.size(),
         };
-        self.buffer.capacity() * size_of::<K>() + flow
+        self.buffer.capacity() * size_of::<K>() + algorithm
     }
 
     /// Adds values, given by their keys.
@@ -83,8 +83,8 @@ impl<K: Key> Sketch<K> {
     pub(crate) fn extend(&mut self, mut keys: &[K]) -> Result<()> {
         self.n += keys.len() as u64;
         while !keys.is_empty() {
-            keys = match &mut self.flow {
-                Flow::Tree(Some(tree)) if tree.counts() => tree.count(keys, &mut self.buffer)?,
+            keys = match &mut self.algorithm {
+                Algorithm::Tree(Some(tree)) if tree.counts() => tree.count(keys, &mut self.buffer)?,
                 _ => self.keep(keys),
             };
             if self.buffer.len() >= self.capacity {
@@ -103,9 +103,9 @@ impl<K: Key> Sketch<K> {
     }
 
     fn flush_buffer(&mut self) -> Result<()> {
-        match &mut self.flow {
-            Flow::Fold(fold) => fold.flush_buffer(&mut self.buffer),
-            Flow::Tree(tree) => {
+        match &mut self.algorithm {
+            Algorithm::Fold(fold) => fold.flush_buffer(&mut self.buffer),
+            Algorithm::Tree(tree) => {
                 self.capacity = Tree::<K>::capacity(self.eps, self.n);
                 let tree = tree.get_or_insert_with(|| Box::new(Tree::new(self.eps)));
                 tree.flush_buffer(&mut self.buffer)
@@ -132,9 +132,9 @@ impl<K: Key> Sketch<K> {
                 Ok(())
             };
         }
-        match &mut self.flow {
-            Flow::Fold(fold) => fold.push(summary),
-            Flow::Tree(tree) => tree
+        match &mut self.algorithm {
+            Algorithm::Fold(fold) => fold.push(summary),
+            Algorithm::Tree(tree) => tree
                 .get_or_insert_with(|| Box::new(Tree::new(self.eps)))
                 .push(summary),
         }
@@ -166,10 +166,10 @@ impl<K: Key> Sketch<K> {
     }
 
     fn uncompressed(mut self) -> Result<Summary<K>> {
-        match self.flow {
-            Flow::Fold(fold) => fold.finish(&mut self.buffer),
-            Flow::Tree(Some(tree)) => tree.finish(&mut self.buffer),
-            Flow::Tree(None) => Tree::new(self.eps).finish(&mut self.buffer),
+        match self.algorithm {
+            Algorithm::Fold(fold) => fold.finish(&mut self.buffer),
+            Algorithm::Tree(Some(tree)) => tree.finish(&mut self.buffer),
+            Algorithm::Tree(None) => Tree::new(self.eps).finish(&mut self.buffer),
         }
     }
 }

@@ -38,8 +38,8 @@ pub(super) struct Tree<K> {
     levels: Vec<Summary<K>>,
     cells: Option<Cells<K>>,
     /// Number of keys that were given to the cells since the last check, and that they handed back.
-    given: usize,
-    back: usize,
+    counted: usize,
+    handed_back: usize,
     /// Number of buffers until new cells are tried, and the number that the next failure adds.
     wait: u32,
     penalty: u32,
@@ -52,8 +52,8 @@ impl<K: Key> Tree<K> {
             eps,
             levels: Vec::new(),
             cells: None,
-            given: 0,
-            back: 0,
+            counted: 0,
+            handed_back: 0,
             wait: 0,
             penalty: 1,
             scratch: Scratch::default(),
@@ -92,13 +92,13 @@ impl<K: Key> Tree<K> {
         let (keys, rest) = keys.split_at(keys.len().min(STEP));
         let before = buffer.len();
         cells.add(keys, buffer);
-        self.given += keys.len();
-        self.back += buffer.len() - before;
-        let moved = self.given >= FAST_KEYS && self.back > self.given / 4;
+        self.counted += keys.len();
+        self.handed_back += buffer.len() - before;
+        let moved = self.counted >= FAST_KEYS && self.handed_back > self.counted / 4;
         if moved || !cells.has_room(STEP) {
-            self.close()?;
-        } else if self.given >= STEP {
-            (self.given, self.back, self.penalty) = (0, 0, 1);
+            self.end_cells()?;
+        } else if self.counted >= STEP {
+            (self.counted, self.handed_back, self.penalty) = (0, 0, 1);
         }
         Ok(rest)
     }
@@ -110,7 +110,7 @@ impl<K: Key> Tree<K> {
     pub(super) fn flush_buffer(&mut self, buffer: &mut Vec<K>) -> Result<()> {
         if self.cells.is_none() && buffer.len() >= FAST_KEYS && !is_monotone(buffer) {
             self.wait = self.wait.saturating_sub(1);
-            if self.wait == 0 && self.open(buffer)? {
+            if self.wait == 0 && self.try_cells(buffer)? {
                 return Ok(());
             }
         }
@@ -122,35 +122,35 @@ impl<K: Key> Tree<K> {
 
     /// Tries to count the keys of the buffer by new cells. Returns whether they do; keys that the cells hand back stay
     /// in the buffer.
-    fn open(&mut self, buffer: &mut Vec<K>) -> Result<bool> {
+    fn try_cells(&mut self, buffer: &mut Vec<K>) -> Result<bool> {
         let Some(mut cells) = Cells::try_new(self.eps, buffer)? else {
-            self.retreat();
+            self.postpone_cells();
             return Ok(false);
         };
         self.scratch.keys.clear();
         cells.add(buffer, &mut self.scratch.keys);
         if self.scratch.keys.len() > buffer.len() / 4 {
-            self.retreat();
+            self.postpone_cells();
             return Ok(false);
         }
         std::mem::swap(buffer, &mut self.scratch.keys);
-        (self.given, self.back) = (0, 0);
+        (self.counted, self.handed_back) = (0, 0);
         self.cells = Some(cells);
         Ok(true)
     }
 
     /// Waits for some buffers before the next cells, and longer after each failure, because cells did not serve.
-    fn retreat(&mut self) {
+    fn postpone_cells(&mut self) {
         self.wait = self.penalty;
         self.penalty = (2 * self.penalty).min(64);
     }
 
     /// Turns the cells, if there are any, into a summary.
-    fn close(&mut self) -> Result<()> {
+    fn end_cells(&mut self) -> Result<()> {
         let Some(cells) = self.cells.take() else {
             return Ok(());
         };
-        self.retreat();
+        self.postpone_cells();
         let mut summary = cells.finish();
         summary.reduce(ROOMY, LEAF);
         self.push(summary)

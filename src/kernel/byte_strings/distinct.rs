@@ -33,20 +33,20 @@ pub(crate) struct DistinctByteStrings {
     values: ByteStrings,
     /// The slots, a power of two of them.
     slots: Vec<Slot>,
-    held: Lease,
+    lease: Lease,
 }
 
 impl DistinctByteStrings {
-    /// An empty table. The memory of values is added to `held`.
+    /// An empty table. The memory of values is added to `lease`.
     ///
     /// # Errors
     /// `ResourcesExhausted` if there is no memory for the first slots.
-    pub(crate) fn try_new(mut held: Lease) -> Result<Self> {
-        held.grow(SLOTS * size_of::<Slot>())?;
+    pub(crate) fn try_new(mut lease: Lease) -> Result<Self> {
+        lease.grow(SLOTS * size_of::<Slot>())?;
         Ok(Self {
             values: ByteStrings::default(),
             slots: vec![Slot::default(); SLOTS],
-            held,
+            lease,
         })
     }
 
@@ -81,14 +81,14 @@ impl DistinctByteStrings {
         let before = self.values.held_bytes();
         let at = self.values.push(value)?;
         // Reserved after it was allocated: nothing but this value was written to it yet.
-        self.held.grow(self.values.held_bytes() - before)?;
+        self.lease.grow(self.values.held_bytes() - before)?;
         Ok(at)
     }
 
     fn grow(&mut self) -> Result<()> {
         let slots = self.slots.len() * 4;
         // Old and new slots exist at the same time.
-        self.held.grow(slots * size_of::<Slot>())?;
+        self.lease.grow(slots * size_of::<Slot>())?;
         let old = std::mem::replace(&mut self.slots, vec![Slot::default(); slots]);
         for slot in old.into_iter().filter(|slot| slot.hash != 0) {
             let mut place = start(slot.hash, slots);
@@ -97,7 +97,7 @@ impl DistinctByteStrings {
             }
             self.slots[place] = slot;
         }
-        self.held.shrink(slots / 4 * size_of::<Slot>());
+        self.lease.shrink(slots / 4 * size_of::<Slot>());
         Ok(())
     }
 

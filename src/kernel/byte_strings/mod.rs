@@ -67,7 +67,7 @@ pub(crate) struct ByteStrings {
     /// The write buffer for when no other chunk was granted, reserved from the start.
     spare: Option<Chunk>,
     /// Reservations of the values that were merged into these.
-    of_parts: Vec<MemoryReservation>,
+    merged_reservations: Vec<MemoryReservation>,
 }
 
 impl ByteStrings {
@@ -305,7 +305,7 @@ impl ByteStrings {
                 self.chunks.push(chunk);
                 return Ok(());
             }
-            self.put_by(chunk);
+            self.keep_or_release(chunk);
         }
         if let Some(spare) = self.spare.take_if(|spare| spare.has_room(wanted)) {
             self.chunks.push(spare);
@@ -326,7 +326,7 @@ impl ByteStrings {
     }
 
     /// Keeps an empty chunk as the spare one, or gives its memory back.
-    fn put_by(&mut self, mut chunk: Chunk) {
+    fn keep_or_release(&mut self, mut chunk: Chunk) {
         let mut given = chunk.held_bytes();
         if self.spare.is_none() && chunk.capacity() == SPARE.0 {
             chunk.fewer_values(SPARE.1);
@@ -375,7 +375,7 @@ impl ByteStrings {
             stop.check()?;
             self.write(&chunk)?;
             chunk.clear();
-            self.put_by(chunk);
+            self.keep_or_release(chunk);
             given = before.saturating_sub(self.held_bytes());
         }
         Ok(given)
@@ -396,8 +396,8 @@ impl ByteStrings {
             merged.totals.join(part.totals);
             merged.chunks.extend(part.chunks);
             merged.spilled.extend(part.spilled);
-            merged.of_parts.extend(part.reservation);
-            merged.of_parts.extend(part.of_parts);
+            merged.merged_reservations.extend(part.reservation);
+            merged.merged_reservations.extend(part.merged_reservations);
         }
         merged
     }

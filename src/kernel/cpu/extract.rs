@@ -44,12 +44,12 @@ fn compact<K: Key>(piece: &[K], brackets: &[(K, K)], out: &mut Vec<K>) {
 }
 
 /// For every cell: the list that its keys go to, if any.
-pub(super) struct Slots {
+pub(super) struct CellLists {
     /// The index of the list plus 1; 0 for none.
     of: Box<[u16; 1 << 16]>,
 }
 
-impl Slots {
+impl CellLists {
     /// Sends no cell to any list.
     pub(super) fn new() -> Self {
         Self { of: boxed_array(0) }
@@ -62,7 +62,7 @@ impl Slots {
 
     /// Adds the keys of a block (at most [`BLOCK`]), whose cells are `numbers`, to their lists. Returns the number of
     /// keys added.
-    pub(super) fn sort_out<K: Key>(&self, block: &[K], numbers: &[u16], lists: &mut [Vec<K>]) -> usize {
+    pub(super) fn distribute<K: Key>(&self, block: &[K], numbers: &[u16], lists: &mut [Vec<K>]) -> usize {
         let mut chosen = [0; BLOCK];
         let len = self.choose(&numbers[..block.len()], &mut chosen);
         for at in &chosen[..len] {
@@ -149,13 +149,13 @@ impl<K: Key> Kernel for ByCompares<'_, K> {
 }
 
 /// Brackets over keys of one width: finds the bracket that holds a key.
-pub(super) struct BracketsOf<K> {
+pub(super) struct BracketFinder<K> {
     /// A search tree of all ends of the brackets. The keys of a cell inside a bracket go to the bracket's list.
     tree: TreeOf<K>,
-    slots: Slots,
+    lists_of_cells: CellLists,
 }
 
-impl<K: Key> BracketsOf<K> {
+impl<K: Key> BracketFinder<K> {
     /// # Errors
     /// An internal error for more brackets than a cell function can tell apart.
     pub(super) fn new(brackets: &Brackets, width: Width) -> Result<Self> {
@@ -165,25 +165,25 @@ impl<K: Key> BracketsOf<K> {
         });
         let edges = Edges::try_new(ends.collect())?;
         let tree = TreeOf::new(&edges);
-        let mut slots = Slots::new();
+        let mut lists_of_cells = CellLists::new();
         for (list, bracket) in brackets.as_slice().iter().enumerate() {
             let cell = |key| u32::from(tree.cell(K::from_bits(key)));
-            slots.send(cell(bracket.first)..=cell(bracket.last), list);
+            lists_of_cells.send(cell(bracket.first)..=cell(bracket.last), list);
         }
-        Ok(Self { tree, slots })
+        Ok(Self { tree, lists_of_cells })
     }
 
     /// Appends to `out` the keys of a block (at most [`BLOCK`]) that lie in any bracket.
     pub(super) fn filter(&self, block: &[K], out: &mut Vec<K>) {
         let mut numbers = [0; BLOCK];
         number(block, &self.tree, &mut numbers[..block.len()]);
-        self.slots.filter(block, &numbers, out);
+        self.lists_of_cells.filter(block, &numbers, out);
     }
 
     /// Adds the keys of a block (at most [`BLOCK`]) to the lists of their brackets. Returns the number of keys added.
-    pub(super) fn sort_out(&self, block: &[K], lists: &mut [Vec<K>]) -> usize {
+    pub(super) fn distribute(&self, block: &[K], lists: &mut [Vec<K>]) -> usize {
         let mut numbers = [0; BLOCK];
         number(block, &self.tree, &mut numbers[..block.len()]);
-        self.slots.sort_out(block, &numbers, lists)
+        self.lists_of_cells.distribute(block, &numbers, lists)
     }
 }

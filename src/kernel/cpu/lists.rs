@@ -19,7 +19,7 @@ pub(super) struct Lists<K> {
     lists: Vec<Vec<K>>,
     keys: usize,
     /// The memory of the lists. `None`: the keys were dropped.
-    held: Option<Lease>,
+    lease: Option<Lease>,
 }
 
 impl<K: ShardKey> Lists<K> {
@@ -28,17 +28,17 @@ impl<K: ShardKey> Lists<K> {
     /// # Errors
     /// `ResourcesExhausted` if there is not even memory for empty lists.
     pub(super) fn new(count: usize, round_memory: &Arc<RoundMemory>) -> Result<Self> {
-        let held = round_memory.hold(count * size_of::<Vec<K>>(), "candidates")?;
+        let lease = round_memory.hold(count * size_of::<Vec<K>>(), "candidates")?;
         Ok(Self {
             lists: vec![Vec::new(); count],
             keys: 0,
-            held: Some(held),
+            lease: Some(lease),
         })
     }
 
     /// Whether keys were dropped.
     pub(super) fn are_dropped(&self) -> bool {
-        self.held.is_none()
+        self.lease.is_none()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -47,18 +47,18 @@ impl<K: ShardKey> Lists<K> {
 
     /// Lets `collect` add keys to the lists. It returns how many it added: at most one block.
     pub(super) fn add(&mut self, collect: impl FnOnce(&mut [Vec<K>]) -> usize) {
-        let Some(held) = &mut self.held else { return };
+        let Some(lease) = &mut self.lease else { return };
         self.keys += collect(&mut self.lists);
         let wanted = self.keys * size_of::<K>() * COLLECTED_BYTES + self.lists.len() * size_of::<Vec<K>>();
-        let missing = wanted.saturating_sub(held.bytes());
-        if missing > 0 && held.grow(missing.max(STEP)).is_err() && held.grow(missing).is_err() {
-            (self.held, self.lists) = (None, Vec::new());
+        let missing = wanted.saturating_sub(lease.bytes());
+        if missing > 0 && lease.grow(missing.max(STEP)).is_err() && lease.grow(missing).is_err() {
+            (self.lease, self.lists) = (None, Vec::new());
         }
     }
 
     /// The lists (none if the keys were dropped), and the memory that they hold.
     pub(super) fn finish(self) -> (Vec<Vec<K>>, Option<Lease>) {
-        (self.lists, self.held)
+        (self.lists, self.lease)
     }
 }
 

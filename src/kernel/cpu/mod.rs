@@ -29,7 +29,7 @@ use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnv;
 
-use self::extract::{BracketsOf, Slots};
+use self::extract::{BracketFinder, CellLists};
 use self::lists::Reserved;
 use self::store::{BLOCK, READ_BYTES, ShardMemory, Store};
 use super::round::{Reply, Request, share};
@@ -139,7 +139,7 @@ struct CpuShard<K> {
     oracle: Option<Oracle>,
     reduced: Option<Reduced<K>>,
     /// The memory of the keys of the last reply. Whoever sent the request is done with them when the next one comes.
-    replied: Option<Lease>,
+    reply_memory: Option<Lease>,
 }
 
 impl<K: ShardKey> CpuShard<K> {
@@ -165,7 +165,7 @@ impl<K: ShardKey> CpuShard<K> {
             store,
             oracle: None,
             reduced: None,
-            replied: None,
+            reply_memory: None,
         }
     }
 
@@ -174,7 +174,7 @@ impl<K: ShardKey> CpuShard<K> {
     }
 
     /// Memory to answer one request in: for `counted` cells, between `edges` splitters.
-    fn work(&self, counted: usize, edges: usize) -> Result<Lease> {
+    fn working_memory(&self, counted: usize, edges: usize) -> Result<Lease> {
         let blocks = 4 * BLOCK * size_of::<K>();
         let read = if self.store.is_spilled() { READ_BYTES } else { 0 };
         let bytes = counted * CELL_BYTES + edges * 2 * size_of::<K>() + TABLE_BYTES + blocks + read;
@@ -193,13 +193,13 @@ impl<K: ShardKey> CpuShard<K> {
         self.reduced = None;
         let mut keys = Reserved::new(self.store.reservation());
         let mut refused = false;
-        let slots = self.slots_by_oracle(within)?;
-        let brackets = BracketsOf::new(within, self.spec.width())?;
+        let cell_lists = self.lists_by_oracle(within)?;
+        let brackets = BracketFinder::new(within, self.spec.width())?;
         let read = self.store.each_block(stop, |block, range| {
             keys.make_room(block.len()).inspect_err(|_| refused = true)?;
-            match &slots {
-                Some((oracle, slots)) => {
-                    slots.filter(block, &oracle.numbers.words()[range], &mut keys.keys);
+            match &cell_lists {
+                Some((oracle, cell_lists)) => {
+                    cell_lists.filter(block, &oracle.numbers.words()[range], &mut keys.keys);
                 }
                 None => brackets.filter(block, &mut keys.keys),
             }
@@ -224,16 +224,16 @@ impl<K: ShardKey> CpuShard<K> {
     }
 
     /// Selects all cells that hold a part of `within`, by the oracle.
-    fn slots_by_oracle(&self, within: &Brackets) -> Result<Option<(&Oracle, Slots)>> {
+    fn lists_by_oracle(&self, within: &Brackets) -> Result<Option<(&Oracle, CellLists)>> {
         let Some(oracle) = &self.oracle else {
             return Ok(None);
         };
-        let mut slots = Slots::new();
+        let mut cell_lists = CellLists::new();
         for bracket in within.as_slice() {
             let (first, last) = oracle.cells.span(bracket)?;
-            slots.send(first..=last, 0);
+            cell_lists.send(first..=last, 0);
         }
-        Ok(Some((oracle, slots)))
+        Ok(Some((oracle, cell_lists)))
     }
 
     /// Calls `each` with all keys inside `within`, at most one block at a time.
@@ -246,7 +246,7 @@ impl<K: ShardKey> CpuShard<K> {
         if within.is_all(self.spec.width()) {
             return self.store.each_block(stop, |block, _| each(block));
         }
-        let brackets = BracketsOf::new(within, self.spec.width())?;
+        let brackets = BracketFinder::new(within, self.spec.width())?;
         let mut inside = Vec::with_capacity(BLOCK);
         let mut filtered = |block: &[K]| {
             inside.clear();
@@ -305,7 +305,7 @@ impl<K: ShardKey> Shard for CpuShard<K> {
 
     fn answer(&mut self, request: &Request, stop: &Stop) -> Result<Reply> {
         self.store.seal();
-        self.replied = None;
+        self.reply_memory = None;
         match request {
             Request::Sample {
                 size,

@@ -4,7 +4,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::count::Counters;
-use super::extract::{self, BracketsOf, Slots};
+use super::extract::{self, BracketFinder, CellLists};
 use super::lists::{Lists, key_vecs};
 use super::store::BLOCK;
 use super::{CpuShard, FEW_EDGES, Oracle, Stop};
@@ -36,7 +36,7 @@ impl<K: ShardKey> CpuShard<K> {
         } else {
             0
         };
-        let _work = self.work(cells.len(), edges + 2 * within.as_slice().len())?;
+        let _work = self.working_memory(cells.len(), edges + 2 * within.as_slice().len())?;
         let domain = self.domain(cells, within)?;
         let all = !self.reduce(&domain, stop)? && within.is_all(self.spec.width());
         with_classifier!(cells, K, classify => {
@@ -82,7 +82,7 @@ impl<K: ShardKey> CpuShard<K> {
         stop: &Stop,
     ) -> Result<Reply> {
         let mut counters = Counters::new(cells.len());
-        let slots = slots_of(keep);
+        let cell_lists = lists_of(keep);
         let mut kept = Lists::new(keep.len(), self.round_memory())?;
         let mut pages = self.oracle_pages();
         let mut scratch = [0; BLOCK];
@@ -94,7 +94,7 @@ impl<K: ShardKey> CpuShard<K> {
             number(block, classify, numbers);
             counters.add(numbers);
             if !kept.is_empty() {
-                kept.add(|lists| slots.sort_out(block, numbers, lists));
+                kept.add(|lists| cell_lists.distribute(block, numbers, lists));
             }
             Ok(())
         })?;
@@ -109,8 +109,8 @@ impl<K: ShardKey> CpuShard<K> {
 
     /// The reply to a count.
     fn counted(&mut self, counts: Vec<u64>, kept: Lists<K>) -> Reply {
-        let (lists, held) = kept.finish();
-        self.replied = held;
+        let (lists, lease) = kept.finish();
+        self.reply_memory = lease;
         Reply::Counts {
             counts,
             kept: key_vecs(lists),
@@ -146,7 +146,7 @@ impl<K: ShardKey> CpuShard<K> {
         stop: &Stop,
     ) -> Result<Reply> {
         let mut counters = Counters::new(cells.len());
-        let slots = slots_of(keep);
+        let cell_lists = lists_of(keep);
         let mut kept = Lists::new(keep.len(), self.round_memory())?;
         let mut numbers = [0; BLOCK];
         let within = if within.is_all(self.spec.width()) {
@@ -159,7 +159,7 @@ impl<K: ShardKey> CpuShard<K> {
             number(inside, classify, numbers);
             counters.add(numbers);
             if !kept.is_empty() {
-                kept.add(|lists| slots.sort_out(inside, numbers, lists));
+                kept.add(|lists| cell_lists.distribute(inside, numbers, lists));
             }
             Ok(())
         })?;
@@ -175,7 +175,7 @@ impl<K: ShardKey> CpuShard<K> {
         keep: &[u32],
         stop: &Stop,
     ) -> Result<Reply> {
-        let _work = self.work(cells.len(), edges.as_slice().len() + 2 * within.as_slice().len())?;
+        let _work = self.working_memory(cells.len(), edges.as_slice().len() + 2 * within.as_slice().len())?;
         self.reduce(within, stop)?;
         let tree = TreeOf::<K>::new(edges);
         let edges: Vec<K> = edges.as_slice().iter().map(|edge| K::from_bits(*edge)).collect();
@@ -198,41 +198,41 @@ impl<K: ShardKey> CpuShard<K> {
         if keep.len() == 1 || copied.are_dropped() {
             return Ok(self.counted(counts, copied));
         }
-        let slots = slots_of(keep);
+        let cell_lists = lists_of(keep);
         let mut kept = Lists::new(keep.len(), self.round_memory())?;
-        let (copied, _held) = copied.finish();
+        let (copied, _lease) = copied.finish();
         let mut numbers = [0; BLOCK];
         for block in copied.iter().flat_map(|copied| copied.chunks(BLOCK)) {
             let numbers = &mut numbers[..block.len()];
             number(block, &tree, numbers);
-            kept.add(|lists| slots.sort_out(block, numbers, lists));
+            kept.add(|lists| cell_lists.distribute(block, numbers, lists));
         }
         Ok(self.counted(counts, kept))
     }
 
     pub(super) fn extract(&mut self, wanted: &Brackets, stop: &Stop) -> Result<Reply> {
         may_fail!("extract");
-        let _work = self.work(0, 2 * wanted.as_slice().len())?;
+        let _work = self.working_memory(0, 2 * wanted.as_slice().len())?;
         let mut lists = Lists::new(wanted.as_slice().len(), self.round_memory())?;
         if !self.extract_cells(wanted, &mut lists, stop)? {
-            let brackets = BracketsOf::<K>::new(wanted, self.spec.width())?;
+            let brackets = BracketFinder::<K>::new(wanted, self.spec.width())?;
             let reduced = self.reduce(wanted, stop)?;
             let blocks = self.reduced.as_ref().filter(|_| reduced);
             match blocks {
                 Some(reduced) => {
                     for block in reduced.keys.keys.chunks(BLOCK) {
                         stop.check()?;
-                        lists.add(|lists| brackets.sort_out(block, lists));
+                        lists.add(|lists| brackets.distribute(block, lists));
                     }
                 }
                 None => self.store.each_block(stop, |block, _| {
-                    lists.add(|lists| brackets.sort_out(block, lists));
+                    lists.add(|lists| brackets.distribute(block, lists));
                     Ok(())
                 })?,
             }
         }
-        let (lists, held) = lists.finish();
-        self.replied = held;
+        let (lists, lease) = lists.finish();
+        self.reply_memory = lease;
         Ok(Reply::Extracted(key_vecs(lists)))
     }
 
@@ -242,7 +242,7 @@ impl<K: ShardKey> CpuShard<K> {
         let Some(oracle) = &self.oracle else {
             return Ok(false);
         };
-        let mut slots = Slots::new();
+        let mut cell_lists = CellLists::new();
         for (list, bracket) in wanted.as_slice().iter().enumerate() {
             let (first, last) = oracle.cells.span(bracket)?;
             let range = |cell| oracle.cells.range(cell, self.spec.width());
@@ -252,10 +252,10 @@ impl<K: ShardKey> CpuShard<K> {
             if from.first < bracket.first || to.last > bracket.last {
                 return Ok(false);
             }
-            slots.send(first..=last, list);
+            cell_lists.send(first..=last, list);
         }
         self.store.each_block(stop, |block, range| {
-            lists.add(|lists| slots.sort_out(block, &oracle.numbers.words()[range], lists));
+            lists.add(|lists| cell_lists.distribute(block, &oracle.numbers.words()[range], lists));
             Ok(())
         })?;
         Ok(true)
@@ -263,12 +263,12 @@ impl<K: ShardKey> CpuShard<K> {
 }
 
 /// Sends each of the kept cells to its own list.
-fn slots_of(keep: &[u32]) -> Slots {
-    let mut slots = Slots::new();
+fn lists_of(keep: &[u32]) -> CellLists {
+    let mut cell_lists = CellLists::new();
     for (list, cell) in keep.iter().enumerate() {
-        slots.send(*cell..=*cell, list);
+        cell_lists.send(*cell..=*cell, list);
     }
-    slots
+    cell_lists
 }
 
 /// First key and length of the ranges of kept cells; neighbouring cells are joined.

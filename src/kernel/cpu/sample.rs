@@ -35,7 +35,7 @@ impl<K: ShardKey> CpuShard<K> {
         stop: &Stop,
     ) -> Result<Reply> {
         may_fail!("sample");
-        let _work = self.work(0, 2 * within.as_slice().len())?;
+        let _work = self.working_memory(0, 2 * within.as_slice().len())?;
         let all = within.is_all(self.spec.width());
         self.reduce(within, stop)?;
         let (own, ends) = if all && !extremes {
@@ -45,7 +45,7 @@ impl<K: ShardKey> CpuShard<K> {
         };
         let count = share(own).min(own);
         let bytes = count as usize * size_of::<K>();
-        self.replied = Some(self.round_memory().hold(bytes, "a sample")?);
+        self.reply_memory = Some(self.round_memory().hold(bytes, "a sample")?);
         let positions = positions(own, count, seed);
         let mut keys = if all {
             self.store.keys_at(positions, count, stop)?

@@ -239,7 +239,7 @@ impl SpillFile {
     /// Compares blocks with those that were written. The first one starts at `start`.
     fn check(&self, start: u64, blocks: &[u8]) -> io::Result<()> {
         let first = (start / BLOCK as u64) as usize;
-        if self.sums.are(first, blocks) {
+        if self.sums.match_blocks(first, blocks) {
             Ok(())
         } else {
             Err(io::Error::new(

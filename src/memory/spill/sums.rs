@@ -41,7 +41,7 @@ impl Sums {
 
     /// Whether these are the bytes of the blocks from number `first` on. All blocks must be whole, except the last one
     /// of the file.
-    pub(super) fn are(&self, first: usize, bytes: &[u8]) -> bool {
+    pub(super) fn match_blocks(&self, first: usize, bytes: &[u8]) -> bool {
         let (blocks, rest) = bytes.split_at(bytes.len() / BLOCK * BLOCK);
         let end = first + blocks.len() / BLOCK;
         let Some(written) = self.whole.get(first..end) else {

@@ -347,7 +347,7 @@ impl Grid {
     pub(crate) fn extract<K: ShardKey>(
         &self,
         pieces: &[impl Numbered<K>],
-        wanted: &Wanted,
+        wanted: &TargetCells,
         reservation: &MemoryReservation,
         stop: &Stop,
     ) -> Result<(Vec<u32>, Vec<K>)> {
@@ -414,7 +414,7 @@ fn edges<K: ShardKey>(sample: &[K], cells: usize) -> Vec<KeyBits> {
 }
 
 /// The (group, cell) pairs that hold a target rank.
-pub(crate) struct Wanted {
+pub(crate) struct TargetCells {
     /// One bit for each (group, cell) pair: whether it holds a target rank.
     bits: Vec<u64>,
     /// For each pair that holds a target rank: its number among these pairs.
@@ -429,7 +429,7 @@ pub(crate) struct Wanted {
     lengths: Vec<u64>,
 }
 
-impl Wanted {
+impl TargetCells {
     /// Finds the target ranks by the counts of all pairs.
     pub(crate) fn new(grid: &Grid, counts: &[u64], plans: &mut Plans, spec: &KeySpec) -> Self {
         let mut wanted = Self {

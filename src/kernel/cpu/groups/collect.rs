@@ -102,7 +102,7 @@ impl GroupBrackets {
 }
 
 /// [`GroupBrackets`] as keys.
-struct BracketsOf<K> {
+struct BracketKeys<K> {
     starts: Vec<u32>,
     ends: Vec<(K, K)>,
     /// For each group: the first key of its first bracket, and the last key of its last one. For a group without
@@ -110,7 +110,7 @@ struct BracketsOf<K> {
     hulls: Vec<(K, K)>,
 }
 
-impl<K: ShardKey> BracketsOf<K> {
+impl<K: ShardKey> BracketKeys<K> {
     fn new(of: &GroupBrackets) -> Self {
         let ends = |bracket: &Bracket| (K::from_bits(bracket.first), K::from_bits(bracket.last));
         let ends: Vec<_> = of.brackets.iter().map(ends).collect();
@@ -144,7 +144,7 @@ impl<K: ShardKey> BracketsOf<K> {
 struct Collector<K> {
     spec: KeySpec,
     /// The brackets. `None`: all keys are collected, and a slot is the number of a group.
-    brackets: Option<BracketsOf<K>>,
+    brackets: Option<BracketKeys<K>>,
     seen: Vec<(u64, u64)>,
     slots: Vec<u32>,
     keys: Vec<K>,
@@ -157,7 +157,7 @@ pub(crate) fn collector<K: ShardKey>(
     brackets: Option<&GroupBrackets>,
     memory: MemoryReservation,
 ) -> Box<dyn Collect> {
-    let brackets = brackets.map(BracketsOf::<K>::new);
+    let brackets = brackets.map(BracketKeys::<K>::new);
     Box::new(Collector {
         seen: vec![(0, 0); brackets.as_ref().map_or(0, |brackets| brackets.hulls.len())],
         spec: spec.clone(),

@@ -78,13 +78,13 @@ pub(crate) fn count<K: ShardKey>(
     let each = (n / groups.max(1)) as u64;
     let wanted = (each / share(each, ranks)).clamp(1, MOST_INTERVALS) as usize;
     let wanted = wanted.min(COUNTERS / groups.max(1)).max(1);
-    let shared = Shared::sampled::<K>(chunks, n, ends, wanted)?;
+    let shared = SharedIntervals::sampled::<K>(chunks, n, ends, wanted)?;
     let held = memory.new_empty();
     let shared = match held.try_grow(groups * (shared.intervals.len() + 3) * size_of::<u32>()) {
         Ok(()) => shared,
         Err(_) => {
             reserve(&held, groups * 16)?;
-            Shared::single(ends)
+            SharedIntervals::single(ends)
         }
     };
     shared.count::<K>(chunks, groups, ranks, &held, stop)
@@ -141,14 +141,14 @@ impl GroupCounts {
 }
 
 /// Consecutive dyadic intervals that hold the keys of all groups, and how the interval of a key is found.
-struct Shared {
+struct SharedIntervals {
     /// First key and number of bits of each interval.
     intervals: Vec<(KeyBits, u32)>,
     /// Fine cells, and the index of the interval that each of them lies in. `None`: there is only one interval.
     cells: Option<(CellTable, Vec<u16>)>,
 }
 
-impl Shared {
+impl SharedIntervals {
     fn single((least, greatest): (KeyBits, KeyBits)) -> Self {
         Self {
             intervals: vec![around(least, greatest)],

@@ -5,17 +5,17 @@ use datafusion::common::{Result, internal_datafusion_err};
 
 use super::filter::{BLOCK, CHUNK, Masks, for_each_bit, passing};
 use crate::cells::simd::{Kernel, dispatch};
-use crate::key::{Encoding, Key, KeyBits, LeadBound, Least, Width, words};
+use crate::key::{Encoding, Key, KeyBits, LeadBound, Width, WordBound, words};
 
 /// Encodes raw words of a column so that larger ones come earlier in the order.
-struct Words<'a, W> {
+struct EncodeDescending<'a, W> {
     encoding: Encoding,
     ascending: bool,
     raw: &'a [W],
     values: &'a mut [W],
 }
 
-impl<W: Key> Kernel for Words<'_, W> {
+impl<W: Key> Kernel for EncodeDescending<'_, W> {
     #[inline(always)]
     fn run(self) {
         self.encoding.encode(self.raw, self.values);
@@ -40,18 +40,18 @@ impl LeadBound<'_> {
         match self.values {
             None if self.nulls => places.extend((0..rows).filter(|row| !is_valid(*row))),
             None => {}
-            Some(Least::Any) if self.nulls => places.extend(0..rows),
-            Some(Least::Any) => places.extend((0..rows).filter(|row| is_valid(*row))),
-            Some(Least::Word { word, ties }) => {
+            Some(WordBound::Any) if self.nulls => places.extend(0..rows),
+            Some(WordBound::Any) => places.extend((0..rows).filter(|row| is_valid(*row))),
+            Some(WordBound::Word { word, ties }) => {
                 let from = places.len();
                 let raw = self.spec.raw(column)?;
                 match self.spec.width() {
-                    Width::W32 => self.reaching::<u32>(words(&raw), word, ties, places),
-                    Width::W64 => self.reaching::<u64>(words(&raw), word, ties, places),
-                    Width::W128 => self.reaching::<u128>(words(&raw), word, ties, places),
+                    Width::W32 => self.append_reaching::<u32>(words(&raw), word, ties, places),
+                    Width::W64 => self.append_reaching::<u64>(words(&raw), word, ties, places),
+                    Width::W128 => self.append_reaching::<u128>(words(&raw), word, ties, places),
                 }
                 if nulls.is_some() {
-                    self.mend(from, rows, &is_valid, places);
+                    self.correct_nulls(from, rows, &is_valid, places);
                 }
             }
         }
@@ -59,12 +59,12 @@ impl LeadBound<'_> {
     }
 
     /// Appends the row indices of words that reach `least`. Rows whose value is NULL may be among them.
-    fn reaching<W: Key>(&self, raw: &[W], least: KeyBits, ties: bool, places: &mut Vec<u32>) {
+    fn append_reaching<W: Key>(&self, raw: &[W], least: KeyBits, ties: bool, places: &mut Vec<u32>) {
         let least = W::from_bits(least);
         let (mut values, mut masks) = ([W::default(); CHUNK], Masks::default());
         for (from, chunk) in (0..).step_by(CHUNK).zip(raw.chunks(CHUNK)) {
             let values = &mut values[..chunk.len()];
-            dispatch(Words {
+            dispatch(EncodeDescending {
                 encoding: self.spec.encoding(),
                 ascending: !self.descending,
                 raw: chunk,
@@ -79,7 +79,7 @@ impl LeadBound<'_> {
     }
 
     /// Corrects the row indices from `places[from]` on for NULLs: adds or removes the rows whose value is NULL.
-    fn mend(&self, from: usize, rows: u32, is_valid: &dyn Fn(u32) -> bool, places: &mut Vec<u32>) {
+    fn correct_nulls(&self, from: usize, rows: u32, is_valid: &dyn Fn(u32) -> bool, places: &mut Vec<u32>) {
         if !self.nulls {
             let mut kept = from;
             for at in from..places.len() {

@@ -89,7 +89,7 @@ impl<K: Key, R: Key> SegmentBest<K, R> {
                 self.scatter(piece);
             } else {
                 self.slots
-                    .offer(piece.groups, piece.keys, piece.rows, &mut Cut { k })?;
+                    .offer(piece.groups, piece.keys, piece.rows, &mut CutWhenFull { k })?;
             }
         }
         self.slots.rank(k, ascending(pieces), out)
@@ -208,11 +208,11 @@ impl<K: Key, R: Key> SegmentBest<K, R> {
 }
 
 /// Cuts a group whose extent is full to its best `k` rows.
-struct Cut {
+struct CutWhenFull {
     k: usize,
 }
 
-impl<K: Key, R: Key> WhenFull<K, R> for Cut {
+impl<K: Key, R: Key> WhenFull<K, R> for CutWhenFull {
     #[inline(never)]
     fn make_room(&mut self, slots: &mut Slots<K, R>, group: usize) -> Result<()> {
         slots.cut(group, self.k)

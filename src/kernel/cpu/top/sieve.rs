@@ -32,7 +32,7 @@ const LEAST_BYTES: usize = if cfg!(test) { 1 << 15 } else { 16 << 20 };
 
 /// The rows that are kept of each group.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct TopKSpec {
     /// Number of rows.
     pub(crate) k: usize,
     /// Which of the rows with equal keys are kept.
@@ -43,7 +43,7 @@ pub(crate) struct Wanted {
 
 /// The best rows, in order of group.
 #[derive(Debug)]
-pub(crate) struct Best<K> {
+pub(crate) struct BestRows<K> {
     /// The index of each group's first row, and the number of all rows.
     pub(crate) offsets: Vec<usize>,
     /// Keys, best first in each group.
@@ -52,7 +52,7 @@ pub(crate) struct Best<K> {
     pub(crate) payload: Vec<ArrayRef>,
 }
 
-impl<K> Best<K> {
+impl<K> BestRows<K> {
     /// Number of rows of each group.
     pub(crate) fn lengths(&self) -> Vec<usize> {
         self.offsets.windows(2).map(|ends| ends[1] - ends[0]).collect()
@@ -62,7 +62,7 @@ impl<K> Best<K> {
 /// Rows of many groups, from which the best of each group are chosen.
 #[derive(Debug)]
 pub(crate) struct Sieve<K> {
-    wanted: Wanted,
+    spec: TopKSpec,
     types: Vec<DataType>,
     groups: usize,
     /// The key that a row must reach, by group. Groups beyond the end have no floor yet.
@@ -86,9 +86,9 @@ pub(crate) struct Sieve<K> {
 
 impl<K: Key> Sieve<K> {
     /// An empty sieve. Each row will have a value of each of `types`.
-    pub(crate) fn new(wanted: Wanted, types: Vec<DataType>) -> Self {
+    pub(crate) fn new(spec: TopKSpec, types: Vec<DataType>) -> Self {
         Self {
-            wanted,
+            spec,
             payload: vec![Vec::new(); types.len()],
             types,
             groups: 0,
@@ -208,20 +208,20 @@ impl<K: Key> Sieve<K> {
         for (group, ends) in chosen.offsets.windows(2).enumerate() {
             let len = ends[1] - ends[0];
             self.ids.resize(ends[0] + len, group as u32);
-            if len >= self.wanted.k {
-                self.floors[group] = self.wanted.ties.floor(self.keys[ends[0] + self.wanted.k - 1]);
+            if len >= self.spec.k {
+                self.floors[group] = self.spec.ties.floor(self.keys[ends[0] + self.spec.k - 1]);
             }
         }
         let columns = taken(&columns, &rows)?;
         self.payload_bytes = columns.iter().map(row_bytes).sum();
         self.payload = columns.into_iter().map(|column| vec![column]).collect();
-        self.wait();
+        self.set_limits();
         self.is_cut = true;
         Ok(())
     }
 
     /// Sets the size at which the next cut comes: twice the present one, and the least sizes more.
-    fn wait(&mut self) {
+    fn set_limits(&mut self) {
         self.full = self.ids.len().saturating_mul(2).saturating_add(LEAST);
         self.full_bytes = self.payload_bytes.saturating_mul(2).saturating_add(LEAST_BYTES);
     }
@@ -240,14 +240,14 @@ impl<K: Key> Sieve<K> {
     }
 
     fn choose(&mut self, columns: &[ArrayRef]) -> Result<Chosen> {
-        let wanted = &self.wanted;
+        let spec = &self.spec;
         let rows = Rows {
             groups: &self.ids,
             keys: &self.keys,
             payload: columns,
         };
-        if wanted.distinct {
-            return wanted.ties.choose_distinct(self.groups, rows, wanted.k);
+        if spec.distinct {
+            return spec.ties.choose_distinct(self.groups, rows, spec.k);
         }
         let from = self.places.len().min(self.ids.len());
         self.places.truncate(from);
@@ -258,16 +258,16 @@ impl<K: Key> Sieve<K> {
             keys: &self.keys,
             rows: &self.places,
         };
-        let k = wanted.ties.rows_to_find(wanted.k);
+        let k = spec.ties.rows_to_find(spec.k);
         self.segments.best(self.groups, &[piece], k, &mut self.found)?;
-        wanted.ties.choose(&mut self.found, rows, wanted.k)
+        spec.ties.choose(&mut self.found, rows, spec.k)
     }
 
     /// Takes out the best rows of the first `groups` groups. The numbers of the other groups decrease by `groups`.
     ///
     /// # Errors
     /// As for [`Self::cut`].
-    pub(crate) fn take_first(&mut self, groups: usize) -> Result<Best<K>> {
+    pub(crate) fn take_first(&mut self, groups: usize) -> Result<BestRows<K>> {
         self.cut()?;
         let groups = groups.min(self.groups);
         let end = self.ids.partition_point(|id| (*id as usize) < groups);
@@ -280,7 +280,7 @@ impl<K: Key> Sieve<K> {
         }
         let columns = self.joined()?;
         let len = self.ids.len();
-        let best = Best {
+        let best = BestRows {
             offsets,
             keys: self.keys[..end].to_vec(),
             payload: columns.iter().map(|column| column.slice(0, end)).collect(),
@@ -296,7 +296,7 @@ impl<K: Key> Sieve<K> {
             _ => rest.map(|column| vec![column]).collect(),
         };
         self.payload_bytes = self.payload.iter().flatten().map(row_bytes).sum();
-        self.wait();
+        self.set_limits();
         Ok(best)
     }
 
@@ -304,10 +304,10 @@ impl<K: Key> Sieve<K> {
     ///
     /// # Errors
     /// As for [`Self::cut`].
-    pub(crate) fn best(&mut self) -> Result<Best<K>> {
+    pub(crate) fn best(&mut self) -> Result<BestRows<K>> {
         self.cut()?;
         let offsets = (0..=self.groups).map(|group| self.ids.partition_point(|id| (*id as usize) < group));
-        Ok(Best {
+        Ok(BestRows {
             offsets: offsets.collect(),
             keys: self.keys.clone(),
             payload: self.joined()?,

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::naive::{PATTERNS, best_of_groups, keys, mix, rows, sizes};
 use super::segments::{GroupedRows, SegmentBest};
 use super::slots::Segments;
-use super::{Best, Places, Rows, Sieve, Ties, Wanted};
+use super::{Best, Places, Rows, Sieve, Ties, TopKSpec};
 use crate::key::{Key, OrderBy, RowOrder};
 
 /// Keys of a width from those of 64 bits, in the same order.
@@ -37,14 +37,14 @@ struct Grouped {
 fn grouped() -> impl Strategy<Value = Grouped> {
     let k = prop_oneof![5 => 1..40_usize, 1 => 1..3_000_usize];
     let groups = prop_oneof![1..5_usize, 1..100_usize, 1..20_000_usize];
-    let how = (
+    let layout = (
         prop_oneof![Just(0_u64), 0..16_u64],
         0..PATTERNS,
         0..3_usize,
         1..9_000_usize,
     );
-    (sizes(), k, groups, how, any::<u64>()).prop_map(|(n, k, groups, how, seed)| {
-        let (skew, pattern, order, batch) = how;
+    (sizes(), k, groups, layout, any::<u64>()).prop_map(|(n, k, groups, layout, seed)| {
+        let (skew, pattern, order, batch) = layout;
         Grouped {
             n,
             k,
@@ -129,8 +129,8 @@ struct Stream {
 
 fn streams() -> impl Strategy<Value = Stream> {
     let k = prop_oneof![Just(1_usize), 2..40_usize, 40..3_000_usize, Just(30_000_usize)];
-    let how = (0..PATTERNS, 1..20_000_usize, 1..4_usize, 0..3_usize);
-    (sizes(), k, how, any::<u64>()).prop_map(|(n, k, (pattern, batch, states, places), seed)| Stream {
+    let layout = (0..PATTERNS, 1..20_000_usize, 1..4_usize, 0..3_usize);
+    (sizes(), k, layout, any::<u64>()).prop_map(|(n, k, (pattern, batch, states, places), seed)| Stream {
         n,
         k,
         pattern,
@@ -203,7 +203,7 @@ fn check_stream<K: Key>(stream: &Stream) {
 
 /// Which ties are kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kept {
+enum KeptTies {
     Any,
     All,
     ByValue,
@@ -213,28 +213,28 @@ enum Kept {
 /// Rows of a group as a sort has them: key, and NULL values last.
 type Sorted = Vec<(u64, (bool, i64))>;
 
-impl Kept {
-    fn wanted(self, k: usize) -> Wanted {
-        Wanted {
+impl KeptTies {
+    fn spec(self, k: usize) -> TopKSpec {
+        TopKSpec {
             k,
             ties: match self {
-                Kept::Any => Ties::Any,
-                Kept::All => Ties::All,
-                Kept::ByValue | Kept::Distinct => {
+                KeptTies::Any => Ties::Any,
+                KeptTies::All => Ties::All,
+                KeptTies::ByValue | KeptTies::Distinct => {
                     Ties::By(RowOrder::try_new(vec![OrderBy::values(0, DataType::Int64)]).unwrap())
                 }
             },
-            distinct: self == Kept::Distinct,
+            distinct: self == KeptTies::Distinct,
         }
     }
 
     fn best(self, mut rows: Sorted, k: usize) -> Sorted {
         rows.sort_by_key(|(key, value)| (std::cmp::Reverse(*key), *value));
-        if self == Kept::Distinct {
+        if self == KeptTies::Distinct {
             rows.dedup();
         }
         let len = match rows.get(k.saturating_sub(1)) {
-            Some((last, _)) if self == Kept::All => rows.iter().filter(|(key, _)| key >= last).count(),
+            Some((last, _)) if self == KeptTies::All => rows.iter().filter(|(key, _)| key >= last).count(),
             _ => rows.len().min(k),
         };
         rows.truncate(len);
@@ -242,7 +242,7 @@ impl Kept {
     }
 }
 
-fn check_sieve(grouped: &Grouped, kept: Kept) {
+fn check_sieve(grouped: &Grouped, kept: KeptTies) {
     let groups = grouped.groups.min(200);
     let of: Vec<u32> = grouped
         .groups_of_rows()
@@ -255,7 +255,7 @@ fn check_sieve(grouped: &Grouped, kept: Kept) {
         (value > 0).then_some(value as i64)
     };
     let values: ArrayRef = Arc::new(Int64Array::from_iter((0..grouped.n).map(value)));
-    let mut sieve = Sieve::<u64>::new(kept.wanted(grouped.k), vec![DataType::Int64]);
+    let mut sieve = Sieve::<u64>::new(kept.spec(grouped.k), vec![DataType::Int64]);
     for from in (0..grouped.n).step_by(grouped.batch) {
         let range = from..grouped.n.min(from + grouped.batch);
         let rows = Rows {
@@ -295,13 +295,13 @@ fn check_sieve(grouped: &Grouped, kept: Kept) {
             let mut found: Sorted = (ends[0]..ends[1]).map(|at| (best.keys[at], value(at))).collect();
             let mut expected = expected.next().unwrap();
             match kept {
-                Kept::ByValue | Kept::Distinct => {}
-                Kept::All => {
+                KeptTies::ByValue | KeptTies::Distinct => {}
+                KeptTies::All => {
                     assert!(found.is_sorted_by(|a, b| a.0 >= b.0));
                     found.sort_by_key(|(key, value)| (std::cmp::Reverse(*key), *value));
                 }
                 // Which of those that tie come first is open.
-                Kept::Any => found
+                KeptTies::Any => found
                     .iter_mut()
                     .chain(&mut expected)
                     .for_each(|row| row.1 = (false, 0)),
@@ -315,7 +315,7 @@ fn check_sieve(grouped: &Grouped, kept: Kept) {
 proptest! {
     #[test]
     fn sieves_equal_a_sort(grouped in grouped(), kept in 0..4_usize) {
-        check_sieve(&grouped, [Kept::Any, Kept::All, Kept::ByValue, Kept::Distinct][kept]);
+        check_sieve(&grouped, [KeptTies::Any, KeptTies::All, KeptTies::ByValue, KeptTies::Distinct][kept]);
     }
 
     #[test]
@@ -382,7 +382,7 @@ fn rows_given_twice_do_not_break_anything() {
 #[test]
 fn wide_rows_are_cut_by_their_bytes() {
     let wide = "w".repeat(5000);
-    let mut sieve = Sieve::<u64>::new(Kept::Any.wanted(1), vec![DataType::Utf8]);
+    let mut sieve = Sieve::<u64>::new(KeptTies::Any.spec(1), vec![DataType::Utf8]);
     let mut most = 0;
     for key in 0..60_u64 {
         let value: ArrayRef = Arc::new(StringArray::from(vec![wide.as_str()]));
