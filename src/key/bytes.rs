@@ -23,7 +23,7 @@ use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err
 
 use super::Encoding;
 use super::lists::{each_list, item_bytes, lists};
-use super::rows::{converter, each_kept, from_rows, parts};
+use super::rows::{converter, each_kept, from_rows, pieces};
 
 /// The representation of a type's values as byte strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -122,8 +122,8 @@ impl ByteSpec {
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let converter = converter(&self.data_type)?;
-        for part in parts(values, kept) {
-            for row in &converter.convert_columns(&[part?])? {
+        for piece in pieces(values, kept) {
+            for row in &converter.convert_columns(&[piece?])? {
                 each(row.data())?;
             }
         }

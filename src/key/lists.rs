@@ -8,7 +8,7 @@ use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, exec_err, internal_err};
 
 use super::Encoding;
-use super::rows::{converter, from_rows, parts};
+use super::rows::{converter, from_rows, pieces};
 
 /// The byte that ends a list: less than the first byte of the row of any item.
 const LIST_END: u8 = 0;
@@ -33,16 +33,16 @@ pub(super) fn each_list<O: OffsetSizeTrait>(
 ) -> Result<()> {
     let converter = converter(&lists.value_type())?;
     let mut bytes = Vec::new();
-    for part in parts(lists, kept) {
-        let part = part?;
-        let part = part.as_list::<O>();
+    for piece in pieces(lists, kept) {
+        let piece = piece?;
+        let piece = piece.as_list::<O>();
         let (first, last) = (
-            part.offsets()[0].as_usize(),
-            part.offsets()[part.len()].as_usize(),
+            piece.offsets()[0].as_usize(),
+            piece.offsets()[piece.len()].as_usize(),
         );
-        let rows = converter.convert_columns(&[part.values().slice(first, last - first)])?;
+        let rows = converter.convert_columns(&[piece.values().slice(first, last - first)])?;
         let mut items = rows.iter();
-        for length in part.offsets().lengths() {
+        for length in piece.offsets().lengths() {
             bytes.clear();
             for item in items.by_ref().take(length) {
                 bytes.extend_from_slice(item.data());

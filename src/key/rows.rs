@@ -11,16 +11,16 @@ use datafusion::common::{Result, internal_err};
 const ROWS: usize = 8192;
 
 /// The kept rows of an array, in pieces of [`ROWS`] of all rows.
-pub(super) fn parts(
+pub(super) fn pieces(
     values: &dyn Array,
     kept: Option<&BooleanBuffer>,
 ) -> impl Iterator<Item = Result<ArrayRef>> {
     (0..values.len()).step_by(ROWS).map(move |start| {
         let length = ROWS.min(values.len() - start);
-        let part = values.slice(start, length);
+        let piece = values.slice(start, length);
         match kept {
-            Some(kept) => Ok(filter(&part, &kept.slice(start, length).into())?),
-            None => Ok(part),
+            Some(kept) => Ok(filter(&piece, &kept.slice(start, length).into())?),
+            None => Ok(piece),
         }
     })
 }

@@ -57,17 +57,17 @@ impl DistinctByteStrings {
     pub(crate) fn insert(&mut self, hash: u64, value: &[u8]) -> Result<()> {
         let tag = tag(hash);
         let mask = self.slots.len() - 1;
-        let mut place = start(tag, self.slots.len());
+        let mut index = start(tag, self.slots.len());
         loop {
-            let slot = self.slots[place];
+            let slot = self.slots[index];
             match slot.hash {
                 0 => break,
                 other if other == tag && self.values.value(slot.at) == value => return Ok(()),
-                _ => place = (place + 1) & mask,
+                _ => index = (index + 1) & mask,
             }
         }
         let at = self.push(value)?;
-        self.slots[place] = Slot { hash: tag, at };
+        self.slots[index] = Slot { hash: tag, at };
         if self.values.len() as usize * 2 > self.slots.len() {
             self.grow()?;
         }
@@ -91,11 +91,11 @@ impl DistinctByteStrings {
         self.lease.grow(slots * size_of::<Slot>())?;
         let old = std::mem::replace(&mut self.slots, vec![Slot::default(); slots]);
         for slot in old.into_iter().filter(|slot| slot.hash != 0) {
-            let mut place = start(slot.hash, slots);
-            while self.slots[place].hash != 0 {
-                place = (place + 1) & (slots - 1);
+            let mut index = start(slot.hash, slots);
+            while self.slots[index].hash != 0 {
+                index = (index + 1) & (slots - 1);
             }
-            self.slots[place] = slot;
+            self.slots[index] = slot;
         }
         self.lease.shrink(slots / 4 * size_of::<Slot>());
         Ok(())

@@ -49,8 +49,8 @@ impl<K: ShardKey> Lists<K> {
     pub(super) fn add(&mut self, collect: impl FnOnce(&mut [Vec<K>]) -> usize) {
         let Some(lease) = &mut self.lease else { return };
         self.keys += collect(&mut self.lists);
-        let wanted = self.keys * size_of::<K>() * COLLECTED_BYTES + self.lists.len() * size_of::<Vec<K>>();
-        let missing = wanted.saturating_sub(lease.bytes());
+        let needed = self.keys * size_of::<K>() * COLLECTED_BYTES + self.lists.len() * size_of::<Vec<K>>();
+        let missing = needed.saturating_sub(lease.bytes());
         if missing > 0 && lease.grow(missing.max(STEP)).is_err() && lease.grow(missing).is_err() {
             (self.lease, self.lists) = (None, Vec::new());
         }

@@ -179,7 +179,7 @@ impl<K: ShardKey> CpuShard<K> {
         self.reduce(within, stop)?;
         let tree = TreeOf::<K>::new(edges);
         let edges: Vec<K> = edges.as_slice().iter().map(|edge| K::from_bits(*edge)).collect();
-        let wanted = kept_ranges::<K>(cells, keep, self.spec.width());
+        let kept_keys = kept_ranges::<K>(cells, keep, self.spec.width());
         let (mut above, mut total) = (vec![0; edges.len()], 0);
         let mut copied = Lists::new(1, self.round_memory())?;
         self.each_inside(within, stop, |inside| {
@@ -189,7 +189,7 @@ impl<K: ShardKey> CpuShard<K> {
             }
             copied.add(|lists| {
                 let before = lists[0].len();
-                extract::by_compares(inside, &edges, &mut above, &wanted, &mut lists[0]);
+                extract::by_compares(inside, &edges, &mut above, &kept_keys, &mut lists[0]);
                 lists[0].len() - before
             });
             Ok(())
@@ -210,23 +210,23 @@ impl<K: ShardKey> CpuShard<K> {
         Ok(self.counted(counts, kept))
     }
 
-    pub(super) fn extract(&mut self, wanted: &Brackets, stop: &Stop) -> Result<Reply> {
+    pub(super) fn extract(&mut self, brackets: &Brackets, stop: &Stop) -> Result<Reply> {
         may_fail!("extract");
-        let _work = self.working_memory(0, 2 * wanted.as_slice().len())?;
-        let mut lists = Lists::new(wanted.as_slice().len(), self.round_memory())?;
-        if !self.extract_cells(wanted, &mut lists, stop)? {
-            let brackets = BracketFinder::<K>::new(wanted, self.spec.width())?;
-            let reduced = self.reduce(wanted, stop)?;
+        let _work = self.working_memory(0, 2 * brackets.as_slice().len())?;
+        let mut lists = Lists::new(brackets.as_slice().len(), self.round_memory())?;
+        if !self.extract_cells(brackets, &mut lists, stop)? {
+            let finder = BracketFinder::<K>::new(brackets, self.spec.width())?;
+            let reduced = self.reduce(brackets, stop)?;
             let blocks = self.reduced.as_ref().filter(|_| reduced);
             match blocks {
                 Some(reduced) => {
                     for block in reduced.keys.keys.chunks(BLOCK) {
                         stop.check()?;
-                        lists.add(|lists| brackets.distribute(block, lists));
+                        lists.add(|lists| finder.distribute(block, lists));
                     }
                 }
                 None => self.store.each_block(stop, |block, _| {
-                    lists.add(|lists| brackets.distribute(block, lists));
+                    lists.add(|lists| finder.distribute(block, lists));
                     Ok(())
                 })?,
             }
@@ -238,12 +238,12 @@ impl<K: ShardKey> CpuShard<K> {
 
     /// Extracts the keys of brackets that consist of whole cells, by the oracle alone. `false` if a bracket does not,
     /// or there is no oracle.
-    fn extract_cells(&self, wanted: &Brackets, lists: &mut Lists<K>, stop: &Stop) -> Result<bool> {
+    fn extract_cells(&self, brackets: &Brackets, lists: &mut Lists<K>, stop: &Stop) -> Result<bool> {
         let Some(oracle) = &self.oracle else {
             return Ok(false);
         };
         let mut cell_lists = CellLists::new();
-        for (list, bracket) in wanted.as_slice().iter().enumerate() {
+        for (list, bracket) in brackets.as_slice().iter().enumerate() {
             let (first, last) = oracle.cells.span(bracket)?;
             let range = |cell| oracle.cells.range(cell, self.spec.width());
             let (Some(from), Some(to)) = (range(first), range(last)) else {

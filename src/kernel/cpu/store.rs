@@ -201,16 +201,16 @@ impl<K: Key> Store<K> {
         reserve_or_spill(&self.reservation, self.memory.spilling.as_ref(), bytes)
     }
 
-    /// Makes room for more keys, `wanted` if possible: by a new chunk as large as all chunks so far, within bounds, so
+    /// Makes room for more keys, `needed` if possible: by a new chunk as large as all chunks so far, within bounds, so
     /// that small inputs stay small; or by writing out the last chunk.
-    fn grow(&mut self, wanted: usize) -> Result<()> {
+    fn grow(&mut self, needed: usize) -> Result<()> {
         if let Some(pages) = self.spare.take_if(|_| self.chunks.is_empty()) {
             self.chunks.push(Chunk::Own { pages, len: 0 });
             return Ok(());
         }
         let most = CHUNK_BYTES / size_of::<K>();
         let capacity = (self.len as usize)
-            .max(wanted)
+            .max(needed)
             .max(BLOCK)
             .next_power_of_two()
             .min(most);
@@ -285,9 +285,9 @@ impl<K: Key> Store<K> {
         }
     }
 
-    /// Writes keys in memory to the file until `wanted` bytes are given back, or all of them. Returns the bytes given
+    /// Writes keys in memory to the file until `needed` bytes are given back, or all of them. Returns the bytes given
     /// back. More keys can follow.
-    pub(super) fn spill(&mut self, wanted: usize, stop: &Stop) -> Result<usize> {
+    pub(super) fn spill(&mut self, needed: usize, stop: &Stop) -> Result<usize> {
         if self.memory.spilling.is_none() {
             return Ok(0);
         }
@@ -297,7 +297,7 @@ impl<K: Key> Store<K> {
             stop.check()?;
             let bytes = chunk.bytes();
             match chunk {
-                chunk if before - self.reservation.size() >= wanted => {
+                chunk if before - self.reservation.size() >= needed => {
                     self.chunks.push(chunk);
                     continue;
                 }

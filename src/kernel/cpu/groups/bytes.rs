@@ -91,7 +91,7 @@ impl PartitionedBytes {
     pub(super) const INDEX_BYTES: usize = (HASH_PARTITIONS + 1) * size_of::<u32>();
 
     /// Brings the byte strings of `batches` in order of hash partition. Each batch has the hash partition of each of
-    /// its values beside it. `places` has the row index that each value gets, and `starts` the first row index of each
+    /// its values beside it. `indices` has the row index that each value gets, and `starts` the first row index of each
     /// hash partition.
     ///
     /// # Errors
@@ -99,14 +99,14 @@ impl PartitionedBytes {
     pub(super) fn scattered(
         batches: &[(&StagedBytes, &[u16])],
         starts: &PartitionStarts,
-        places: &[u32],
+        indices: &[u32],
         free: Option<&Arc<FreePages>>,
     ) -> Result<Self> {
         let lengths = Partitioned::filled::<u32>(starts, free, |out| {
             let mut from = 0;
             for (staged, _) in batches {
                 let to = from + staged.lengths.len();
-                write(&staged.lengths, &places[from..to], out);
+                write(&staged.lengths, &indices[from..to], out);
                 from = to;
             }
         })?;

@@ -255,17 +255,8 @@ impl Grid {
         groups: usize,
         counters: usize,
     ) -> Result<Self> {
-        let stride = (rows / SAMPLE).max(1);
-        let mut sample = Vec::with_capacity(2 * SAMPLE);
-        let mut at = stride / 2;
-        for piece in pieces {
-            // A step that no period of the data divides evenly.
-            while at < piece.len() {
-                sample.push(piece.key(at)?);
-                at += stride - stride / 16 + (sample.len() * 0x9e37_79b9) % (stride / 8 + 1);
-            }
-            at -= piece.len();
-        }
+        let lengths = pieces.iter().map(Numbered::len);
+        let mut sample = sampled(lengths, (rows / SAMPLE).max(1), |piece, at| pieces[piece].key(at))?;
         sample.sort_unstable();
         let most = (counters / groups).clamp(LEAST_CELLS, TABLE_CELLS);
         let heavy = most_frequent(&sample) * most > 4 * sample.len();
@@ -381,6 +372,27 @@ impl Grid {
             Ok((slots, taken))
         })
     }
+}
+
+/// Samples about one in `stride` keys of some pieces, which have `lengths` keys. `key` gives the key of a piece at an index.
+///
+/// # Errors
+/// Errors of `key`.
+pub(super) fn sampled<K>(
+    lengths: impl Iterator<Item = usize>,
+    stride: usize,
+    key: impl Fn(usize, usize) -> Result<K>,
+) -> Result<Vec<K>> {
+    let (mut sample, mut at) = (Vec::new(), stride / 2);
+    for (piece, length) in lengths.enumerate() {
+        // A step that no period of the data divides evenly.
+        while at < length {
+            sample.push(key(piece, at)?);
+            at += stride - stride / 16 + (sample.len() * 0x9e37_79b9) % (stride / 8 + 1);
+        }
+        at -= length;
+    }
+    Ok(sample)
 }
 
 /// How often the most frequent key occurs in a sorted sample.

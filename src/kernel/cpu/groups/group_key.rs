@@ -110,10 +110,10 @@ impl<W: GroupKey> GroupTable<W> {
     /// The number of a group; a new number for a word that was not seen before.
     #[inline(always)]
     pub(crate) fn id(&mut self, word: W) -> u32 {
-        let place = word.shr32(0) as usize;
-        if place < self.direct.len() && word.to_bits() < SMALL as u128 {
-            return match self.direct[place] {
-                0 => self.insert_small(place, word),
+        let index = word.shr32(0) as usize;
+        if index < self.direct.len() && word.to_bits() < SMALL as u128 {
+            return match self.direct[index] {
+                0 => self.insert_small(index, word),
                 slot => slot - 1,
             };
         }
@@ -151,10 +151,10 @@ impl<W: GroupKey> GroupTable<W> {
     }
 
     #[inline(never)]
-    fn insert_small(&mut self, place: usize, word: W) -> u32 {
+    fn insert_small(&mut self, index: usize, word: W) -> u32 {
         self.words.push(word);
-        self.direct[place] = self.words.len() as u32;
-        self.direct[place] - 1
+        self.direct[index] = self.words.len() as u32;
+        self.direct[index] - 1
     }
 
     #[inline(never)]

@@ -13,7 +13,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::store::BLOCK;
-use super::cells::Chunk;
+use super::cells::{Chunk, sampled};
 use super::segments::Segments;
 use crate::cells::classify::{TableOf, number};
 use crate::cells::{CellTable, Cells};
@@ -49,7 +49,7 @@ pub(crate) struct GroupCounts {
 ///
 /// An interval is written in about three bytes. For every rank, the keys of one or two intervals follow later, in eight
 /// bytes each. The two together are least where an interval holds about `sqrt(0.4 n / ranks)` keys.
-fn share(n: u64, ranks: usize) -> u64 {
+fn interval_limit(n: u64, ranks: usize) -> u64 {
     let best = (0.4 * n as f64 / ranks.max(1) as f64).sqrt() as u64;
     best.max(n / MOST_INTERVALS).max(1)
 }
@@ -76,9 +76,9 @@ pub(crate) fn count<K: ShardKey>(
         return gathered::<K>(chunks, groups, ranks);
     }
     let each = (n / groups.max(1)) as u64;
-    let wanted = (each / share(each, ranks)).clamp(1, MOST_INTERVALS) as usize;
-    let wanted = wanted.min(COUNTERS / groups.max(1)).max(1);
-    let shared = SharedIntervals::sampled::<K>(chunks, n, ends, wanted)?;
+    let interval_count = (each / interval_limit(each, ranks)).clamp(1, MOST_INTERVALS) as usize;
+    let interval_count = interval_count.min(COUNTERS / groups.max(1)).max(1);
+    let shared = SharedIntervals::sampled::<K>(chunks, n, ends, interval_count)?;
     let held = memory.new_empty();
     let shared = match held.try_grow(groups * (shared.intervals.len() + 3) * size_of::<u32>()) {
         Ok(()) => shared,
@@ -123,7 +123,7 @@ fn gathered<K: ShardKey>(chunks: &[Chunk], groups: usize, ranks: usize) -> Resul
         let keys = segments.segment_mut(group);
         keys.sort_unstable();
         counts.add(
-            divided(keys, share(keys.len() as u64, ranks)),
+            divided(keys, interval_limit(keys.len() as u64, ranks)),
             keys.iter()
                 .fold(0, |sum, key| sum.wrapping_add(mixed(key.to_bits()))),
         );
@@ -156,35 +156,28 @@ impl SharedIntervals {
         }
     }
 
-    /// About `wanted` intervals, by the shares of a sample.
+    /// About `interval_count` intervals, by the shares of a sample.
     fn sampled<K: ShardKey>(
         chunks: &[Chunk],
         n: usize,
         ends: (KeyBits, KeyBits),
-        wanted: usize,
+        interval_count: usize,
     ) -> Result<Self> {
-        if wanted < 2 {
+        if interval_count < 2 {
             return Ok(Self::single(ends));
         }
-        let stride = (n / SAMPLE).max(1);
-        let (mut sample, mut at) = (Vec::with_capacity(2 * SAMPLE), stride / 2);
-        for chunk in chunks {
-            let keys = chunk.keys::<K>();
-            // A step that no period of the data divides evenly.
-            while at < keys.len() {
-                sample.push(keys[at]);
-                at += stride - stride / 16 + (sample.len() * 0x9e37_79b9) % (stride / 8 + 1);
-            }
-            at -= keys.len();
-        }
+        let lengths = chunks.iter().map(Chunk::len);
+        let mut sample = sampled(lengths, (n / SAMPLE).max(1), |chunk, at| {
+            Ok(chunks[chunk].keys::<K>()[at])
+        })?;
         sample.sort_unstable();
         let (sampled, sample) = (sample.len() as u64, K::vec(sample));
-        let most = (n / wanted).max(1) as u64;
+        let most = (n / interval_count).max(1) as u64;
         let Some(table) = table(&sample, ends, n as u64, most)? else {
             return Ok(Self::single(ends));
         };
         let cells = Cells::Table(table);
-        let mut joined = Joined::new(sampled / wanted as u64);
+        let mut joined = Joined::new(sampled / interval_count as u64);
         // The first and the last cell are those beyond the least and the greatest key: they are empty.
         let inner = 1..cells.len() as u32 - 1;
         for range in inner.clone().filter_map(|cell| cells.range(cell, K::WIDTH)) {
@@ -233,18 +226,18 @@ impl SharedIntervals {
             }
             Ok(())
         })?;
-        let shares: Vec<u64> = counts
+        let limits: Vec<u64> = counts
             .chunks(width)
-            .map(|counts| share(counts.iter().map(|count| u64::from(*count)).sum(), ranks))
+            .map(|counts| interval_limit(counts.iter().map(|count| u64::from(*count)).sum(), ranks))
             .collect();
         let is_crowded = |group: usize, interval: usize| {
             let count = u64::from(counts[group * width + interval]);
-            count > CROWDED * shares[group] && self.intervals[interval].1 > 0
+            count > CROWDED * limits[group] && self.intervals[interval].1 > 0
         };
         let mut crowded = self.crowded::<K>(chunks, groups, &counts, is_crowded, memory, stop)?;
         let (mut found, mut next) = (GroupCounts::default(), 0);
         for (group, check) in checks.into_iter().enumerate() {
-            let mut joined = Joined::new(shares[group]);
+            let mut joined = Joined::new(limits[group]);
             for (interval, (first, bits)) in self.intervals.iter().enumerate() {
                 match &mut crowded {
                     Some(segments) if is_crowded(group, interval) => {
@@ -409,7 +402,7 @@ mod tests {
                     (upto - below) as u64,
                     "{name}, group {group}: {interval:?}"
                 );
-                let most = CROWDED * share(own.len() as u64, 1);
+                let most = CROWDED * interval_limit(own.len() as u64, 1);
                 assert!(
                     !fine || interval.bits == 0 || interval.count <= most,
                     "{name}, group {group}: {interval:?}, {most}"

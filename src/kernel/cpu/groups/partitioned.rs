@@ -143,9 +143,9 @@ impl Partitioned {
     }
 }
 
-/// Writes each value to its index in `out`, which `places` gives.
-pub(super) fn write<T: Copy>(values: &[T], places: &[u32], out: &mut [T]) {
-    for (value, place) in values.iter().zip(places) {
-        out[*place as usize] = *value;
+/// Writes each value to its index in `out`, which `indices` gives.
+pub(super) fn write<T: Copy>(values: &[T], indices: &[u32], out: &mut [T]) {
+    for (value, index) in values.iter().zip(indices) {
+        out[*index as usize] = *value;
     }
 }

@@ -218,17 +218,17 @@ pub(crate) fn scatter<W: Key>(
 ) -> Result<Run> {
     let starts = PartitionStarts::from_counts(&histogram(staged.iter().flat_map(|batch| &batch.parts)));
     let mut next = starts.offsets().to_vec();
-    let mut places = Vec::with_capacity(starts.rows());
+    let mut indices = Vec::with_capacity(starts.rows());
     let words = Partitioned::filled::<W>(&starts, free, |out| {
         for batch in staged {
-            let from = places.len();
-            place(&batch.parts, &mut next, &mut places);
-            write(&batch.words, &places[from..], out);
+            let from = indices.len();
+            assign_indices(&batch.parts, &mut next, &mut indices);
+            write(&batch.words, &indices[from..], out);
         }
     })?;
     let columns = specs.iter().enumerate().map(|(index, spec)| {
         if staged.iter().all(|batch| batch.columns[index].rows.is_none()) {
-            dense_column(staged, index, spec, &starts, &places, free)
+            dense_column(staged, index, spec, &starts, &indices, free)
         } else {
             sparse_column(staged, index, spec, free)
         }
@@ -236,22 +236,22 @@ pub(crate) fn scatter<W: Key>(
     Ok(Run {
         columns: columns.collect::<Result<_>>()?,
         words,
-        carried: Carried::new(others(staged, &places)?),
+        carried: Carried::new(carried_columns(staged, &indices)?),
         bytes: staged.iter().map(|batch| run_bytes(batch, specs)).sum(),
     })
 }
 
 /// The further columns of all batches, in order of hash partition. A value that is the same in every row stays one
 /// value.
-fn others<W>(staged: &[Staged<W>], places: &[u32]) -> Result<Vec<ColumnarValue>> {
+fn carried_columns<W>(staged: &[Staged<W>], indices: &[u32]) -> Result<Vec<ColumnarValue>> {
     let Some(count) = staged.first().map(|batch| batch.others.len()) else {
         return Ok(Vec::new());
     };
     let mut rows = UInt32Array::from(Vec::<u32>::new());
     if count > 0 {
-        let mut from = vec![0; places.len()];
-        for (row, place) in places.iter().enumerate() {
-            from[*place as usize] = row as u32;
+        let mut from = vec![0; indices.len()];
+        for (row, index) in indices.iter().enumerate() {
+            from[*index as usize] = row as u32;
         }
         rows = UInt32Array::from(from);
     }
@@ -276,11 +276,11 @@ fn others<W>(staged: &[Staged<W>], places: &[u32]) -> Result<Vec<ColumnarValue>>
     (0..count).map(column).collect()
 }
 
-/// Appends the next free index in each row's hash partition to `places`.
-fn place(parts: &[u16], next: &mut [u32], places: &mut Vec<u32>) {
+/// Appends the next free index in each row's hash partition to `indices`.
+fn assign_indices(parts: &[u16], next: &mut [u32], indices: &mut Vec<u32>) {
     for partition in parts {
         let next = &mut next[usize::from(*partition)];
-        places.push(*next);
+        indices.push(*next);
         *next += 1;
     }
 }
@@ -288,7 +288,7 @@ fn place(parts: &[u16], next: &mut [u32], places: &mut Vec<u32>) {
 fn write_keys<K: Key>(
     values: &StagedValues,
     encoding: Encoding,
-    places: &[u32],
+    indices: &[u32],
     scratch: &mut Vec<K>,
     out: &mut [K],
 ) {
@@ -297,9 +297,9 @@ fn write_keys<K: Key>(
             let raw = words::<K>(raw);
             scratch.resize(raw.len(), K::default());
             encode(encoding, raw, scratch);
-            write(scratch, places, out);
+            write(scratch, indices, out);
         }
-        StagedValues::Keys(keys) => write(words::<K>(keys), places, out),
+        StagedValues::Keys(keys) => write(words::<K>(keys), indices, out),
         // `run_values` handles these.
         StagedValues::Bytes(_) => {}
     }
@@ -311,11 +311,11 @@ fn dense_column<W>(
     index: usize,
     spec: &KeySpec,
     starts: &PartitionStarts,
-    places: &[u32],
+    indices: &[u32],
     free: Option<&Arc<FreePages>>,
 ) -> Result<RunColumn> {
     let parts: Vec<&[u16]> = staged.iter().map(|batch| batch.parts.as_slice()).collect();
-    let values = run_values(staged, index, spec, &parts, starts, places, free)?;
+    let values = run_values(staged, index, spec, &parts, starts, indices, free)?;
     Ok(RunColumn { own: None, values })
 }
 
@@ -340,16 +340,16 @@ fn sparse_column<W: Key>(
     };
     let kept: Vec<_> = staged.iter().map(kept).collect();
     let starts = PartitionStarts::from_counts(&histogram(kept.iter().flat_map(|(_, parts)| parts)));
-    let (mut next, mut places) = (starts.offsets().to_vec(), Vec::with_capacity(starts.rows()));
+    let (mut next, mut indices) = (starts.offsets().to_vec(), Vec::with_capacity(starts.rows()));
     let own = Partitioned::filled::<W>(&starts, free, |out| {
         for (words, parts) in &kept {
-            let from = places.len();
-            place(parts, &mut next, &mut places);
-            write(words, &places[from..], out);
+            let from = indices.len();
+            assign_indices(parts, &mut next, &mut indices);
+            write(words, &indices[from..], out);
         }
     })?;
     let parts: Vec<&[u16]> = kept.iter().map(|(_, parts)| parts.as_slice()).collect();
-    let values = run_values(staged, index, spec, &parts, &starts, &places, free)?;
+    let values = run_values(staged, index, spec, &parts, &starts, &indices, free)?;
     Ok(RunColumn {
         own: Some(own),
         values,
@@ -363,7 +363,7 @@ fn run_values<W>(
     spec: &KeySpec,
     parts: &[&[u16]],
     starts: &PartitionStarts,
-    places: &[u32],
+    indices: &[u32],
     free: Option<&Arc<FreePages>>,
 ) -> Result<RunValues> {
     let values = || staged.iter().map(|batch| &batch.columns[index].values);
@@ -374,15 +374,15 @@ fn run_values<W>(
         });
         let bytes = bytes.collect::<Result<Vec<_>>>()?;
         return Ok(RunValues::Bytes(PartitionedBytes::scattered(
-            &bytes, starts, places, free,
+            &bytes, starts, indices, free,
         )?));
     }
     with_key!(spec.width(), K => {
         let keys = Partitioned::filled::<K>(starts, free, |out| {
             let (mut scratch, mut from) = (Vec::new(), 0);
             for (values, parts) in values().zip(parts) {
-                let places = &places[from..from + parts.len()];
-                write_keys(values, spec.encoding(), places, &mut scratch, out);
+                let indices = &indices[from..from + parts.len()];
+                write_keys(values, spec.encoding(), indices, &mut scratch, out);
                 from += parts.len();
             }
         })?;

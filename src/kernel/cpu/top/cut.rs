@@ -8,7 +8,7 @@
 use super::filter::{count_from, retain};
 use super::floor::Floor;
 use super::make_room;
-use super::ranking::{FEW, places_of};
+use super::ranking::{FEW, positions_of};
 use crate::key::Key;
 use datafusion::common::Result;
 
@@ -128,17 +128,17 @@ impl<K: Key, R: Key> Scratch<K, R> {
 
 /// Cuts at most [`FEW`] rows whose numbers ascend to the best `k`.
 fn few<K: Key, R: Key>(keys: &mut [K], rows: &mut [R], k: usize) -> Cut<K, R> {
-    let places = places_of(keys);
+    let positions = positions_of(keys);
     let mut floor = Floor::open();
     let mut kept = 0;
-    for (at, place) in (0..keys.len()).zip(places) {
-        let place = usize::from(place);
+    for (at, position) in (0..keys.len()).zip(positions) {
+        let position = usize::from(position);
         let (key, row) = (keys[at], rows[at]);
-        if place == k - 1 {
+        if position == k - 1 {
             floor = Floor { key, row };
         }
         (keys[kept], rows[kept]) = (key, row);
-        kept += usize::from(place < k);
+        kept += usize::from(position < k);
     }
     Cut { kept, floor }
 }

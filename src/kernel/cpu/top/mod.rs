@@ -34,11 +34,11 @@ pub(crate) use ties::Ties;
 /// # Errors
 /// `ResourcesExhausted` when the system gives no memory.
 fn make_room<T>(values: &mut Vec<T>, more: usize, most: usize) -> Result<()> {
-    let wanted = values.len().saturating_add(more);
-    if wanted <= values.capacity() {
+    let needed = values.len().saturating_add(more);
+    if needed <= values.capacity() {
         return Ok(());
     }
-    let doubled = values.capacity().saturating_mul(2).min(most).max(wanted);
+    let doubled = values.capacity().saturating_mul(2).min(most).max(needed);
     let bytes = doubled.saturating_mul(size_of::<T>());
     values
         .try_reserve_exact(doubled - values.len())

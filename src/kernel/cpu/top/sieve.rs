@@ -81,7 +81,7 @@ pub(crate) struct Sieve<K> {
     rejected: u64,
     segments: SegmentBest<K, u32>,
     found: Segments<K, u32>,
-    places: Vec<u32>,
+    row_indices: Vec<u32>,
 }
 
 impl<K: Key> Sieve<K> {
@@ -102,7 +102,7 @@ impl<K: Key> Sieve<K> {
             rejected: 0,
             segments: SegmentBest::default(),
             found: Segments::default(),
-            places: Vec::new(),
+            row_indices: Vec::new(),
         }
     }
 
@@ -113,7 +113,7 @@ impl<K: Key> Sieve<K> {
 
     /// Bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
-        (self.ids.capacity() + self.places.capacity()) * size_of::<u32>()
+        (self.ids.capacity() + self.row_indices.capacity()) * size_of::<u32>()
             + (self.keys.capacity() + self.floors.capacity()) * size_of::<K>()
             + self.payload_bytes
             + self.segments.held_bytes()
@@ -249,14 +249,14 @@ impl<K: Key> Sieve<K> {
         if spec.distinct {
             return spec.ties.choose_distinct(self.groups, rows, spec.k);
         }
-        let from = self.places.len().min(self.ids.len());
-        self.places.truncate(from);
-        self.places.extend(from as u32..self.ids.len() as u32);
+        let from = self.row_indices.len().min(self.ids.len());
+        self.row_indices.truncate(from);
+        self.row_indices.extend(from as u32..self.ids.len() as u32);
         self.found.clear();
         let piece = GroupedRows {
             groups: &self.ids,
             keys: &self.keys,
-            rows: &self.places,
+            rows: &self.row_indices,
         };
         let k = spec.ties.rows_to_find(spec.k);
         self.segments.best(self.groups, &[piece], k, &mut self.found)?;

@@ -15,7 +15,7 @@ use super::cut::{Scratch, Sorter};
 use super::filter::{BLOCK, CHUNK, Masks, passing};
 use super::floor::Floor;
 use super::make_room;
-use super::ranking::{FEW, places, with_size};
+use super::ranking::{FEW, positions, with_size};
 use crate::cells::simd::{Kernel, dispatch};
 use crate::key::Key;
 use datafusion::common::{Result, internal_err};
@@ -296,10 +296,10 @@ fn rank_few<K: Key, R: Key>(keys: &[K], rows: &[R], n: usize, out_keys: &mut [K]
         let (Some(out_keys), Some(out_rows)) = (out_keys.first_chunk_mut::<N>(), out_rows.first_chunk_mut::<N>()) else {
             return;
         };
-        let places = places(keys, n);
-        for ((place, key), row) in places.iter().zip(keys).zip(rows).take(n) {
-            let place = *place as usize % N;
-            (out_keys[place], out_rows[place]) = (*key, *row);
+        let positions = positions(keys, n);
+        for ((position, key), row) in positions.iter().zip(keys).zip(rows).take(n) {
+            let position = *position as usize % N;
+            (out_keys[position], out_rows[position]) = (*key, *row);
         }
     });
 }

@@ -1,4 +1,4 @@
-//! The kernel against the oracle.
+//! Tests of the kernels against a sort of all rows.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::slots::Segments;
 use super::{Best, Places, Rows, Sieve, Ties, TopKSpec};
 use crate::key::{Key, OrderBy, RowOrder};
 
-/// Keys of a width from those of 64 bits, in the same order.
+/// Keys of a width from keys of 64 bits, in the same order.
 fn of_width<K: Key>(keys: &[u64]) -> Vec<K> {
     let shift = if K::BITS == 128 { 40 } else { 0 };
     keys.iter()
@@ -26,7 +26,7 @@ struct Grouped {
     n: usize,
     k: usize,
     groups: usize,
-    /// Rows of 16 that all go to one group.
+    /// Number of rows in 16 that all go to one group.
     skew: u64,
     pattern: usize,
     order: usize,
@@ -114,7 +114,7 @@ fn check_grouped<K: Key>(grouped: &Grouped) {
     }
 }
 
-/// One stream, in batches, dealt out to states that tell each other of their floors.
+/// One stream, in batches, which are distributed over states that share their floors.
 #[derive(Debug, Clone)]
 struct Stream {
     n: usize,
@@ -122,7 +122,7 @@ struct Stream {
     pattern: usize,
     batch: usize,
     states: usize,
-    /// How row numbers are given.
+    /// The form in which row numbers are given.
     places: usize,
     seed: u64,
 }
@@ -141,7 +141,7 @@ fn streams() -> impl Strategy<Value = Stream> {
     })
 }
 
-/// The keys of the first `k`, and rows that have them.
+/// Checks the keys of the first `k` rows, and that the rows have these keys.
 fn check_stream<K: Key>(stream: &Stream) {
     let keys = of_width::<K>(&keys(stream.pattern, stream.n, stream.seed));
     let mut states: Vec<Best<K>> = (0..stream.states)
@@ -210,7 +210,7 @@ enum KeptTies {
     Distinct,
 }
 
-/// Rows of a group as a sort has them: key, and NULL values last.
+/// Rows of a group in sorted order: key, and value, with NULLs last.
 type Sorted = Vec<(u64, (bool, i64))>;
 
 impl KeptTies {
@@ -280,7 +280,7 @@ fn check_sieve(grouped: &Grouped, kept: KeptTies) {
     };
     sieve.push(groups, none).unwrap();
     let mut expected = expected.into_iter().map(|rows| kept.best(rows, grouped.k));
-    // In two parts: the second one moves down.
+    // In two parts: the groups of the second one get lower numbers.
     for part in [groups / 2, groups - groups / 2] {
         let best = sieve.take_first(part).unwrap();
         assert_eq!(best.offsets.len(), part + 1);
@@ -300,7 +300,7 @@ fn check_sieve(grouped: &Grouped, kept: KeptTies) {
                     assert!(found.is_sorted_by(|a, b| a.0 >= b.0));
                     found.sort_by_key(|(key, value)| (std::cmp::Reverse(*key), *value));
                 }
-                // Which of those that tie come first is open.
+                // It is not specified which of the tied rows come first.
                 KeptTies::Any => found
                     .iter_mut()
                     .chain(&mut expected)

@@ -113,17 +113,17 @@ impl Ties {
         let Ties::By(order) = self else {
             return internal_err!("rows without an order among ties have no duplicates");
         };
-        let mut places: Vec<u32> = (0..rows.groups.len() as u32).collect();
-        let compared = order.rows(&compared(order, rows.payload, &places)?)?;
+        let mut row_indices: Vec<u32> = (0..rows.groups.len() as u32).collect();
+        let compared = order.rows(&compared(order, rows.payload, &row_indices)?)?;
         let at = |row: &u32| {
             let row = *row as usize;
             (rows.groups[row], K::MAX.minus(rows.keys[row]), compared.row(row))
         };
-        places.sort_unstable_by(|a, b| at(a).cmp(&at(b)));
-        places.dedup_by(|a, b| at(a) == at(b));
+        row_indices.sort_unstable_by(|a, b| at(a).cmp(&at(b)));
+        row_indices.dedup_by(|a, b| at(a) == at(b));
         let mut chosen = Chosen::default();
         chosen.offsets.push(0);
-        let mut next = places.iter().peekable();
+        let mut next = row_indices.iter().peekable();
         for group in 0..groups as u32 {
             let mut taken = 0;
             while let Some(row) = next.next_if(|row| rows.groups[**row as usize] == group) {
@@ -255,15 +255,16 @@ impl TiedSets {
             return Ok(());
         }
         let compared = order.rows(&compared(order, payload, &self.rows)?)?;
-        let mut places: Vec<u32> = (0..self.rows.len() as u32).collect();
+        let mut row_indices: Vec<u32> = (0..self.rows.len() as u32).collect();
         let mut start = 0;
         for end in &self.ends {
-            places[start..*end].sort_by(|a, b| compared.row(*a as usize).cmp(&compared.row(*b as usize)));
+            row_indices[start..*end]
+                .sort_by(|a, b| compared.row(*a as usize).cmp(&compared.row(*b as usize)));
             start = *end;
         }
-        self.rows = places
+        self.rows = row_indices
             .into_iter()
-            .map(|place| self.rows[place as usize])
+            .map(|index| self.rows[index as usize])
             .collect();
         Ok(())
     }
