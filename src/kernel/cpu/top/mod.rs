@@ -25,7 +25,7 @@ use datafusion::common::{Result, resources_datafusion_err};
 
 pub(crate) use best::{Best, Places};
 pub(crate) use rows::Rows;
-pub(crate) use sieve::{Sieve, TopKSpec};
+pub(crate) use sieve::{GroupLimit, Sieve};
 pub(crate) use ties::Ties;
 
 /// Makes room for `more` values. The capacity grows at least to twice as much, but not beyond `most` values unless they

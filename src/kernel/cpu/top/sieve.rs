@@ -32,7 +32,7 @@ const LEAST_BYTES: usize = if cfg!(test) { 1 << 15 } else { 16 << 20 };
 
 /// The rows that are kept of each group.
 #[derive(Debug)]
-pub(crate) struct TopKSpec {
+pub(crate) struct GroupLimit {
     /// Number of rows.
     pub(crate) k: usize,
     /// Which of the rows with equal keys are kept.
@@ -62,7 +62,7 @@ impl<K> BestRows<K> {
 /// Rows of many groups, from which the best of each group are chosen.
 #[derive(Debug)]
 pub(crate) struct Sieve<K> {
-    spec: TopKSpec,
+    spec: GroupLimit,
     types: Vec<DataType>,
     groups: usize,
     /// The key that a row must reach, by group. Groups beyond the end have no floor yet.
@@ -86,7 +86,7 @@ pub(crate) struct Sieve<K> {
 
 impl<K: Key> Sieve<K> {
     /// An empty sieve. Each row will have a value of each of `types`.
-    pub(crate) fn new(spec: TopKSpec, types: Vec<DataType>) -> Self {
+    pub(crate) fn new(spec: GroupLimit, types: Vec<DataType>) -> Self {
         Self {
             spec,
             payload: vec![Vec::new(); types.len()],

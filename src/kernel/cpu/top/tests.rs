@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::naive::{PATTERNS, best_of_groups, keys, mix, rows, sizes};
 use super::segments::{GroupedRows, SegmentBest};
 use super::slots::Segments;
-use super::{Best, Places, Rows, Sieve, Ties, TopKSpec};
+use super::{Best, GroupLimit, Places, Rows, Sieve, Ties};
 use crate::key::{Key, OrderBy, RowOrder};
 
 /// Keys of a width from keys of 64 bits, in the same order.
@@ -214,8 +214,8 @@ enum KeptTies {
 type Sorted = Vec<(u64, (bool, i64))>;
 
 impl KeptTies {
-    fn spec(self, k: usize) -> TopKSpec {
-        TopKSpec {
+    fn spec(self, k: usize) -> GroupLimit {
+        GroupLimit {
             k,
             ties: match self {
                 KeptTies::Any => Ties::Any,
