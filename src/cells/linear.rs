@@ -20,7 +20,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Both pivots.
+    /// The keys from the left to the right pivot, both included.
     pub(crate) fn bracket(&self) -> Bracket {
         Bracket {
             first: self.first,

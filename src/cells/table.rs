@@ -53,7 +53,7 @@ impl CellTable {
     /// outer cells.
     ///
     /// # Errors
-    /// As for [`CellTable::from_sample`]; an internal error if the part is not in the sample.
+    /// Errors of [`CellTable::from_sample`]; an internal error if the part is not in the sample.
     pub fn from_part(sample: &KeyVec, part: Range<usize>, cells: usize) -> Result<Self> {
         if part.is_empty()
             || part.end > sample.len()

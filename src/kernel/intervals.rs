@@ -26,7 +26,8 @@ const FINER: [u64; 3] = [4, 2, 1];
 /// Least number of keys for each sampled one.
 const SAMPLED: u64 = 16;
 
-/// At most one in this number of keys may lie in cells that hold too many, whose keys are then extracted and sorted.
+/// Limit of crowding: at most one in this number of keys may lie in cells that hold too many, whose keys are then
+/// extracted and sorted.
 const CROWDED: u64 = 8;
 
 /// Limits where a shard counts fast. If more than one in `CROWDED_FINELY` keys, and more than `FETCHED` keys, lie in

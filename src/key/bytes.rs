@@ -199,7 +199,7 @@ fn text(value: &[u8]) -> Result<&str> {
 }
 
 /// # Errors
-/// If offsets of type `O` cannot count the bytes.
+/// An execution error if offsets of type `O` cannot count the bytes.
 fn check_offsets<O: OffsetSizeTrait>(values: &[&[u8]]) -> Result<usize> {
     let bytes = values.iter().map(|value| value.len()).sum();
     match O::from_usize(bytes) {

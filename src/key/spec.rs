@@ -11,9 +11,9 @@ use super::{ByteSpec, Encoding, Key, KeyBits, Width, dense, mixed, with_key};
 /// The way in which the values of a type are ordered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Order {
-    /// By fixed-width keys.
+    /// The values have fixed-width keys.
     Keys(KeySpec),
-    /// As byte strings.
+    /// The values are ordered as byte strings.
     Bytes(ByteSpec),
 }
 

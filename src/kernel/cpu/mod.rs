@@ -85,7 +85,8 @@ impl CpuBackend {
         }
     }
 
-    /// How other users than shards can write to the same disk. `None` where nothing is refused or there is no disk.
+    /// The means by which other users than shards can write to the same disk. `None` where nothing is refused or there
+    /// is no disk.
     pub(crate) fn disk(&self) -> Option<Spilling> {
         self.spilling.clone()
     }
@@ -120,7 +121,7 @@ const FEW_EDGES: usize = 8;
 /// The cell of every key, as the last count of all keys computed it.
 struct Oracle {
     cells: Cells,
-    /// In the order of the store; in one piece, so that huge pages can hold it.
+    /// The cell numbers of the keys in the order of the store; in one piece, so that huge pages can hold it.
     numbers: Pages<u16>,
     /// The reservation of the numbers.
     reservation: MemoryReservation,

@@ -22,7 +22,7 @@ use crate::memory::SpillFile;
 use crate::memory::{FreePages, RoundMemory, Spilling, reserve_or_spill, reserve_to_begin};
 use crate::threads::Stop;
 
-/// Where a shard gets memory besides its own reservation.
+/// The sources of a shard's memory besides its own reservation.
 #[derive(Debug, Clone)]
 pub(super) struct ShardMemory {
     pub(super) free: Option<Arc<FreePages>>,

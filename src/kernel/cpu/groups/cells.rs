@@ -395,7 +395,7 @@ pub(super) fn sampled<K>(
     Ok(sample)
 }
 
-/// How often the most frequent key occurs in a sorted sample.
+/// The number of occurrences of the most frequent key in a sorted sample.
 fn most_frequent<K: PartialEq>(sample: &[K]) -> usize {
     sample.chunk_by(|a, b| a == b).map(<[K]>::len).max().unwrap_or(0)
 }

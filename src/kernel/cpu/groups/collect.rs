@@ -38,7 +38,7 @@ pub(crate) trait Collect: Send {
     /// Collects all of `keys` for one slot.
     ///
     /// # Errors
-    /// As for [`Self::add`]; an internal error for keys of another width.
+    /// Errors of [`Self::add`]; an internal error for keys of another width.
     fn add_keys(&mut self, slot: u32, keys: KeyVec) -> Result<()>;
 
     /// For each group: the number of its values so far, and the sum of their mixed keys, modulo 2^64.

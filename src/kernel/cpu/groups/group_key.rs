@@ -22,7 +22,8 @@ pub(crate) trait GroupKey: Key {
     fn hash_key(self) -> u64;
 }
 
-/// Both halves of a product with an odd constant: every bit of the key reaches every bit of the result.
+/// A step of a hash: both halves of a product with an odd constant, combined. Every bit of the key reaches every bit of
+/// the result.
 #[inline(always)]
 fn fold(word: u64, constant: u64) -> u64 {
     let product = u128::from(word ^ 0x243f_6a88_85a3_08d3) * u128::from(constant);

@@ -24,7 +24,7 @@ use crate::memory::reserve;
 use crate::sketch::dyadic::{Interval, Joined, around, divided};
 use crate::threads::Stop;
 
-/// Up to this number of keys, all of them are brought together by group and sorted.
+/// Most keys that are all brought together by group and sorted.
 const SORTED: usize = 1 << 13;
 /// Number of keys that are sampled for the shared intervals.
 const SAMPLE: usize = 1 << 15;
@@ -36,7 +36,7 @@ const COUNTERS: usize = 1 << 20;
 /// the group should hold.
 const CROWDED: u64 = 4;
 
-/// What one partition says of its groups.
+/// The counts by which one partition describes its groups.
 #[derive(Debug, Default)]
 pub(crate) struct GroupCounts {
     /// For each group: ascending intervals that hold all of its keys, none of them empty.

@@ -12,7 +12,7 @@ use crate::memory::{FreePages, Pages, SpillFile};
 pub(super) struct PartitionStarts(Arc<[u32]>);
 
 impl PartitionStarts {
-    /// From the number of rows in each hash partition.
+    /// The starts for the number of rows in each hash partition.
     pub(super) fn from_counts(counts: &[u32]) -> Self {
         let mut sum = 0;
         let ends = counts.iter().map(|count| {
@@ -44,7 +44,7 @@ pub(crate) struct Partitioned {
     storage: Storage,
 }
 
-/// Where integers or bytes are kept.
+/// The storage of integers or bytes.
 pub(super) enum Storage {
     Memory(Pages<u8>),
     /// In the spill file of the scan, from this offset in bytes on.

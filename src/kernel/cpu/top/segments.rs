@@ -67,8 +67,8 @@ impl<K: Key, R: Key> SegmentBest<K, R> {
     /// Row numbers are distinct. Equal keys cost least where row numbers ascend, as they do in the order of arrival.
     ///
     /// # Errors
-    /// If `k` is zero, the slices of a piece differ in length, a group's number is not below `groups`, or there are
-    /// 2^32 rows or more; when the system gives no memory.
+    /// An internal error if `k` is zero, the slices of a piece differ in length, a group's number is not below
+    /// `groups`, or there are 2^32 rows or more; `ResourcesExhausted` when the system gives no memory.
     pub(crate) fn best(
         &mut self,
         groups: usize,

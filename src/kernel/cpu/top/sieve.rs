@@ -35,7 +35,7 @@ const LEAST_BYTES: usize = if cfg!(test) { 1 << 15 } else { 16 << 20 };
 pub(crate) struct GroupLimit {
     /// Number of rows.
     pub(crate) k: usize,
-    /// Which of the rows with equal keys are kept.
+    /// The choice among rows with equal keys.
     pub(crate) ties: Ties,
     /// Whether rows that are equal by key and by the order of ties count once.
     pub(crate) distinct: bool,
@@ -266,7 +266,7 @@ impl<K: Key> Sieve<K> {
     /// Takes out the best rows of the first `groups` groups. The numbers of the other groups decrease by `groups`.
     ///
     /// # Errors
-    /// As for [`Self::cut`].
+    /// Errors of [`Self::cut`].
     pub(crate) fn take_first(&mut self, groups: usize) -> Result<BestRows<K>> {
         self.cut()?;
         let groups = groups.min(self.groups);
@@ -303,7 +303,7 @@ impl<K: Key> Sieve<K> {
     /// A copy of the best rows of all groups.
     ///
     /// # Errors
-    /// As for [`Self::cut`].
+    /// Errors of [`Self::cut`].
     pub(crate) fn best(&mut self) -> Result<BestRows<K>> {
         self.cut()?;
         let offsets = (0..=self.groups).map(|group| self.ids.partition_point(|id| (*id as usize) < group));

@@ -68,7 +68,7 @@ impl<K, R> Segments<K, R> {
     }
 }
 
-/// What is done with a group whose extent is full.
+/// The treatment of a group whose extent is full.
 pub(crate) trait WhenFull<K, R> {
     /// Makes room for at least one more row in the extent of `group`.
     fn make_room(&mut self, slots: &mut Slots<K, R>, group: usize) -> Result<()>;

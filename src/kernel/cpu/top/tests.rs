@@ -201,7 +201,7 @@ fn check_stream<K: Key>(stream: &Stream) {
     assert_eq!(rows.len(), found.len(), "a row came twice");
 }
 
-/// Which ties are kept.
+/// The ties that are kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum KeptTies {
     Any,

@@ -11,7 +11,7 @@ use super::rows::{Rows, compared};
 use super::slots::Segments;
 use crate::key::{Key, RowOrder};
 
-/// How rows with equal keys are treated.
+/// The treatment of rows with equal keys.
 #[derive(Debug)]
 pub(crate) enum Ties {
     /// Any of them may come first: `ROW_NUMBER`.
