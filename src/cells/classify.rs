@@ -303,10 +303,8 @@ mod tests {
     use datafusion::common::Result;
 
     use super::*;
-    use crate::cells::Bracket;
-    use crate::cells::Cells;
-    use crate::key::KeyVec;
-    use crate::key::Width;
+    use crate::cells::{Bracket, Cells};
+    use crate::key::{KeyVec, Width};
 
     fn agree<K: Key>(cells: &Cells, keys: impl IntoIterator<Item = K>) -> Result<()> {
         with_classifier!(cells, K, classify => {

@@ -5,11 +5,8 @@ use datafusion::common::{Result, internal_err};
 
 use super::Shard;
 use super::round::{Reply, Request};
-use crate::cells::{Bracket, Brackets};
-use crate::cells::{CellTable, Cells, Edges, MAX_CELLS};
-use crate::key::KeyVec;
-use crate::key::ShardKey;
-use crate::key::{Key, KeyBits, Width};
+use crate::cells::{Bracket, Brackets, CellTable, Cells, Edges, MAX_CELLS};
+use crate::key::{Key, KeyBits, KeyVec, ShardKey, Width};
 use crate::sketch::dyadic::{self, Interval, Joined, around};
 use crate::threads::Stop;
 

@@ -18,8 +18,7 @@ use super::epsilon::Epsilon;
 use super::gk::Summary;
 use crate::cells::CellTable;
 use crate::cells::classify::{TableOf, number};
-use crate::key::Key;
-use crate::key::KeyVec;
+use crate::key::{Key, KeyVec};
 use datafusion::common::Result;
 
 /// Number of keys whose cells are computed at a time: keys, numbers and cells share the cache.

@@ -14,8 +14,7 @@ use super::gk::Summary;
 use crate::cells::CellTable;
 use crate::cells::classify::{TableOf, number};
 use crate::cells::simd::{Kernel, dispatch};
-use crate::key::Key;
-use crate::key::KeyVec;
+use crate::key::{Key, KeyVec};
 use datafusion::common::Result;
 
 /// log2 of the most parts of a later scatter: its write positions stay in the cache, and their pages in the TLB.

@@ -23,8 +23,7 @@ pub(crate) use self::bounds::{Bounds, Totals, common_prefix};
 pub(crate) use self::chunk::{BLOCK_BYTES, Blocks, Chunk};
 pub(crate) use self::distinct::{DistinctByteStrings, hash};
 use crate::key::{ByteSpec, kept};
-use crate::memory::{SpillFile, Spilling};
-use crate::memory::{reserve_or_spill, reserve_to_begin};
+use crate::memory::{SpillFile, Spilling, reserve_or_spill, reserve_to_begin};
 use crate::threads::Stop;
 
 /// Bytes of a full-grown chunk, unless one value is larger.

@@ -6,10 +6,9 @@ use std::ops::RangeInclusive;
 use datafusion::common::Result;
 
 use super::store::BLOCK;
-use crate::cells::Brackets;
-use crate::cells::Edges;
 use crate::cells::classify::{Classify, TreeOf, boxed_array, number};
 use crate::cells::simd::{Kernel, dispatch};
+use crate::cells::{Brackets, Edges};
 use crate::key::{Key, Width};
 
 /// Number of keys that are compared several times while they are in the first-level cache.

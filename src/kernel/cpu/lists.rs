@@ -5,11 +5,8 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::key::Key;
-use crate::key::KeyVec;
-use crate::key::ShardKey;
-use crate::memory::COLLECTED_BYTES;
-use crate::memory::{Lease, RoundMemory};
+use crate::key::{Key, KeyVec, ShardKey};
+use crate::memory::{COLLECTED_BYTES, Lease, RoundMemory};
 
 /// Least bytes by which the memory of lists grows.
 const STEP: usize = 64 << 10;

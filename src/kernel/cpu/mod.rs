@@ -34,11 +34,9 @@ use self::lists::Reserved;
 use self::store::{BLOCK, READ_BYTES, ShardMemory, Store};
 use super::round::{Reply, Request, share};
 use super::{Backend, Shard};
-use crate::cells::Brackets;
-use crate::cells::Cells;
+use crate::cells::{Brackets, Cells};
 use crate::key::{KeySpec, ShardKey, Width, dense, with_key, words};
-use crate::memory::{FreePages, Lease, Pages, RoundMemory};
-use crate::memory::{Spiller, Spilling};
+use crate::memory::{FreePages, Lease, Pages, RoundMemory, Spiller, Spilling};
 use crate::threads::Stop;
 
 /// Opens shards in main memory, and on disk where memory does not suffice.

@@ -9,12 +9,10 @@ use super::lists::{Lists, key_vecs};
 use super::store::BLOCK;
 use super::{CpuShard, FEW_EDGES, Oracle, Stop};
 use crate::cells::classify::{Classify, LinearOf, TableOf, TreeOf, number, with_classifier};
-use crate::cells::{Bracket, Brackets};
-use crate::cells::{Cells, Edges};
+use crate::cells::{Bracket, Brackets, Cells, Edges};
 use crate::failpoint::may_fail;
 use crate::kernel::round::Reply;
-use crate::key::ShardKey;
-use crate::key::{Key, Width};
+use crate::key::{Key, ShardKey, Width};
 use crate::memory::Pages;
 
 impl<K: ShardKey> CpuShard<K> {

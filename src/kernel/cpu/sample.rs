@@ -7,8 +7,7 @@ use super::{CpuShard, Stop};
 use crate::cells::Brackets;
 use crate::failpoint::may_fail;
 use crate::kernel::round::Reply;
-use crate::key::ShardKey;
-use crate::key::{GOLDEN, KeyBits, finalised};
+use crate::key::{GOLDEN, KeyBits, ShardKey, finalised};
 
 /// A pseudorandom number from a counter.
 fn mix(counter: u64) -> u64 {

@@ -17,9 +17,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::cells::simd::{Kernel, dispatch};
 use crate::key::{Encoding, Key, words};
-use crate::memory::Pages;
-use crate::memory::SpillFile;
-use crate::memory::{FreePages, RoundMemory, Spilling, reserve_or_spill, reserve_to_begin};
+use crate::memory::{FreePages, Pages, RoundMemory, SpillFile, Spilling, reserve_or_spill, reserve_to_begin};
 use crate::threads::Stop;
 
 /// The sources of a shard's memory besides its own reservation.

@@ -11,8 +11,7 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 
-use crate::cells::{Bracket, Brackets};
-use crate::cells::{CellTable, Cells, Edges, Linear};
+use crate::cells::{Bracket, Brackets, CellTable, Cells, Edges, Linear};
 use crate::kernel::round::{Reply, Request};
 use crate::key::{Key, KeyBits, KeyVec, ShardKey, Width, with_key};
 use crate::sketch::{AnySummary, Epsilon};

@@ -17,10 +17,8 @@ use super::super::store::encode;
 use super::segments::{GroupAnswers, Plans, Segments, select_ranks};
 use crate::cells::classify::{LinearOf, TableOf, TreeOf, number, with_classifier};
 use crate::cells::{CellTable, Cells, Edges};
-use crate::key::ShardKey;
-use crate::key::{KeyBits, KeySpec, words};
-use crate::memory::reserve;
-use crate::memory::{FreePages, Pages};
+use crate::key::{KeyBits, KeySpec, ShardKey, words};
+use crate::memory::{FreePages, Pages, reserve};
 use crate::threads::Stop;
 
 /// Rows of a full-grown chunk: its keys of 64 bits fill two huge pages.

@@ -13,9 +13,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use super::super::store::encode;
 use super::segments::{GroupAnswers, Plans, Segments};
 use crate::cells::Bracket;
-use crate::key::KeyVec;
-use crate::key::ShardKey;
-use crate::key::{KeySpec, mixed, words};
+use crate::key::{KeySpec, KeyVec, ShardKey, mixed, words};
 use crate::memory::reserve;
 
 /// Number of keys that are encoded at a time: they stay in the first-level cache.
