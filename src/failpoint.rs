@@ -1,7 +1,7 @@
-//! Places where tests make a step fail on purpose.
+//! Failpoints: places where tests make a step fail on purpose.
 
-/// A place where tests have a phase fail or wait, by the name `quantiles::<phase>`: see the crate `fail`. Elsewhere
-/// nothing is compiled of it.
+/// Declares a failpoint, where tests can make a phase fail or wait, by the name `quantiles::<phase>` (see the crate
+/// `fail`). Outside of tests it compiles to nothing.
 macro_rules! may_fail {
     ($phase:literal) => {
         fail::fail_point!(concat!("quantiles::", $phase), |error| {

@@ -1,9 +1,11 @@
-//! Damaged bytes for every decoder: valid encodings, changed where it hurts (lengths, counts, tags, nesting), must give a value or an
-//! error; never a panic, an abort, a hang, or an allocation beyond [`TIMES`] times the bytes and some [`SLACK`].
+//! Tests of every decoder with damaged bytes: valid encodings, changed where it hurts (lengths, counts, tags, nesting),
+//! must give a value or an error; never a panic, an abort, a hang, or an allocation beyond [`TIMES`] times the bytes
+//! and some [`SLACK`].
 //!
-//! Tests of decoders stand beside them, and all have names that start with `mutated_`. Each runs in a process of its own, so that an
-//! abort or a hang is an outcome as well. The number of inputs is that of `QUANTILES_MUTATIONS` (10 000), those of a number follow
-//! from it and `QUANTILES_MUTATIONS_SEED` (1). A recorded run, one line for each decoder:
+//! The tests of a decoder stand beside it, and have names that start with `mutated_`. Each runs in a process of its
+//! own, so that an abort or a hang is an outcome as well. The number of inputs is that of `QUANTILES_MUTATIONS` (10
+//! 000). The input of a number follows from it and `QUANTILES_MUTATIONS_SEED` (1). A recorded run, one line for each
+//! decoder:
 //!
 //! ```text
 //! QUANTILES_MUTATIONS=1000000 cargo test --release --locked --all-features --lib mutated_ -- --nocapture
@@ -27,48 +29,49 @@ use rand::rngs::SmallRng;
 
 pub(crate) use self::loose::{Loose, put_piece};
 
-/// Bytes that are held at once while bytes are decoded, for each of these.
+/// Most bytes that may be held at once while bytes are decoded, for each of these bytes.
 const TIMES: u64 = 10;
 
-/// The same for any number of bytes: errors with their text, schemas and plans, of which the least take some kilobytes, and values
-/// whose elements are wider than their shortest form (a 128-bit key takes a byte at least, and 16 in memory).
+/// Bytes that may be held besides, for input of any length: for errors with their text, for schemas and plans, the
+/// least of which take some kilobytes, and for values whose elements are wider than their shortest form (a 128-bit key
+/// takes a byte at least, and 16 in memory).
 pub(crate) const SLACK: u64 = 64 << 10;
 
-/// An input that takes longer hangs.
+/// Time after which an input counts as a hang.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Inputs that take longer to do harm are not shrunk.
+/// Time after which harmful inputs are not shrunk.
 const LONG: Duration = Duration::from_secs(1);
 
-/// Before the first input: encodings are made, some by whole plans.
+/// The number that stands for the time before the first input, while encodings are made, some by whole plans.
 const STARTING: u64 = u64::MAX;
 
-/// The file in which the process of a test says which input it is at.
+/// The variable with the path of the file in which the process of a test writes the number of its current input.
 const PLACE: &str = "QUANTILES_MUTATIONS_PLACE";
 
-/// How bytes of one kind are made and read.
+/// A decoder under test: how bytes of one kind are made and read.
 pub(crate) struct Decoder<'a, T> {
-    /// Bytes that may be held for any number of bytes: [`SLACK`] where there is no reason for more.
+    /// Bytes that may be held for input of any length: [`SLACK`] where there is no reason for more.
     pub(crate) slack: u64,
-    /// For records.
+    /// The name in records.
     pub(crate) name: &'static str,
     /// `module_path!()` and the name of the test function.
     pub(crate) test: (&'static str, &'static str),
     /// Encodings of varied shape.
     pub(crate) valid: &'a dyn Fn(&mut SmallRng) -> Vec<Vec<u8>>,
-    /// Makes changed bytes pass their checksum, or the like; called for most inputs.
+    /// Makes changed bytes pass their checksum, or a similar check; called for most inputs.
     pub(crate) seal: &'a dyn Fn(&mut Vec<u8>),
     pub(crate) decode: &'a dyn Fn(&[u8]) -> Result<T>,
-    /// What is done with a value: an error is fine here too.
+    /// Uses a decoded value. An error is fine here too.
     pub(crate) apply: &'a dyn Fn(T) -> Result<()>,
 }
 
-/// What inputs came to.
+/// The outcomes of inputs.
 #[derive(Debug, Default)]
 struct Tally {
     inputs: u64,
     decoded: u64,
-    /// Values that were of use.
+    /// Number of values that could be used.
     applied: u64,
     /// Most bytes held beyond the slack, for each byte of an input.
     ratio: f64,
@@ -102,7 +105,7 @@ fn variable(name: &str, otherwise: u64) -> u64 {
     }
 }
 
-/// Of the input of a number.
+/// The random numbers for the input of a number.
 fn random(name: &str, seed: u64, number: u64) -> SmallRng {
     let mixed = name
         .bytes()
@@ -111,13 +114,13 @@ fn random(name: &str, seed: u64, number: u64) -> SmallRng {
 }
 
 thread_local! {
-    /// Where the last panic was, and what it said.
+    /// The place and the message of the last panic.
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 impl<T> Decoder<'_, T> {
     /// # Panics
-    /// With decoder, seed, number and bytes of the first input that does harm.
+    /// With the decoder, the seed, the number and the bytes of the first input that does harm.
     pub(crate) fn check(&self) {
         let seed = variable("QUANTILES_MUTATIONS_SEED", 1);
         let inputs = variable("QUANTILES_MUTATIONS", 10_000);
@@ -214,9 +217,10 @@ impl<T> Decoder<'_, T> {
             let bytes = self.input(seed, number, &pool);
             let started = Instant::now();
             if let Err(harm) = self.attempt(&bytes, &mut tally) {
-                let shrunk = match started.elapsed() < LONG {
-                    true => self.shrunk(bytes),
-                    false => bytes,
+                let shrunk = if started.elapsed() < LONG {
+                    self.shrunk(bytes)
+                } else {
+                    bytes
                 };
                 let _ = std::panic::take_hook();
                 panic!(
@@ -236,7 +240,7 @@ impl<T> Decoder<'_, T> {
         println!("\nmutated {}: {tally}", self.name);
     }
 
-    /// What harm the bytes do, if any.
+    /// Decodes and uses the bytes. An error says what harm they do.
     fn attempt(&self, bytes: &[u8], tally: &mut Tally) -> Result<(), String> {
         let (started, mut found) = (Instant::now(), None);
         let memory = allocation_counter::measure(|| {
@@ -273,10 +277,7 @@ impl<T> Decoder<'_, T> {
                 let mut fewer = bytes.clone();
                 fewer.drain(at..at + size);
                 (self.seal)(&mut fewer);
-                match harms(&fewer) {
-                    true => bytes = fewer,
-                    false => at += size,
-                }
+                if harms(&fewer) { bytes = fewer } else { at += size }
             }
             size /= 2;
         }
@@ -291,14 +292,14 @@ impl<T> Decoder<'_, T> {
     }
 }
 
-/// Puts bytes in place of all that a file has. (File systems wait for the disk where a file is cut to nothing first.)
+/// Replaces the contents of a file. (File systems wait for the disk where a file is first truncated.)
 pub(crate) fn overwrite(path: &Path, bytes: &[u8]) {
     let mut file = File::options().write(true).open(path).unwrap();
     file.write_all(bytes).unwrap();
     file.set_len(bytes.len() as u64).unwrap();
 }
 
-/// Makes something whose memory is not counted: inputs of a decoder that are no bytes.
+/// Makes something whose memory is not counted: inputs of a decoder that are not bytes.
 pub(crate) fn uncounted<T>(make: impl FnOnce() -> T) -> T {
     let mut made = None;
     allocation_counter::opt_out(|| made = Some(make()));

@@ -1,7 +1,7 @@
-//! Numbers and keys as bytes: what stored sketches and messages between shards are written in.
+//! Numbers and keys as bytes, for stored sketches and for messages between machines.
 //!
-//! Numbers are LEB128. Nothing that is read is trusted: a length is compared with the bytes that are left before room is
-//! made for it, and bytes too few, too many or out of range are errors.
+//! Numbers are LEB128. No input is trusted: a length is compared with the number of bytes that are left before memory
+//! is allocated for it, and too few or too many bytes, or numbers out of range, are errors.
 
 use std::fmt::Display;
 
@@ -9,25 +9,25 @@ use datafusion::common::{Result, exec_err};
 
 use crate::key::{Key, KeyBits};
 
-/// The version of all that machines send each other: plans, and the rows between their stages. Bytes of another version are refused, so
-/// it is raised with every change of any of them.
+/// The version of all bytes that machines send each other: plans, and the rows between their stages. Bytes of another
+/// version are refused, so the version is raised with every change of any of them.
 pub const VERSION: u8 = 6;
 
-/// A row's bytes behind their version.
+/// The bytes of a row behind their version.
 ///
 /// # Errors
-/// An execution error for bytes of another version, that says what to do.
+/// An execution error for bytes of another version, which says what to do.
 pub fn versioned<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8]> {
     let mut reader = Reader::new(what, bytes);
     reader.version()?;
     Ok(reader.rest)
 }
 
-/// What another crate reads of what came from outside. Its readers of expressions, types and states panic for some that are damaged: that
-/// is an error here.
+/// Calls `read`, by which another crate reads bytes that came from outside. Readers of expressions, types and states
+/// panic for some damaged bytes: here such a panic is an error.
 ///
 /// # Errors
-/// Those of `read`; an execution error where it panics.
+/// Errors of `read`; an execution error if it panics.
 pub fn foreign<T>(what: &str, read: impl FnOnce() -> Result<T>) -> Result<T> {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     match catch_unwind(AssertUnwindSafe(read)) {
@@ -40,7 +40,7 @@ pub fn foreign<T>(what: &str, read: impl FnOnce() -> Result<T>) -> Result<T> {
     }
 }
 
-/// What travels as bytes.
+/// A message that is sent as bytes.
 pub trait Message: Sized {
     /// Appends the message.
     fn write(&self, out: &mut Vec<u8>);
@@ -50,9 +50,9 @@ pub trait Message: Sized {
     fn read(input: &mut Reader<'_>) -> Result<Self>;
 }
 
-/// Bytes that are still to be read.
+/// A reader of bytes.
 pub struct Reader<'a> {
-    /// What they are, for errors.
+    /// The kind of bytes, for errors.
     what: &'static str,
     rest: &'a [u8],
 }
@@ -62,10 +62,10 @@ impl<'a> Reader<'a> {
         Self { what, rest: bytes }
     }
 
-    /// A message that takes all of the bytes.
+    /// Reads a message that takes all of the bytes.
     ///
     /// # Errors
-    /// If they are fewer, more or no such message.
+    /// An execution error if there are too few or too many bytes, or if they are no such message.
     pub fn message<M: Message>(bytes: &'a [u8]) -> Result<M> {
         let mut reader = Reader::new("message", bytes);
         let message = M::read(&mut reader)?;
@@ -74,18 +74,18 @@ impl<'a> Reader<'a> {
     }
 
     /// # Errors
-    /// That the bytes are damaged, always.
+    /// Always: an execution error that says that the bytes are damaged.
     pub fn damaged<T>(&self, how: impl Display) -> Result<T> {
         exec_err!("a damaged {}: {how}", self.what)
     }
 
-    /// Bytes that are left.
+    /// Number of bytes that are left.
     pub fn left(&self) -> usize {
         self.rest.len()
     }
 
     /// # Errors
-    /// If bytes are left.
+    /// An execution error if bytes are left.
     pub fn end(&self) -> Result<()> {
         match self.left() {
             0 => Ok(()),
@@ -101,16 +101,16 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// The byte that comes next, if one is left.
+    /// The next byte, if one is left. It is not taken.
     #[cfg(feature = "ballista")]
     pub fn peek(&self) -> Option<u8> {
         self.rest.first().copied()
     }
 
-    /// Takes the version that the bytes begin with.
+    /// Takes the version byte.
     ///
     /// # Errors
-    /// If it is another than this program's.
+    /// An execution error if it is another version than this program's.
     pub fn version(&mut self) -> Result<()> {
         match self.byte("version")? {
             VERSION => Ok(()),
@@ -157,13 +157,13 @@ impl<'a> Reader<'a> {
         self.damaged(format!("{what} of more than 128 bits"))
     }
 
-    /// A list, each item of which takes at least a byte.
+    /// Reads a list, each item of which takes at least one byte.
     pub fn list<T>(&mut self, what: &str, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let length: usize = self.number(what)?;
         if length > self.left() {
             return self.damaged(format!("{length} of {what} in {} bytes", self.left()));
         }
-        // MemoryBudget for all at once, unless that is much more than the bytes.
+        // Memory for all items at once, unless it is much more than the bytes.
         let room = length.min(8 * self.left() / size_of::<T>().max(1));
         let mut list = Vec::with_capacity(room);
         for _ in 0..length {
@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
         self.list(what, |reader| reader.number(what))
     }
 
-    /// Ascending and distinct numbers, as [`put_ascending`] writes them.
+    /// Reads ascending and distinct numbers, as [`put_ascending`] writes them.
     pub fn ascending<T: TryFrom<u128>>(&mut self, what: &str) -> Result<Vec<T>> {
         let mut next = Some(0_u128);
         self.list(what, |reader| {
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
         Ok(K::from_bits(word(self.take(size_of::<K>(), "key")?)))
     }
 
-    /// Keys, as [`put_keys`] writes them.
+    /// Reads keys, as [`put_keys`] writes them.
     pub fn keys<K: Key>(&mut self) -> Result<Vec<K>> {
         let length: usize = self.number("number of keys")?;
         if length == 0 {
@@ -226,7 +226,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Keys from their distances above `least`, and the greatest distance. Distances past the width wrap around.
+/// The keys at distances above `least`, and the greatest distance. Distances past the width wrap around.
 fn offsets<K: Key, const BYTES: usize>(bytes: &[u8], least: KeyBits) -> (Vec<K>, KeyBits) {
     let mut greatest = 0;
     let keys = bytes.chunks_exact(BYTES).map(|bytes| {
@@ -237,7 +237,7 @@ fn offsets<K: Key, const BYTES: usize>(bytes: &[u8], least: KeyBits) -> (Vec<K>,
     (keys.collect(), greatest)
 }
 
-/// Bytes for distances of so many bits.
+/// Number of bytes in which distances of `bits` bits are written.
 fn width_for(bits: u32) -> usize {
     match bits.div_ceil(8).max(1) as usize {
         bytes @ ..=8 => bytes,
@@ -252,7 +252,7 @@ fn word(bytes: &[u8]) -> u128 {
     u128::from_le_bytes(word)
 }
 
-/// LEB128: seven bits a byte, the lowest first, the top bit set on all bytes but the last.
+/// Appends a number in LEB128: seven bits a byte, the lowest first; the top bit is set on all bytes but the last.
 pub fn put(out: &mut Vec<u8>, number: impl Into<u128>) {
     let mut number = number.into();
     while number >= 0x80 {
@@ -262,13 +262,13 @@ pub fn put(out: &mut Vec<u8>, number: impl Into<u128>) {
     out.push(number as u8);
 }
 
-/// A list of numbers.
+/// Appends a list of numbers.
 pub fn put_numbers(out: &mut Vec<u8>, numbers: &[u64]) {
     put(out, numbers.len() as u64);
     numbers.iter().for_each(|number| put(out, *number));
 }
 
-/// A list of ascending and distinct numbers, by the distances between them.
+/// Appends a list of ascending and distinct numbers, by the distances between them.
 pub fn put_ascending(out: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u128>) {
     put(out, numbers.len() as u64);
     let mut next = 0;
@@ -278,12 +278,13 @@ pub fn put_ascending(out: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u
     }
 }
 
-/// One key, in bytes of its width.
+/// Appends one key, in as many bytes as its type has.
 pub fn put_key<K: Key>(out: &mut Vec<u8>, key: K) {
     out.extend_from_slice(&key.to_bits().to_le_bytes()[..size_of::<K>()]);
 }
 
-/// A list of keys, in any order: the least, and of each how far it is above that, in as many bytes as the farthest needs.
+/// Appends a list of keys in any order: the least key, and the distance of each key above it, in as many bytes as the
+/// greatest distance needs.
 pub fn put_keys<K: Key>(out: &mut Vec<u8>, keys: &[K]) {
     put(out, keys.len() as u64);
     let (Some(least), Some(greatest)) = (keys.iter().min(), keys.iter().max()) else {
@@ -308,7 +309,7 @@ pub fn put_keys<K: Key>(out: &mut Vec<u8>, keys: &[K]) {
     }
 }
 
-/// A list of keys.
+/// A list of keys is a message.
 impl<K: Key> Message for Vec<K> {
     fn write(&self, out: &mut Vec<u8>) {
         put_keys(out, self);
@@ -328,7 +329,7 @@ mod tests {
         keys.write(&mut out);
         assert_eq!(out.len(), bytes, "{keys:?}");
         assert_eq!(Reader::message::<Vec<K>>(&out).unwrap(), keys);
-        // No shorter message, no longer one, and no other first byte is taken for it.
+        // A shorter or a longer message is refused.
         for end in 0..out.len() {
             assert!(
                 Reader::message::<Vec<K>>(&out[..end]).is_err(),

@@ -4,8 +4,8 @@ use datafusion::common::{Result, internal_err};
 
 use crate::key::{KeyBits, Width};
 
-/// The keys strictly between two ends, written by the first and the last of them (`first <= last`): the open
-/// interval `(first - 1, last + 1)`.
+/// Consecutive keys, given by the first and the last of them (`first <= last`). As an open interval it is `(first - 1,
+/// last + 1)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bracket {
     /// Smallest key inside.
@@ -20,7 +20,7 @@ impl Bracket {
         self.first <= key && key <= self.last
     }
 
-    /// The keys that lie in both, if any.
+    /// The keys that lie in both brackets, if there are any.
     pub fn intersect(&self, other: &Bracket) -> Option<Bracket> {
         let both = Bracket {
             first: self.first.max(other.first),
@@ -35,7 +35,7 @@ impl Bracket {
 pub struct Brackets(Vec<Bracket>);
 
 impl Brackets {
-    /// From brackets that are disjoint and ascending.
+    /// A list of brackets that are disjoint and ascending.
     ///
     /// # Errors
     /// An internal error if they are not.

@@ -1,4 +1,4 @@
-//! Cell functions over keys of one width: what [`crate::cells`] defines, ready for an inner loop.
+//! Cell functions over keys of one width: those that [`crate::cells`] defines, ready for an inner loop.
 //!
 //! Cells are `u16`, so that counters in an array of 65536 need no bounds check. Where a key may have no cell, it
 //! gets the number after the last one: counted, then forgotten.
@@ -9,10 +9,10 @@ use crate::key::Key;
 
 /// A cell function over keys of one width.
 pub(crate) trait Classify<K: Key>: Sync {
-    /// The cell of a key; the number of cells if it has none.
+    /// The cell of a key; the number of cells if the key has none.
     fn cell(&self, key: K) -> u16;
 
-    /// The cells of keys, into as many numbers.
+    /// Writes the cells of keys to `numbers`, which has the same length.
     #[inline(always)]
     fn cells(&self, keys: &[K], numbers: &mut [u16]) {
         for (key, number) in keys.iter().zip(numbers) {
@@ -21,8 +21,8 @@ pub(crate) trait Classify<K: Key>: Sync {
     }
 }
 
-/// The cells of a block of keys, into as many numbers. Apart from what is done with them, so that the compiler can
-/// vectorise it.
+/// Writes the cells of a block of keys to `numbers`, which has the same length. Separate from the use of the cells, so
+/// that the compiler can vectorise it.
 pub(crate) fn number<K: Key>(keys: &[K], classify: &impl Classify<K>, numbers: &mut [u16]) {
     dispatch(Number {
         keys,
@@ -65,8 +65,8 @@ macro_rules! with_classifier {
 }
 pub(crate) use with_classifier;
 
-/// Cells of all keys by `$several` at a time, then of the rest. Not a function over closures: those would not be
-/// inlined into code for other instructions.
+/// Computes the cells of all keys, `$several` at a time, then those of the rest. This is not a function over closures,
+/// which would not be inlined into code for other instruction sets.
 macro_rules! in_groups {
     ($classify:expr, $keys:expr, $numbers:expr, $of_group:ident, $several:expr) => {{
         let (groups, rest) = $keys.as_chunks::<{ $several }>();
@@ -82,13 +82,13 @@ macro_rules! in_groups {
 
 const ENTRIES: usize = 1 << CellTable::ENTRY_BITS;
 
-/// [`CellTable`]: shift, load, shift.
+/// The cell function [`CellTable`]: a shift, a load, and a shift.
 pub(crate) struct TableOf<K> {
     base: K,
     top: K,
     span: K,
     shift: u32,
-    /// `add` in the upper half, `shift` in the lower: one load.
+    /// `add` of an entry in the upper half, `shift` in the lower one: both take one load.
     entries: Box<[u64; ENTRIES]>,
     heavy: Vec<K>,
 }
@@ -111,10 +111,10 @@ impl<K: Key> TableOf<K> {
 }
 
 impl<K: Key> TableOf<K> {
-    /// Step by step for several keys, so that all but the loads can be vectorised.
+    /// Computes the cells of several keys step by step, so that all steps but the loads can be vectorised.
     #[inline(always)]
     fn look_up<const N: usize>(&self, keys: &[K; N]) -> [u16; N] {
-        // Loops over one array each: `map` would not be inlined into code for other instructions.
+        // Loops over arrays, because `map` would not be inlined into code for other instruction sets.
         let (mut above, mut entries, mut cells) = ([K::default(); N], [0_u64; N], [0_u16; N]);
         for i in 0..N {
             above[i] = keys[i].max(self.base).minus(self.base).min(self.span);
@@ -146,7 +146,7 @@ impl<K: Key> Classify<K> for TableOf<K> {
 
     #[inline(always)]
     fn cells(&self, keys: &[K], numbers: &mut [u16]) {
-        // As many as the registers hold.
+        // As many keys as the registers hold.
         if size_of::<K>() == 4 {
             in_groups!(self, keys, numbers, look_up, 64)
         } else {
@@ -165,7 +165,7 @@ struct PieceOf<K> {
     base: u16,
 }
 
-/// [`Linear`]: branch-free binary search for the piece, then one multiplication.
+/// The cell function [`Linear`]: a branch-free binary search for the piece, then one multiplication.
 pub(crate) struct LinearOf<K> {
     pieces: Vec<PieceOf<K>>,
     outside: u16,
@@ -217,19 +217,19 @@ impl<K: Key> Classify<K> for LinearOf<K> {
 /// [`Edges`] as an implicit search tree (SampleSelect, section IV-B; Sanders and Winkel's layout): the children of
 /// node `i` are `2i` and `2i + 1`, so a descent is a compare and an addition a level, without a branch.
 pub(crate) struct TreeOf<K> {
-    /// As long as `u16` can index, so that a descent needs no bounds check; the tree is the front of it.
+    /// The nodes, as many as a `u16` can index, so that a descent needs no bounds check. The tree is at the front.
     nodes: Box<[K; 1 << 16]>,
-    /// The nodes of the first [`TOP`] levels in ascending order, if there are so many levels: comparing with all of
+    /// The nodes of the first [`TOP`] levels in ascending order, if the tree has so many levels. Comparing with all of
     /// them takes no loads.
     top: [K; (1 << TOP) - 1],
     levels: u32,
     last: u16,
 }
 
-/// Levels that are compared with at once.
+/// Number of levels whose nodes are compared with at once.
 const TOP: u32 = 4;
 
-/// Descents in flight: each waits for a load a level.
+/// Number of descents at a time: each waits for one load a level.
 const FLIGHT: usize = 64;
 
 impl<K: Key> TreeOf<K> {
@@ -237,9 +237,10 @@ impl<K: Key> TreeOf<K> {
         let edges = edges.as_slice();
         let levels = usize::BITS - edges.len().leading_zeros();
         let leaves = 1_usize << levels;
-        // Beyond the last edge the tree is padded with the greatest key; what equals it overshoots, and is clamped.
+        // Beyond the last edge the tree is padded with the greatest key. A key that equals it overshoots, and is
+        // clamped.
         let padded = |at: usize| edges.get(at).map_or(K::MAX, |edge| K::from_bits(*edge));
-        // Zeroes come without being written: beyond the tree no memory is touched.
+        // Zeros come without being written: no memory beyond the tree is touched.
         let mut nodes = boxed_array(K::default());
         for level in 0..levels {
             for place in 0..1_usize << level {
@@ -289,7 +290,7 @@ impl<K: Key> Classify<K> for TreeOf<K> {
     }
 }
 
-/// An array for every `u16`, on the heap.
+/// An array with one element for every `u16`, on the heap.
 pub(crate) fn boxed_array<T: Copy>(value: T) -> Box<[T; 1 << 16]> {
     match vec![value; 1 << 16].into_boxed_slice().try_into() {
         Ok(array) => array,
@@ -302,10 +303,8 @@ mod tests {
     use datafusion::common::Result;
 
     use super::*;
-    use crate::cells::Bracket;
-    use crate::cells::Cells;
-    use crate::key::KeyVec;
-    use crate::key::Width;
+    use crate::cells::{Bracket, Cells};
+    use crate::key::{KeyVec, Width};
 
     fn agree<K: Key>(cells: &Cells, keys: impl IntoIterator<Item = K>) -> Result<()> {
         with_classifier!(cells, K, classify => {

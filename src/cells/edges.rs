@@ -10,7 +10,7 @@ use crate::key::{KeyBits, Width};
 pub struct Edges(Vec<KeyBits>);
 
 impl Edges {
-    /// From edges in any order; duplicates and the edge 0, which nothing lies below, are dropped.
+    /// A cell function from edges in any order. Duplicates are dropped, and the edge 0, because no key lies below it.
     ///
     /// # Errors
     /// An internal error for more than [`MAX_CELLS`] cells.

@@ -26,7 +26,7 @@ impl Cells {
         }
     }
 
-    /// Never: there is at least one cell.
+    /// Always false: there is at least one cell.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -49,7 +49,8 @@ impl Cells {
         }
     }
 
-    /// The cells that hold keys of `bracket`: first and last. For [`Cells::Linear`] the bracket lies in a piece.
+    /// The first and the last cell that hold keys of `bracket`. For [`Cells::Linear`] the bracket must lie in one
+    /// piece.
     ///
     /// # Errors
     /// An internal error if an end of the bracket has no cell.
@@ -72,7 +73,7 @@ mod tests {
         KeyVec::W64(keys)
     }
 
-    /// Every cell's range must hold exactly the keys that map to it, at both ends.
+    /// Checks that every cell's range holds exactly the keys that map to the cell, at both ends.
     fn check(cells: &Cells, width: Width) {
         for cell in 0..cells.len() as u32 {
             let Some(range) = cells.range(cell, width) else {

@@ -12,14 +12,15 @@ pub struct Piece {
     pub(crate) last: KeyBits,
     pub(crate) base: u32,
     pub(crate) cells: u32,
-    /// Moves the interval's length to the upper end of a 64-bit field (128-bit keys: of 128, then the upper half).
+    /// Number of bits that the length of the interval is shifted by to the upper end of a field of 64 bits (for keys of
+    /// 128 bits, of 128 bits, of which the upper half is used).
     pub(crate) shift: u32,
-    /// Cells for each 2^64 of the moved distance, rounded down.
+    /// Number of cells for each 2^64 of the shifted distance, rounded down.
     pub(crate) slope: u64,
 }
 
 impl Piece {
-    /// Both pivots.
+    /// The keys from the left to the right pivot, both included.
     pub(crate) fn bracket(&self) -> Bracket {
         Bracket {
             first: self.first,
@@ -37,7 +38,8 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// `(interval, buckets)` in ascending order. An interval of fewer keys than buckets gets one bucket a key.
+    /// A cell function from intervals and their numbers of buckets, in ascending order. An interval of fewer keys than
+    /// buckets gets one bucket a key.
     ///
     /// # Errors
     /// An internal error for no interval, an interval without a bucket or beyond the keys of `width`, or more than [`MAX_CELLS`].
@@ -114,7 +116,8 @@ impl Linear {
         (first <= last).then_some(Bracket { first, last })
     }
 
-    /// The least distance from the left pivot that falls into a piece's bucket or a later one.
+    /// The least distance from the left pivot at which a key falls into bucket `local` of the piece, or into a later
+    /// one.
     fn first_distance(&self, piece: &Piece, local: u32) -> Option<KeyBits> {
         let moved = (u128::from(local) << 64).div_ceil(u128::from(piece.slope));
         // Back from the field's upper 64 bits: a distance of at least moved * 2^(field - 64) / 2^shift.

@@ -7,8 +7,8 @@
 //! | [`Linear`] | a search for the piece, one multiplication | middle | pivots (DIBMS, section II: linear projection) |
 //! | [`Edges`] | a search tree | most | any splitters (SampleSelect, section IV-B) |
 //!
-//! An equality cell holds one key only: two neighbouring edges, or cells as narrow as a key. It ends a bracket at
-//! once, so heavy duplicates cost nothing after the count.
+//! An equality cell holds one key only: it lies between two neighbouring edges, or it is as narrow as a key. It ends a
+//! bracket at once, so that heavy duplicates cost nothing after the count.
 
 pub mod bracket;
 pub(crate) mod classify;
@@ -24,5 +24,5 @@ pub use function::Cells;
 pub use linear::{Linear, Piece};
 pub use table::CellTable;
 
-/// Most cells of a function: their numbers fit in an oracle's two bytes, with one to spare.
+/// Most cells of a cell function: their numbers fit in an oracle's two bytes, with one to spare.
 pub const MAX_CELLS: usize = u16::MAX as usize;

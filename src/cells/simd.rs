@@ -1,14 +1,15 @@
-//! The same loop, compiled for the instruction sets that x86-64 servers have, chosen at run time.
+//! Loops that are compiled for each of the instruction sets that x86-64 servers have. The best one is chosen at run
+//! time.
 //!
 //! No intrinsics: the compiler vectorises a plain loop once it may use the instructions.
 
-/// A loop, as a value: what it reads and writes, and the loop itself.
+/// A loop as a value: its inputs, its outputs, and its code.
 pub(crate) trait Kernel {
     /// The loop. Implementations are `#[inline(always)]`, so that it is compiled once for each instruction set.
     fn run(self);
 }
 
-/// Runs the kernel with the best instructions that this processor has.
+/// Runs the kernel with the best instruction set that this processor has.
 #[cfg(target_arch = "x86_64")]
 #[allow(
     unsafe_code,

@@ -7,40 +7,41 @@ use datafusion::common::{Result, internal_err};
 use super::{Bracket, MAX_CELLS};
 use crate::key::{KeyBits, KeyVec, Width};
 
-/// One entry of a [`CellTable`]: a key `d` above the base, in this entry's range, has the cell
-/// `(d >> shift) + add`, modulo 2^32.
+/// One entry of a [`CellTable`]. A key at distance `d` above the base, in the range of the entry, has the cell `(d >>
+/// shift) + add`, modulo 2^32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) add: u32,
     pub(crate) shift: u32,
 }
 
-/// A two-level table: the upper bits of `key - base` choose an entry, the entry says how many of the lower bits
+/// A two-level table: the upper bits of `key - base` choose an entry, and the entry says how many of the lower bits
 /// number the cells inside it. Keys below `base` have the first cell, keys above `top` the last.
 ///
-/// Up to [`CellTable::MOST_HEAVY`] heavy keys get a cell of their own between what lies below and above them in theirs
-/// (the equality buckets of SampleSelect, section IV-C): each adds one to the cell of every key at or above it, and
-/// another to every key above it.
+/// Up to [`CellTable::MOST_HEAVY`] heavy keys get a cell of their own, between the keys below and the keys above them
+/// in their former cell (the equality buckets of SampleSelect, section IV-C). Each heavy key adds one to the cell of
+/// every key at or above it, and another one to every key above it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CellTable {
     pub(crate) base: KeyBits,
     pub(crate) top: KeyBits,
     pub(crate) shift: u32,
     pub(crate) entries: Vec<Entry>,
-    /// Ascending and distinct.
+    /// The heavy keys, ascending and distinct.
     pub(crate) heavy: Vec<KeyBits>,
-    /// Without those for heavy keys.
+    /// Number of cells, without those for heavy keys.
     pub(super) cells: u32,
 }
 
 impl CellTable {
-    /// Most heavy keys: each costs two compares an element.
+    /// Most heavy keys: each of them costs two comparisons for every key.
     pub const MOST_HEAVY: usize = 8;
 
     /// log2 of the most entries.
     pub(crate) const ENTRY_BITS: u32 = 11;
 
-    /// A table with up to `cells` cells beside one for each entry, given out by the shares of a sorted sample.
+    /// A table with up to `cells` cells, besides one for each entry, which are distributed by the shares of a sorted
+    /// sample.
     ///
     /// # Errors
     /// An internal error if the sample is empty or the cells are more than [`MAX_CELLS`].
@@ -48,10 +49,11 @@ impl CellTable {
         Self::from_part(sample, 0..sample.len(), cells)
     }
 
-    /// The same from a part of the sample: what lies outside shares the two outer cells.
+    /// A table from a part of a sample, as [`CellTable::from_sample`] makes it. Keys outside the part share the two
+    /// outer cells.
     ///
     /// # Errors
-    /// As for [`CellTable::from_sample`]; an internal error if the part is not in the sample.
+    /// Errors of [`CellTable::from_sample`]; an internal error if the part is not in the sample.
     pub fn from_part(sample: &KeyVec, part: Range<usize>, cells: usize) -> Result<Self> {
         if part.is_empty()
             || part.end > sample.len()
@@ -66,14 +68,15 @@ impl CellTable {
         let (shift, count) = Self::layout(base, top);
         let mut below = part.start;
         let splits = (0..count as KeyBits).map(|index| {
-            // The last entry ends at the greatest key, or beyond.
-            let above = match index + 1 == count as KeyBits {
-                true => part.end,
-                false => sample
+            // The last entry ends at the greatest key, or beyond it.
+            let above = if index + 1 == count as KeyBits {
+                part.end
+            } else {
+                sample
                     .lower_bound(base + ((index + 1) << shift))
-                    .clamp(part.start, part.end),
+                    .clamp(part.start, part.end)
             };
-            // The greatest power of two within the entry's share, but no cell narrower than a key.
+            // The greatest power of two within the entry's share, but no cell is narrower than a key.
             let share = ((above - below) as u64 * cells as u64 / part.len() as u64).max(1);
             below = above;
             share.ilog2().min(shift)
@@ -81,10 +84,11 @@ impl CellTable {
         Self::from_splits(base, top, &splits.collect::<Vec<_>>())
     }
 
-    /// The table between two keys whose entries have `2^split` cells each.
+    /// A table between two keys whose entries have `2^split` cells each.
     ///
     /// # Errors
-    /// An internal error for a split too many or too few, more than can be told apart, or more than [`MAX_CELLS`].
+    /// An internal error for too many or too few splits, for more cells of an entry than it has keys, or for more than
+    /// [`MAX_CELLS`] cells.
     pub(crate) fn from_splits(base: KeyBits, top: KeyBits, splits: &[u32]) -> Result<Self> {
         let (shift, count) = Self::layout(base, top.max(base));
         let is_fine = |split: &u32| *split <= shift && *split < MAX_CELLS.ilog2() + 1;
@@ -118,7 +122,8 @@ impl CellTable {
         Ok(table)
     }
 
-    /// The ends of the least table around two keys whose cells are dyadic intervals: both are multiples of an entry.
+    /// The ends of the smallest table around two keys whose cells are dyadic intervals: both ends are aligned to
+    /// entries.
     pub(crate) fn aligned(least: KeyBits, greatest: KeyBits) -> (KeyBits, KeyBits) {
         let (mut shift, _) = Self::layout(least, greatest);
         loop {
@@ -131,22 +136,22 @@ impl CellTable {
         }
     }
 
-    /// Bits below an entry's number, and number of entries, of a table between two keys.
+    /// The number of bits below an entry's number, and the number of entries, of a table between two keys.
     pub(crate) fn layout(base: KeyBits, top: KeyBits) -> (u32, usize) {
         let bits = KeyBits::BITS - (top - base).leading_zeros();
         let shift = bits.saturating_sub(Self::ENTRY_BITS);
         (shift, ((top - base) >> shift) as usize + 1)
     }
 
-    /// log2 of the cells of each entry.
+    /// log2 of the number of cells of each entry.
     pub(crate) fn splits(&self) -> impl ExactSizeIterator<Item = u32> {
         self.entries.iter().map(|entry| self.shift - entry.shift)
     }
 
-    /// The same table with cells of their own for heavy keys.
+    /// This table with cells of their own for heavy keys.
     ///
     /// # Errors
-    /// An internal error for keys that are not ascending, or too many.
+    /// An internal error if the keys are not ascending, or too many.
     pub fn with_heavy(mut self, heavy: Vec<KeyBits>) -> Result<Self> {
         if heavy.len() > Self::MOST_HEAVY || heavy.windows(2).any(|pair| pair[0] >= pair[1]) {
             return internal_err!("heavy keys {heavy:?}");
@@ -155,7 +160,7 @@ impl CellTable {
         Ok(self)
     }
 
-    /// Numbers that the table consists of: base, top and shift, one for each entry, one for each heavy key.
+    /// Number of integers that the table consists of: base, top and shift, one for each entry, one for each heavy key.
     pub fn numbers(&self) -> usize {
         3 + self.entries.len() + self.heavy.len()
     }
@@ -172,7 +177,7 @@ impl CellTable {
         self.light_cell(key) + steps.sum::<u32>()
     }
 
-    /// The cell as if no key were heavy.
+    /// The cell of a key as if no key were heavy.
     fn light_cell(&self, key: KeyBits) -> u32 {
         let above = key.clamp(self.base, self.top) - self.base;
         let entry = self.entries[(above >> self.shift) as usize];
@@ -201,7 +206,7 @@ impl CellTable {
         self.base + ((index as KeyBits) << self.shift) + inside
     }
 
-    /// `None` if no key can be there.
+    /// The keys of a cell; `None` if no key can fall into it.
     pub(super) fn range(&self, cell: u32, width: Width) -> Option<Bracket> {
         let mut below = 0;
         for (index, heavy) in self.heavy.iter().enumerate() {

@@ -1,55 +1,56 @@
-//! A shard's keys as counts of dyadic intervals, by the shard's own rounds: a sample, a count, an extraction. The same on every
-//! device.
+//! Counts of dyadic intervals for the keys of a shard, computed by the shard's own rounds: a sample, a count, an
+//! extraction. The result is the same on every device.
 
 use datafusion::common::{Result, internal_err};
 
 use super::Shard;
 use super::round::{Reply, Request};
-use crate::cells::{Bracket, Brackets};
-use crate::cells::{CellTable, Cells, Edges, MAX_CELLS};
-use crate::key::KeyVec;
-use crate::key::ShardKey;
-use crate::key::{Key, KeyBits, Width};
+use crate::cells::{Bracket, Brackets, CellTable, Cells, Edges, MAX_CELLS};
+use crate::key::{Key, KeyBits, KeyVec, ShardKey, Width};
 use crate::sketch::dyadic::{self, Interval, Joined, around};
 use crate::threads::Stop;
 
-/// Up to so many keys are sorted.
+/// Most keys that are sorted instead of counted.
 const SORTED: u64 = 1 << 13;
 
-/// Below this an interval holds so few keys that a sketch is exact, or nearly.
+/// Least keys of an interval for which counting is worth it. With fewer keys, a sketch is exact, or nearly.
 pub(super) const LEAST_SHARE: u64 = 8;
 
-/// Cells for each interval, if there is room: what falls between them is divided again.
+/// Numbers of cells for each interval, tried in this order until they fit: the keys between two sampled ones are
+/// divided again.
 const FINER: [u64; 3] = [4, 2, 1];
 
-/// At least so many keys for each sampled one.
+/// Least number of keys for each sampled one.
 const SAMPLED: u64 = 16;
 
-/// Of the keys, this share at most may lie in cells that hold too many, whose keys are then brought here and put in order.
+/// Limit of crowding: at most one in this number of keys may lie in cells that hold too many, whose keys are then
+/// extracted and sorted.
 const CROWDED: u64 = 8;
 
-/// The same where a shard counts fast: with more, and more than so many keys, those cells are divided and counted again, so many
-/// times at most.
+/// Limits where a shard counts fast. If more than one in `CROWDED_FINELY` keys, and more than `FETCHED` keys, lie in
+/// crowded cells, these cells are divided and counted again, at most `DIVISIONS` times.
 const CROWDED_FINELY: u64 = 4096;
 const FETCHED: u64 = 1 << 15;
 const DIVISIONS: usize = 6;
 
-/// Parts of all crowded ranges together, at least about so many: keys of many scales take few divisions then.
+/// About the least number of parts that all crowded ranges together are divided into. With many parts, keys of many
+/// scales take few divisions.
 const PARTS: usize = 1 << 13;
 
-/// Sampled keys of an interval between arbitrary splitters, the fewer the better, and most of these.
+/// Numbers of sampled keys in an interval between arbitrary splitters: the first one that gives fewer than `MOST_EDGES`
+/// splitters is taken.
 const FEW_SAMPLED: [u64; 3] = [2, 4, 6];
 const MOST_EDGES: usize = MAX_CELLS - 2;
 
-/// Intervals, and the least and the greatest key.
+/// The least and the greatest key, and the intervals.
 pub(super) type Divided = ((KeyBits, KeyBits), Vec<Interval>);
 
 /// The largest dyadic intervals that hold at most `most` keys, or one key only, and the least and the greatest key.
-/// `None` if the keys have more scales than a table, or there is no memory. `finely`: keys of many scales are counted between
-/// arbitrary splitters, and where they crowd again, which a device does fast.
+/// `None` if the keys have more scales than a table can tell apart, or there is no memory. With `finely`, keys of many
+/// scales are counted between arbitrary splitters, and crowded intervals are counted again, which a device does fast.
 ///
 /// # Errors
-/// Those of the shard.
+/// Errors of the shard.
 pub(super) fn intervals<K: ShardKey>(
     shard: &mut dyn Shard,
     width: Width,
@@ -78,7 +79,7 @@ pub(super) fn intervals<K: ShardKey>(
     };
     if let Some(table) = table(&sample, ends, n, most)? {
         let cells = Cells::Table(table);
-        // Beyond the ends, in the first and the last cell, there is nothing.
+        // The first and the last cell are those beyond the least and the greatest key: they are empty.
         let counts = counts(shard, &cells, all, stop)?;
         let inner = counts.iter().enumerate().take(cells.len() - 1).skip(1);
         let inner = inner.filter_map(|(cell, count)| Some((cells.range(cell as u32, width)?, *count)));
@@ -93,7 +94,7 @@ pub(super) fn intervals<K: ShardKey>(
     Ok(intervals.map(|intervals| (ends, intervals)))
 }
 
-/// Intervals from counts between arbitrary splitters, which follow the sample through all scales.
+/// Counts intervals between arbitrary splitters, which follow the sample through all scales.
 fn between_edges<K: ShardKey>(
     shard: &mut dyn Shard,
     sample: KeyVec,
@@ -107,7 +108,7 @@ fn between_edges<K: ShardKey>(
     let cells = Cells::Edges(Edges::try_new(edges)?);
     let counts = counts(shard, &cells, Brackets::all(K::WIDTH), stop)?;
     let ranges = (0..cells.len() as u32).filter_map(|cell| cells.range(cell, K::WIDTH));
-    // Below the first edge and above the last there is nothing.
+    // There are no keys below the first edge and above the last one.
     let (base, bits) = around(ends.0, ends.1);
     let is_inside = |key| around(base, key).1 <= bits;
     let inner = ranges
@@ -116,7 +117,7 @@ fn between_edges<K: ShardKey>(
     joined::<K>(shard, inner.collect(), most, true, stop)
 }
 
-/// How many keys `within` each cell holds.
+/// Number of keys inside `within` in each cell.
 fn counts(shard: &mut dyn Shard, cells: &Cells, within: Brackets, stop: &Stop) -> Result<Vec<u64>> {
     let request = Request::Count {
         cells: cells.clone(),
@@ -134,13 +135,13 @@ fn is_crowded((range, count): &(Bracket, u64), most: u64) -> bool {
     *count > most && range.first < range.last
 }
 
-/// The crowded ones of disjoint ranges.
+/// The crowded ranges among disjoint ones.
 fn crowded(ranges: &[(Bracket, u64)], most: u64) -> impl Iterator<Item = &(Bracket, u64)> {
     ranges.iter().filter(move |range| is_crowded(range, most))
 }
 
-/// Intervals from counts of dyadic ones, of which those that hold too many keys are divided by these; `None` where that are
-/// too many, or there is no memory.
+/// Joins counted dyadic ranges to intervals. Ranges that hold more than `most` keys are divided by their keys. `None`
+/// if these keys are too many, or there is no memory for them.
 fn joined<K: ShardKey>(
     shard: &mut dyn Shard,
     mut inner: Vec<(Bracket, u64)>,
@@ -180,7 +181,7 @@ fn joined<K: ShardKey>(
     Ok(Some(joined.finish()))
 }
 
-/// The same ranges, but those that are crowded in equal parts, counted once more; `None` where that are too many.
+/// Replaces each crowded range by equal parts, which are counted once more. `None` if there are too many parts.
 fn divided<K: ShardKey>(
     shard: &mut dyn Shard,
     ranges: &[(Bracket, u64)],
@@ -188,7 +189,7 @@ fn divided<K: ShardKey>(
     stop: &Stop,
 ) -> Result<Option<Vec<(Bracket, u64)>>> {
     let least = (PARTS / crowded(ranges, most).count().max(1)).max(2) as u64;
-    // Of each crowded range: the bits of its parts, if a part shall hold this share of `most`.
+    // For each crowded range: the number of bits of its parts, if a part shall hold about `most / finer` keys.
     let split = |(range, count): &(Bracket, u64), finer: u64| {
         let (_, bits) = around(range.first, range.last);
         let parts = (count * finer).div_ceil(most).max(least).next_power_of_two();
@@ -204,7 +205,7 @@ fn divided<K: ShardKey>(
                 last: first | size,
             })
         });
-        // One more than there may be says enough.
+        // One part more than allowed is enough to know that there are too many.
         parts.take(MOST_EDGES / 2 + 1).collect()
     };
     let Some(parts) = FINER
@@ -243,7 +244,8 @@ fn divided<K: ShardKey>(
     Ok(Some(all))
 }
 
-/// Where dyadic intervals begin that hold few keys of the sample each, and where the last ends; `None` if those are too many.
+/// The first keys of dyadic intervals that hold few keys of the sample each, and the end of the last one. `None` if
+/// there are too many.
 fn edges<K: ShardKey>(sample: KeyVec, ends: (KeyBits, KeyBits)) -> Option<Vec<KeyBits>> {
     let sample = K::keys(sample)?;
     let (base, bits) = around(ends.0, ends.1);
@@ -260,7 +262,7 @@ fn edges<K: ShardKey>(sample: KeyVec, ends: (KeyBits, KeyBits)) -> Option<Vec<Ke
     })
 }
 
-/// The same of few keys.
+/// [`intervals`] of few keys, which are sorted.
 fn sorted_intervals<K: ShardKey>(
     shard: &mut dyn Shard,
     width: Width,
@@ -278,7 +280,7 @@ fn sorted_intervals<K: ShardKey>(
     Ok(Some((ends, dyadic::divided(&keys, most))))
 }
 
-/// The keys of each bracket, ascending; `None` if there is no memory for them.
+/// The keys of each bracket, ascending. `None` if there is no memory for them.
 fn lists<K: ShardKey>(
     shard: &mut dyn Shard,
     brackets: Vec<Bracket>,
@@ -302,8 +304,8 @@ fn lists<K: ShardKey>(
     Ok(sorted.filter(|lists| !lists.is_empty()))
 }
 
-/// A table whose cells are dyadic intervals, by a sample so fine that most hold at most `most` of `n` keys; `None` if that
-/// takes too many.
+/// A table whose cells are dyadic intervals, which by the shares of a sample hold at most `most` of `n` keys each, for
+/// the most part. `None` if that takes too many cells.
 pub(super) fn table(
     sample: &KeyVec,
     ends: (KeyBits, KeyBits),
@@ -345,7 +347,7 @@ mod tests {
     use crate::kernel::{Backend, CpuBackend};
     use crate::key::KeySpec;
 
-    /// Floats of both signs, most within few scales of very many.
+    /// Floats of both signs, most of them within a few of very many scales.
     fn floats() -> ArrayRef {
         let mut word = 1_u64;
         let mut uniform = || {
@@ -379,7 +381,7 @@ mod tests {
         keys
     }
 
-    /// They are dyadic, follow on each other, and say how many of the keys lie in each, all together.
+    /// Intervals are dyadic, follow on each other, and count all keys inside each of them.
     fn check(intervals: &[Interval], keys: &[KeyBits], most: u64) {
         let mut counted = 0;
         for interval in intervals {
@@ -411,7 +413,7 @@ mod tests {
 
     #[test]
     fn crowded_ranges_are_divided_and_counted_again() {
-        // Far more than cells can tell apart at first: clusters in clusters, and one key many times.
+        // More scales than cells can tell apart at first: clusters in clusters, and one key many times.
         let number = |i: u64| match i % 10 {
             0..3 => 1 << 40 | i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60,
             3..6 => 1 << 40 | 1 << 20 | i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50,

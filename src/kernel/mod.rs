@@ -1,7 +1,7 @@
-//! Partition-local work: a *shard* keeps the keys of one partition and answers the coordinator's requests.
+//! Work on the keys of one partition: a *shard* keeps them and answers the coordinator's requests.
 //!
-//! [`round`] holds what goes back and forth, `round_messages` the form in which it travels, [`cpu`] the shards for the processor, and
-//! `byte_strings` those values whose prefixes are keys of shards.
+//! [`round`] has requests and replies, `round_messages` their form as bytes, [`cpu`] the shards on the CPU, and
+//! `byte_strings` the values of types without keys, whose prefixes serve as keys of shards.
 
 pub(crate) mod byte_strings;
 pub mod cpu;
@@ -22,24 +22,24 @@ use crate::threads::Stop;
 pub use cpu::CpuBackend;
 use round::{Reply, Request};
 
-/// Where shards come from: one implementation a device.
+/// Opens shards: one implementation for each kind of device.
 pub trait Backend: Debug + Send + Sync {
-    /// An empty shard for keys as `spec` says, which reserves what it holds in `reservation`.
+    /// An empty shard for keys of `spec`, which reserves the memory that it holds in `reservation`.
     ///
     /// # Errors
-    /// The device's own.
+    /// Errors of the device.
     fn open(&self, spec: &KeySpec, reservation: MemoryReservation) -> Result<Box<dyn Shard>>;
 }
 
-/// The partition-local accumulator: it is filled once, then answers any number of requests.
+/// The keys of one partition. A shard is filled once, then answers any number of requests.
 pub trait Shard: Send {
-    /// Adds the values of `values` that are not NULL and, where there is a `filter`, whose row is true in it.
+    /// Adds the values of `values` that are not NULL. If there is a `filter`, only values in whose row it is true.
     ///
     /// # Errors
-    /// `ResourcesExhausted` that names the wanted bytes; an internal error if `values` is not of the shard's type.
+    /// `ResourcesExhausted` that names the missing bytes; an internal error if `values` is not of the shard's type.
     fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()>;
 
-    /// Values held.
+    /// Number of values held.
     fn len(&self) -> u64;
 
     /// Whether no value is held.
@@ -47,35 +47,35 @@ pub trait Shard: Send {
         self.len() == 0
     }
 
-    /// Bytes held, as reserved.
+    /// Bytes of memory held, all of them reserved.
     fn held_bytes(&self) -> usize;
 
-    /// Gives away about `values` of its values as a shard of its own, so that threads can share the work evenly.
-    /// `None`: it cannot, or not in so small a piece.
+    /// Moves about `values` values to a shard of their own, so that threads can share the work evenly. `None` if the
+    /// shard cannot be split, or not into so small a piece.
     fn split(&mut self, values: u64) -> Option<Box<dyn Shard>>;
 
-    /// Moves what it holds in memory to disk until `bytes` of the reservation are given back, or all of it; how many
-    /// were. 0: it cannot, or holds nothing.
+    /// Moves values from memory to disk until `bytes` bytes of the reservation are given back, or all of them. Returns
+    /// the bytes given back: 0 if the shard cannot spill, or holds nothing in memory.
     ///
     /// # Errors
-    /// Those of writing: `ResourcesExhausted` where the disk has no room; when `stop` is set.
+    /// Errors of writing: `ResourcesExhausted` if the disk is full; when `stop` is set.
     fn spill(&mut self, _bytes: usize, _stop: &Stop) -> Result<usize> {
         Ok(0)
     }
 
-    /// The keys of `ranks` (1-based, ascending, distinct, at most [`Self::len`]), found by the shard alone in one go, as a device
-    /// does; `None`: it answers requests only.
+    /// The keys of `ranks` (from 1, ascending, distinct, at most [`Self::len`]), found by the shard alone without
+    /// further requests, as a device can. `None` if the shard can only answer requests.
     ///
     /// # Errors
-    /// When `stop` is set; those of the device.
+    /// When `stop` is set; errors of the device.
     fn select(&mut self, _ranks: &[u64], _stop: &Stop) -> Result<Option<Vec<KeyBits>>> {
         Ok(None)
     }
 
-    /// Answers one request by at most one read of what it holds.
+    /// Answers one request by at most one read of all values.
     ///
     /// # Errors
-    /// When `stop` is set; an internal error for a request that does not fit the shard's keys; `ResourcesExhausted`
-    /// where there is not even memory to count in. Keys that there is no memory for are left out: see [`Reply`].
+    /// When `stop` is set; an internal error for a request that does not fit the shard's keys; `ResourcesExhausted` if
+    /// there is not even memory to count in. Keys that there is no memory for are left out of the reply: see [`Reply`].
     fn answer(&mut self, request: &Request, stop: &Stop) -> Result<Reply>;
 }

@@ -1,7 +1,7 @@
-//! Rounds are data: a [`Request`] goes to every shard, the [`Reply`]s are merged.
+//! Messages of a round: a [`Request`] goes to every shard, and the [`Reply`]s are merged.
 //!
-//! The same messages drive threads, simulated shards and, later, devices and cluster stages, so one strategy serves
-//! all.
+//! The same messages drive threads, simulated machines, devices and cluster stages, so that one strategy serves all of
+//! them.
 
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
@@ -9,34 +9,35 @@ use crate::cells::{Brackets, Cells};
 use crate::key::{KeyBits, KeyVec};
 use crate::sketch::{AnySummary, Epsilon};
 
-/// What the coordinator asks of every shard.
+/// A request of the coordinator to every shard.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// Some of the keys, evenly spread over the positions of those inside `within`.
+    /// A sample of the keys inside `within`, evenly spread over their positions.
     Sample {
-        /// Keys wanted from all shards together; a shard gives `ceil(size * own / population)`.
+        /// Number of keys wanted from all shards together. A shard with `own` keys inside `within` gives `ceil(size *
+        /// own / population)`.
         size: u64,
-        /// Keys inside `within`, over all shards.
+        /// Number of keys inside `within`, in all shards together.
         population: u64,
-        /// Seed of the jitter.
+        /// Seed of the random positions.
         seed: u64,
         /// The keys that are sampled.
         within: Brackets,
-        /// Whether the smallest and the largest key are wanted too: that takes a read of all keys.
+        /// Whether the smallest and the largest key are wanted too, which takes a read of all keys.
         extremes: bool,
     },
-    /// How many keys fall in each cell, of those inside `within`; the keys of the cells in `keep` come back too.
+    /// The number of keys inside `within` in each cell. The keys of the cells in `keep` come back too.
     Count {
         /// The cell function.
         cells: Cells,
-        /// The keys that are counted. No bracket of it shares a cell with another.
+        /// The keys that are counted. No two brackets share a cell.
         within: Brackets,
-        /// Cells (ascending) whose keys are wanted.
+        /// Numbers of the cells whose keys are wanted, ascending.
         keep: Vec<u32>,
     },
     /// A Greenwald-Khanna summary of all keys.
     Sketch {
-        /// Its error fraction.
+        /// Error fraction of the summary.
         eps: Epsilon,
     },
     /// The keys inside each bracket.
@@ -47,7 +48,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The round's name in traces and metrics.
+    /// Name of the round in traces and metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Request::Sample { .. } => "sample",
@@ -58,39 +59,39 @@ impl Request {
     }
 }
 
-/// Keys that a shard gives to a [`Request::Sample`] of `size` of `population` keys, of its `own`.
+/// Number of keys that a shard with `own` keys gives to a [`Request::Sample`] of `size` of `population` keys.
 pub fn share(size: u64, population: u64, own: u64) -> u64 {
     (u128::from(size) * u128::from(own)).div_ceil(u128::from(population.max(1))) as u64
 }
 
-/// A shard's answer, or the merged answer of several.
+/// The answer of a shard, or the merged answer of several.
 ///
-/// A shard that has no memory for the keys that it was to collect gives no list at all in place of one for each cell or
-/// bracket; a merged answer has none then either. Counts are right all the same.
+/// A shard that has no memory for the keys that it was to collect gives no list at all, in place of one for each cell
+/// or bracket. A merged answer has no lists then either. Counts are right all the same.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
-    /// To [`Request::Sample`].
+    /// Answer to [`Request::Sample`].
     Sample {
-        /// The sampled keys; after a merge one ascending run a shard.
+        /// The sampled keys. After a merge, one ascending run for each shard.
         keys: KeyVec,
-        /// Smallest and largest key inside the brackets, if they were asked for and there is one.
+        /// Smallest and largest key inside the brackets, if they were requested and there is a key.
         extremes: Option<(KeyBits, KeyBits)>,
     },
-    /// To [`Request::Count`].
+    /// Answer to [`Request::Count`].
     Counts {
-        /// Keys in each cell.
+        /// Number of keys in each cell.
         counts: Vec<u64>,
         /// The keys of each kept cell, in the order of the request.
         kept: Vec<KeyVec>,
     },
-    /// To [`Request::Sketch`]; none if some shard had no memory for it.
+    /// Answer to [`Request::Sketch`]. `None` if some shard had no memory for it.
     Sketch(Option<AnySummary>),
-    /// To [`Request::Extract`]: the keys of each bracket.
+    /// Answer to [`Request::Extract`]: the keys of each bracket.
     Extracted(Vec<KeyVec>),
 }
 
 impl Reply {
-    /// Values in the message.
+    /// Number of values in the message.
     pub fn values(&self) -> u64 {
         let keys = |kept: &[KeyVec]| kept.iter().map(|keys| keys.len() as u64).sum::<u64>();
         match self {

@@ -2,10 +2,10 @@
 
 use std::fmt::Debug;
 
-/// A key outside a shard: the key's bits, zero-extended to 128.
+/// A key of any width, as it is used outside of shards: the key's bits, zero-extended to 128.
 pub type KeyBits = u128;
 
-/// An unsigned integer that serves as key inside a shard.
+/// An unsigned integer that serves as a key inside a shard.
 pub trait Key:
     Bits + Copy + Ord + Default + Debug + Send + Sync + bytemuck::Pod + std::hash::Hash + 'static
 {
@@ -15,13 +15,13 @@ pub trait Key:
     const MAX: Self;
     /// Zero-extends.
     fn to_bits(self) -> KeyBits;
-    /// Truncates: the caller passes bits of this width only.
+    /// Truncates. The caller passes bits of this width only.
     fn from_bits(bits: KeyBits) -> Self;
     /// `self - other`, modulo the width.
     fn minus(self, other: Self) -> Self;
-    /// `self >> shift` as far as it fits in 32 bits; `shift < BITS`.
+    /// The lower 32 bits of `self >> shift`; `shift < BITS`.
     fn shr32(self, shift: u32) -> u32;
-    /// `self` shifted left by `shift` in a field of `max(64, BITS)` bits, then its upper 64 bits.
+    /// The upper 64 bits of `self << shift` in a field of `max(64, BITS)` bits.
     fn upper64(self, shift: u32) -> u64;
 }
 

@@ -7,8 +7,9 @@
 //! | lists of numbers, booleans and times | Arrow's row of each item (a mark, then its bytes), then 0 |
 //! | other lists, and structs | Arrow's row format, NULLs inside them last |
 //!
-//! Byte strings compare byte by byte; a prefix comes before what it is a prefix of. That is `ORDER BY`'s ascending
-//! order. Inside lists and structs it is so for floating point too (IEEE 754 `totalOrder`): there, NaNs stay apart.
+//! Byte strings are compared byte by byte; a prefix comes before the strings that continue it. That is `ORDER BY`'s
+//! ascending order. Inside lists and structs this holds for floating point too (IEEE 754 `totalOrder`): NaNs stay
+//! distinct there.
 
 use std::sync::Arc;
 
@@ -22,19 +23,19 @@ use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err
 
 use super::Encoding;
 use super::lists::{each_list, item_bytes, lists};
-use super::rows::{converter, each_kept, from_rows, parts};
+use super::rows::{converter, each_kept, from_rows, pieces};
 
-/// How the values of a type become byte strings.
+/// The representation of a type's values as byte strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Form {
-    /// They are byte strings.
+enum Representation {
+    /// The values are byte strings themselves.
     Plain,
-    /// Decimal256.
+    /// Big-endian bytes of a Decimal256, sign bit flipped.
     Decimal,
-    /// The rows of their items, all of one length, and an end ([`lists`]). Arrow's own format of a list takes up to 19 bytes for
-    /// an item of 8.
+    /// Arrow's rows of the items of a list, all of equal length, and an end ([`lists`]). Arrow's own format of a list
+    /// takes up to 19 bytes for an item of 8.
     Items,
-    /// By Arrow's row format.
+    /// Arrow's row format.
     Rows,
 }
 
@@ -42,25 +43,27 @@ enum Form {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ByteSpec {
     data_type: DataType,
-    form: Form,
+    representation: Representation,
 }
 
 impl ByteSpec {
-    /// `None` for a type with fixed-width keys, or without an order.
+    /// The specification for a type; `None` if the type has fixed-width keys or no order.
     pub(super) fn of(data_type: &DataType) -> Option<Self> {
         use DataType::*;
-        let form = match data_type {
+        let representation = match data_type {
             Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView | FixedSizeBinary(_) => {
-                Form::Plain
+                Representation::Plain
             }
-            Decimal256(..) => Form::Decimal,
-            List(item) | LargeList(item) if item_bytes(item.data_type()).is_some() => Form::Items,
-            List(_) | LargeList(_) | FixedSizeList(..) | Struct(_) if is_ordered(data_type) => Form::Rows,
+            Decimal256(..) => Representation::Decimal,
+            List(item) | LargeList(item) if item_bytes(item.data_type()).is_some() => Representation::Items,
+            List(_) | LargeList(_) | FixedSizeList(..) | Struct(_) if is_ordered(data_type) => {
+                Representation::Rows
+            }
             _ => return None,
         };
         Some(Self {
             data_type: data_type.clone(),
-            form,
+            representation,
         })
     }
 
@@ -69,11 +72,11 @@ impl ByteSpec {
         &self.data_type
     }
 
-    /// Calls `each` with the bytes of the values where `kept` is set (`None`: of all), in row order. A row that is
-    /// kept must not be NULL.
+    /// Calls `each` with the bytes of the values where `kept` is set (`None`: of all values), in row order. A row that
+    /// is kept must not be NULL.
     ///
     /// # Errors
-    /// Those of `each`; an internal error if `values` is of another type.
+    /// Errors of `each`; an internal error if `values` has another type.
     pub(crate) fn each(
         &self,
         values: &dyn Array,
@@ -102,8 +105,12 @@ impl ByteSpec {
                     each(&decimal_bytes(decimals.value(row)))
                 })
             }
-            List(_) if self.form == Form::Items => each_list(values.as_list::<i32>(), kept, each),
-            LargeList(_) if self.form == Form::Items => each_list(values.as_list::<i64>(), kept, each),
+            List(_) if self.representation == Representation::Items => {
+                each_list(values.as_list::<i32>(), kept, each)
+            }
+            LargeList(_) if self.representation == Representation::Items => {
+                each_list(values.as_list::<i64>(), kept, each)
+            }
             _ => self.each_row(values, kept, each),
         }
     }
@@ -115,18 +122,19 @@ impl ByteSpec {
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let converter = converter(&self.data_type)?;
-        for part in parts(values, kept) {
-            for row in &converter.convert_columns(&[part?])? {
+        for piece in pieces(values, kept) {
+            for row in &converter.convert_columns(&[piece?])? {
                 each(row.data())?;
             }
         }
         Ok(())
     }
 
-    /// An array of the values behind byte strings that [`Self::each`] gave.
+    /// An array of the values that byte strings of [`Self::each`] stand for.
     ///
     /// # Errors
-    /// An execution error if they are too long together for the type's offsets, an internal error for other bytes.
+    /// An execution error if the values are too long together for the type's offsets; an internal error for other
+    /// bytes.
     pub(crate) fn to_array(&self, values: &[&[u8]]) -> Result<ArrayRef> {
         use DataType::*;
         Ok(match &self.data_type {
@@ -157,14 +165,14 @@ impl ByteSpec {
                 let array = Decimal256Array::from_iter_values(decimals);
                 Arc::new(array.with_precision_and_scale(*precision, *scale)?)
             }
-            List(item) if self.form == Form::Items => lists::<i32>(item, values)?,
-            LargeList(item) if self.form == Form::Items => lists::<i64>(item, values)?,
+            List(item) if self.representation == Representation::Items => lists::<i32>(item, values)?,
+            LargeList(item) if self.representation == Representation::Items => lists::<i64>(item, values)?,
             whole => from_rows(whole, values)?,
         })
     }
 }
 
-/// Whether Arrow's row format orders values of this type as one would expect, dictionaries aside.
+/// Whether Arrow's row format orders values of this type as `ORDER BY` does. Dictionaries are not considered.
 fn is_ordered(data_type: &DataType) -> bool {
     use DataType::*;
     match data_type {
@@ -191,7 +199,7 @@ fn text(value: &[u8]) -> Result<&str> {
 }
 
 /// # Errors
-/// If offsets of type `O` cannot count the bytes.
+/// An execution error if offsets of type `O` cannot count the bytes.
 fn check_offsets<O: OffsetSizeTrait>(values: &[&[u8]]) -> Result<usize> {
     let bytes = values.iter().map(|value| value.len()).sum();
     match O::from_usize(bytes) {

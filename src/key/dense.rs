@@ -4,10 +4,10 @@ use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::compute::{filter, is_not_null};
 use datafusion::common::Result;
 
-/// Which rows are not NULL and, where there is a `mask`, true in it. `None`: all of them.
+/// A mask of the rows that are not NULL and, if there is a `mask`, true in it. `None`: all rows.
 ///
 /// # Errors
-/// Arrow's, if `mask` is not as long as `values`.
+/// An error of Arrow if `mask` is not as long as `values`.
 pub(crate) fn kept(values: &dyn Array, mask: Option<&BooleanArray>) -> Result<Option<BooleanArray>> {
     if mask.is_none() && values.logical_null_count() == 0 {
         return Ok(None);
@@ -26,10 +26,10 @@ pub(crate) fn kept(values: &dyn Array, mask: Option<&BooleanArray>) -> Result<Op
     Ok((keep.true_count() < values.len()).then_some(keep))
 }
 
-/// `values` without its NULLs and without the rows where `mask` is false or NULL. `None`: nothing to drop.
+/// `values` without NULLs and without the rows where `mask` is false or NULL. `None`: there is nothing to drop.
 ///
 /// # Errors
-/// Arrow's, if `mask` is not as long as `values`.
+/// An error of Arrow if `mask` is not as long as `values`.
 pub fn dense(values: &dyn Array, mask: Option<&BooleanArray>) -> Result<Option<ArrayRef>> {
     Ok(match kept(values, mask)? {
         None => None,

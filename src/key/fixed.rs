@@ -6,10 +6,10 @@
 //! float      s eeee mmmm            positive: sign bit flipped; negative: all bits flipped
 //! boolean    0 | 1
 //! ```
-//! 8- and 16-bit types are widened to `u32`; everything else keeps its width, so that encoding needs no second
-//! layout: Arrow's own buffer is read as unsigned words and encoded word by word. The same layouts, without the
-//! NULL sentinel byte and in the machine's byte order, as Arrow's row format (`arrow-row/src/fixed.rs`); tests pin
-//! the order to it.
+//! Types of 8 and 16 bits are widened to `u32`. All others keep their width, so that encoding needs no second layout:
+//! Arrow's own buffer is read as unsigned words and encoded word by word. The layouts are those of Arrow's row format
+//! (`arrow-row/src/fixed.rs`), without the NULL sentinel byte and in the machine's byte order; tests compare the order
+//! with it.
 
 use std::sync::Arc;
 
@@ -22,21 +22,21 @@ use datafusion::common::{Result, internal_err};
 
 use super::{Key, KeyBits, Width};
 
-/// How the words of a type become keys.
+/// The encoding of the words of a type as keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Encoding {
     /// Unsigned words of this width.
     Unsigned(Width),
     /// Two's complement of this width.
     Signed(Width),
-    /// IEEE 754 of this many bits (16, 32, 64); all NaNs are one key above `+inf`.
+    /// IEEE 754 of this many bits (16, 32, 64). All NaNs are one key above `+inf`.
     Float(u8),
     /// IEEE 754 of this many bits, in `totalOrder`.
     FloatTotal(u8),
 }
 
 impl Encoding {
-    /// `None` for a type without a key of at most 128 bits.
+    /// The encoding of a type; `None` if it has no key of at most 128 bits.
     pub(crate) fn of(data_type: &DataType) -> Option<Self> {
         use DataType::*;
         Some(match data_type {
@@ -56,7 +56,7 @@ impl Encoding {
         })
     }
 
-    /// The same values in `ORDER BY`'s order.
+    /// The encoding of the same values in `ORDER BY`'s order.
     pub(crate) fn total_order(self) -> Self {
         match self {
             Encoding::Float(bits) => Encoding::FloatTotal(bits),
@@ -72,7 +72,7 @@ impl Encoding {
         }
     }
 
-    /// Bits that the encoding uses: those of the type, not of the word.
+    /// Number of bits that the encoding uses: those of the type, not of the word.
     fn bits(self) -> u32 {
         match self {
             Encoding::Float(bits) | Encoding::FloatTotal(bits) => bits.into(),
@@ -80,7 +80,8 @@ impl Encoding {
         }
     }
 
-    /// Encodes words to as many keys. Inlined, so that it is compiled for the instructions of its caller.
+    /// Encodes words as keys; both slices have equal lengths. Inlined, so that it is compiled for the instruction set
+    /// of its caller.
     #[inline(always)]
     pub(crate) fn encode<K: Key>(self, words: &[K], keys: &mut [K]) {
         let sign = K::one() << (self.bits() - 1);
@@ -184,8 +185,8 @@ fn fold_sign<K: Key>(word: K, sign: K, bits: u32) -> K {
     word ^ (negative | sign)
 }
 
-/// The words of `values`, which has no NULL (its validity is not looked at), each as wide as the type's key.
-/// 32 bits and wider: Arrow's buffer, no copy.
+/// The words of `values`, each as wide as the type's key. `values` must have no NULL; its validity is not read. For
+/// types of 32 bits and more this is Arrow's buffer, without a copy.
 pub(super) fn raw(values: &dyn Array, data_type: &DataType) -> Result<Buffer> {
     if values.data_type() != data_type {
         return internal_err!("keys of {data_type} asked of an array of {}", values.data_type());
@@ -220,7 +221,7 @@ pub(super) fn raw(values: &dyn Array, data_type: &DataType) -> Result<Buffer> {
     })
 }
 
-/// An array of `data_type` from keys, in integers of their width or wider ones.
+/// An array of `data_type` from keys, which are given in integers of their width or wider ones.
 pub(super) fn to_array<B: Key>(data_type: &DataType, encoding: Encoding, bits: &[B]) -> Result<ArrayRef> {
     fn narrow<T: ArrowPrimitiveType>(bits: &[impl Key], value: impl Fn(KeyBits) -> T::Native) -> ArrayRef {
         Arc::new(PrimitiveArray::<T>::from_iter_values(

@@ -1,10 +1,10 @@
-//! Keys of one width, whichever it is.
+//! Lists of keys of one width.
 
 use datafusion::common::{Result, internal_err};
 
 use super::{Key, KeyBits, Width, with_key};
 
-/// Keys of one width, as a shard returns them.
+/// A list of keys of one width, as a shard returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyVec {
     /// Keys of at most 32 bits.
@@ -15,7 +15,7 @@ pub enum KeyVec {
     W128(Vec<u128>),
 }
 
-/// Runs the same expression on whichever vector a [`KeyVec`] holds.
+/// Runs an expression on the vector that a [`KeyVec`] holds, whatever its width.
 macro_rules! on_keys {
     ($keys:expr, $vec:ident => $body:expr) => {
         match $keys {
@@ -27,7 +27,7 @@ macro_rules! on_keys {
 }
 
 impl KeyVec {
-    /// No keys.
+    /// An empty list of keys of a width.
     pub fn new(width: Width) -> Self {
         with_key!(width, K => K::vec(Vec::new()))
     }
@@ -41,7 +41,7 @@ impl KeyVec {
         }
     }
 
-    /// A copy of keys of any width.
+    /// A copy of a slice of keys.
     pub(crate) fn of<K: Key>(keys: &[K]) -> Self {
         let width = match K::BITS {
             32 => Width::W32,
@@ -51,7 +51,7 @@ impl KeyVec {
         Self::from_bits(keys.iter().map(|key| key.to_bits()), width)
     }
 
-    /// Keys of this width by their bits.
+    /// A list of keys of a width from their bits.
     pub(crate) fn from_bits(bits: impl Iterator<Item = KeyBits>, width: Width) -> Self {
         with_key!(width, K => K::vec(bits.map(K::from_bits).collect()))
     }
@@ -61,7 +61,7 @@ impl KeyVec {
         on_keys!(self, keys => keys.len())
     }
 
-    /// Whether there is none.
+    /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -71,12 +71,12 @@ impl KeyVec {
         on_keys!(self, keys => Key::to_bits(keys[index]))
     }
 
-    /// Sorts ascending; fast where it is made of a few ascending runs.
+    /// Sorts the keys, ascending. Fast where they consist of a few ascending runs.
     pub fn sort(&mut self) {
         on_keys!(self, keys => keys.sort())
     }
 
-    /// Sorts ascending and drops duplicates.
+    /// Sorts the keys, ascending, and drops duplicates.
     pub fn sort_distinct(&mut self) {
         on_keys!(self, keys => {
             keys.sort_unstable();
@@ -84,22 +84,22 @@ impl KeyVec {
         })
     }
 
-    /// How many keys are less than `key`; the keys are ascending.
+    /// Number of keys that are less than `key`. The keys must be ascending.
     pub fn lower_bound(&self, key: KeyBits) -> usize {
         on_keys!(self, keys => keys.partition_point(|own| own.to_bits() < key))
     }
 
-    /// How many keys are at most `key`; the keys are ascending.
+    /// Number of keys that are at most `key`. The keys must be ascending.
     pub fn upper_bound(&self, key: KeyBits) -> usize {
         on_keys!(self, keys => keys.partition_point(|own| own.to_bits() <= key))
     }
 
-    /// The keys of the given 0-based ranks (ascending, each less than [`Self::len`]); reorders the keys.
+    /// The keys of ranks from 0 (ascending, each less than [`Self::len`]). Reorders the keys.
     pub fn select(&mut self, ranks: &[u64]) -> Vec<KeyBits> {
         on_keys!(self, keys => select(keys, ranks))
     }
 
-    /// The same keys in pieces of at most `length`.
+    /// Copies of the keys in pieces of at most `length` keys.
     pub(crate) fn pieces(&self, length: usize) -> impl Iterator<Item = KeyVec> {
         let piece = move |start: usize| {
             let end = (start + length).min(self.len());
@@ -123,7 +123,7 @@ impl KeyVec {
     }
 }
 
-/// Keys of two replies are many or few: room for exactly so many is what was reserved.
+/// Makes room for exactly the keys of the other side, because no more memory is reserved.
 fn append<K>(own: &mut Vec<K>, mut other: Vec<K>) {
     own.reserve_exact(other.len());
     own.append(&mut other);
@@ -151,11 +151,11 @@ fn select<K: Key>(keys: &mut [K], ranks: &[u64]) -> Vec<KeyBits> {
     found
 }
 
-/// A key type that a shard can hold: ties [`KeyVec`] to it.
+/// A key type that a shard can hold, and its variant of [`KeyVec`].
 pub trait ShardKey: Key {
     const WIDTH: Width;
     fn vec(keys: Vec<Self>) -> KeyVec;
-    /// `None` for keys of another width.
+    /// The keys of a list; `None` if their width is another.
     fn keys(keys: KeyVec) -> Option<Vec<Self>>;
 }
 

@@ -1,4 +1,4 @@
-//! Lists as byte strings: the rows of their items, all of one length, and an end.
+//! Lists as byte strings: the rows of their items, all of equal length, and an end.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, exec_err, internal_err};
 
 use super::Encoding;
-use super::rows::{converter, from_rows, parts};
+use super::rows::{converter, from_rows, pieces};
 
-/// Ends a list: less than what the row of any item starts with.
+/// The byte that ends a list: less than the first byte of the row of any item.
 const LIST_END: u8 = 0;
 
-/// Bytes of the row of one item of a list of this item type; `None` if items differ in length.
+/// Bytes of the row of one item of type `data_type`; `None` if items differ in length.
 pub(super) fn item_bytes(data_type: &DataType) -> Option<usize> {
     Encoding::of(data_type)?;
     match data_type {
@@ -25,7 +25,7 @@ pub(super) fn item_bytes(data_type: &DataType) -> Option<usize> {
 /// Calls `each` with the bytes of every list that is kept.
 ///
 /// # Errors
-/// Those of `each`.
+/// Errors of `each`.
 pub(super) fn each_list<O: OffsetSizeTrait>(
     lists: &GenericListArray<O>,
     kept: Option<&BooleanBuffer>,
@@ -33,16 +33,16 @@ pub(super) fn each_list<O: OffsetSizeTrait>(
 ) -> Result<()> {
     let converter = converter(&lists.value_type())?;
     let mut bytes = Vec::new();
-    for part in parts(lists, kept) {
-        let part = part?;
-        let part = part.as_list::<O>();
+    for piece in pieces(lists, kept) {
+        let piece = piece?;
+        let piece = piece.as_list::<O>();
         let (first, last) = (
-            part.offsets()[0].as_usize(),
-            part.offsets()[part.len()].as_usize(),
+            piece.offsets()[0].as_usize(),
+            piece.offsets()[piece.len()].as_usize(),
         );
-        let rows = converter.convert_columns(&[part.values().slice(first, last - first)])?;
+        let rows = converter.convert_columns(&[piece.values().slice(first, last - first)])?;
         let mut items = rows.iter();
-        for length in part.offsets().lengths() {
+        for length in piece.offsets().lengths() {
             bytes.clear();
             for item in items.by_ref().take(length) {
                 bytes.extend_from_slice(item.data());
@@ -54,7 +54,7 @@ pub(super) fn each_list<O: OffsetSizeTrait>(
     Ok(())
 }
 
-/// The lists behind byte strings that [`each_list`] gave.
+/// An array of the lists that byte strings of [`each_list`] stand for.
 ///
 /// # Errors
 /// An internal error for bytes that are no list; an execution error for more items than the offsets can count.

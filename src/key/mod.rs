@@ -1,7 +1,7 @@
 //! Order-preserving keys: every value that can be ranked maps to an unsigned integer of the same order.
 //!
-//! Algorithms never see SQL types. They work on `u32`, `u64` or `u128` inside a shard and on
-//! [`KeyBits`] outside, where a [`KeySpec`] says what the bits mean. NULLs have no key: they stay out of band.
+//! Algorithms never see SQL types. They work on `u32`, `u64` or `u128` inside a shard and on [`KeyBits`] outside, where
+//! a [`KeySpec`] says what the bits mean. NULLs have no key; they are left out.
 //!
 //! Two orders exist, and they differ in floating point only. The functions' own order (that of
 //! [`KeySpec::try_new`]) makes all NaNs one value above `+inf`; `ORDER BY`'s order ([`KeySpec::for_order_by`]) is
@@ -27,7 +27,7 @@ mod spec;
 
 pub(crate) use bits::with_key;
 pub use bits::{Key, KeyBits, Width};
-pub(crate) use bound::{LeadBound, Least};
+pub(crate) use bound::{LeadBound, WordBound};
 pub(crate) use bytes::ByteSpec;
 pub use dense::dense;
 pub(crate) use dense::kept;

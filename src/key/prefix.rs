@@ -5,8 +5,9 @@
 //! u64    b0 b1 .. b6  m     m = min(length, 8): below 8, the key is the whole string
 //! u128   b0 b1 .. b14 m     m = min(length, 16)
 //! ```
-//! Missing bytes are 0. Keys order as their strings do, equal keys aside that go on: `"a"` and `"a\0"` differ in `m`.
-//! So whatever follows equal keys that go on starts 7 or 15 bytes later, and refining them always ends.
+//! Missing bytes are 0. Keys are ordered as their strings are, except that strings with equal first bytes that go on
+//! have equal keys: `"a"` and `"a\0"` differ in `m`. The bytes that refine such equal keys start 7 or 15 bytes later,
+//! so refining always ends.
 
 use std::sync::Arc;
 
@@ -15,27 +16,27 @@ use datafusion::arrow::datatypes::DataType;
 
 use super::{Encoding, Key, KeyBits, KeySpec, Width};
 
-/// A prefix key: the first [`Self::BYTES`] bytes of a byte string, then its length or that it goes on.
+/// A prefix key: the first [`Self::BYTES`] bytes of a byte string, then its length or a mark that it goes on.
 pub(crate) trait PrefixKey: Key {
-    /// Bytes that a key holds.
+    /// Number of bytes of the string that a key holds.
     const BYTES: usize;
 
     /// The key of a byte string.
     fn of(bytes: &[u8]) -> Self;
 
-    /// The bytes of a key, [`Self::BYTES`] of them matter.
+    /// The bytes of a key, of which the first [`Self::BYTES`] matter.
     fn bytes(bits: KeyBits) -> [u8; 16];
 
-    /// The whole byte string's length, unless it goes on.
+    /// The length in bytes of the whole byte string; `None` if it goes on behind the key.
     fn whole(bits: KeyBits) -> Option<usize> {
         let mark = (bits & 0xff) as usize;
         (mark <= Self::BYTES).then_some(mark)
     }
 
-    /// How a shard takes such keys.
+    /// The specification by which a shard takes such keys.
     fn spec() -> KeySpec;
 
-    /// Keys as an array of the type of [`Self::spec`].
+    /// The keys as an array of the type of [`Self::spec`].
     fn array(keys: Vec<Self>) -> ArrayRef;
 }
 

@@ -1,4 +1,4 @@
-//! Values in Arrow's row format, some thousand rows at a time.
+//! Conversion of values to and from Arrow's row format, some thousand rows at a time.
 
 use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::arrow::buffer::BooleanBuffer;
@@ -7,20 +7,20 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::{Result, internal_err};
 
-/// How many rows are turned into the row format at a time.
+/// Number of rows that are converted at a time.
 const ROWS: usize = 8192;
 
-/// The rows of an array that are kept, [`ROWS`] of all rows at a time.
-pub(super) fn parts(
+/// The kept rows of an array, in pieces of [`ROWS`] of all rows.
+pub(super) fn pieces(
     values: &dyn Array,
     kept: Option<&BooleanBuffer>,
 ) -> impl Iterator<Item = Result<ArrayRef>> {
     (0..values.len()).step_by(ROWS).map(move |start| {
         let length = ROWS.min(values.len() - start);
-        let part = values.slice(start, length);
+        let piece = values.slice(start, length);
         match kept {
-            Some(kept) => Ok(filter(&part, &kept.slice(start, length).into())?),
-            None => Ok(part),
+            Some(kept) => Ok(filter(&piece, &kept.slice(start, length).into())?),
+            None => Ok(piece),
         }
     })
 }

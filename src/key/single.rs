@@ -1,5 +1,5 @@
-//! Keys one at a time: for window frames, which take in and answer a row at a time, so that an array for each would be
-//! most of the work.
+//! Keys one at a time, for window frames: they take in and answer single rows, so that making an array for each row
+//! would be most of the work.
 
 use datafusion::arrow::array::{Array, AsArray, downcast_primitive};
 use datafusion::arrow::datatypes::{ArrowPrimitiveType, DataType, TimeUnit};
@@ -8,20 +8,21 @@ use datafusion::common::{Result, ScalarValue};
 use super::{Encoding, Key, KeyBits, KeySpec, Width, with_key};
 
 impl KeySpec {
-    /// As [`KeySpec::keys`], but hands over one key after the other; no allocation where there is no NULL and the key is
+    /// Calls `take` with each key that [`KeySpec::keys`] gives. Allocates nothing where there is no NULL and the key is
     /// as wide as the value.
     ///
     /// # Errors
-    /// As [`KeySpec::keys`], and those of `take`.
+    /// Errors of [`KeySpec::keys`] and of `take`.
     pub(crate) fn for_each_key(
         &self,
         values: &dyn Array,
         mut take: impl FnMut(KeyBits) -> Result<()>,
     ) -> Result<()> {
         let width = self.width();
-        let bytes = match values.data_type() == self.data_type() && values.null_count() == 0 {
-            true => primitive_bytes(values).filter(|bytes| bytes.len() == values.len() * width.bytes()),
-            false => None,
+        let bytes = if values.data_type() == self.data_type() && values.null_count() == 0 {
+            primitive_bytes(values).filter(|bytes| bytes.len() == values.len() * width.bytes())
+        } else {
+            None
         };
         let Some(bytes) = bytes else {
             return self.keys(values)?.into_iter().try_for_each(take);
@@ -29,10 +30,10 @@ impl KeySpec {
         with_key!(width, K => encode_each::<K>(self.encoding, bytes, &mut take))
     }
 
-    /// The value that a key stands for: the one value of [`KeySpec::to_array`].
+    /// The value that a key stands for, as [`KeySpec::to_array`] gives it.
     ///
     /// # Errors
-    /// As [`KeySpec::to_array`].
+    /// Errors of [`KeySpec::to_array`].
     pub(crate) fn scalar(&self, key: KeyBits) -> Result<ScalarValue> {
         use ScalarValue as S;
         let float = || self.encoding.float(key);
@@ -43,7 +44,7 @@ impl KeySpec {
             DataType::UInt64 => S::UInt64(Some(number() as u64)),
             DataType::UInt32 => S::UInt32(Some(number() as u32)),
             DataType::Float64 => S::Float64(float()),
-            // Not through Float64, which would change the bits of some NaNs.
+            // Not by way of Float64, which would change the bits of some NaNs.
             DataType::Float32 => {
                 let word = self.encoding.decode(key as u32);
                 S::Float32(Some(f32::from_bits(word)))

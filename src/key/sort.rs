@@ -1,10 +1,10 @@
-//! `ORDER BY` as one unsigned integer a row: the larger, the earlier.
+//! Keys for `ORDER BY`: one unsigned integer a row; larger ones come earlier.
 //!
 //! ```text
 //! ORDER BY day DESC, price    |n|ddd|n|ppppppp|     n: whether there is a value, or none, whichever comes first
 //! ```
-//! Columns of fixed width are packed, the first one highest, as long as 128 bits hold them: then equal keys are equal
-//! rows. Of all else the integer is what Arrow's row format starts with, and equal keys are to be told apart by
+//! Columns of fixed width are packed, the first one highest, if they fit in 128 bits: then equal keys are equal rows.
+//! Otherwise the integer is the beginning of Arrow's row format, and rows with equal keys are told apart by
 //! [`RowOrder`].
 
 use std::sync::Arc;
@@ -23,25 +23,25 @@ use super::{Encoding, Key, KeyBits, KeySpec, Width, with_key, words};
 #[derive(Debug, Clone)]
 pub(crate) struct SortColumn {
     pub(crate) data_type: DataType,
-    /// Whether it may have NULLs.
+    /// Whether the column may have NULLs.
     pub(crate) nullable: bool,
     pub(crate) options: SortOptions,
-    /// Whether floating point is ordered as `ORDER BY` does, not with all NaNs as one value, the greatest.
+    /// Whether floating point is ordered as `ORDER BY` orders it. Otherwise all NaNs are one value, the greatest.
     pub(crate) total_order: bool,
 }
 
-/// How rows become keys, larger ones first.
+/// A conversion of rows to keys, where larger keys come first.
 #[derive(Debug)]
 pub(crate) struct SortKeys {
-    form: Form,
+    contents: KeyContents,
     width: Width,
 }
 
 #[derive(Debug)]
-enum Form {
-    /// All that tells rows apart.
+enum KeyContents {
+    /// All columns, packed into the key.
     Packed(Vec<Field>),
-    /// The first bytes of it.
+    /// The first bytes of Arrow's row format.
     Prefix(RowConverter),
 }
 
@@ -49,18 +49,18 @@ enum Form {
 pub(super) struct Field {
     pub(super) spec: KeySpec,
     pub(super) descending: bool,
-    /// Place of the lowest bit.
+    /// Position of the lowest bit of the value in the key.
     pub(super) shift: u32,
-    /// Place of the bit that puts NULLs first or last.
+    /// Position of the bit that puts NULLs first or last; `None` if the column has no NULLs.
     pub(super) null_bit: Option<u32>,
     pub(super) nulls_first: bool,
 }
 
 impl SortKeys {
-    /// For rows ordered by `columns`, the first one first.
+    /// The conversion for rows ordered by `columns`, the first column first.
     ///
     /// # Errors
-    /// Arrow's, for a type that has no order.
+    /// An error of Arrow for a type that has no order.
     pub(crate) fn try_new(columns: &[SortColumn]) -> Result<Self> {
         if let Some(packed) = Self::try_packed(columns) {
             return Ok(packed);
@@ -69,15 +69,15 @@ impl SortKeys {
             .iter()
             .map(|column| SortField::new_with_options(column.data_type.clone(), column.options));
         Ok(Self {
-            form: Form::Prefix(RowConverter::new(fields.collect())?),
+            contents: KeyContents::Prefix(RowConverter::new(fields.collect())?),
             width: Width::W128,
         })
     }
 
-    /// The same, if 128 bits hold all that tells rows apart.
+    /// The conversion for rows ordered by `columns`, if 128 bits hold all columns.
     pub(crate) fn try_packed(columns: &[SortColumn]) -> Option<Self> {
         packed(columns).map(|(fields, width)| Self {
-            form: Form::Packed(fields),
+            contents: KeyContents::Packed(fields),
             width,
         })
     }
@@ -87,26 +87,26 @@ impl SortKeys {
         self.width
     }
 
-    /// Places of the columns in a key, if it holds them all.
+    /// Positions of the columns in a key, if it holds all of them.
     pub(super) fn fields(&self) -> Option<&[Field]> {
-        match &self.form {
-            Form::Packed(fields) => Some(fields),
-            Form::Prefix(_) => None,
+        match &self.contents {
+            KeyContents::Packed(fields) => Some(fields),
+            KeyContents::Prefix(_) => None,
         }
     }
 
     /// Whether rows with equal keys are equal.
     pub(crate) fn is_exact(&self) -> bool {
-        matches!(self.form, Form::Packed(_))
+        matches!(self.contents, KeyContents::Packed(_))
     }
 
-    /// The keys of rows, of the type that [`Self::width`] says.
+    /// The keys of rows. `K` has the width of [`Self::width`].
     ///
     /// # Errors
-    /// If the columns are not those that this was made for.
+    /// If the columns do not have the types that the conversion was made for.
     pub(crate) fn keys<K: Key>(&self, columns: &[ArrayRef]) -> Result<Vec<K>> {
-        match &self.form {
-            Form::Packed(fields) => {
+        match &self.contents {
+            KeyContents::Packed(fields) => {
                 let rows = columns.first().map_or(0, |column| column.len());
                 let mut keys = vec![K::default(); rows];
                 for (field, column) in fields.iter().zip(columns) {
@@ -114,13 +114,13 @@ impl SortKeys {
                 }
                 Ok(keys)
             }
-            Form::Prefix(converter) => {
+            KeyContents::Prefix(converter) => {
                 let rows = converter.convert_columns(columns)?;
                 let first = |row: &[u8]| {
                     let mut bytes = [0; 16];
                     let len = row.len().min(16);
                     bytes[..len].copy_from_slice(&row[..len]);
-                    // What sorts first has the smaller bytes.
+                    // Rows that come first have smaller bytes.
                     K::from_bits(!u128::from_be_bytes(bytes))
                 };
                 Ok(rows.iter().map(|row| first(row.data())).collect())
@@ -129,14 +129,15 @@ impl SortKeys {
     }
 }
 
-/// Places of the columns in an integer, if it holds them.
+/// Positions of the columns in an integer, and its width; `None` if 128 bits do not hold them.
 fn packed(columns: &[SortColumn]) -> Option<(Vec<Field>, Width)> {
     let mut fields = Vec::with_capacity(columns.len());
     let mut shift = 0;
     for column in columns.iter().rev() {
-        let spec = match column.total_order {
-            true => KeySpec::for_order_by(&column.data_type),
-            false => KeySpec::try_new(&column.data_type),
+        let spec = if column.total_order {
+            KeySpec::for_order_by(&column.data_type)
+        } else {
+            KeySpec::try_new(&column.data_type)
         };
         let spec = spec.ok()?;
         let bits = 8 * spec.width().bytes() as u32;
@@ -184,7 +185,7 @@ impl Field {
         let pairs = keys.iter_mut().zip(values);
         match nulls {
             None => pairs.for_each(|(key, value)| *key = *key | place(value.to_bits()) | valid),
-            // What lies under a NULL is anything.
+            // The word of a NULL can be anything.
             Some(nulls) => pairs.zip(nulls.iter()).for_each(|((key, value), is_valid)| {
                 *key = *key
                     | if is_valid {
@@ -197,28 +198,29 @@ impl Field {
     }
 }
 
-/// One of the columns that tell rows with equal keys apart.
+/// A column that tells rows with equal keys apart.
 #[derive(Debug)]
 pub(crate) struct OrderBy {
     column: usize,
     data_type: DataType,
     options: SortOptions,
-    /// Whether NaNs are the greatest numbers, and still apart by their bits.
-    turned: bool,
+    /// Whether NaNs are the greatest numbers, but still distinct by their bits.
+    rotates: bool,
 }
 
 impl OrderBy {
-    /// By this column as `ORDER BY` does.
+    /// Orders by this column as `ORDER BY` does.
     pub(crate) fn rows(column: usize, data_type: DataType, options: SortOptions) -> Self {
         Self {
             column,
             data_type,
             options,
-            turned: false,
+            rotates: false,
         }
     }
 
-    /// By this column as functions order values: smaller ones first, then NaNs, which stay apart by their bits, then NULL.
+    /// Orders by this column as functions order values: smaller ones first, then NaNs, which stay distinct by their
+    /// bits, then NULL.
     pub(crate) fn values(column: usize, data_type: DataType) -> Self {
         Self {
             column,
@@ -227,7 +229,7 @@ impl OrderBy {
                 descending: false,
                 nulls_first: false,
             },
-            turned: true,
+            rotates: true,
         }
     }
 }
@@ -235,45 +237,49 @@ impl OrderBy {
 /// The order among rows whose keys are equal, as Arrow's row format has it.
 #[derive(Debug)]
 pub(crate) struct RowOrder {
-    /// Which of a row's columns, and whether floats are turned.
+    /// The indices of a row's columns, and whether their floats are [`rotated`].
     columns: Vec<(usize, bool)>,
     converter: RowConverter,
 }
 
 impl RowOrder {
-    /// By some of the columns of rows.
+    /// An order by some of the columns of rows.
     ///
     /// # Errors
-    /// Arrow's, for a type that has no order.
+    /// An error of Arrow for a type that has no order.
     pub(crate) fn try_new(columns: Vec<OrderBy>) -> Result<Self> {
         let field = |by: &OrderBy| {
-            let data_type = match by.turned {
-                true => rotated_type(&by.data_type),
-                false => by.data_type.clone(),
+            let data_type = if by.rotates {
+                rotated_type(&by.data_type)
+            } else {
+                by.data_type.clone()
             };
             SortField::new_with_options(data_type, by.options)
         };
         Ok(Self {
             converter: RowConverter::new(columns.iter().map(field).collect())?,
-            columns: columns.into_iter().map(|by| (by.column, by.turned)).collect(),
+            columns: columns.into_iter().map(|by| (by.column, by.rotates)).collect(),
         })
     }
 
-    /// The columns that it looks at.
+    /// The indices of the columns that are compared.
     pub(crate) fn columns(&self) -> impl Iterator<Item = usize> + '_ {
         self.columns.iter().map(|(column, _)| *column)
     }
 
-    /// Rows that compare in this order; `columns` are [`Self::columns`] of them.
+    /// Rows that compare in this order. `columns` are the ones that [`Self::columns`] names.
     ///
     /// # Errors
-    /// Arrow's, if the columns are of other types.
+    /// An error of Arrow if the columns have other types.
     pub(crate) fn rows(&self, columns: &[ArrayRef]) -> Result<Rows> {
-        let turned = |(column, (_, turned)): (&ArrayRef, &(usize, bool))| match turned {
-            true => rotated(column),
-            false => Arc::clone(column),
+        let rotate = |(column, (_, rotates)): (&ArrayRef, &(usize, bool))| {
+            if *rotates {
+                rotated(column)
+            } else {
+                Arc::clone(column)
+            }
         };
-        let columns: Vec<ArrayRef> = columns.iter().zip(&self.columns).map(turned).collect();
+        let columns: Vec<ArrayRef> = columns.iter().zip(&self.columns).map(rotate).collect();
         Ok(self.converter.convert_columns(&columns)?)
     }
 }
@@ -288,30 +294,31 @@ fn rotated_type(data_type: &DataType) -> DataType {
     }
 }
 
-/// `totalOrder` turned so that it starts at `-inf`: the NaNs that came before it are above all other NaNs then.
+/// The floats of an array as integers in `totalOrder`, rotated so that it starts at `-inf`: the NaNs that come before
+/// `-inf` are then above all other NaNs. Values of other types stay as they are.
 fn rotated(values: &ArrayRef) -> ArrayRef {
-    macro_rules! turned {
+    macro_rules! rotate {
         ($float:ty, $word:ty, $values:expr) => {{
             let word = |bits: <$word as ArrowPrimitiveType>::Native| {
                 let sign = !(<$word as ArrowPrimitiveType>::Native::MAX >> 1);
                 if bits & sign == 0 { bits | sign } else { !bits }
             };
             let least = word(<$float as ArrowPrimitiveType>::Native::NEG_INFINITY.to_bits());
-            let turned = $values
+            let rotated = $values
                 .as_primitive::<$float>()
                 .unary::<_, $word>(|value| word(value.to_bits()).wrapping_sub(least));
-            Arc::new(turned) as ArrayRef
+            Arc::new(rotated) as ArrayRef
         }};
     }
     match values.data_type() {
-        DataType::Float16 => turned!(Float16Type, UInt16Type, values),
-        DataType::Float32 => turned!(Float32Type, UInt32Type, values),
-        DataType::Float64 => turned!(Float64Type, UInt64Type, values),
+        DataType::Float16 => rotate!(Float16Type, UInt16Type, values),
+        DataType::Float32 => rotate!(Float32Type, UInt32Type, values),
+        DataType::Float64 => rotate!(Float64Type, UInt64Type, values),
         _ => Arc::clone(values),
     }
 }
 
-/// The same values, where each NaN of a floating-point column is the positive quiet one.
+/// An array of the same values, where each NaN of a floating-point column is the positive quiet one.
 pub(crate) fn with_one_nan(values: &ArrayRef) -> ArrayRef {
     macro_rules! one_nan {
         ($float:ty) => {{
@@ -345,7 +352,7 @@ mod tests {
         (0..4).map(option).collect()
     }
 
-    /// Rows in the order of Arrow's sort have keys that never rise, and that are equal where the rows are.
+    /// Checks that rows in the order of Arrow's sort have keys that never rise, and that are equal where the rows are.
     fn check(columns: &[(ArrayRef, SortOptions)]) {
         let by: Vec<By> = columns
             .iter()

@@ -1,4 +1,4 @@
-//! What the keys of one column mean.
+//! The meaning of the keys of one column.
 
 use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::arrow::buffer::Buffer;
@@ -8,18 +8,18 @@ use datafusion::common::{Result, plan_err};
 use super::fixed;
 use super::{ByteSpec, Encoding, Key, KeyBits, Width, dense, mixed, with_key};
 
-/// How the values of a type are ordered.
+/// The way in which the values of a type are ordered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Order {
-    /// By fixed-width keys.
+    /// The values have fixed-width keys.
     Keys(KeySpec),
-    /// As byte strings.
+    /// The values are ordered as byte strings.
     Bytes(ByteSpec),
 }
 
 impl Order {
     /// # Errors
-    /// A planning error that names the type, and those that are allowed.
+    /// A planning error that names the type and the allowed ones.
     pub(crate) fn try_new(data_type: &DataType) -> Result<Self> {
         match ByteSpec::of(data_type) {
             Some(spec) => Ok(Order::Bytes(spec)),
@@ -40,7 +40,7 @@ fn unordered<T>(data_type: &DataType) -> Result<T> {
     )
 }
 
-/// What the keys of one column mean: the Arrow type that they come from, their width and order.
+/// The meaning of the keys of one column: the Arrow type that they come from, their width and their order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KeySpec {
     pub(super) data_type: DataType,
@@ -94,7 +94,7 @@ impl KeySpec {
         self.encoding
     }
 
-    /// The values that `bits` stand for, in the same order, as an array of [`Self::data_type`].
+    /// The values that `bits` stand for, in the same order, as an array of type [`Self::data_type`].
     ///
     /// A NaN comes back as the one positive quiet NaN, whatever its bits were.
     ///
@@ -104,15 +104,15 @@ impl KeySpec {
         fixed::to_array(&self.data_type, self.encoding, bits)
     }
 
-    /// The same from keys of the type that [`Self::width`] says.
+    /// [`Self::to_array`] of keys whose type has the width of [`Self::width`].
     pub(crate) fn values_of<K: Key>(&self, keys: &[K]) -> Result<ArrayRef> {
         fixed::to_array(&self.data_type, self.encoding, keys)
     }
 
-    /// Appends the keys of values without NULL, of the type that [`Self::width`] says.
+    /// Appends the keys of values without NULL. `K` has the width of [`Self::width`].
     ///
     /// # Errors
-    /// An internal error if `values` is not of [`Self::data_type`].
+    /// An internal error if `values` does not have type [`Self::data_type`].
     pub(crate) fn append_keys<K: Key>(&self, values: &dyn Array, keys: &mut Vec<K>) -> Result<()> {
         let raw = fixed::raw(values, &self.data_type)?;
         let mut block = [K::default(); 1024];
@@ -124,32 +124,33 @@ impl KeySpec {
         Ok(())
     }
 
-    /// The keys of the non-NULL values, in row order.
+    /// The keys of the values that are not NULL, in row order.
     ///
     /// # Errors
-    /// An internal error if `values` is not of [`Self::data_type`].
+    /// An internal error if `values` does not have type [`Self::data_type`].
     pub fn keys(&self, values: &dyn Array) -> Result<Vec<KeyBits>> {
         let dense = dense(values, None)?;
         let words = fixed::raw(dense.as_deref().unwrap_or(values), &self.data_type)?;
         Ok(with_key!(self.width(), K => encode::<K>(self.encoding, &words)))
     }
 
-    /// How many values are not NULL, and the sum of their mixed keys, modulo 2^64: the same in any order.
+    /// The number of values that are not NULL, and the sum of their mixed keys, modulo 2^64. It does not depend on the
+    /// order of the values.
     ///
     /// # Errors
-    /// An internal error if `values` is not of [`Self::data_type`].
+    /// An internal error if `values` does not have type [`Self::data_type`].
     pub(crate) fn checksum(&self, values: &dyn Array) -> Result<(u64, u64)> {
         let dense = dense(values, None)?;
         let words = fixed::raw(dense.as_deref().unwrap_or(values), &self.data_type)?;
         Ok(with_key!(self.width(), K => checksum::<K>(self.encoding, &words)))
     }
 
-    /// The number behind a key of an integer, decimal, Boolean, date or time type (units as in the type).
+    /// The number that a key of an integer, decimal, Boolean, date or time type stands for, in the unit of the type.
     pub(crate) fn integer(&self, bits: KeyBits) -> i128 {
         self.encoding.integer(bits)
     }
 
-    /// The key of such a number, which the type can hold.
+    /// The key of a number as [`Self::integer`] gives it, which the type must be able to hold.
     pub(crate) fn integer_key(&self, value: i128) -> KeyBits {
         self.encoding.integer_key(value)
     }
@@ -164,23 +165,23 @@ impl KeySpec {
         self.encoding.rounded(value)
     }
 
-    /// The number behind a key of a floating-point type; `None` for other types.
+    /// The number that a key of a floating-point type stands for; `None` for other types.
     pub(crate) fn float(&self, bits: KeyBits) -> Option<f64> {
         self.encoding.float(bits)
     }
 
-    /// Whether words are wider than Arrow's, so that [`Self::raw`] copies.
+    /// Whether words are wider than Arrow's values, so that [`Self::raw`] copies them.
     pub(crate) fn widens(&self) -> bool {
         self.data_type.primitive_width() != Some(self.width().bytes())
     }
 
-    /// The raw words of a dense array of this type: Arrow's buffer itself where the width allows.
+    /// The raw words of an array of this type without NULLs: Arrow's buffer itself where the width allows it.
     pub(crate) fn raw(&self, values: &dyn Array) -> Result<Buffer> {
         fixed::raw(values, &self.data_type)
     }
 }
 
-/// A buffer of [`KeySpec::raw`] as words: Arrow aligns buffers to the type that they were made for.
+/// A buffer of [`KeySpec::raw`] as words. Arrow aligns buffers for the type that they were made for.
 pub(crate) fn words<K: Key>(raw: &Buffer) -> &[K] {
     bytemuck::cast_slice(raw)
 }

@@ -1,24 +1,24 @@
-//! How much the rounds of a selection may collect.
+//! Limits on what the rounds of a selection may collect.
 
 use crate::cells::MAX_CELLS;
 
-/// Memory for a collected key, in its own bytes: a list is up to twice as large as what it holds, and is copied when it
-/// is merged with others.
+/// Bytes of memory for a collected key, as a multiple of the key's own bytes: a list takes up to twice as many as its
+/// keys, and is copied when it is merged with others.
 pub(crate) const COLLECTED_BYTES: usize = 3;
 
-/// What rounds can do with the memory that is there.
+/// Limits on rounds by the memory that is available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryBudget {
-    /// Cells of a count, at most; more where there are more ranks than that.
+    /// Most cells of a count; more are allowed if there are more ranks.
     pub cells: usize,
-    /// Keys of a sample, at most.
+    /// Most keys of a sample.
     pub sample: u64,
-    /// Keys that can be collected at once.
+    /// Most keys that can be collected at once.
     pub keys: u64,
 }
 
 impl MemoryBudget {
-    /// No limit.
+    /// A budget without limits.
     pub const UNLIMITED: MemoryBudget = MemoryBudget {
         cells: MAX_CELLS,
         sample: u64::MAX,

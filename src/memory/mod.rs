@@ -1,4 +1,4 @@
-//! Memory of every kind: reserved in the session's pool, mapped in pages, or bytes on disk where the pool refuses.
+//! Memory: reservations in the session's pool, pages for keys, and files on disk for what the pool refuses.
 
 mod budget;
 mod pages;
@@ -14,7 +14,7 @@ pub(crate) use pages::{FreePages, Pages};
 pub(crate) use rounds::{Lease, RoundMemory};
 pub(crate) use spill::{SpillFile, Spiller, Spilling};
 
-/// Reserves, or says what was wanted.
+/// Reserves `bytes` for keys; an error says how many bytes were missing.
 pub(crate) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<()> {
     reservation.try_grow(bytes).map_err(|error| {
         error.context(format!(
@@ -24,10 +24,10 @@ pub(crate) fn reserve(reservation: &MemoryReservation, bytes: usize) -> Result<(
     })
 }
 
-/// Reserves for keys or values. `false`: refused, but `spilling` says where they can go.
+/// Reserves `bytes` for keys or values. `false` if the pool refuses, but they can be spilled by `spilling`.
 ///
 /// # Errors
-/// As [`reserve`], where nothing spills.
+/// Errors of [`reserve`], if there is no `spilling`.
 pub(crate) fn reserve_or_spill(
     reservation: &MemoryReservation,
     spilling: Option<&Spilling>,
@@ -42,10 +42,10 @@ pub(crate) fn reserve_or_spill(
     }
 }
 
-/// Reserves what keys or values that can spill are written from.
+/// Reserves the write buffer of keys or values that can be spilled.
 ///
 /// # Errors
-/// `ResourcesExhausted` where the pool has not even that much.
+/// `ResourcesExhausted` if the pool has not even that much.
 pub(crate) fn reserve_to_begin(reservation: &MemoryReservation, bytes: usize) -> Result<()> {
     reservation.try_grow(bytes).map_err(|error| {
         error.context(format!(

@@ -1,9 +1,9 @@
-//! Memory for keys: large, in huge pages, and used again by the next query.
+//! Memory for keys: large pieces in huge pages, which the next query uses again.
 //!
-//! A scan of 3e7 keys touches 240 MB that it never had. With small pages that is 60 000 page faults; with huge ones
-//! 120, but the system still has to clear them, which takes as long as a third of reading the data. So the pages of
-//! one query wait a second for the next, but only where the memory pool has no limit: there the pool has no say in
-//! what is held after a query, and elsewhere memory goes back at once.
+//! A scan of 3e7 keys touches 240 MB of new memory. With small pages that is 60 000 page faults. With huge pages it is
+//! 120, but the system still has to clear them, which takes as long as a third of reading the data. So the pages of one
+//! query are kept for a second for the next one. This is done only where the memory pool has no limit, and so no say in
+//! what is held after a query. Elsewhere memory is given back at once.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -13,90 +13,90 @@ use datafusion::common::{Result, resources_datafusion_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use memmap2::MmapMut;
 
-/// Smaller pieces are neither huge pages nor kept.
-const LARGE: usize = 2 << 20;
+/// Least bytes of a piece that is in huge pages and is kept.
+const LEAST_KEPT_BYTES: usize = 2 << 20;
 
-/// Most bytes that wait.
-const MOST: usize = 512 << 20;
+/// Most bytes of pages that are kept.
+const MOST_KEPT_BYTES: usize = 512 << 20;
 
-/// How long they wait.
-const WAIT: Duration = Duration::from_secs(1);
+/// Time after which unused pages are given back.
+const KEEP_TIME: Duration = Duration::from_secs(1);
 
-/// Pages that wait for their next use.
+/// Pages that are kept for their next use.
 #[derive(Debug, Default)]
 pub(crate) struct FreePages {
-    waiting: Mutex<Waiting>,
+    kept: Mutex<KeptPages>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct KeptPages {
     maps: Vec<MmapMut>,
     bytes: usize,
-    /// Whether anything came or went since the sweeper looked; `None` while none runs.
+    /// Whether pages were taken or given since the sweeper thread looked last; `None` while no such thread runs.
     touched: Option<bool>,
 }
 
-/// One for the process: pages have no owner but their size.
+/// The free pages of the whole process: pages differ only in size.
 static FREE: LazyLock<Arc<FreePages>> = LazyLock::new(Arc::default);
 
 impl FreePages {
-    /// Where shards of this pool may put their pages.
+    /// The free pages for shards of this pool; `None` if the pool has a limit.
     pub(crate) fn of(pool: &dyn MemoryPool) -> Option<Arc<Self>> {
         matches!(pool.memory_limit(), MemoryLimit::Infinite).then(|| Arc::clone(&FREE))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing in here panics half-way.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, KeptPages> {
+        // No critical section panics half-way.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pages of at least `bytes`, and not much more.
+    /// Takes pages of at least `bytes` bytes, and at most a quarter more.
     fn take(&self, bytes: usize) -> Option<MmapMut> {
-        let mut waiting = self.lock();
+        let mut kept = self.lock();
         let fits = |map: &MmapMut| (bytes..=bytes + bytes / 4).contains(&map.len());
-        let at = waiting.maps.iter().rposition(fits)?;
-        let map = waiting.maps.swap_remove(at);
-        waiting.bytes -= map.len();
-        waiting.touched = waiting.touched.map(|_| true);
+        let at = kept.maps.iter().rposition(fits)?;
+        let map = kept.maps.swap_remove(at);
+        kept.bytes -= map.len();
+        kept.touched = kept.touched.map(|_| true);
         Some(map)
     }
 
     fn give(self: &Arc<Self>, map: MmapMut) {
-        let mut waiting = self.lock();
-        if waiting.bytes + map.len() > MOST {
+        let mut kept = self.lock();
+        if kept.bytes + map.len() > MOST_KEPT_BYTES {
             return;
         }
-        if waiting.touched.is_none() {
+        if kept.touched.is_none() {
             let free = Arc::clone(self);
             let sweeper = std::thread::Builder::new().name("quantiles-pages".into());
             if sweeper.spawn(move || free.sweep()).is_err() {
                 return;
             }
         }
-        waiting.bytes += map.len();
-        waiting.maps.push(map);
-        waiting.touched = Some(true);
+        kept.bytes += map.len();
+        kept.maps.push(map);
+        kept.touched = Some(true);
     }
 
-    /// Gives everything back once nothing was wanted for a while, and ends.
+    /// Gives all pages back once none was used for a while, and ends.
     fn sweep(&self) {
         loop {
-            std::thread::sleep(WAIT);
-            let mut waiting = self.lock();
-            if waiting.touched == Some(false) {
-                *waiting = Waiting::default();
+            std::thread::sleep(KEEP_TIME);
+            let mut kept = self.lock();
+            if kept.touched == Some(false) {
+                *kept = KeptPages::default();
                 return;
             }
-            waiting.touched = Some(false);
+            kept.touched = Some(false);
         }
     }
 }
 
-/// Fixed-capacity memory for plain integers. What it holds at first is not said.
+/// Memory of fixed capacity for plain integers. Its initial contents are not specified.
 pub(crate) struct Pages<T> {
-    /// `None` only while it is dropped.
+    /// The mapping; `None` only while it is dropped.
     map: Option<MmapMut>,
-    /// What was asked for: pages that waited may be more, which nobody has reserved.
+    /// Bytes that were requested. Pages that were kept may be larger, but no more bytes are reserved.
     bytes: usize,
     free: Option<Arc<FreePages>>,
     _words: PhantomData<T>,
@@ -105,7 +105,7 @@ pub(crate) struct Pages<T> {
 impl<T: bytemuck::Pod> Pages<T> {
     pub(crate) fn new(capacity: usize, free: Option<&Arc<FreePages>>) -> Result<Self> {
         let bytes = capacity * size_of::<T>();
-        let free = free.filter(|_| bytes >= LARGE);
+        let free = free.filter(|_| bytes >= LEAST_KEPT_BYTES);
         let map = match free.and_then(|free| free.take(bytes)) {
             Some(map) => map,
             None => fresh(bytes.max(1))?,
@@ -133,8 +133,8 @@ fn fresh(bytes: usize) -> Result<MmapMut> {
     let map = MmapMut::map_anon(bytes)
         .map_err(|error| resources_datafusion_err!("cannot map {bytes} bytes of memory: {error}"))?;
     #[cfg(target_os = "linux")]
-    if bytes >= LARGE {
-        // Advice only: without huge pages the memory is the same, just slower to touch first.
+    if bytes >= LEAST_KEPT_BYTES {
+        // This is advice only: without huge pages the memory is the same, but slower to touch first.
         let _ = map.advise(memmap2::Advice::HugePage);
     }
     Ok(map)
@@ -157,24 +157,24 @@ mod tests {
     #[test]
     fn pages_are_used_again_and_given_back_in_the_end() {
         let free = Arc::new(FreePages::default());
-        let words = LARGE / size_of::<u64>();
+        let words = LEAST_KEPT_BYTES / size_of::<u64>();
         let mut pages = Pages::<u64>::new(words, Some(&free)).unwrap();
         pages.words_mut()[7] = 42;
         let at = pages.words().as_ptr();
         drop(pages);
-        assert_eq!(free.lock().bytes, LARGE);
-        assert!(free.take(LARGE / 2).is_none() && free.take(2 * LARGE).is_none());
-        let again = Pages::<u16>::new(LARGE / size_of::<u16>(), Some(&free)).unwrap();
+        assert_eq!(free.lock().bytes, LEAST_KEPT_BYTES);
+        assert!(free.take(LEAST_KEPT_BYTES / 2).is_none() && free.take(2 * LEAST_KEPT_BYTES).is_none());
+        let again = Pages::<u16>::new(LEAST_KEPT_BYTES / size_of::<u16>(), Some(&free)).unwrap();
         assert_eq!(again.words().as_ptr().cast(), at);
         drop(again);
-        // A little less than what waits: no more words than were asked for.
+        // A little less than what is kept: no more words than were requested.
         let less = Pages::<u64>::new(words - words / 8, Some(&free)).unwrap();
         assert_eq!(less.words().len(), words - words / 8);
         drop(less);
         let start = Instant::now();
         while free.lock().touched.is_some() {
-            assert!(start.elapsed() < 20 * WAIT, "nobody swept");
-            std::thread::sleep(WAIT / 10);
+            assert!(start.elapsed() < 20 * KEEP_TIME, "nobody swept");
+            std::thread::sleep(KEEP_TIME / 10);
         }
         assert_eq!(free.lock().bytes, 0);
     }
@@ -184,11 +184,11 @@ mod tests {
         let free = Arc::new(FreePages::default());
         drop(Pages::<u32>::new(1000, Some(&free)));
         assert_eq!(free.lock().bytes, 0);
-        let many: Vec<_> = (0..MOST / LARGE + 3)
-            .map(|_| Pages::<u8>::new(LARGE, Some(&free)))
+        let many: Vec<_> = (0..MOST_KEPT_BYTES / LEAST_KEPT_BYTES + 3)
+            .map(|_| Pages::<u8>::new(LEAST_KEPT_BYTES, Some(&free)))
             .collect();
         drop(many);
-        assert_eq!(free.lock().bytes, MOST);
+        assert_eq!(free.lock().bytes, MOST_KEPT_BYTES);
     }
 
     #[test]

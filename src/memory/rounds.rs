@@ -1,12 +1,12 @@
-//! Memory that rounds work in: reserved in the session's pool like the keys, and set aside before the rounds begin
-//! where the pool has a limit, so that they do not fail half-way for what the keys have taken.
+//! Memory that rounds work in. It is reserved in the session's pool, as the keys are. Where the pool has a limit, it is
+//! set aside before the rounds begin, so that they do not fail half-way because keys have taken it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-/// Memory for the work of several shards on several threads.
+/// Memory that several shards on several threads work in.
 #[derive(Debug)]
 pub(crate) struct RoundMemory {
     reservation: MemoryReservation,
@@ -15,14 +15,14 @@ pub(crate) struct RoundMemory {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Reserved, whether it is held or not.
-    aside: usize,
-    /// Lease by somebody.
-    held: usize,
+    /// Bytes that stay reserved, whether they are leased or not.
+    set_aside: usize,
+    /// Bytes that are leased.
+    leased: usize,
 }
 
 impl RoundMemory {
-    /// Nothing set aside: all that is held comes from the pool of `reservation` when it is wanted.
+    /// Memory of which nothing is set aside: leased bytes come from the pool of `reservation` when they are needed.
     pub(crate) fn new(reservation: MemoryReservation) -> Arc<Self> {
         Arc::new(Self {
             reservation,
@@ -31,37 +31,37 @@ impl RoundMemory {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The numbers change only after all that can fail.
+        // The numbers change only after everything that can fail.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves so much for later, in place of what was set aside before.
+    /// Sets `bytes` bytes aside for later, in place of those that were set aside before.
     ///
     /// # Errors
-    /// The pool's; then what was set aside before is kept.
+    /// Errors of the pool; then the bytes that were set aside before stay.
     pub(crate) fn set_aside(&self, bytes: usize) -> Result<()> {
         let mut state = self.lock();
-        self.reservation.try_resize(bytes.max(state.held))?;
-        state.aside = bytes;
+        self.reservation.try_resize(bytes.max(state.leased))?;
+        state.set_aside = bytes;
         Ok(())
     }
 
-    /// Takes memory from what was set aside, and from the pool beyond that.
+    /// Leases `bytes` bytes, first from those that were set aside, then from the pool.
     ///
     /// # Errors
-    /// `ResourcesExhausted` that says what it was wanted for.
+    /// `ResourcesExhausted` with `what`, the purpose of the memory.
     pub(crate) fn hold(self: &Arc<Self>, bytes: usize, what: &'static str) -> Result<Lease> {
-        let mut held = Lease {
+        let mut lease = Lease {
             round_memory: Arc::clone(self),
             bytes: 0,
             what,
         };
-        held.grow(bytes)?;
-        Ok(held)
+        lease.grow(bytes)?;
+        Ok(lease)
     }
 }
 
-/// Memory in use, given back when dropped.
+/// A part of [`RoundMemory`] in use, given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     round_memory: Arc<RoundMemory>,
@@ -70,39 +70,39 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Bytes held.
+    /// Bytes leased.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes more.
+    /// Leases `bytes` bytes more.
     ///
     /// # Errors
-    /// As for [`RoundMemory::hold`]; then it holds what it held.
+    /// Errors of [`RoundMemory::hold`]; then the lease stays as it was.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
         let round_memory = &self.round_memory;
         let mut state = round_memory.lock();
-        let missing = (state.held + bytes).saturating_sub(round_memory.reservation.size());
-        // A pool that is full beyond its limit, as checksums of spilled blocks can make it, refuses even no bytes.
+        let missing = (state.leased + bytes).saturating_sub(round_memory.reservation.size());
+        // A pool that is filled beyond its limit, as checksums of spilled blocks can do it, refuses even zero bytes.
         if missing > 0 {
             round_memory.reservation.try_grow(missing).map_err(|error| {
                 error.context(format!(
                     "the memory limit is too small for exact quantiles: {bytes} more bytes wanted for {}, {} held",
-                    self.what, state.held
+                    self.what, state.leased
                 ))
             })?;
         }
-        state.held += bytes;
+        state.leased += bytes;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Gives some back.
+    /// Gives `bytes` bytes back.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         let mut state = self.round_memory.lock();
-        state.held -= bytes;
-        let kept = state.held.max(state.aside);
+        state.leased -= bytes;
+        let kept = state.leased.max(state.set_aside);
         let beyond = self.round_memory.reservation.size().saturating_sub(kept);
         self.round_memory.reservation.shrink(beyond);
         drop(state);
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(pool.reserved(), 30);
         drop(two);
         assert_eq!(pool.reserved(), 10);
-        // What others take beyond the limit does not touch what is set aside.
+        // Memory that others take beyond the limit does not touch the bytes that are set aside.
         let beyond = MemoryConsumer::new("checksums").register(&pool);
         beyond.grow(100);
         drop(round_memory.hold(10, "one").unwrap());

@@ -1,4 +1,4 @@
-//! Valid encodings, changed: as bytes, as numbers, and as lengths with what they are the lengths of.
+//! Changes of valid encodings: of bytes, of numbers, and of lengths with the bytes that they are the lengths of.
 
 use std::ops::Range;
 
@@ -7,17 +7,17 @@ use rand::rngs::SmallRng;
 
 use crate::wire::put;
 
-/// Parts within parts that are looked into.
+/// Greatest depth of parts within parts that are changed.
 const DEPTH: u32 = 8;
 
-/// Bytes of an input at most, unless it is made of a longer one.
+/// Most bytes of an input, unless it is made of a longer one.
 const MOST: usize = 1 << 12;
 
 /// One of `pool` after a few changes.
 pub(super) fn changed(pool: &[Vec<u8>], random: &mut SmallRng) -> Vec<u8> {
     let mut bytes = one_of(pool, random).clone();
     let most = bytes.len().max(MOST);
-    // One change is more often let pass, several go deeper.
+    // One change is accepted more often, several reach deeper.
     let changes = random.random_range(1..=3) * random.random_range(0..=1) + 1;
     for _ in 0..changes {
         change(&mut bytes, pool, random, 0);
@@ -30,7 +30,7 @@ fn one_of<'a, T>(list: &'a [T], random: &mut SmallRng) -> &'a T {
     &list[random.random_range(0..list.len())]
 }
 
-/// Some part, which may be empty.
+/// A random part, which may be empty.
 fn part(bytes: &[u8], random: &mut SmallRng) -> Range<usize> {
     let start = random.random_range(0..=bytes.len());
     let most = match random.random_range(0..3) {
@@ -41,7 +41,7 @@ fn part(bytes: &[u8], random: &mut SmallRng) -> Range<usize> {
     start..(start + random.random_range(0..=most)).min(bytes.len())
 }
 
-/// A number that goes wrong easily, where `left` bytes follow a number that was `old`.
+/// A number that is likely to cause harm, where `left` bytes follow a number that was `old`.
 fn number(old: u128, left: usize, random: &mut SmallRng) -> u128 {
     let near = random.random_range(0..3_u128);
     let base = match random.random_range(0..10) {
@@ -64,7 +64,7 @@ fn number(old: u128, left: usize, random: &mut SmallRng) -> u128 {
     base.wrapping_add(near).wrapping_sub(1)
 }
 
-/// The number of seven bits a byte that stands at a place.
+/// The LEB128 number at the beginning of `bytes`, and how many bytes it takes.
 fn leb(bytes: &[u8]) -> Option<(u128, usize)> {
     let mut number = 0;
     for (index, byte) in bytes.iter().enumerate().take(19) {
@@ -76,7 +76,7 @@ fn leb(bytes: &[u8]) -> Option<(u128, usize)> {
     None
 }
 
-/// A number, and what follows it that it may be the length of.
+/// The range of a random number, and of the bytes behind it that it may be the length of.
 fn lengthy(bytes: &[u8], random: &mut SmallRng) -> Option<(Range<usize>, Range<usize>)> {
     (0..32).find_map(|_| {
         let at = random.random_range(0..bytes.len().max(1));
@@ -141,15 +141,16 @@ fn change(bytes: &mut Vec<u8>, pool: &[Vec<u8>], random: &mut SmallRng, depth: u
     }
 }
 
-/// Changes something whose length stands before it, and the length.
+/// Changes bytes whose length stands before them, and the length.
 fn inside(bytes: &mut Vec<u8>, pool: &[Vec<u8>], random: &mut SmallRng, depth: u32) {
     if let Some((length, body)) = lengthy(bytes, random) {
         let mut new = bytes[body.clone()].to_vec();
         for _ in 0..random.random_range(1..=2) {
             let one = random.random_range(0..3) > 0;
-            match depth + 1 < DEPTH && one {
-                true => inside(&mut new, pool, random, depth + 1),
-                false => change(&mut new, pool, random, DEPTH),
+            if depth + 1 < DEPTH && one {
+                inside(&mut new, pool, random, depth + 1)
+            } else {
+                change(&mut new, pool, random, DEPTH)
             }
         }
         new.truncate(MOST);
@@ -162,7 +163,7 @@ fn inside(bytes: &mut Vec<u8>, pool: &[Vec<u8>], random: &mut SmallRng, depth: u
     }
 }
 
-/// Puts something whose length stands before it into itself, many times, with its tag.
+/// Puts bytes whose length stands before them into themselves, many times, with their tag.
 fn nest(bytes: &mut Vec<u8>, random: &mut SmallRng) {
     let Some((length, body)) = lengthy(bytes, random) else {
         return;

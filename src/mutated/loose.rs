@@ -2,7 +2,7 @@
 
 use crate::wire::put;
 
-/// Bytes from which anything can be read: what is not there is 0.
+/// Bytes from which anything can be read: missing bytes are 0.
 pub(crate) struct Loose<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Loose<'a> {
@@ -37,7 +37,7 @@ impl<'a> Loose<'a> {
         self.0.len()
     }
 
-    /// Eight bytes.
+    /// Takes eight bytes as a number.
     pub(crate) fn word(&mut self) -> u64 {
         let mut word = [0; 8];
         let bytes = self.take(8);
@@ -45,7 +45,7 @@ impl<'a> Loose<'a> {
         u64::from_le_bytes(word)
     }
 
-    /// A piece behind its length.
+    /// Takes a piece that stands behind its length.
     pub(crate) fn piece(&mut self) -> &'a [u8] {
         let length = self.number();
         self.take(usize::try_from(length).unwrap_or(usize::MAX))

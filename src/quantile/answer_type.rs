@@ -1,4 +1,4 @@
-//! The type of answers.
+//! Types of answers.
 
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::{Result, plan_err};
@@ -7,10 +7,11 @@ use super::{Method, builtin};
 use crate::key::{KeySpec, Order};
 
 impl Method {
-    /// Type of the answer for one quantile of a column of type `data_type`.
+    /// The type of the answer for one quantile of a column of type `data_type`.
     ///
     /// # Errors
-    /// A planning error where the type has no order, or nothing lies between its values and the method needs that.
+    /// A planning error if the type has no order, or if the method needs values between two others and the type has
+    /// none.
     pub fn result_type(self, data_type: &DataType) -> Result<DataType> {
         let order = Order::try_new(data_type)?;
         if self.is_builtin() {

@@ -1,4 +1,4 @@
-//! From the keys around a position to the key of the answer.
+//! Interpolation: from the keys around a position to the key of the answer.
 
 use datafusion::arrow::datatypes::{DataType, i256};
 use datafusion::common::{Result, internal_datafusion_err};
@@ -6,23 +6,23 @@ use datafusion::common::{Result, internal_datafusion_err};
 use super::{Fraction, Method, Pick, builtin};
 use crate::key::{KeyBits, KeySpec};
 
-/// How the values of one column become answers by one method.
+/// The interpolation between values of one column by one method.
 #[derive(Debug, Clone)]
 pub(crate) struct Interpolation {
     method: Method,
-    /// What the keys of the answers mean.
+    /// The meaning of the keys of answers.
     pub(crate) result: KeySpec,
-    kind: Kind,
+    kind: NumberKind,
 }
 
-/// What the numbers between two values are.
+/// The numbers that an interpolation gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// Floating point of the column's width.
+enum NumberKind {
+    /// Floating-point numbers of the column's width.
     Floats,
-    /// Integers that are answered in Float64.
+    /// Float64, between integers.
     Integers,
-    /// Numbers of the result's unit, this many of them in one of the column's.
+    /// Integers in the result's unit, this many of which make one unit of the column.
     Scaled(i128),
 }
 
@@ -31,18 +31,18 @@ impl Interpolation {
         use DataType::*;
         let result = method.key_spec(&method.result_type(spec.data_type())?)?;
         let kind = match (spec.data_type(), result.data_type()) {
-            (Float16 | Float32 | Float64, _) => Kind::Floats,
-            (_, Float64) => Kind::Integers,
-            (Date32, Timestamp(..)) => Kind::Scaled(86_400_000),
-            _ => Kind::Scaled(1),
+            (Float16 | Float32 | Float64, _) => NumberKind::Floats,
+            (_, Float64) => NumberKind::Integers,
+            (Date32, Timestamp(..)) => NumberKind::Scaled(86_400_000),
+            _ => NumberKind::Scaled(1),
         };
         Ok(Self { method, result, kind })
     }
 
-    /// The key of the answer at `pick`; `key_at` gives the key of a rank.
+    /// The key of the answer at `pick`. `key_at` gives the key of a rank.
     ///
     /// # Errors
-    /// Those of `key_at`.
+    /// Errors of `key_at`.
     pub(crate) fn answer(
         &self,
         spec: &KeySpec,
@@ -50,20 +50,21 @@ impl Interpolation {
         key_at: &dyn Fn(u64) -> Result<KeyBits>,
     ) -> Result<KeyBits> {
         let low = key_at(pick.low)?;
-        let high = match pick.low == pick.high {
-            true => low,
-            false => key_at(pick.high)?,
+        let high = if pick.low == pick.high {
+            low
+        } else {
+            key_at(pick.high)?
         };
         self.between(spec, pick, low, high)
     }
 
-    /// As [`Self::answer`], from the keys of the two ranks.
+    /// The key of the answer at `pick`, from the keys of its two ranks.
     pub(super) fn between(&self, spec: &KeySpec, pick: Pick, low: KeyBits, high: KeyBits) -> Result<KeyBits> {
         if pick.low == pick.high && spec.data_type() == self.result.data_type() {
             return Ok(low);
         }
         let weight = pick.weight;
-        if self.kind == Kind::Floats {
+        if self.kind == NumberKind::Floats {
             let float = |key| {
                 let float = spec.float(key);
                 float.ok_or_else(|| internal_datafusion_err!("{} is not a float", spec.data_type()))
@@ -77,10 +78,10 @@ impl Interpolation {
         }
         let [low, high] = [spec.integer(low), spec.integer(high)];
         Ok(match self.kind {
-            Kind::Scaled(_) if self.method == Method::Median => {
+            NumberKind::Scaled(_) if self.method == Method::Median => {
                 self.result.integer_key(lerp_exact(low, high, weight).0)
             }
-            Kind::Scaled(unit) => {
+            NumberKind::Scaled(unit) => {
                 let value = lerp_rounded(low * unit, high * unit, weight);
                 self.result.integer_key(value)
             }
@@ -89,7 +90,8 @@ impl Interpolation {
     }
 }
 
-/// NumPy's formula (from the nearer end), kept from overflowing; between infinities lies NaN.
+/// Linear interpolation by NumPy's formula (from the nearer end), which does not overflow here. Between two different
+/// infinities lies NaN.
 fn lerp_floats(low: f64, high: f64, weight: Fraction) -> f64 {
     if weight.num == 0 || low == high {
         return low;
@@ -108,13 +110,13 @@ fn lerp_floats(low: f64, high: f64, weight: Fraction) -> f64 {
     }
 }
 
-/// Exact up to the last step, so that integers beyond 2^53 do not cancel.
+/// Linear interpolation between integers, exact up to the last step, so that integers beyond 2^53 do not cancel.
 fn lerp_integers(low: i128, high: i128, weight: Fraction) -> f64 {
     let (whole, rest) = lerp_exact(low, high, weight);
     whole as f64 + rest as f64 / weight.den as f64
 }
 
-/// Exact, then rounded to an integer, half away from zero.
+/// Linear interpolation, exact, then rounded to an integer, half away from zero.
 pub(super) fn lerp_rounded(low: i128, high: i128, weight: Fraction) -> i128 {
     let (whole, rest) = lerp_exact(low, high, weight);
     if 2 * rest.unsigned_abs() >= weight.den {
@@ -128,7 +130,7 @@ pub(super) fn lerp_rounded(low: i128, high: i128, weight: Fraction) -> i128 {
 fn lerp_exact(low: i128, high: i128, weight: Fraction) -> (i128, i128) {
     let fits = |value: i128| i64::try_from(value).is_ok() || u64::try_from(value).is_ok();
     if fits(low) && fits(high) && weight.den <= 1 << 62 {
-        // Both terms of the sum, and so it, lie within 2^65 * 2^62.
+        // Both terms of the sum, and so the sum, lie within 2^65 * 2^62.
         let den = weight.den as i128;
         let total = low * (den - weight.num as i128) + high * weight.num as i128;
         let whole = total / den;

@@ -9,10 +9,10 @@ use datafusion::common::{Result, plan_err};
 
 use super::{Fraction, Method, Pick, Quantile};
 
-/// `percentile_cont` cuts a weight to multiples of one part in this many.
+/// `percentile_cont` truncates a weight to a multiple of one part in this number.
 const WEIGHTS: f64 = 1e6;
 
-/// The column's own type, for those types that DataFusion hands to these functions.
+/// The column's own type, for the types that DataFusion gives to these functions.
 pub(super) fn result_type(method: Method, data_type: &DataType) -> Result<DataType> {
     use DataType::*;
     match data_type {
@@ -22,7 +22,7 @@ pub(super) fn result_type(method: Method, data_type: &DataType) -> Result<DataTy
     }
 }
 
-/// Where the answer lies among `n > 0` values.
+/// The ranks that the answer lies at or between, among `n > 0` values.
 pub(super) fn pick(method: Method, quantile: Quantile, descending: bool, n: u64) -> Pick {
     if method == Method::Median {
         return Pick {
@@ -31,9 +31,10 @@ pub(super) fn pick(method: Method, quantile: Quantile, descending: bool, n: u64)
             weight: Fraction::HALF,
         };
     }
-    let q = match descending {
-        true => 1.0 - quantile.to_f64(),
-        false => quantile.to_f64(),
+    let q = if descending {
+        1.0 - quantile.to_f64()
+    } else {
+        quantile.to_f64()
     };
     if n == 1 || q == 0.0 {
         return Pick::at(1);
@@ -54,7 +55,7 @@ pub(super) fn pick(method: Method, quantile: Quantile, descending: bool, n: u64)
     }
 }
 
-/// `median` between two values; `round` is the rounding to the column's type.
+/// The `median` of two values. `round` rounds to the column's type.
 pub(super) fn mean(low: f64, high: f64, round: impl Fn(f64) -> f64) -> f64 {
     // f64 has more than twice the digits of the narrower types, so rounding twice rounds as they do.
     round(low + high) / 2.0

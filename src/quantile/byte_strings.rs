@@ -1,4 +1,4 @@
-//! Answers of values that have no fixed-width key.
+//! Answers for values that have no fixed-width key.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use super::{Found, Fraction, Pick, QuantileSpec};
 use crate::key::ByteSpec;
 
 impl Found<&[u8]> {
-    /// Memory for what was found, and for arrays of it: copied once more where they are brought into rows.
+    /// Bytes of memory for the values that were found, and for arrays of them, which are copied once more where they
+    /// are brought into rows.
     pub(crate) fn array_bytes(&self) -> usize {
         let ends = [&self.low, &self.high];
         let bytes = |values: &Vec<&[u8]>| {
@@ -22,10 +23,10 @@ impl Found<&[u8]> {
 }
 
 impl QuantileSpec {
-    /// As [`Self::answers`], from the byte strings that `value_at` gives for ranks.
+    /// The answers, as [`Self::answers`] gives them, from byte strings. `value_at` gives the byte string of a rank.
     ///
     /// # Errors
-    /// Those of `value_at`, and of [`ByteSpec::to_array`].
+    /// Errors of `value_at` and of [`ByteSpec::to_array`].
     pub(crate) fn byte_string_answers<'a>(
         &self,
         spec: &ByteSpec,
@@ -44,7 +45,7 @@ impl QuantileSpec {
     /// The answers from the byte strings that were found, of type [`Method::result_type`](super::Method::result_type).
     ///
     /// # Errors
-    /// Those of [`ByteSpec::to_array`].
+    /// Errors of [`ByteSpec::to_array`].
     pub(crate) fn byte_strings(&self, spec: &ByteSpec, found: &Found<&[u8]>) -> Result<ArrayRef> {
         let low = spec.to_array(&found.low)?;
         if !self.method.interpolates() {

@@ -1,4 +1,4 @@
-//! What an answer is where a quantile falls between two values.
+//! Methods: the answers where a quantile falls between two values.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use datafusion::common::{DataFusionError, Result, plan_err};
 
 use crate::key::KeySpec;
 
-/// What to answer where a quantile falls between two values, or on one.
+/// The answer where a quantile falls between two values, or on one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Method {
     /// The value of rank `max(1, ceil(q n))`: NumPy's `inverted_cdf`.
@@ -52,14 +52,15 @@ impl Method {
     }
 
     /// The keys by which values of type `data_type` are ranked, and in which answers of that type are written: in the
-    /// functions' order, for DataFusion's own rules in `ORDER BY`'s.
+    /// functions' order; for DataFusion's own rules in `ORDER BY`'s order.
     ///
     /// # Errors
     /// A planning error if the type has no keys.
     pub fn key_spec(self, data_type: &DataType) -> Result<KeySpec> {
-        match self.is_builtin() {
-            true => KeySpec::for_order_by(data_type),
-            false => KeySpec::try_new(data_type),
+        if self.is_builtin() {
+            KeySpec::for_order_by(data_type)
+        } else {
+            KeySpec::try_new(data_type)
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Quantiles as exact numbers, the ranks that they ask for, and the values that answer them.
+//! Quantiles as exact numbers, the ranks that they stand for, and the values that answer them.
 //!
-//! A quantile is the shortest decimal that prints it (0.1 is one tenth), so a rank is a matter of integers: for
-//! `n` values the default method asks for rank `max(1, ceil(q n))`, the others for the position `q (n - 1)`,
-//! counted from 0, and what lies at or around it. Methods and their names are NumPy's (`numpy.quantile`,
-//! Hyndman and Fan 1996, definitions 1 and 7).
+//! A quantile is the shortest decimal that prints it (0.1 is one tenth), so a rank is computed with integers. For `n`
+//! values the default method takes the rank `max(1, ceil(q n))`. The others take the position `q (n - 1)`, counted from
+//! 0, and the values at or around it. Methods and their names are NumPy's (`numpy.quantile`, Hyndman and Fan 1996,
+//! definitions 1 and 7).
 
 mod answer_type;
 mod between;

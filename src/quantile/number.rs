@@ -13,11 +13,11 @@ pub struct Quantile {
     pub(super) scale: u32,
 }
 
-/// Decimals up to this scale have a denominator that fits `i128`.
+/// Greatest scale of decimals whose denominator fits `i128`.
 pub(super) const MAX_EXACT_SCALE: u32 = 38;
 
 impl Quantile {
-    /// The quantile that the shortest decimal of `value` names.
+    /// The quantile that the shortest decimal of `value` stands for.
     ///
     /// # Errors
     /// A planning error that names a value which is NaN or outside [0, 1].
@@ -25,7 +25,7 @@ impl Quantile {
         Self::parse(&format!("{value:e}"), &value)
     }
 
-    /// The quantile that a constant of a number type names.
+    /// The quantile that a constant of a number type stands for.
     ///
     /// # Errors
     /// A planning error that names the value if it is NULL, not a number, NaN or outside [0, 1].
@@ -53,7 +53,7 @@ impl Quantile {
         Self::parse(&format!("{number}e{}", -i32::from(scale)), value)
     }
 
-    /// From scientific notation, as Rust prints it; `shown` is for the error.
+    /// A quantile from scientific notation, as Rust prints it. `shown` is the value in error messages.
     fn parse(text: &str, shown: &dyn Display) -> Result<Self> {
         let out_of_range = || plan_err!("quantile {shown} is out of range: allowed is a number from 0 to 1");
         let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
@@ -90,7 +90,7 @@ impl Quantile {
         })
     }
 
-    /// `floor(q n)` and the fraction above it.
+    /// `floor(q n)`, and the fraction `q n - floor(q n)`.
     pub(super) fn times(self, n: u64) -> (u64, Fraction) {
         if let (Ok(digits), Some(den)) = (u64::try_from(self.digits), 10_u64.checked_pow(self.scale))
             && let Some(product) = digits.checked_mul(n)
@@ -104,10 +104,10 @@ impl Quantile {
         self.times_wide(n)
     }
 
-    /// As [`Self::times`], for products of any width.
+    /// [`Self::times`] for products of any width.
     pub(super) fn times_wide(self, n: u64) -> (u64, Fraction) {
         if self.scale > MAX_EXACT_SCALE {
-            // From a float: at most 17 digits, so q n < 10^37 / 10^39. What is below 10^-38 stays above 0.
+            // It comes from a float: at most 17 digits, so q n < 10^37 / 10^39. A fraction below 10^-38 stays above 0.
             let excess = 10_u128
                 .checked_pow(self.scale - MAX_EXACT_SCALE)
                 .unwrap_or(u128::MAX);
@@ -138,9 +138,9 @@ impl Quantile {
         )
     }
 
-    /// The nearest `f64`: the number itself for a quantile that was one.
+    /// The nearest `f64`: the original number for a quantile that came from one.
     pub(super) fn to_f64(self) -> f64 {
-        // Both parts and their quotient are exact up to one rounding.
+        // Digits and power are exact, and their quotient is rounded once.
         if self.digits < 1 << 53 && self.scale <= 22 {
             return self.digits as f64 / 10_f64.powi(self.scale as i32);
         }
@@ -148,7 +148,7 @@ impl Quantile {
         text.parse().unwrap_or(f64::NAN)
     }
 
-    /// The 1-based rank that the default method asks for, among `n > 0` values.
+    /// The rank, from 1, that the default method takes among `n > 0` values.
     pub fn rank(self, n: u64) -> u64 {
         let (floor, fraction) = self.times(n);
         (floor + u64::from(fraction.num > 0)).max(1)
@@ -177,7 +177,7 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// From a constant number or list of numbers.
+    /// The quantiles of a constant number or list of numbers.
     ///
     /// # Errors
     /// A planning error that names the value: see [`Quantile::try_from_scalar`].

@@ -1,10 +1,11 @@
-//! Ranks that answers lie at or between, and the keys that were found there.
+//! Ranks that answers lie at or between, and the values that were found there.
 
 use datafusion::common::Result;
 
 use super::Fraction;
 
-/// Where an answer lies: between two ranks (1-based, from the least value), `weight` of the way from `low` to `high`.
+/// The position of an answer: between two ranks (from 1, from the least value), `weight` of the way from `low` to
+/// `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pick {
     pub(super) low: u64,
@@ -22,7 +23,7 @@ impl Pick {
     }
 }
 
-/// Where the answers of one [`QuantileSpec`](super::QuantileSpec) lie among some number of values.
+/// The positions of the answers of one [`QuantileSpec`](super::QuantileSpec) among a certain number of values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Picks {
     pub(super) list: Vec<Pick>,
@@ -35,11 +36,11 @@ impl Picks {
     }
 }
 
-/// Keys, or byte strings, that answers are or lie between, of any number of groups.
+/// The keys, or byte strings, that answers are or lie between, for any number of groups.
 #[derive(Debug)]
 pub(crate) struct Found<T> {
     pub(super) low: Vec<T>,
-    /// Of a method that interpolates, as `picks`.
+    /// The values at the upper ranks; filled only by methods that interpolate, as `picks` is.
     pub(super) high: Vec<T>,
     pub(super) picks: Vec<Pick>,
 }
@@ -55,10 +56,10 @@ impl<T> Default for Found<T> {
 }
 
 impl<T> Found<T> {
-    /// Adds those of one group; `value_at` gives the key, or byte string, of a 1-based rank.
+    /// Adds the values of one group. `value_at` gives the key, or byte string, of a rank from 1.
     ///
     /// # Errors
-    /// Those of `value_at`.
+    /// Errors of `value_at`.
     pub(crate) fn add(&mut self, picks: &Picks, value_at: &dyn Fn(u64) -> Result<T>) -> Result<()> {
         for pick in picks.iter() {
             self.low.push(value_at(pick.low)?);

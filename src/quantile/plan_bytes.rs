@@ -1,4 +1,4 @@
-//! Quantiles and what is asked of them, as bytes of a plan that travels.
+//! Quantiles and quantile specifications as bytes of a plan that is sent.
 
 use datafusion::common::Result;
 
@@ -6,7 +6,7 @@ use super::number::MAX_EXACT_SCALE;
 use super::{Method, Quantile, QuantileSpec, Quantiles};
 use crate::wire::{Reader, put};
 
-/// Methods by their number in a message: new ones go to the end.
+/// Methods by their number in a message. New ones go to the end.
 const METHODS: [Method; 8] = [
     Method::Disc,
     Method::Linear,
@@ -50,9 +50,10 @@ impl Quantile {
             1..=MAX_EXACT_SCALE => digits > 0 && digits <= 10_u128.pow(scale) && digits % 10 != 0,
             _ => digits > 0 && scale < 400 && digits % 10 != 0,
         };
-        match is_proper {
-            true => Ok(found),
-            false => input.damaged(format!("quantile {digits}e-{scale}")),
+        if is_proper {
+            Ok(found)
+        } else {
+            input.damaged(format!("quantile {digits}e-{scale}"))
         }
     }
 }
@@ -65,16 +66,17 @@ impl Quantiles {
     }
 
     /// # Errors
-    /// An execution error for bytes that are no quantiles, or not one where there is no list.
+    /// An execution error for bytes that are no quantiles, or for several quantiles without a list.
     pub(crate) fn read(input: &mut Reader<'_>) -> Result<Self> {
         let found = Self::read_any(input)?;
-        match found.is_list || found.list.len() == 1 {
-            true => Ok(found),
-            false => input.damaged(format!("{} quantiles in place of one", found.list.len())),
+        if found.is_list || found.list.len() == 1 {
+            Ok(found)
+        } else {
+            input.damaged(format!("{} quantiles in place of one", found.list.len()))
         }
     }
 
-    /// The same of functions that ask for none too.
+    /// Reads the quantiles of functions that may have none.
     ///
     /// # Errors
     /// An execution error for bytes that are no quantiles.
@@ -94,7 +96,7 @@ impl QuantileSpec {
         Quantiles { list, is_list }.put(out);
     }
 
-    /// What is asked, and whether for a list.
+    /// Reads a quantile specification, and whether the answer is a list.
     ///
     /// # Errors
     /// An execution error for other bytes.

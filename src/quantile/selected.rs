@@ -1,4 +1,4 @@
-//! What a call asks of a column, and how what was selected becomes the column of answers.
+//! The question of one call about a column, and the column of its answers.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use datafusion::common::{Result, ScalarValue};
 use super::QuantileSpec;
 use crate::key::{ByteSpec, KeySpec, Order, PrefixKey};
 
-/// What is asked of one column, and how its keys, or the bytes of its values, become the answer.
+/// The question of one call about a column, whose keys (or byte strings) become the answers.
 #[derive(Debug, Clone)]
 pub(crate) struct SelectedColumn<S = KeySpec> {
     spec: S,
@@ -30,7 +30,8 @@ pub(crate) enum Selected {
 
 impl Selected {
     /// # Errors
-    /// A planning error if values of this type have no order, or none between them where the method needs it.
+    /// A planning error if values of this type have no order, or if the method needs values between two others and the
+    /// type has none.
     pub(crate) fn try_new(
         data_type: &DataType,
         quantile_spec: QuantileSpec,
@@ -54,7 +55,7 @@ impl Selected {
         })
     }
 
-    /// The keys of the values, or the widest that their prefixes have.
+    /// The specification of the values' keys, or of the widest keys of their prefixes.
     pub(crate) fn spec(&self) -> KeySpec {
         match self {
             Selected::Keys(column) => column.spec.clone(),
@@ -62,7 +63,7 @@ impl Selected {
         }
     }
 
-    /// How values become bytes, where they have no keys.
+    /// The specification of values as byte strings, where they have no keys.
     pub(crate) fn bytes(&self) -> Option<&ByteSpec> {
         match self {
             Selected::Keys(_) => None,
@@ -70,7 +71,7 @@ impl Selected {
         }
     }
 
-    /// The same over distinct values.
+    /// The same question over distinct values.
     pub(crate) fn distinct(self) -> Self {
         match self {
             Selected::Keys(column) => Selected::Keys(column.distinct()),
@@ -100,9 +101,9 @@ impl Selected {
     }
 }
 
-/// What is known of values besides their order.
+/// Values whose type is known.
 pub(crate) trait Typed {
-    /// Their type.
+    /// The type of the values.
     fn data_type(&self) -> &DataType;
 }
 
@@ -127,7 +128,7 @@ impl<S: Typed> SelectedColumn<S> {
         &self.quantile_spec
     }
 
-    /// The same over distinct values.
+    /// The same question over distinct values.
     pub(crate) fn distinct(mut self) -> Self {
         self.is_distinct = true;
         self
@@ -141,21 +142,22 @@ impl<S: Typed> SelectedColumn<S> {
         self.is_list
     }
 
-    /// Type of the answer to one quantile.
+    /// The type of the answer to one quantile.
     pub(crate) fn answer_type(&self) -> Result<DataType> {
         self.quantile_spec.method.result_type(self.spec.data_type())
     }
 
-    /// Type of the answer.
+    /// The type of the whole answer: of one quantile, or a list.
     pub(crate) fn result_type(&self) -> Result<DataType> {
         let one = self.answer_type()?;
-        Ok(match self.is_list {
-            true => DataType::new_list(one, true),
-            false => one,
+        Ok(if self.is_list {
+            DataType::new_list(one, true)
+        } else {
+            one
         })
     }
 
-    /// The answers of one group, as the value of its row: NULL if it has no values.
+    /// The answers of one group, as the value of its row: NULL if the group has no values.
     pub(crate) fn row(&self, answers: ArrayRef, n: u64) -> Result<ScalarValue> {
         let one = answers.data_type();
         match self.is_list {
@@ -195,7 +197,7 @@ impl<S: Typed> SelectedColumn<S> {
         Ok(take(answers.as_ref(), &indices, None)?)
     }
 
-    /// The state of one group.
+    /// The accumulator state of one group: a list of its values.
     pub(crate) fn state_of(&self, values: ArrayRef) -> Result<Vec<ScalarValue>> {
         let list = LargeListArray::try_new(
             state_item(self.spec.data_type()),
@@ -207,7 +209,7 @@ impl<S: Typed> SelectedColumn<S> {
     }
 }
 
-/// Type of an accumulator's state: the values themselves.
+/// The type of an accumulator's state: a list of values.
 pub(crate) fn state_type(data_type: &DataType) -> DataType {
     DataType::LargeList(state_item(data_type))
 }

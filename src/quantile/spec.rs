@@ -1,4 +1,4 @@
-//! What one call asks of a column: its ranks, and its answers from the keys of those ranks.
+//! Quantile specifications: the ranks that a call needs, and its answers from the keys of those ranks.
 
 use datafusion::arrow::array::{ArrayRef, new_null_array};
 use datafusion::common::Result;
@@ -6,19 +6,19 @@ use datafusion::common::Result;
 use super::{Found, Fraction, Interpolation, Method, Pick, Picks, Quantile, builtin};
 use crate::key::{KeyBits, KeySpec};
 
-/// One call's question: which quantiles, by which method, from which end.
+/// The question of one call: which quantiles, by which method, from which end.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QuantileSpec {
     /// The quantiles, in the caller's order.
     pub quantiles: Vec<Quantile>,
-    /// How a position becomes an answer.
+    /// The method by which a position becomes an answer.
     pub method: Method,
-    /// Count from the greatest value (`WITHIN GROUP (ORDER BY x DESC)`).
+    /// Whether ranks count from the greatest value (`WITHIN GROUP (ORDER BY x DESC)`).
     pub descending: bool,
 }
 
 impl QuantileSpec {
-    /// Where the answer for one quantile lies among `n > 0` values.
+    /// The position of the answer for one quantile among `n > 0` values.
     pub(super) fn pick(&self, quantile: Quantile, n: u64) -> Pick {
         if self.method.is_builtin() {
             return builtin::pick(self.method, quantile, self.descending, n);
@@ -56,7 +56,8 @@ impl QuantileSpec {
         pick
     }
 
-    /// The ranks needed to answer, among `n` values: 1-based from the least, ascending, distinct; none if `n` is 0.
+    /// The ranks that the answers need, among `n` values: from 1, from the least value, ascending, distinct; none if
+    /// `n` is 0.
     pub fn ranks(&self, n: u64) -> Vec<u64> {
         if n == 0 {
             return Vec::new();
@@ -71,7 +72,7 @@ impl QuantileSpec {
     /// The answers, one for each quantile in the caller's order, of type [`Method::result_type`]; all NULL if `n` is 0.
     ///
     /// # Errors
-    /// Those of `key_at`, which gives the key of a rank that [`Self::ranks`] named.
+    /// Errors of `key_at`, which gives the key of a rank that [`Self::ranks`] named.
     pub fn answers(
         &self,
         spec: &KeySpec,
@@ -89,7 +90,7 @@ impl QuantileSpec {
         self.values(spec, &found)
     }
 
-    /// Where the answers lie among `n > 0` values, in the caller's order.
+    /// The positions of the answers among `n > 0` values, in the caller's order.
     pub(crate) fn picks(&self, n: u64) -> Picks {
         let picks = self.quantiles.iter().map(|quantile| self.pick(*quantile, n));
         Picks {
@@ -98,7 +99,7 @@ impl QuantileSpec {
         }
     }
 
-    /// The answers from the keys that were picked, of type [`Method::result_type`].
+    /// The answers from the keys that were found, of type [`Method::result_type`].
     pub(crate) fn values(&self, spec: &KeySpec, found: &Found<KeyBits>) -> Result<ArrayRef> {
         if !self.method.interpolates() {
             return spec.to_array(&found.low);
@@ -111,7 +112,7 @@ impl QuantileSpec {
         interpolation.result.to_array(&keys.collect::<Result<Vec<_>>>()?)
     }
 
-    /// How the keys of `spec` become keys of the answers.
+    /// The interpolation between keys of `spec`.
     pub(crate) fn interpolation(&self, spec: &KeySpec) -> Result<Interpolation> {
         Interpolation::try_new(self.method, spec)
     }

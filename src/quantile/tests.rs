@@ -19,7 +19,7 @@ fn quantile_spec(quantiles: &[f64], method: Method, descending: bool) -> Quantil
     }
 }
 
-/// Answers over a small array by sorting its keys.
+/// The answers over a small array, by sorting its keys.
 fn answer(values: ArrayRef, quantile_spec: &QuantileSpec) -> ArrayRef {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let mut keys = spec.keys(&values).unwrap();

@@ -1,4 +1,4 @@
-//! Sketches over keys of any width, for callers that know types only when they run.
+//! Sketches over keys of any width, for callers that learn the type of values only at run time.
 
 use std::fmt::{self, Debug};
 
@@ -11,26 +11,26 @@ use super::tree::FAST_KEYS;
 use super::{Epsilon, Header, Sketch, Summary, Variant};
 use crate::key::{Encoding, Key, KeyBits, KeySpec, Width, dense, words};
 
-/// Keys that are made at a time: they stay in the first-level cache.
+/// Number of keys that are encoded at a time: they stay in the first-level cache.
 const BLOCK: usize = 2048;
 
-/// A sketch that is being filled with keys of one width, which is known when it is made.
-pub struct AnySketch(Filling);
+/// A sketch that is being filled with keys of one width, which is given when it is made.
+pub struct AnySketch(SketchByWidth);
 
-/// A [`Sketch`] of some width.
-enum Filling {
+/// A [`Sketch`] of keys of one of the widths.
+enum SketchByWidth {
     W32(Sketch<u32>),
     W64(Sketch<u64>),
     W128(Sketch<u128>),
 }
 
-/// What a sketch knows of its values.
+/// The summary of a sketch's values, of keys of any width.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AnySummary(Known);
+pub struct AnySummary(SummaryByWidth);
 
-/// A [`Summary`] of some width.
+/// A [`Summary`] of keys of one of the widths.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Known {
+enum SummaryByWidth {
     W32(Summary<u32>),
     W64(Summary<u64>),
     W128(Summary<u128>),
@@ -53,103 +53,104 @@ impl Debug for AnySketch {
 }
 
 impl AnySketch {
-    /// Without values.
+    /// An empty sketch.
     pub fn new(width: Width, eps: Epsilon, variant: Variant) -> Self {
         Self(match width {
-            Width::W32 => Filling::W32(Sketch::new(eps, variant)),
-            Width::W64 => Filling::W64(Sketch::new(eps, variant)),
-            Width::W128 => Filling::W128(Sketch::new(eps, variant)),
+            Width::W32 => SketchByWidth::W32(Sketch::new(eps, variant)),
+            Width::W64 => SketchByWidth::W64(Sketch::new(eps, variant)),
+            Width::W128 => SketchByWidth::W128(Sketch::new(eps, variant)),
         })
     }
 
     /// Number of values.
     pub fn n(&self) -> u64 {
-        on_width!(Filling, &self.0, sketch => sketch.n())
+        on_width!(SketchByWidth, &self.0, sketch => sketch.n())
     }
 
-    /// Bytes held, its own included.
+    /// Bytes of memory held, those of the sketch itself included.
     pub fn size(&self) -> usize {
-        size_of::<Self>() + on_width!(Filling, &self.0, sketch => sketch.size())
+        size_of::<Self>() + on_width!(SketchByWidth, &self.0, sketch => sketch.size())
     }
 
-    /// Takes the values of an array of the type of `spec`, which has keys of this width; NULLs are skipped.
+    /// Adds the values of an array. It must have the type of `spec`, whose keys have the width of the sketch. NULLs are
+    /// skipped.
     ///
     /// # Errors
-    /// If there are more than 2^63 - 1 values in all.
+    /// An execution error if there are more than 2^63 - 1 values in all.
     pub fn extend(&mut self, spec: &KeySpec, values: &dyn Array) -> Result<()> {
         let dense = dense(values, None)?;
         let raw = spec.raw(dense.as_deref().unwrap_or(values))?;
-        on_width!(Filling, &mut self.0, sketch => extend(sketch, spec.encoding(), &raw))
+        on_width!(SketchByWidth, &mut self.0, sketch => extend(sketch, spec.encoding(), &raw))
     }
 
-    /// Takes keys of this width.
+    /// Adds keys of the sketch's width, given by their bits.
     ///
     /// # Errors
-    /// As for [`Self::extend`].
+    /// Errors of [`Self::extend`].
     pub fn extend_keys(&mut self, keys: impl Iterator<Item = KeyBits>) -> Result<()> {
-        on_width!(Filling, &mut self.0, sketch => {
+        on_width!(SketchByWidth, &mut self.0, sketch => {
             let keys: Vec<_> = keys.map(Key::from_bits).collect();
             sketch.extend(&keys)
         })
     }
 
-    /// Takes keys of this width as they are.
+    /// Adds keys of the sketch's width.
     ///
     /// # Errors
-    /// As for [`Self::extend`]; an internal error for keys of another width.
+    /// Errors of [`Self::extend`]; an internal error for keys of another width.
     pub fn extend_slice<K: Key>(&mut self, keys: &[K]) -> Result<()> {
-        let same = on_width!(Filling, &mut self.0, sketch => {
+        let same = on_width!(SketchByWidth, &mut self.0, sketch => {
             bytemuck::try_cast_slice(keys).map(|keys| sketch.extend(keys))
         });
         same.unwrap_or_else(|_| internal_err!("{}-bit keys for a sketch of another width", K::BITS))
     }
 
-    /// Bytes that it may come to hold for `n` values.
+    /// Most bytes of memory that a sketch of `n` values may hold.
     pub(crate) fn most_bytes(width: Width, eps: Epsilon, n: u64) -> usize {
         let (numerator, denominator) = eps.fraction();
         let tuples = |multiple: u64| {
             let quotient = multiple.saturating_mul(denominator).checked_div(numerator);
             quotient.unwrap_or(u64::MAX).min(n) as usize
         };
-        // A buffer, which is never small, as much again to part it in, then cells or levels.
+        // A buffer, which is never small; as much again to partition it; then cells or levels.
         let buffered = tuples(32).max(FAST_KEYS).min(n as usize).min(1 << 20);
         2 * width.bytes() * buffered + (16 + width.bytes()).next_multiple_of(16) * tuples(8) + 4096
     }
 
-    /// Takes the values of a summary of the same width.
+    /// Adds the values of a summary of the same width.
     ///
     /// # Errors
-    /// As for [`Self::extend`].
+    /// Errors of [`Self::extend`].
     pub fn merge(&mut self, summary: AnySummary) -> Result<()> {
         match (&mut self.0, summary.0) {
-            (Filling::W32(sketch), Known::W32(summary)) => sketch.merge(summary),
-            (Filling::W64(sketch), Known::W64(summary)) => sketch.merge(summary),
-            (Filling::W128(sketch), Known::W128(summary)) => sketch.merge(summary),
+            (SketchByWidth::W32(sketch), SummaryByWidth::W32(summary)) => sketch.merge(summary),
+            (SketchByWidth::W64(sketch), SummaryByWidth::W64(summary)) => sketch.merge(summary),
+            (SketchByWidth::W128(sketch), SummaryByWidth::W128(summary)) => sketch.merge(summary),
             _ => internal_err!("quantile sketches of two key widths"),
         }
     }
 
-    /// The summary of all values, as small as the error allows: for answers.
+    /// The summary of all values, as small as the error fraction allows: for answers.
     ///
     /// # Errors
-    /// As for [`Self::extend`].
+    /// Errors of [`Self::extend`].
     pub fn finish(self) -> Result<AnySummary> {
         Ok(AnySummary(match self.0 {
-            Filling::W32(sketch) => Known::W32(sketch.finish()?),
-            Filling::W64(sketch) => Known::W64(sketch.finish()?),
-            Filling::W128(sketch) => Known::W128(sketch.finish()?),
+            SketchByWidth::W32(sketch) => SummaryByWidth::W32(sketch.finish()?),
+            SketchByWidth::W64(sketch) => SummaryByWidth::W64(sketch.finish()?),
+            SketchByWidth::W128(sketch) => SummaryByWidth::W128(sketch.finish()?),
         }))
     }
 
-    /// The summary of all values, with room left in its error for merges.
+    /// The summary of all values, with a part of the error fraction left for merges.
     ///
     /// # Errors
-    /// As for [`Self::extend`].
+    /// Errors of [`Self::extend`].
     pub fn partial(self) -> Result<AnySummary> {
         Ok(AnySummary(match self.0 {
-            Filling::W32(sketch) => Known::W32(sketch.partial()?),
-            Filling::W64(sketch) => Known::W64(sketch.partial()?),
-            Filling::W128(sketch) => Known::W128(sketch.partial()?),
+            SketchByWidth::W32(sketch) => SummaryByWidth::W32(sketch.partial()?),
+            SketchByWidth::W64(sketch) => SummaryByWidth::W64(sketch.partial()?),
+            SketchByWidth::W128(sketch) => SummaryByWidth::W128(sketch.partial()?),
         }))
     }
 }
@@ -165,10 +166,10 @@ fn extend<K: Key>(sketch: &mut Sketch<K>, encoding: Encoding, raw: &Buffer) -> R
 }
 
 impl AnySummary {
-    /// From intervals that hold all values: see [`super::dyadic`].
+    /// A summary from intervals that hold all values: see [`super::dyadic`].
     ///
     /// # Errors
-    /// An internal error if they are too coarse, or do not lie as they should.
+    /// An internal error if the intervals are too coarse for the error fraction, or not ascending and disjoint.
     pub(crate) fn from_intervals(
         width: Width,
         eps: Epsilon,
@@ -176,37 +177,37 @@ impl AnySummary {
         intervals: &[Interval],
     ) -> Result<Self> {
         Ok(Self(match width {
-            Width::W32 => Known::W32(Summary::from_intervals(eps, ends, intervals)?),
-            Width::W64 => Known::W64(Summary::from_intervals(eps, ends, intervals)?),
-            Width::W128 => Known::W128(Summary::from_intervals(eps, ends, intervals)?),
+            Width::W32 => SummaryByWidth::W32(Summary::from_intervals(eps, ends, intervals)?),
+            Width::W64 => SummaryByWidth::W64(Summary::from_intervals(eps, ends, intervals)?),
+            Width::W128 => SummaryByWidth::W128(Summary::from_intervals(eps, ends, intervals)?),
         }))
     }
 
     /// Number of values.
     pub fn n(&self) -> u64 {
-        on_width!(Known, &self.0, summary => summary.n())
+        on_width!(SummaryByWidth, &self.0, summary => summary.n())
     }
 
     /// The error fraction.
     pub fn epsilon(&self) -> Epsilon {
-        on_width!(Known, &self.0, summary => summary.epsilon())
+        on_width!(SummaryByWidth, &self.0, summary => summary.epsilon())
     }
 
-    /// Width of its keys.
+    /// Width of the keys.
     pub fn width(&self) -> Width {
         match self.0 {
-            Known::W32(_) => Width::W32,
-            Known::W64(_) => Width::W64,
-            Known::W128(_) => Width::W128,
+            SummaryByWidth::W32(_) => Width::W32,
+            SummaryByWidth::W64(_) => Width::W64,
+            SummaryByWidth::W128(_) => Width::W128,
         }
     }
 
-    /// A key near a rank, and the least and the greatest rank that its value may have.
+    /// A key near a rank from 1, and the least and the greatest rank that its value may have.
     ///
     /// # Errors
     /// An internal error unless `1 <= rank <= n`.
     pub fn value_at(&self, rank: u64) -> Result<(KeyBits, u64, u64)> {
-        let found = on_width!(Known, &self.0, summary => summary.value_at(rank).map(|estimate| {
+        let found = on_width!(SummaryByWidth, &self.0, summary => summary.value_at(rank).map(|estimate| {
             (estimate.key.to_bits(), estimate.rank_min, estimate.rank_max)
         }));
         match found {
@@ -215,34 +216,36 @@ impl AnySummary {
         }
     }
 
-    /// For each rank two keys that its key lies between, either included; strictly between them lie less than `4 eps n`
+    /// For each rank two keys between which its key lies, both included. Strictly between them lie less than `4 eps n`
     /// values.
     ///
     /// # Errors
     /// An execution error unless `1 <= rank <= n`.
     pub fn brackets(&self, ranks: &[u64]) -> Result<Vec<(KeyBits, KeyBits)>> {
-        on_width!(Known, &self.0, summary => {
+        on_width!(SummaryByWidth, &self.0, summary => {
             let brackets = summary.brackets(ranks)?.into_iter();
             Ok(brackets.map(|bracket| (bracket.lo.to_bits(), bracket.hi.to_bits())).collect())
         })
     }
 
-    /// The summary of both sides' values.
+    /// The summary of the values of both sides.
     ///
     /// # Errors
     /// An internal error for two key widths; if the sides have more than 2^63 - 1 values together.
     pub fn merge(self, other: Self) -> Result<Self> {
         Ok(Self(match (self.0, other.0) {
-            (Known::W32(own), Known::W32(other)) => Known::W32(own.merge(other)?),
-            (Known::W64(own), Known::W64(other)) => Known::W64(own.merge(other)?),
-            (Known::W128(own), Known::W128(other)) => Known::W128(own.merge(other)?),
+            (SummaryByWidth::W32(own), SummaryByWidth::W32(other)) => SummaryByWidth::W32(own.merge(other)?),
+            (SummaryByWidth::W64(own), SummaryByWidth::W64(other)) => SummaryByWidth::W64(own.merge(other)?),
+            (SummaryByWidth::W128(own), SummaryByWidth::W128(other)) => {
+                SummaryByWidth::W128(own.merge(other)?)
+            }
             _ => return internal_err!("quantile sketches of two key widths"),
         }))
     }
 
     /// Number of tuples.
     pub fn len(&self) -> usize {
-        on_width!(Known, &self.0, summary => summary.len())
+        on_width!(SummaryByWidth, &self.0, summary => summary.len())
     }
 
     /// Whether there are no values.
@@ -250,25 +253,25 @@ impl AnySummary {
         self.len() == 0
     }
 
-    /// At least and at most how many values are at or below a key.
+    /// The least and the greatest number of values that may be at or below a key.
     pub fn rank(&self, key: KeyBits) -> (u64, u64) {
-        on_width!(Known, &self.0, summary => summary.rank(Key::from_bits(key)))
+        on_width!(SummaryByWidth, &self.0, summary => summary.rank(Key::from_bits(key)))
     }
 
-    /// The stored form. `tag` says what the keys mean: [`Self::read`] demands the same.
+    /// The summary as bytes. `tag` says what the keys mean: [`Self::read`] demands the same one.
     pub fn write(&self, tag: &[u8]) -> Vec<u8> {
-        on_width!(Known, &self.0, summary => summary.write(tag))
+        on_width!(SummaryByWidth, &self.0, summary => summary.write(tag))
     }
 
-    /// A summary from its stored form.
+    /// A summary from the bytes of [`Self::write`].
     ///
     /// # Errors
-    /// If the bytes are no such summary, of another version or tag, or damaged.
+    /// An execution error if the bytes are no summary, of another version or tag, or damaged.
     pub fn read(bytes: &[u8], tag: &[u8]) -> Result<Self> {
         Ok(Self(match Header::read(bytes)?.bits {
-            32 => Known::W32(Summary::read(bytes, tag)?),
-            64 => Known::W64(Summary::read(bytes, tag)?),
-            128 => Known::W128(Summary::read(bytes, tag)?),
+            32 => SummaryByWidth::W32(Summary::read(bytes, tag)?),
+            64 => SummaryByWidth::W64(Summary::read(bytes, tag)?),
+            128 => SummaryByWidth::W128(Summary::read(bytes, tag)?),
             bits => return exec_err!("a quantile sketch of {bits}-bit keys: allowed are 32, 64 and 128"),
         }))
     }

@@ -1,16 +1,16 @@
-//! From keys, or ranges of keys with their counts, to a summary.
+//! Builder of a summary, from keys or from ranges of keys with their counts.
 
 use super::epsilon::Epsilon;
 use super::gk::{Summary, Tuple};
 use crate::key::Key;
 
-/// Takes ranges of keys in ascending order, none of which overlaps the next, and makes each a tuple or more.
+/// Takes ranges of keys in ascending order, none of which overlaps the next one, and makes one tuple or more of each.
 #[derive(Debug)]
 pub(super) struct Builder<K> {
     eps: Epsilon,
     n: u64,
     tuples: Vec<Tuple<K>>,
-    /// Values that the last tuple stands for, if it came from ranges.
+    /// Number of values that the last tuple stands for, if it came from ranges.
     shared: u64,
 }
 
@@ -24,9 +24,9 @@ impl<K: Key> Builder<K> {
         }
     }
 
-    /// `count >= 1` values from `least` to `greatest`, both of which occur. The last rank of `greatest` is known, so
-    /// that it makes a tuple with delta 0 and g the count; one key alone is known entirely. Neighbours share a tuple
-    /// as long as they are at most `most` together.
+    /// Adds `count >= 1` values from `least` to `greatest`, both of which occur. The last rank of `greatest` is known,
+    /// so it becomes a tuple with delta 0 and g the count. Of a range of one key alone all ranks are known.
+    /// Neighbouring ranges share a tuple as long as they have at most `most` values together.
     pub(super) fn range(&mut self, least: K, greatest: K, count: u64, most: u64) {
         if least != greatest {
             self.minimum(least, 1);
@@ -41,8 +41,8 @@ impl<K: Key> Builder<K> {
         self.tuple(greatest, count, below);
     }
 
-    /// `times` values equal to `anchor` and `others >= 1` more, on both sides of it, up to `greatest`, which occurs in
-    /// the data, but perhaps not among these values. Nothing is known of the others' places.
+    /// Adds `times` values equal to `anchor` and `others >= 1` more, on both sides of it, up to `greatest`. `greatest`
+    /// occurs in the data, but perhaps not among these values. Nothing is known of the positions of the others.
     pub(super) fn anchored(&mut self, anchor: K, times: u64, greatest: K, others: u64) {
         if anchor == greatest {
             return self.tuple(anchor, times + others, others);
@@ -53,7 +53,7 @@ impl<K: Key> Builder<K> {
         self.tuple(greatest, times + others, times + others);
     }
 
-    /// Ascending values: every `most`-th gets a tuple, with the run of equal keys that it stands in.
+    /// Adds ascending values: every `most`-th one gets a tuple, together with the run of equal keys that it is in.
     pub(super) fn sorted(&mut self, keys: &[K], most: usize) {
         self.shared = 0;
         let mut rest = keys;
@@ -79,14 +79,15 @@ impl<K: Key> Builder<K> {
         }
     }
 
-    /// The first tuple is the minimum: at least `upto` values are at or below it, none is below.
+    /// Adds the minimum as the first tuple, if there is none yet: at least `upto` values are at or below it, none is
+    /// below.
     pub(super) fn minimum(&mut self, least: K, upto: u64) {
         if self.tuples.is_empty() {
             self.push(least, upto, 0);
         }
     }
 
-    /// A tuple at the end of the next `count` values, at most `below` of which are below its key.
+    /// Adds a tuple at the end of the next `count` values, at most `below` of which are below its key.
     pub(super) fn tuple(&mut self, key: K, count: u64, below: u64) {
         let below = self.n + below;
         self.n += count;
@@ -101,7 +102,7 @@ impl<K: Key> Builder<K> {
     }
 }
 
-/// How many of the ascending keys equal the first: doubling steps, as runs are mostly short.
+/// The number of ascending keys that equal the first one, found by doubling steps, as runs are mostly short.
 fn run<K: Key>(keys: &[K]) -> usize {
     let mut end = 1;
     while keys.get(end).is_some_and(|key| *key == keys[0]) {

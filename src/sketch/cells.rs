@@ -1,14 +1,14 @@
-//! Counting by cells: for keys whose distribution stays as it is, the cheapest way to a summary.
+//! Counting by cells: the cheapest way to a summary, for keys whose distribution does not change.
 //!
 //! A sample chooses a cell function. Each key then costs its cell's number and an update of the cell, over any number
-//! of batches, without a copy. The greatest key of a cell has an exactly known last rank, so a cell is a tuple with
+//! of batches, without a copy. The last rank of the greatest key of a cell is known exactly, so a cell is a tuple with
 //! delta 0 and g its count: no error builds up however long it goes on. Each cell has an *anchor*, the key that the
-//! sample held most often in it, and counts what differs from the anchor: so a heavy key is known exactly, whatever
-//! lies beside it.
+//! sample had most often in it, and counts the keys that differ from the anchor. So a heavy key is known exactly,
+//! whatever lies beside it.
 //!
-//! A cell may hold `limit` values beside its anchor. Keys beyond that are handed back, for the caller to summarise on
-//! their own: the two summaries merge. So the bound holds whatever the data; when many are handed back, the
-//! distribution has moved, and it is time for new cells.
+//! A cell may hold `limit` values besides its anchor. Further keys are handed back to the caller, who summarises them
+//! separately, and the two summaries merge. So the bound holds whatever the data. When many keys are handed back, the
+//! distribution has changed, and new cells are needed.
 
 use std::ops::Range;
 
@@ -18,26 +18,25 @@ use super::epsilon::Epsilon;
 use super::gk::Summary;
 use crate::cells::CellTable;
 use crate::cells::classify::{TableOf, number};
-use crate::key::Key;
-use crate::key::KeyVec;
+use crate::key::{Key, KeyVec};
 use datafusion::common::Result;
 
-/// Keys whose cells are numbered at once: keys, numbers and cells share the cache.
+/// Number of keys whose cells are computed at a time: keys, numbers and cells share the cache.
 const BLOCK: usize = 4096;
 
-/// Keys of the sample. Each of the table's 2048 entries needs a few to know its share.
+/// Number of sampled keys. Each of the table's 2048 entries needs a few to know its share.
 const SAMPLE: usize = 1 << 15;
 
-/// Sixteenths of the invariant that a cell may hold: the rest is left to merges.
+/// Sixteenths of the invariant's limit that a cell may hold: the rest is left to merges.
 const SIXTEENTHS: u64 = 8;
 
-/// Cells for each `1 / eps`. With all as full as they may be, one would do.
+/// Number of cells for each `1 / eps`. If all cells were as full as they may be, one would suffice.
 const CELLS: u64 = 4;
 
-/// Most cells of a table: with its own overhead they have to fit two bytes.
+/// Most cells of a table: with the table's own overhead their numbers have to fit in two bytes.
 const MOST_CELLS: usize = 60_000;
 
-/// Most values before new cells: counts are 32 bits wide.
+/// Most values that are counted before new cells are made: counts are 32 bits wide.
 const MOST_VALUES: u64 = 1 << 31;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -45,7 +44,7 @@ struct Cell<K> {
     anchor: K,
     greatest: K,
     count: u32,
-    /// Of these, not equal to the anchor.
+    /// The number of these values that do not equal the anchor.
     others: u32,
 }
 
@@ -55,20 +54,20 @@ pub(super) struct Cells<K> {
     cuts: Cuts<K>,
     table: TableOf<K>,
     cells: Vec<Cell<K>>,
-    /// The cells of the keys at hand.
+    /// The cells of the keys that are being counted.
     numbers: Vec<u16>,
     least: K,
-    /// Values counted, without those handed back.
+    /// Number of values counted, without those handed back.
     n: u64,
 }
 
 impl<K: Key> Cells<K> {
-    /// Whether tables have enough cells for this error.
+    /// Whether tables have enough cells for this error fraction.
     pub(super) fn serve(eps: Epsilon) -> bool {
         eps.reciprocal(CELLS / 2, usize::MAX) <= MOST_CELLS
     }
 
-    /// Cells for keys that are distributed like these; `None` if no table tells them apart finely enough.
+    /// Cells for keys that are distributed like `keys`. `None` if no table tells them apart finely enough.
     ///
     /// # Errors
     /// None that the arguments can cause.
@@ -77,7 +76,7 @@ impl<K: Key> Cells<K> {
             return Ok(None);
         }
         let sample = sample(keys, SAMPLE.min(keys.len() / 4));
-        // Where a few keys take the range from all others: without the stretches between, and without outliers.
+        // If a few keys far away take up the range: without the stretches between, and without outliers.
         for (cut, outliers) in [(false, 0), (true, 0), (true, 1 << 10), (true, 1 << 6)] {
             let outliers = sample.len().checked_div(outliers).unwrap_or(0);
             let part = outliers..sample.len() - outliers;
@@ -97,7 +96,8 @@ impl<K: Key> Cells<K> {
         Ok(None)
     }
 
-    /// Cells by the shares of a part of a sample, and how many keys of the sample are beyond the limits of theirs.
+    /// Cells by the shares of a part of a sample, and the number of sampled keys that are beyond the limits of their
+    /// cells.
     fn of_sample(eps: Epsilon, sample: &[K], part: Range<usize>, cuts: Cuts<K>) -> Result<(Self, u64)> {
         let mut cut = sample.to_vec();
         cuts.apply(&mut cut);
@@ -109,7 +109,7 @@ impl<K: Key> Cells<K> {
             let own = &sample[start..start + keys.len()];
             let (anchor, times) = most_frequent(own);
             cells[table.cell(keys[0].to_bits()) as usize].anchor = anchor;
-            // A cell at its limit still has a few keys more than its share in many a sample.
+            // In many samples, a cell at its limit has a few keys more than its share.
             crowded += ((own.len() - times) as u64).saturating_sub(2 * share + 4);
             start += keys.len();
         }
@@ -125,19 +125,19 @@ impl<K: Key> Cells<K> {
         Ok((cells, crowded))
     }
 
-    /// Whether there is room for so many values more.
+    /// Whether `more` values more can be counted.
     pub(super) fn has_room(&self, more: usize) -> bool {
         self.n + more as u64 <= MOST_VALUES
     }
 
-    /// Bytes on the heap.
+    /// Bytes of memory held on the heap.
     pub(super) fn size(&self) -> usize {
         self.cells.capacity() * size_of::<Cell<K>>()
             + self.numbers.capacity() * size_of::<u16>()
             + size_of::<[u64; 1 << CellTable::ENTRY_BITS]>()
     }
 
-    /// Counts `keys` (for which there is room), except those handed back in `others`.
+    /// Counts `keys`, for which there must be room, except those that are handed back in `others`.
     pub(super) fn add(&mut self, keys: &[K], others: &mut Vec<K>) {
         self.n += keys.len() as u64;
         let limit = self.limit();
@@ -155,7 +155,7 @@ impl<K: Key> Cells<K> {
             }
             let outside = self.cells[0].count;
             fullest = fullest.max(count(&mut self.cells, keys, numbers));
-            // Below all of the sample, and so rare.
+            // Such keys lie below all of the sample, so they are rare.
             if self.cells[0].count > outside {
                 self.least = keys.iter().fold(self.least, |least, key| least.min(*key));
             }
@@ -165,12 +165,13 @@ impl<K: Key> Cells<K> {
         }
     }
 
-    /// Takes values of cells that hold too many out again: of `keys`, which were counted last.
+    /// Takes values out again of cells that hold too many. `keys` are the keys that were counted last.
     ///
-    /// What was there before was within an earlier limit. The greatest keys stay: they occur, if not here.
+    /// The values counted before were within an earlier limit. The greatest keys of cells stay: they do occur, if not
+    /// here.
     fn hand_back(&mut self, keys: &[K], others: &mut Vec<K>) {
         loop {
-            // Fewer values, lower limit: until it holds.
+            // Fewer values give a lower limit, so this is repeated until the limit holds.
             let (limit, before) = (self.limit(), others.len());
             for (key, number) in keys.iter().zip(&mut self.numbers) {
                 let Some(cell) = self.cells.get_mut(usize::from(*number)) else {
@@ -190,7 +191,7 @@ impl<K: Key> Cells<K> {
         }
     }
 
-    /// The summary: a tuple a cell, and one for a heavy anchor.
+    /// The summary: one tuple for each cell, and one for a heavy anchor.
     pub(super) fn finish(&self) -> Summary<K> {
         let limit = self.limit();
         let filled = self.cells.iter().filter(|cell| cell.count > 0);
@@ -209,14 +210,14 @@ impl<K: Key> Cells<K> {
         builder.finish()
     }
 
-    /// Most values of a cell beside its anchor: g + delta is one more.
+    /// Most values of a cell besides its anchor: g + delta is one more.
     fn limit(&self) -> u32 {
         let limit = self.eps.budget(self.n) / 16 * SIXTEENTHS;
         u32::try_from(limit.saturating_sub(1)).unwrap_or(u32::MAX)
     }
 }
 
-/// Counts keys of the numbered cells; the most values beside the anchor that one of these cells has now.
+/// Counts keys in their cells. Returns the most values besides the anchor that one of these cells has now.
 fn count<K: Key>(cells: &mut [Cell<K>], keys: &[K], numbers: &[u16]) -> u32 {
     let mut fullest = 0;
     for (key, number) in keys.iter().zip(numbers) {
@@ -230,7 +231,8 @@ fn count<K: Key>(cells: &mut [Cell<K>], keys: &[K], numbers: &[u16]) -> u32 {
     fullest
 }
 
-/// About `count` keys, ascending: one from a random place in each of as many stripes. The keys are at least as many.
+/// About `count` keys, ascending: one from a random position in each of as many stripes. There must be at least `count`
+/// keys.
 pub(super) fn sample<K: Key>(keys: &[K], count: usize) -> Vec<K> {
     let stripe = keys.len() / count.max(1);
     let mut state = 0_u64;
@@ -247,7 +249,7 @@ pub(super) fn sample<K: Key>(keys: &[K], count: usize) -> Vec<K> {
     sample
 }
 
-/// The key with the longest run among ascending keys, at least one, and the length of the run.
+/// The key with the longest run among ascending keys, of which there must be one at least, and the length of the run.
 fn most_frequent<K: Key>(keys: &[K]) -> (K, usize) {
     let runs = keys.chunk_by(|a, b| a == b).map(|run| (run[0], run.len()));
     runs.max_by_key(|(_, length)| *length).unwrap_or_default()

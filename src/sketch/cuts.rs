@@ -1,16 +1,16 @@
-//! Cutting empty stretches out of the key space: a few keys far from all others (sentinels, infinities, clusters far
-//! apart) would otherwise take most of a cell table's resolution.
+//! Cuts: empty stretches that are removed from the key space. A few keys far from all others (sentinels, infinities,
+//! clusters far apart) would otherwise take up most of a cell table's resolution.
 
 use crate::cells::simd::{Kernel, dispatch};
 use crate::key::Key;
 
-/// Most cuts: each costs a key three operations.
+/// Most cuts: each costs three operations for every key.
 const MOST_CUTS: usize = 4;
 
-/// A cut is worth while above this share of the range that is left.
+/// A cut is worthwhile if it is longer than one part in this number of the range that is left.
 const SHARE: u32 = 8;
 
-/// A stretch without keys, as far as a sample tells. Keys inside it map to its start.
+/// A stretch without keys, as far as a sample tells. Keys inside it are mapped to its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut<K> {
     start: K,
@@ -18,12 +18,12 @@ struct Cut<K> {
     length: K,
 }
 
-/// Stretches that are cut out, the last first, so that each is in terms of the original keys.
+/// The stretches that are cut out, the last one first, so that each is given by the original keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cuts<K>(Vec<Cut<K>>);
 
 impl<K: Key> Cuts<K> {
-    /// None.
+    /// No cuts.
     pub(super) fn none() -> Self {
         Self(Vec::new())
     }
@@ -35,7 +35,7 @@ impl<K: Key> Cuts<K> {
         };
         let mut cuts: Vec<Cut<K>> = Vec::new();
         for pair in sample.windows(2).filter(|pair| pair[0] < pair[1]) {
-            // The neighbours stay neighbours.
+            // The two keys are one apart after the cut.
             let length = pair[1].minus(pair[0]).minus(K::from_bits(1));
             let at = cuts.partition_point(|cut| cut.length >= length);
             if at < MOST_CUTS {
@@ -62,12 +62,12 @@ impl<K: Key> Cuts<K> {
         Self(cuts)
     }
 
-    /// Whether there is none.
+    /// Whether there is no cut.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Keys without the stretches that are cut out: monotone, and one to one outside those.
+    /// Maps keys to the key space without the stretches: monotone, and one to one outside of them.
     pub(super) fn apply(&self, keys: &mut [K]) {
         dispatch(Apply { cuts: &self.0, keys });
     }

@@ -1,4 +1,4 @@
-//! Summaries whose keys are ends of dyadic intervals: short to write, and the same on every shard.
+//! Summaries whose keys are ends of dyadic intervals: short to write, and with the same ends on every shard.
 //!
 //! An interval is dyadic if it holds all keys that agree in some of their upper bits (Shrivastava, Buragohain, Agrawal and
 //! Suri: "Medians and Beyond", 2004, where the same tree of intervals is the sketch). A shard's keys are divided into the
@@ -7,9 +7,10 @@
 //! ```text
 //! keys of 4 bits, most = 2      0 0 1 | 2 3 | 5 6 | 9 13        ->     [0] [1] [2 3] [4..7] [8..15]
 //! ```
-//! The count up to each end is exact. Shards whose keys are spread alike choose the same ends but for the last few bits, so
-//! that counts add without the uncertainty that keys of their own would have: a bracket around a rank is then about one
-//! interval wide where it is two with sketches that keep values (see `Summary`, whose invariant holds for any shards).
+//! The count up to each end is exact. Shards whose keys are distributed alike choose the same ends except for the last
+//! few bits. So counts add without the uncertainty that keys of their own would bring: a bracket around a rank is about
+//! one interval wide, where it is two wide with sketches that keep values (see `Summary`, whose invariant holds for any
+//! shards).
 
 use datafusion::common::{Result, internal_err};
 
@@ -18,7 +19,8 @@ use super::gk::{Summary, Tuple};
 use crate::key::{Key, KeyBits};
 use crate::wire::{Reader, put};
 
-/// A dyadic interval: the `2^bits` keys from `first` on, a multiple of that, and how many values lie inside.
+/// A dyadic interval: the `2^bits` keys from `first` on, which is a multiple of `2^bits`, and the number of values
+/// inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Interval {
     pub(crate) first: KeyBits,
@@ -39,13 +41,13 @@ fn mask(bits: u32) -> KeyBits {
     }
 }
 
-/// The smallest dyadic interval that holds all keys from `least` to `greatest`.
+/// The smallest dyadic interval that holds all keys from `least` to `greatest`: its first key and its number of bits.
 pub(crate) fn around(least: KeyBits, greatest: KeyBits) -> (KeyBits, u32) {
     let bits = KeyBits::BITS - (least ^ greatest).leading_zeros();
     (least & !mask(bits), bits)
 }
 
-/// Intervals that are joined with their siblings while both together hold few values.
+/// Intervals that are joined with their siblings as long as both together hold few values.
 #[derive(Debug)]
 pub(crate) struct Joined {
     most: u64,
@@ -53,7 +55,7 @@ pub(crate) struct Joined {
 }
 
 impl Joined {
-    /// Joins while an interval then holds at most `most` values.
+    /// A list that joins intervals as long as the result holds at most `most` values.
     pub(crate) fn new(most: u64) -> Self {
         Self {
             most,
@@ -80,7 +82,7 @@ impl Joined {
         self.intervals.push(next);
     }
 
-    /// Adds an interval of which all values are known, ascending: divided as long as it holds too many.
+    /// Adds an interval whose values are all known, ascending. It is divided as long as it holds too many.
     pub(crate) fn divide<K: Key>(&mut self, first: KeyBits, bits: u32, sorted: &[K]) {
         let take = |first, bits, sorted: &[K]| {
             let count = sorted.len() as u64;
@@ -99,9 +101,9 @@ impl Joined {
     }
 }
 
-/// Counts of the values of both sides, in the coarser of their intervals wherever they differ: two dyadic intervals are
-/// disjoint, or one lies inside the other. Both are ascending and disjoint, and hold all values of their side. At most
-/// [`MOST`] intervals.
+/// Adds up the counts of both sides, in the coarser of their intervals wherever these differ: two dyadic intervals are
+/// disjoint, or one lies inside the other. The intervals of each side must be ascending and disjoint, and hold all of
+/// its values. The result has at most [`MOST`] intervals.
 pub(crate) fn merged(one: &[Interval], other: &[Interval]) -> Vec<Interval> {
     let mut all = interleaved(one, other);
     let total = all
@@ -121,7 +123,7 @@ const MOST: usize = 1 << 13;
 fn interleaved(one: &[Interval], other: &[Interval]) -> Vec<Interval> {
     let mut all = Vec::with_capacity(one.len().max(other.len()) + 1);
     let (mut i, mut j) = (0, 0);
-    // Of two that start alike the coarser comes first.
+    // Of two intervals with the same start the coarser one comes first.
     let order = |interval: &Interval| (interval.first, std::cmp::Reverse(interval.bits));
     loop {
         let next = match (one.get(i), other.get(j)) {
@@ -146,7 +148,7 @@ fn add_next(all: &mut Vec<Interval>, next: &Interval) {
     }
 }
 
-/// Fewer of them: the largest dyadic intervals that hold at most `most` values, or are one of these.
+/// Coarser intervals: the largest dyadic intervals that hold at most `most` values, or are one of the given ones.
 fn coarser(intervals: &[Interval], most: u64) -> Vec<Interval> {
     let (Some(least), Some(greatest)) = (intervals.first(), intervals.last()) else {
         return Vec::new();
@@ -162,14 +164,14 @@ fn coarser(intervals: &[Interval], most: u64) -> Vec<Interval> {
         }
         true
     };
-    // None of several reaches across the middle.
+    // If there are several intervals, none of them reaches across the middle.
     let split = |inside: &[Interval], middle| inside.partition_point(|own| own.first < middle);
     halved(around(least.first, greatest.last()), intervals, take, split);
     all
 }
 
-/// Halves a dyadic interval, and the halves again, until `take` takes each part: in order, with the items that lie inside. `split`
-/// says how many of them lie below the middle.
+/// Halves a dyadic interval, and the halves again, until `take` accepts each part. `take` is called in order, with the
+/// items that lie inside the part. `split` gives the number of items below the middle.
 fn halved<'a, T>(
     whole: (KeyBits, u32),
     inside: &'a [T],
@@ -199,7 +201,8 @@ pub(crate) fn divided<K: Key>(sorted: &[K], most: u64) -> Vec<Interval> {
     joined.finish()
 }
 
-/// Ascending and disjoint intervals: of each the distance from the one before in its own length, its length, and its count.
+/// Appends ascending and disjoint intervals. Of each it writes the length in bits, the distance from the one before in
+/// units of that length, and the count.
 pub(crate) fn put_intervals(out: &mut Vec<u8>, intervals: &[Interval]) {
     put(out, intervals.len() as u64);
     let mut next = 0;
@@ -214,7 +217,7 @@ pub(crate) fn put_intervals(out: &mut Vec<u8>, intervals: &[Interval]) {
     }
 }
 
-/// As [`put_intervals`] wrote them, up to the greatest key.
+/// Reads intervals, as [`put_intervals`] writes them. None of them reaches beyond the key `greatest`.
 ///
 /// # Errors
 /// An execution error for bytes that are no such intervals.
@@ -226,7 +229,7 @@ pub(crate) fn intervals(input: &mut Reader<'_>, greatest: KeyBits) -> Result<Vec
         let count = input.number("count")?;
         let first = next.filter(|_| bits <= KeyBits::BITS);
         let first = first.and_then(|next| shifted_up(next, bits).checked_add(gap));
-        // Back again without losing bits.
+        // The shift must not lose bits.
         let first = first.and_then(|units| match bits {
             KeyBits::BITS => (units == 0).then_some(0),
             bits => Some(units << bits).filter(|first| first >> bits == units),
@@ -241,21 +244,21 @@ pub(crate) fn intervals(input: &mut Reader<'_>, greatest: KeyBits) -> Result<Vec
     })
 }
 
-/// In units of an interval, down.
+/// A key in units of an interval of `bits` bits, rounded down.
 fn shifted(key: KeyBits, bits: u32) -> KeyBits {
     key.checked_shr(bits).unwrap_or(0)
 }
 
-/// In units of an interval, up.
+/// A key in units of an interval of `bits` bits, rounded up.
 fn shifted_up(key: KeyBits, bits: u32) -> KeyBits {
     shifted(key, bits) + KeyBits::from(key & mask(bits) != 0)
 }
 
 impl<K: Key> Summary<K> {
-    /// From intervals that hold all values, ascending, and the least and the greatest value.
+    /// A summary from ascending intervals that hold all values, and the least and the greatest value.
     ///
     /// # Errors
-    /// An internal error if the intervals are too coarse for the error fraction, or do not lie so.
+    /// An internal error if the intervals are too coarse for the error fraction, or not ascending and disjoint.
     pub(super) fn from_intervals(
         eps: Epsilon,
         (least, greatest): (KeyBits, KeyBits),
@@ -264,7 +267,7 @@ impl<K: Key> Summary<K> {
         let mut summary = Self::new(eps);
         let n = intervals.iter().map(|interval| interval.count).sum();
         summary.n = n;
-        // The ends are values: whoever merges counts on that.
+        // Both ends are values: merges rely on that.
         let end = |key, upto, below| Tuple {
             key: K::from_bits(key),
             upto,
@@ -276,28 +279,30 @@ impl<K: Key> Summary<K> {
             let before = upto;
             upto += interval.count;
             let last = interval.last().min(greatest);
-            // One key alone has all the ranks; an end that is no value may have all values of its interval below it.
+            // A single key has all ranks of its interval. An end that is not a value may have all values of its
+            // interval below it.
             let below = match interval.bits {
                 0 => before,
                 _ => upto.min(n - 1),
             };
             match summary.tuples.last_mut() {
                 Some(tuple) if tuple.key.to_bits() == last => *tuple = end(last, upto, before.min(below)),
-                // The least value alone, which has its tuple.
+                // Only the least value lies here, and it has a tuple.
                 Some(tuple) if tuple.upto == upto => {}
                 _ => summary.tuples.push(end(last, upto, below)),
             }
         }
-        match summary.is_sound(least, greatest) {
-            true => Ok(summary),
-            false => internal_err!(
+        if summary.is_sound(least, greatest) {
+            Ok(summary)
+        } else {
+            internal_err!(
                 "{} intervals of {n} keys from {least} to {greatest} are no summary",
                 intervals.len()
-            ),
+            )
         }
     }
 
-    /// Whether keys ascend between the ends, ranks ascend, and no gap is wider than the invariant allows.
+    /// Whether keys ascend between the two ends, ranks ascend, and no gap is wider than the invariant allows.
     fn is_sound(&self, least: KeyBits, greatest: KeyBits) -> bool {
         let most = self.eps.budget(self.n).max(1);
         let pairs = self.tuples.windows(2);

@@ -4,10 +4,11 @@ use std::cmp::Ordering;
 
 use datafusion::common::{Result, exec_err, plan_err};
 
-/// Numerators and denominators are at most this, so that products with a count of values fit in 128 bits.
+/// Greatest numerator and denominator, so that products with a number of values fit in 128 bits.
 const MOST: u64 = 10_u64.pow(DIGITS as u32);
 
-/// Decimal places that count: beyond them the fraction is rounded down, which only makes the bound tighter.
+/// Number of decimal places that are used. The fraction is rounded down behind them, which only makes the bound
+/// tighter.
 const DIGITS: usize = 18;
 
 /// The error fraction eps of a sketch: a rational number in `[0, 1]`, in lowest terms.
@@ -21,17 +22,17 @@ pub struct Epsilon {
 }
 
 impl Epsilon {
-    /// From the accuracy argument: in (0, 1) the error fraction, from 1 on its reciprocal.
+    /// An error fraction from the accuracy argument: in (0, 1) it is the error fraction, from 1 on its reciprocal.
     ///
     /// # Errors
-    /// If `accuracy` is not a finite number above 0.
+    /// A planning error if `accuracy` is not a finite number above 0.
     pub fn try_new(accuracy: f64) -> Result<Self> {
         if !(accuracy.is_finite() && accuracy > 0.0) {
             return plan_err!(
                 "accuracy is {accuracy}: allowed is an error fraction in (0, 1), or its reciprocal from 1 on"
             );
         }
-        // Never in scientific notation.
+        // `to_string` never uses scientific notation.
         let decimal = accuracy.to_string();
         let (whole, places) = decimal.split_once('.').unwrap_or((&decimal, ""));
         let places = &places[..places.len().min(DIGITS)];
@@ -47,10 +48,10 @@ impl Epsilon {
         })
     }
 
-    /// From a fraction, as stored.
+    /// An error fraction from the numerator and denominator that are stored.
     ///
     /// # Errors
-    /// If it is not in lowest terms, above 1, or has terms above 10^18.
+    /// An execution error if the fraction is not in lowest terms, above 1, or has terms above 10^18.
     pub(crate) fn from_fraction(numerator: u64, denominator: u64) -> Result<Self> {
         let proper = denominator > 0 && numerator <= denominator && denominator <= MOST;
         if !proper || gcd(numerator, denominator) != 1 {
@@ -77,11 +78,11 @@ impl Epsilon {
         (self.numerator, self.denominator)
     }
 
-    /// `floor(2 eps n)`: the most that `g + delta` of a summary of `n` values may be, or 1 if that is more.
+    /// `floor(2 eps n)`: the greatest `g + delta` that a summary of `n` values may have, or 1 if that is more.
     pub fn budget(self, n: u64) -> u64 {
         let (numerator, denominator) = (self.numerator, self.denominator);
         match n.checked_mul(2).and_then(|twice| twice.checked_mul(numerator)) {
-            // Dividing 128 bits takes several times as long, which small groups feel.
+            // A division of 128 bits takes several times as long, which matters for small groups.
             Some(product) => product / denominator,
             None => {
                 let twice = 2 * u128::from(n) * u128::from(numerator) / u128::from(denominator);

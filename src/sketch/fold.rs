@@ -1,9 +1,10 @@
 //! The classical algorithm and Spark's (GK Select, section IV-4): one summary, into which a head buffer is
 //! folded whenever it is full.
 //!
-//! A classical insert gives the new value `g = 1, delta = g + delta - 1` of its successor: just what a merge with
-//! that one value gives. The values of a buffer merged at once get the same tuples as one after the other, as long as
-//! no compress lies between; so the classical algorithm is the fold with a buffer of `1 / (2 eps)`.
+//! A classical insert gives the new value `g = 1, delta = g + delta - 1` of its successor, which is exactly what a
+//! merge with that one value gives. The values of a buffer that are merged at once get the same tuples as one after the
+//! other, as long as there is no compress between them. So the classical algorithm is the fold with a buffer of `1 / (2
+//! eps)` values.
 
 use super::build::Builder;
 use super::epsilon::Epsilon;
@@ -11,7 +12,7 @@ use super::gk::Summary;
 use crate::key::Key;
 use datafusion::common::Result;
 
-/// One summary and when to compress it.
+/// One summary, and the size at which it is compressed.
 pub(super) struct Fold<K> {
     summary: Summary<K>,
     head: usize,
@@ -19,7 +20,7 @@ pub(super) struct Fold<K> {
 }
 
 impl<K: Key> Fold<K> {
-    /// Compresses after every `1 / (2 eps)` values.
+    /// The classical algorithm: compresses after every `1 / (2 eps)` values.
     pub(super) fn classical(eps: Epsilon) -> Self {
         Self {
             summary: Summary::new(eps),
@@ -28,7 +29,7 @@ impl<K: Key> Fold<K> {
         }
     }
 
-    /// Head buffer of 50 000 values; compresses above 10 000 tuples.
+    /// Spark's algorithm: a head buffer of 50 000 values; compresses above 10 000 tuples.
     pub(super) fn spark(eps: Epsilon) -> Self {
         Self {
             summary: Summary::new(eps),
@@ -37,20 +38,20 @@ impl<K: Key> Fold<K> {
         }
     }
 
-    /// Bytes on the heap.
+    /// Bytes of memory held on the heap.
     pub(super) fn size(&self) -> usize {
         self.summary.size()
     }
 
-    /// Keys of the head buffer.
+    /// Number of keys of a full head buffer.
     pub(super) fn capacity(&self) -> usize {
         self.head
     }
 
-    /// Folds the buffer in, and empties it.
+    /// Folds the keys of the buffer in, and empties it.
     ///
     /// # Errors
-    /// As for [`Summary::merge`].
+    /// Errors of [`Summary::merge`].
     pub(super) fn flush_buffer(&mut self, buffer: &mut Vec<K>) -> Result<()> {
         let eps = self.summary.epsilon();
         buffer.sort_unstable();
@@ -63,7 +64,7 @@ impl<K: Key> Fold<K> {
     /// Folds a summary in.
     ///
     /// # Errors
-    /// As for [`Summary::merge`].
+    /// Errors of [`Summary::merge`].
     pub(super) fn push(&mut self, summary: Summary<K>) -> Result<()> {
         let own = std::mem::replace(&mut self.summary, Summary::new(summary.epsilon()));
         self.summary = own.union(summary)?;
@@ -73,10 +74,10 @@ impl<K: Key> Fold<K> {
         Ok(())
     }
 
-    /// The summary of everything.
+    /// The summary of all values.
     ///
     /// # Errors
-    /// As for [`Summary::merge`].
+    /// Errors of [`Summary::merge`].
     pub(super) fn finish(mut self, buffer: &mut Vec<K>) -> Result<Summary<K>> {
         self.flush_buffer(buffer)?;
         Ok(self.summary)

@@ -1,18 +1,18 @@
-//! The summary: tuples, their invariant, and what can be asked.
+//! The summary: tuples, their invariant, and the queries that it answers.
 
 use super::epsilon::Epsilon;
 use crate::key::Key;
 use datafusion::common::{Result, exec_datafusion_err};
 
-/// One key that occurs, and what is known of its ranks.
+/// A key that occurs among the values, and bounds of its ranks.
 ///
 /// In Greenwald and Khanna's words: `r_min = upto`, `r_max = below + 1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tuple<K> {
     pub(super) key: K,
-    /// At least so many values are at or below `key`.
+    /// A lower bound of the number of values at or below `key`.
     pub(super) upto: u64,
-    /// At most so many values are below `key`.
+    /// An upper bound of the number of values below `key`.
     pub(super) below: u64,
 }
 
@@ -26,9 +26,9 @@ pub(super) struct Tuple<K> {
 /// g[i] = upto[i] - upto[i-1]          delta[i] = below[i] + 1 - upto[i]
 /// ```
 ///
-/// For distinct values it is the same thing. For equal values it says more: where a run of equal keys is known to
-/// fill the ranks `below + 1..=upto`, delta is negative, and one tuple stands for the run, however long. So
-/// all-equal data is one tuple, and a heavy value is known exactly.
+/// For distinct values the two forms are equivalent. For equal values this form says more: where a run of equal keys is
+/// known to fill the ranks `below + 1..=upto`, delta is negative, and one tuple stands for the run, however long it is.
+/// So all-equal data is one tuple, and a heavy value is known exactly.
 ///
 /// # Invariant
 /// Between neighbours lie at most `gap[i] = below[i] - upto[i-1] = g[i] + delta[i] - 1` values, and
@@ -53,8 +53,8 @@ pub(super) struct Tuple<K> {
 /// gap <= gap_A + gap_B <= max(0, f_A - 1) + max(0, f_B - 1) <= max(0, f - 1),    eps = max(eps_A, eps_B)
 /// ```
 ///
-/// as `f_A + f_B <= f`. Nothing but `n` and `eps` of the sides enters, so the invariant holds after any tree of
-/// merges: balanced, a chain, with empty sides, in any order.
+/// as `f_A + f_B <= f`. Nothing but `n` and `eps` of the sides enters, so the invariant holds after any tree of merges:
+/// balanced, a chain, with empty sides, in any order.
 ///
 /// **Compress** drops a tuple where the gap that this leaves is within the invariant: it keeps it by construction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,29 +67,30 @@ pub(crate) struct Summary<K> {
 /// An answer: a value, and the ranks that it may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Estimate<K> {
-    /// One of the values.
+    /// The value, which is one of those that were summarised.
     pub(crate) key: K,
-    /// The value is the order statistic of some rank from this one ...
+    /// The least rank, from 1, that the value may have.
     pub(crate) rank_min: u64,
-    /// ... to this one (1-based). Equal where the rank is certain.
+    /// The greatest rank that the value may have. Equal to `rank_min` where the rank is certain.
     pub(crate) rank_max: u64,
 }
 
-/// Where an order statistic lies: it is `lo`, `hi`, or strictly between.
+/// The keys between which an order statistic lies: it is `lo`, `hi`, or strictly between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bracket<K> {
     /// The greatest key of the summary that is certainly at or below the order statistic.
     pub(crate) lo: K,
     /// The least key of the summary that is certainly at or above it. Equal to `lo` where the answer is certain.
     pub(crate) hi: K,
-    /// At least and at most so many values are at or below `lo`.
+    /// A lower and an upper bound of the number of values at or below `lo`.
     pub(crate) upto_lo: (u64, u64),
-    /// At most so many values lie strictly between `lo` and `hi`: less than `4 eps n`, and 0 if `2 eps n < 2`.
+    /// An upper bound of the number of values strictly between `lo` and `hi`: less than `4 eps n`, and 0 if `2 eps n <
+    /// 2`.
     pub(crate) between: u64,
 }
 
 impl<K: Key> Summary<K> {
-    /// Of no values.
+    /// A summary of no values.
     pub(crate) fn new(eps: Epsilon) -> Self {
         Self {
             eps,
@@ -130,13 +131,13 @@ impl<K: Key> Summary<K> {
         self.tuples.last().map(|tuple| tuple.key)
     }
 
-    /// Bytes on the heap.
+    /// Bytes of memory held on the heap.
     pub(crate) fn size(&self) -> usize {
         self.tuples.capacity() * size_of::<Tuple<K>>()
     }
 
-    /// The paper's `(v, g, delta)`, ascending. A negative delta: all values counted by the last `1 - delta` of the
-    /// ranks up to `r_min` equal `v`.
+    /// The tuples in the paper's form `(v, g, delta)`, ascending. A negative delta means that the last `1 - delta` of
+    /// the ranks up to `r_min` are all of values equal to `v`.
     pub(crate) fn tuples(&self) -> impl Iterator<Item = (K, u64, i64)> + '_ {
         let mut before = 0;
         self.tuples.iter().map(move |tuple| {
@@ -155,19 +156,19 @@ impl<K: Key> Summary<K> {
         gaps.max().unwrap_or(u64::from(!self.is_empty()))
     }
 
-    /// Whether every value and its rank is known.
+    /// Whether every value and its rank are known.
     pub(super) fn is_exact(&self) -> bool {
         self.tuples.windows(2).all(|pair| pair[1].below == pair[0].upto)
     }
 
-    /// The value whose rank is nearest to the 1-based `rank` in the worst case; `None` unless `1 <= rank <= n`.
+    /// The value whose rank is nearest to `rank` (from 1) in the worst case; `None` unless `1 <= rank <= n`.
     ///
-    /// It has a rank within `floor(eps n)` of `rank`. For ranks 1 and `n` it is exact.
+    /// The value has a rank within `floor(eps n)` of `rank`. For ranks 1 and `n` it is exact.
     pub(crate) fn value_at(&self, rank: u64) -> Option<Estimate<K>> {
         if rank == 0 || rank > self.n {
             return None;
         }
-        // The worst distance falls up to where the two sides balance, and rises from there.
+        // The worst distance falls up to the tuple where both sides balance, and rises from there.
         let balance = |tuple: &Tuple<K>| u128::from(tuple.below) + 1 + u128::from(tuple.upto);
         let above = self
             .tuples
@@ -185,7 +186,7 @@ impl<K: Key> Summary<K> {
         let (rank_min, rank_max) = if last <= first {
             (last, first)
         } else {
-            // A run of equal keys: its nearest rank.
+            // A run of equal keys: the nearest of its ranks.
             let own = rank.clamp(first, last);
             (own, own)
         };
@@ -196,14 +197,14 @@ impl<K: Key> Summary<K> {
         })
     }
 
-    /// At least and at most how many values are at or below `key`, which need not be one of the values. They differ
-    /// by less than `max(1, floor(2 eps n))`.
+    /// A lower and an upper bound of the number of values at or below `key`, which need not be one of the values. They
+    /// differ by less than `max(1, floor(2 eps n))`.
     pub(crate) fn rank(&self, key: K) -> (u64, u64) {
         let above = self.tuples.partition_point(|tuple| tuple.key <= key);
         (self.upto(above), self.below(above))
     }
 
-    /// Where the order statistic of the 1-based `rank` lies; `None` unless `1 <= rank <= n`.
+    /// The bracket of the order statistic of `rank` (from 1); `None` unless `1 <= rank <= n`.
     ///
     /// With the largest gap `G <= floor(2 eps n) - 1`: `lo` is the last key with `below < rank`, so `upto(lo) >=
     /// below(next) - G >= rank - G`; `hi` is the first with `upto >= rank`, so `below(hi) <= upto(previous) + G <=
@@ -228,7 +229,7 @@ impl<K: Key> Summary<K> {
     /// [`Self::bracket`] for each rank, in the caller's order.
     ///
     /// # Errors
-    /// If a rank is not in `1..=n`.
+    /// An execution error if a rank is not in `1..=n`.
     pub(crate) fn brackets(&self, ranks: &[u64]) -> Result<Vec<Bracket<K>>> {
         let bracket = |rank: &u64| {
             self.bracket(*rank).ok_or_else(|| {
@@ -243,10 +244,10 @@ impl<K: Key> Summary<K> {
         self.compress_to(self.eps.budget(self.n));
     }
 
-    /// Drops tuples while `g + delta` of what stays is at most `most`, which is at most `max(1, floor(2 eps n))`.
+    /// Drops tuples as long as `g + delta` of the others is at most `most`, which is at most `max(1, floor(2 eps n))`.
     ///
-    /// From the left, each time to the farthest tuple in reach: no other choice leaves fewer. The first and the last
-    /// tuple stay.
+    /// It goes from the left, each time to the farthest tuple in reach: no other choice leaves fewer tuples. The first
+    /// and the last tuple stay.
     pub(super) fn compress_to(&mut self, most: u64) {
         let len = self.tuples.len();
         if most <= 1 || len <= 2 {
@@ -255,7 +256,7 @@ impl<K: Key> Summary<K> {
         let mut kept = 0;
         for index in 1..len - 1 {
             let (tuple, next) = (self.tuples[index], self.tuples[index + 1]);
-            // Without a branch: whether a tuple stays is anyone's guess.
+            // Without a branch, because it is unpredictable whether a tuple stays.
             let stays = next.below - self.tuples[kept].upto >= most;
             self.tuples[kept + 1] = tuple;
             kept += usize::from(stays);
@@ -264,8 +265,9 @@ impl<K: Key> Summary<K> {
         self.tuples.truncate(kept + 2);
     }
 
-    /// Drops tuples until there are at most `multiple / eps`, with as little of the invariant as will do: sixteenths
-    /// of it, from `least` on. What a compress takes now is error that all later merges inherit.
+    /// Drops tuples until there are at most `multiple / eps` of them, using as little of the invariant's limit as
+    /// possible, in sixteenths from `least` on. Any part that a compress uses now is an error that all later merges
+    /// inherit.
     pub(super) fn reduce(&mut self, multiple: u64, least: u64) {
         let (enough, budget) = (self.eps.reciprocal(multiple, usize::MAX), self.eps.budget(self.n));
         for sixteenths in least..=16 {
@@ -276,8 +278,8 @@ impl<K: Key> Summary<K> {
         }
     }
 
-    /// Drops tuples that no value is counted for (`g = 0`), which leaves all gaps as they are. Every key occurs, so the
-    /// first has one value at or below it at least, and none has all values below.
+    /// Drops tuples that no value is counted for (`g = 0`), which leaves all gaps as they are. Every key occurs, so at
+    /// least one value is at or below the first one, and none has all values below it.
     pub(super) fn settle(&mut self) {
         if let Some(first) = self.tuples.first_mut() {
             first.upto = first.upto.max(1);

@@ -1,4 +1,4 @@
-//! Merges. That they keep the invariant is proved with [`Summary`].
+//! Merges of summaries. The proof that they keep the invariant is with [`Summary`].
 
 #[cfg(test)]
 use std::{cmp::Reverse, collections::VecDeque};
@@ -9,32 +9,33 @@ use super::gk::{Summary, Tuple};
 use crate::key::Key;
 use datafusion::common::{Result, exec_err};
 
-/// A merge leaves a summary of up to so many tuples for each `1 / eps` alone.
+/// Number of tuples for each `1 / eps` up to which a merge drops none.
 pub(super) const ROOMY: u64 = 8;
 
-/// Sixteenths of the invariant that a compress uses at least.
+/// Least sixteenths of the invariant's limit that a compress uses.
 const LEAST: u64 = 4;
 
 impl<K: Key> Summary<K> {
-    /// The summary of both sides' values, with the larger error fraction of the two.
+    /// The summary of the values of both sides, with the larger error fraction of the two.
     ///
-    /// Drops tuples once there are more than `8 / eps`, no more than that takes: merges to come need the room.
+    /// Drops tuples once there are more than `8 / eps`, but no more than needed: later merges need room in the error.
     ///
     /// # Errors
-    /// If the sides have more than 2^63 - 1 values together.
+    /// An execution error if the sides have more than 2^63 - 1 values together.
     pub(crate) fn merge(self, other: Self) -> Result<Self> {
         let mut merged = self.union(other)?;
         merged.reduce(ROOMY, LEAST);
         Ok(merged)
     }
 
-    /// The merge of all, smallest first; `eps` is the error fraction if there are none.
+    /// The merge of all summaries, smallest first. `eps` is the error fraction if there are none.
     ///
     /// # Errors
-    /// As for [`Self::merge`].
+    /// Errors of [`Self::merge`].
     #[cfg(test)]
     pub(crate) fn merge_all(eps: Epsilon, mut summaries: Vec<Self>) -> Result<Self> {
-        // Two queues, each ascending: given summaries and merges of two. The least of both fronts come next.
+        // Two queues, each ascending by size: given summaries, and merges of two. The smallest of both fronts comes
+        // next.
         summaries.sort_by_key(|summary| Reverse(summary.n));
         let mut merges = VecDeque::new();
         let mut least = |merges: &mut VecDeque<Self>| match (summaries.last(), merges.front()) {
@@ -51,7 +52,7 @@ impl<K: Key> Summary<K> {
         }
     }
 
-    /// The merge without a compress.
+    /// The merge of both sides without a compress.
     pub(super) fn union(self, other: Self) -> Result<Self> {
         let n = self.n.checked_add(other.n).filter(|n| i64::try_from(*n).is_ok());
         let Some(n) = n else {
@@ -75,7 +76,7 @@ fn interleave<K: Key>(a: &Summary<K>, b: &Summary<K>) -> Vec<Tuple<K>> {
     let mut tuples = Vec::with_capacity(a.len() + b.len());
     let (mut i, mut j, mut upto_a, mut upto_b) = (0, 0, 0, 0);
     while let (Some(left), Some(right)) = (a.tuples.get(i), b.tuples.get(j)) {
-        // Which side comes next cannot be predicted: no branches.
+        // Without branches, because it is unpredictable which side comes next.
         let (take_a, take_b) = (left.key <= right.key, right.key <= left.key);
         upto_a = if take_a { left.upto } else { upto_a };
         upto_b = if take_b { right.upto } else { upto_b };
@@ -92,7 +93,7 @@ fn interleave<K: Key>(a: &Summary<K>, b: &Summary<K>) -> Vec<Tuple<K>> {
     tuples
 }
 
-/// Tuples beyond the last key of the other side: all its values are below.
+/// The tuples beyond the last key of the other side, all of whose `other` values are below them.
 fn beyond<K: Key>(tuples: &[Tuple<K>], other: u64) -> impl Iterator<Item = Tuple<K>> + '_ {
     tuples.iter().map(move |tuple| Tuple {
         key: tuple.key,

@@ -7,8 +7,8 @@
 //!                     at once, mostly without a sort)
 //! ```
 //!
-//! The bound is a theorem, whatever the keys, their order and the merges: the value that `Summary::value_at` gives
-//! for a rank `r` of `n` values has a rank within `floor(eps n)` of `r`. Proofs stand with `Summary`.
+//! The bound is a theorem, whatever the keys, their order and the merges: the value that `Summary::value_at` gives for
+//! a rank `r` of `n` values has a rank within `floor(eps n)` of `r`. The proofs are with `Summary`.
 //!
 //! | step | cost | where |
 //! | --- | --- | --- |
@@ -17,10 +17,11 @@
 //! | other keys | radix partition until a part fits the error: 1 to 3 scatters a key | `parts` |
 //! | merge, compress | linear in the tuples | `merge`, `Summary::compress` |
 //!
-//! `dyadic` makes summaries of counts instead, for `gk_select`: shorter, and narrower once merged, but their keys are no
-//! values.
+//! `dyadic` makes summaries of counts of intervals, for `gk_select`: they are shorter, and narrower once merged, but
+//! their keys are not values.
 //!
-//! It loses where `eps` is so small that tuples are about as many as keys: then sorting the keys is the cheaper way.
+//! A sketch loses where `eps` is so small that there are about as many tuples as keys: sorting the keys is cheaper
+//! then.
 
 mod any;
 mod build;

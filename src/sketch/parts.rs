@@ -1,11 +1,11 @@
-//! A buffer of any keys as a summary: radix partition from the top digit, going on inside a part only while it
-//! holds too many keys for one tuple.
+//! A summary of a buffer of any keys, by radix partitioning from the top digit. It goes on inside a part only as long
+//! as the part holds too many keys for one tuple.
 //!
-//! A full sort would tell more than a summary keeps. The first digit is the cell of a table made from a sample, so
-//! that parts are about equal whatever the distribution; later digits are cut from the distance to a part's least
-//! key, so that constant bytes cost nothing. The last digit is only tallied: a count, the least and the greatest key
-//! are all that a tuple needs. So 2^18 keys at 2^3 keys a tuple take one scatter and one tally. Where keys crowd so
-//! that digits do not part them, they are sorted: O(keys log keys) at worst.
+//! A full sort would tell more than a summary keeps. The first digit is the cell of a table made from a sample, so that
+//! parts are about equal whatever the distribution. Later digits are taken from the distance to a part's least key, so
+//! that constant bytes cost nothing. The last digit is only counted: a count, the least and the greatest key are all
+//! that a tuple needs. So 2^18 keys at 2^3 keys a tuple take one scatter and one tally. Keys that are so close together
+//! that digits do not part them are sorted: O(keys log keys) at worst.
 
 use super::build::Builder;
 use super::cells::sample;
@@ -14,20 +14,19 @@ use super::gk::Summary;
 use crate::cells::CellTable;
 use crate::cells::classify::{TableOf, number};
 use crate::cells::simd::{Kernel, dispatch};
-use crate::key::Key;
-use crate::key::KeyVec;
+use crate::key::{Key, KeyVec};
 use datafusion::common::Result;
 
-/// log2 of the most parts of a later scatter: their write positions stay in the cache, their pages in the TLB.
+/// log2 of the most parts of a later scatter: its write positions stay in the cache, and their pages in the TLB.
 const DIGIT_BITS: u32 = 10;
 
-/// Digits after which a part that is still too large is sorted by comparing.
+/// Number of digits after which a part that is still too large is sorted by comparisons.
 const MOST_DIGITS: usize = 4;
 
-/// Up to so many keys are sorted by comparing.
+/// Most keys that are sorted by comparisons right away.
 const FEW: usize = 32;
 
-/// From so many keys on the first digit is worth a sample of one in [`SAMPLED`], and this many cells.
+/// Least keys for which the first digit comes from a sample, of one in [`SAMPLED`] keys, with [`FIRST_CELLS`] cells.
 const MANY: usize = if cfg!(test) { 1 << 10 } else { 1 << 14 };
 const SAMPLED: usize = 64;
 const FIRST_CELLS: usize = 1024;
@@ -35,7 +34,7 @@ const FIRST_CELLS: usize = 1024;
 /// log2 of the most counts of a tally: they stay in the first-level cache.
 const TALLY_BITS: u32 = 8;
 
-/// MemoryBudget that is kept from buffer to buffer.
+/// Memory that is kept from one buffer to the next.
 #[derive(Debug, Default)]
 pub(super) struct Scratch<K> {
     pub(super) keys: Vec<K>,
@@ -43,13 +42,13 @@ pub(super) struct Scratch<K> {
 }
 
 impl<K> Scratch<K> {
-    /// Bytes on the heap.
+    /// Bytes of memory held on the heap.
     pub(super) fn size(&self) -> usize {
         self.keys.capacity() * size_of::<K>() + self.numbers.capacity() * size_of::<u16>()
     }
 }
 
-/// The summary of `keys`, all gaps of which hold fewer than `most` values; reorders the keys.
+/// The summary of `keys`, all of whose gaps hold fewer than `most` values. Reorders the keys.
 ///
 /// # Errors
 /// None that the arguments can cause.
@@ -80,10 +79,10 @@ pub(super) fn summarise<K: Key>(
     Ok(builder.finish())
 }
 
-/// Counters of digits, for each digit that may still be tried.
+/// Counters of the values of digits, for each digit that may still be used.
 type Ends = [[u32; 1 << DIGIT_BITS]];
 
-/// The first digit: cells by the shares of a sample.
+/// Parts the keys by the first digit: cells by the shares of a sample.
 fn first_parts<K: Key>(
     keys: &mut [K],
     scratch: &mut Scratch<K>,
@@ -111,7 +110,8 @@ fn first_parts<K: Key>(
     Ok(())
 }
 
-/// Hands `keys` on in ascending parts of at most `most` keys, or of one key only. `other` is as long.
+/// Gives `keys` to `builder` in ascending parts of at most `most` keys, or of one key only. `other` is scratch memory
+/// of equal length.
 fn part<K: Key>(keys: &mut [K], other: &mut [K], most: usize, ends: &mut Ends, builder: &mut Builder<K>) {
     let (least, greatest) = extremes(keys);
     if keys.len() <= most || least == greatest {
@@ -124,7 +124,7 @@ fn part<K: Key>(keys: &mut [K], other: &mut [K], most: usize, ends: &mut Ends, b
             return builder.sorted(keys, most);
         }
     };
-    // Twice as many parts as are needed if keys are spread evenly.
+    // Twice as many parts as needed if keys are spread evenly.
     let bits = (keys.len() / most).ilog2() + 2;
     let span = K::BITS - leading_zeros(greatest.minus(least));
     if bits <= TALLY_BITS
@@ -180,14 +180,14 @@ impl<K: Key> Tally<K> {
         self.count += 1;
     }
 
-    /// Whether one tuple cannot stand for it.
+    /// Whether these keys are too many for one tuple.
     fn is_full(&self, most: usize) -> bool {
         self.count > most && self.least < self.greatest
     }
 }
 
-/// Hands keys on by digits (least key, shift, bits) that are only counted; false, and nothing done, if half of them
-/// would have to be sorted.
+/// Gives keys to `builder` by a digit (least key, shift, bits) whose values are only counted. Returns false, and does
+/// nothing, if half of the keys would have to be sorted.
 fn tally<K: Key>(
     keys: &[K],
     other: &mut [K],
@@ -227,7 +227,7 @@ fn tally<K: Key>(
     true
 }
 
-/// Distributes `keys` over `parts` by their digits; leaves in `ends` where each digit ends there.
+/// Distributes `keys` over `parts` by their digits. Leaves in `ends` the end of each digit's part.
 #[inline(always)]
 fn scatter<K: Key>(keys: &[K], parts: &mut [K], ends: &mut [u32], digit: impl Fn(K) -> u32) {
     let mask = ends.len() - 1;
@@ -243,7 +243,7 @@ fn scatter<K: Key>(keys: &[K], parts: &mut [K], ends: &mut [u32], digit: impl Fn
     }
 }
 
-/// From counts to where each begins.
+/// Turns counts into the start of each part.
 fn running(counts: &mut [u32]) {
     let mut start = 0;
     for count in counts {
@@ -317,7 +317,7 @@ mod tests {
                 check(&(0..n).collect::<Vec<_>>(), most);
                 check(&(0..n).rev().collect::<Vec<_>>(), most);
                 check(&vec![u64::MAX; n as usize], most);
-                // Crowded at every scale, so that digits do not part them.
+                // Keys that are crowded at every scale, so that digits do not part them.
                 check(&(0..n).map(|i| mix(i) >> (i % 64)).collect::<Vec<_>>(), most);
                 check(
                     &(0..n).map(|i| (1 << (i % 64)) + i / 64 % 2).collect::<Vec<_>>(),

@@ -1,4 +1,4 @@
-//! The form in which summaries travel and are stored.
+//! Summaries as bytes, as they are sent and stored.
 //!
 //! ```text
 //! "GKS" | version | bits of a key | tag: length, bytes | n | eps: numerator, denominator | tuples | form of keys
@@ -7,8 +7,8 @@
 //! checksum of all before: FNV-1a, 64 bits folded to 4 bytes, little endian
 //! ```
 //!
-//! Numbers are LEB128, delta zigzag. A value of a small group takes its key's distance and a byte; a tuple of 64-bit
-//! floats about 9 bytes. The tag says what the keys mean; it is the caller's.
+//! Numbers are LEB128, delta zigzag. A value of a small group takes the bytes of its key's distance and one more; a
+//! tuple of 64-bit floats about 9 bytes. The tag, which says what the keys mean, is the caller's.
 
 use datafusion::common::{Result, exec_err};
 
@@ -22,23 +22,24 @@ const VERSION: u8 = 2;
 const WHAT: &str = "quantile sketch";
 pub(super) const CHECKSUM: usize = 4;
 
-/// Bytes of a tuple at least: a tuple count that the input cannot hold is refused before room is made for it.
+/// Least bytes of a tuple. A number of tuples that the input cannot hold is refused before memory is allocated for
+/// them.
 const LEAST_TUPLE: usize = 2;
 
-/// What a stored summary says of its keys.
+/// The description of the keys in a stored summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header<'a> {
     /// Bits of a key.
     pub(crate) bits: u32,
-    /// What the writer said of the keys' meaning.
+    /// The tag of the writer, which says what the keys mean.
     pub(crate) tag: &'a [u8],
 }
 
 impl<'a> Header<'a> {
-    /// Of a summary in its stored form.
+    /// Reads the header of a summary.
     ///
     /// # Errors
-    /// If the bytes are no such summary, of another version, or damaged.
+    /// An execution error if the bytes are no summary, of another version, or damaged.
     pub(crate) fn read(bytes: &'a [u8]) -> Result<Self> {
         Ok(Self::split(bytes)?.0)
     }
@@ -73,7 +74,7 @@ impl<'a> Header<'a> {
 }
 
 impl<K: Key> Summary<K> {
-    /// The stored form. `tag` says what the keys mean: [`Self::read`] demands the same.
+    /// The summary as bytes. `tag` says what the keys mean: [`Self::read`] demands the same one.
     pub(crate) fn write(&self, tag: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(32 + tag.len() + self.len() * (size_of::<K>() + 3));
         bytes.extend(MAGIC);
@@ -104,7 +105,8 @@ impl<K: Key> Summary<K> {
         bytes
     }
 
-    /// Whether distances of keys take fewer bytes without the zero bits at their end, with the number of these.
+    /// Whether distances of keys take fewer bytes without the zero bits at their end, even with the number of these
+    /// bits.
     fn shortens_when_shifted(&self) -> bool {
         let bytes = |number: KeyBits| i64::from((KeyBits::BITS - number.leading_zeros()).div_ceil(7).max(1));
         let mut before = 0;
@@ -115,10 +117,10 @@ impl<K: Key> Summary<K> {
         saved.sum::<i64>() > 0
     }
 
-    /// A summary from its stored form. Whatever the bytes, what comes back meets the invariant.
+    /// A summary from the bytes of [`Self::write`]. Whatever the bytes are, the summary meets the invariant.
     ///
     /// # Errors
-    /// If the bytes are no such summary, of another version, key width or tag, or damaged.
+    /// An execution error if the bytes are no summary, of another version, key width or tag, or damaged.
     pub(crate) fn read(bytes: &[u8], tag: &[u8]) -> Result<Self> {
         let (header, mut reader) = Header::split(bytes)?;
         if header.bits != K::BITS || header.tag != tag {
@@ -150,7 +152,7 @@ impl<K: Key> Summary<K> {
         }
     }
 
-    /// The next tuple, checked against the one before.
+    /// Reads the next tuple, and checks it against the one before.
     fn next(&self, reader: &mut Reader<'_>, shifted: bool) -> Result<Tuple<K>> {
         let zeros = if shifted { reader.byte("key")? } else { 0 };
         let short: KeyBits = reader.number("key")?;
@@ -199,7 +201,7 @@ impl<K: Key> Summary<K> {
     }
 }
 
-/// Zero bits at the end.
+/// The number of zero bits at the end of a number; 0 for 0.
 fn zeros(number: KeyBits) -> u32 {
     match number {
         0 => 0,
@@ -211,7 +213,7 @@ fn unzigzag(bits: u64) -> i64 {
     (bits >> 1) as i64 ^ -((bits & 1) as i64)
 }
 
-/// FNV-1a, 64 bits, its halves added without carry.
+/// The checksum FNV-1a of 64 bits, whose halves are combined by XOR.
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, step);

@@ -1,4 +1,4 @@
-//! Every claim of the module, against a sort. `PROPTEST_CASES` sets the number of cases (default 256).
+//! Tests of every claim of the module, against a sort. `PROPTEST_CASES` sets the number of cases (default 256).
 
 mod mutated;
 mod oracle;
@@ -12,7 +12,7 @@ use super::{Epsilon, Sketch, Summary, Variant};
 use crate::key::Key;
 use oracle::check;
 
-/// An execution error's text.
+/// The text of an execution error.
 fn message(error: datafusion::common::DataFusionError) -> String {
     let shown = error.strip_backtrace();
     shown
@@ -35,7 +35,7 @@ fn sketch<K: Key>(keys: &[K], eps: Epsilon, variant: Variant) -> Summary<K> {
         (rest, size) = (later, size * 3 % 9973 + 1);
     }
     assert_eq!(sketch.n(), keys.len() as u64);
-    // Either form, by chance.
+    // One of the two forms.
     if keys.len().is_multiple_of(2) {
         sketch.finish().unwrap()
     } else {

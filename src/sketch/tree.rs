@@ -1,9 +1,9 @@
-//! The modified algorithm (GK Select, section IV-A3): a buffer that grows with the values seen, and summaries
-//! merged in a tree, like with like.
+//! The modified algorithm (GK Select, section IV-A3): a buffer that grows with the number of values seen, and summaries
+//! of similar sizes that are merged in a tree.
 //!
-//! A tuple's rank is uncertain by the other side's gap after a merge, and no compress can take that back. With tuples
-//! `p n` values apart at every level it costs about `p / 2` a level. So a leaf is finer than the bound asks for, and
-//! each level drops no more tuples than it must to stay at `8 / eps`.
+//! After a merge, a tuple's rank is uncertain by the gap of the other side, and no compress can undo that. With tuples
+//! `p n` values apart at every level, a level costs about `p / 2`. So a leaf is finer than the bound requires, and each
+//! level drops no more tuples than it must to stay at `8 / eps`.
 
 use super::cells::Cells;
 use super::epsilon::Epsilon;
@@ -13,33 +13,34 @@ use super::parts::{Scratch, summarise};
 use crate::key::Key;
 use datafusion::common::Result;
 
-/// Keys of the first buffer, for each `1 / eps`: a summary would not be much smaller.
+/// Number of keys of the first buffer, for each `1 / eps`: a summary would not be much smaller.
 const FIRST: u64 = 16;
 
-/// Keys of the largest buffer, for each `1 / eps`: the more, the cheaper are merges.
+/// Number of keys of the largest buffer, for each `1 / eps`: the more keys, the cheaper the merges.
 const LARGEST: u64 = 32;
 
-/// Bounds of a buffer, whatever `eps`; smaller in tests, so that few keys reach every path.
+/// Bounds of the number of keys of a buffer, whatever `eps` is: the least of a first buffer, the least of a largest
+/// buffer, and the most. They are smaller in tests, so that few keys reach every path.
 const LEAST_KEYS: usize = if cfg!(test) { 1 << 6 } else { 1 << 10 };
 pub(super) const FAST_KEYS: usize = if cfg!(test) { 1 << 10 } else { 1 << 16 };
 const MOST_KEYS: usize = 1 << 20;
 
-/// Keys that cells count between two looks at how many they hand back.
+/// Number of keys that cells count between two checks of how many they hand back.
 const STEP: usize = if cfg!(test) { 1 << 12 } else { 1 << 18 };
 
-/// Sixteenths of the invariant that a leaf uses.
+/// Sixteenths of the invariant's limit that a leaf uses.
 const LEAF: u64 = 3;
 
-/// Summaries, cells, and what the buffer needs to become one.
+/// Summaries, cells, and scratch memory to summarise a buffer.
 pub(super) struct Tree<K> {
     eps: Epsilon,
-    /// Fewer and fewer values.
+    /// Summaries of fewer and fewer values.
     levels: Vec<Summary<K>>,
     cells: Option<Cells<K>>,
-    /// Keys given to the cells since the last look, and handed back.
-    given: usize,
-    back: usize,
-    /// Buffers to go before new cells are tried, and how many the next failure adds.
+    /// Number of keys that were given to the cells since the last check, and that they handed back.
+    counted: usize,
+    handed_back: usize,
+    /// Number of buffers until new cells are tried, and the number that the next failure adds.
     wait: u32,
     penalty: u32,
     scratch: Scratch<K>,
@@ -51,15 +52,15 @@ impl<K: Key> Tree<K> {
             eps,
             levels: Vec::new(),
             cells: None,
-            given: 0,
-            back: 0,
+            counted: 0,
+            handed_back: 0,
             wait: 0,
             penalty: 1,
             scratch: Scratch::default(),
         }
     }
 
-    /// Bytes on the heap.
+    /// Bytes of memory held on the heap.
     pub(super) fn size(&self) -> usize {
         self.levels.iter().map(Summary::size).sum::<usize>()
             + self.levels.capacity() * size_of::<Summary<K>>()
@@ -67,7 +68,7 @@ impl<K: Key> Tree<K> {
             + self.scratch.size()
     }
 
-    /// Keys of a buffer after `n` values.
+    /// Number of keys of a full buffer after `n` values.
     pub(super) fn capacity(eps: Epsilon, n: u64) -> usize {
         let first = eps.reciprocal(FIRST, MOST_KEYS).max(LEAST_KEYS);
         let largest = eps.reciprocal(LARGEST, MOST_KEYS).max(FAST_KEYS);
@@ -79,11 +80,11 @@ impl<K: Key> Tree<K> {
         self.cells.is_some()
     }
 
-    /// Counts some of the keys by cells, if there are any; what cells hand back goes into `buffer`. Returns the keys
-    /// that are left.
+    /// Counts some of the keys by cells, if there are any cells. Keys that the cells hand back go into `buffer`.
+    /// Returns the keys that are left.
     ///
     /// # Errors
-    /// As for [`Summary::merge`].
+    /// Errors of [`Summary::merge`].
     pub(super) fn count<'a>(&mut self, keys: &'a [K], buffer: &mut Vec<K>) -> Result<&'a [K]> {
         let Some(cells) = &mut self.cells else {
             return Ok(keys);
@@ -91,25 +92,25 @@ impl<K: Key> Tree<K> {
         let (keys, rest) = keys.split_at(keys.len().min(STEP));
         let before = buffer.len();
         cells.add(keys, buffer);
-        self.given += keys.len();
-        self.back += buffer.len() - before;
-        let moved = self.given >= FAST_KEYS && self.back > self.given / 4;
+        self.counted += keys.len();
+        self.handed_back += buffer.len() - before;
+        let moved = self.counted >= FAST_KEYS && self.handed_back > self.counted / 4;
         if moved || !cells.has_room(STEP) {
-            self.close()?;
-        } else if self.given >= STEP {
-            (self.given, self.back, self.penalty) = (0, 0, 1);
+            self.end_cells()?;
+        } else if self.counted >= STEP {
+            (self.counted, self.handed_back, self.penalty) = (0, 0, 1);
         }
         Ok(rest)
     }
 
-    /// Makes a full buffer a summary, or the beginning of cells that may then hand some of it back.
+    /// Turns a full buffer into a summary, or into new cells, which may hand some of its keys back.
     ///
     /// # Errors
-    /// As for [`Summary::merge`].
+    /// Errors of [`Summary::merge`].
     pub(super) fn flush_buffer(&mut self, buffer: &mut Vec<K>) -> Result<()> {
         if self.cells.is_none() && buffer.len() >= FAST_KEYS && !is_monotone(buffer) {
             self.wait = self.wait.saturating_sub(1);
-            if self.wait == 0 && self.open(buffer)? {
+            if self.wait == 0 && self.try_cells(buffer)? {
                 return Ok(());
             }
         }
@@ -119,36 +120,37 @@ impl<K: Key> Tree<K> {
         self.push(leaf)
     }
 
-    /// Whether cells count the keys of the buffer now, apart from those left in it.
-    fn open(&mut self, buffer: &mut Vec<K>) -> Result<bool> {
+    /// Tries to count the keys of the buffer by new cells. Returns whether they do; keys that the cells hand back stay
+    /// in the buffer.
+    fn try_cells(&mut self, buffer: &mut Vec<K>) -> Result<bool> {
         let Some(mut cells) = Cells::try_new(self.eps, buffer)? else {
-            self.retreat();
+            self.postpone_cells();
             return Ok(false);
         };
         self.scratch.keys.clear();
         cells.add(buffer, &mut self.scratch.keys);
         if self.scratch.keys.len() > buffer.len() / 4 {
-            self.retreat();
+            self.postpone_cells();
             return Ok(false);
         }
         std::mem::swap(buffer, &mut self.scratch.keys);
-        (self.given, self.back) = (0, 0);
+        (self.counted, self.handed_back) = (0, 0);
         self.cells = Some(cells);
         Ok(true)
     }
 
-    /// Cells do not serve: the next ones only after some buffers, and after more each time.
-    fn retreat(&mut self) {
+    /// Waits for some buffers before the next cells, and longer after each failure, because cells did not serve.
+    fn postpone_cells(&mut self) {
         self.wait = self.penalty;
         self.penalty = (2 * self.penalty).min(64);
     }
 
-    /// Ends the cells, if any.
-    fn close(&mut self) -> Result<()> {
+    /// Turns the cells, if there are any, into a summary.
+    fn end_cells(&mut self) -> Result<()> {
         let Some(cells) = self.cells.take() else {
             return Ok(());
         };
-        self.retreat();
+        self.postpone_cells();
         let mut summary = cells.finish();
         summary.reduce(ROOMY, LEAF);
         self.push(summary)
@@ -157,7 +159,7 @@ impl<K: Key> Tree<K> {
     /// Adds a summary to the tree.
     ///
     /// # Errors
-    /// As for [`Summary::merge`].
+    /// Errors of [`Summary::merge`].
     pub(super) fn push(&mut self, mut summary: Summary<K>) -> Result<()> {
         while let Some(last) = self.levels.pop_if(|last| last.n() <= summary.n()) {
             summary = last.union(summary)?;
@@ -168,10 +170,10 @@ impl<K: Key> Tree<K> {
         Ok(())
     }
 
-    /// The summary of everything, not compressed.
+    /// The summary of all values, not compressed.
     ///
     /// # Errors
-    /// As for [`Summary::merge`].
+    /// Errors of [`Summary::merge`].
     pub(super) fn finish(mut self, buffer: &mut [K]) -> Result<Summary<K>> {
         let most = self.eps.budget(buffer.len() as u64) * LEAF / 16;
         let mut all = summarise(self.eps, buffer, &mut self.scratch, most)?;

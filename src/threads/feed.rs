@@ -1,4 +1,4 @@
-//! Batches for a thread of their own: calls into a device's driver wait, and threads of the runtime must not.
+//! Batches for a thread of their own: calls into a device's driver block, and threads of the runtime must not.
 
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{DataFusionError, Result};
@@ -8,10 +8,10 @@ use tokio::sync::mpsc;
 
 use super::blocking;
 
-/// Batches that wait to be taken.
+/// Most batches that wait to be taken.
 const WAITING: usize = 4;
 
-/// Batches of streams as they come, for a thread that waits for them.
+/// The batches of streams as they come, for a thread that may block.
 #[derive(Debug)]
 pub(crate) struct Batches(mpsc::Receiver<RecordBatch>);
 
@@ -23,11 +23,11 @@ impl Iterator for Batches {
     }
 }
 
-/// What `take` makes of all batches of `streams`, one stream after the other, on a thread that may wait. Where this future is
-/// dropped, `take` sees no more batches.
+/// Calls `take` with all batches of `streams`, one stream after the other, on a thread that may block. When this future
+/// is dropped, `take` sees no more batches.
 ///
 /// # Errors
-/// That of a stream; else that of `take`, which ends the reading.
+/// The error of a stream; else the error of `take`, which ends the reading.
 pub(crate) async fn fed<T: Send + 'static>(
     streams: Vec<SendableRecordBatchStream>,
     take: impl FnOnce(Batches) -> Result<T> + Send + 'static,
@@ -38,7 +38,7 @@ pub(crate) async fn fed<T: Send + 'static>(
             while let Some(batch) = stream.next().await {
                 let batch = batch?;
                 if batch.num_rows() > 0 && sender.send(batch).await.is_err() {
-                    // The taking ended: its error is the reason.
+                    // `take` has ended: its error is the reason.
                     return Ok(());
                 }
             }

@@ -1,4 +1,4 @@
-//! Work on threads, and the flag that ends it early.
+//! Threads that work, and the flag that ends their work early.
 
 #[cfg(feature = "cuda")]
 mod feed;
@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 #[cfg(feature = "cuda")]
 pub(crate) use feed::{Batches, fed};
 
-/// A flag that ends work early: kernels look at it every few thousand values.
+/// A flag that ends work early: kernels check it every few thousand values.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
@@ -24,7 +24,7 @@ impl Stop {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether to go on.
+    /// Checks whether the work may go on.
     ///
     /// # Errors
     /// An execution error once [`Self::stop`] was called.
@@ -37,7 +37,7 @@ impl Stop {
     }
 }
 
-/// Ends the work when nobody waits for it any more.
+/// Sets the flag when it is dropped: nobody waits for the work any more.
 #[derive(Debug, Default)]
 pub(crate) struct StopOnDrop(pub(crate) Stop);
 
@@ -47,7 +47,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Threads that work on the pieces of one selection. Dropping the pool stops what still runs.
+/// The threads that work on the pieces of one selection. Dropping the pool stops the work that still runs.
 pub struct ThreadPool {
     threads: usize,
     scoped: bool,
@@ -55,8 +55,8 @@ pub struct ThreadPool {
 }
 
 impl ThreadPool {
-    /// At most `threads` blocking threads of the runtime that polls the pool's futures; where there is none, as [`Self::scoped`].
-    /// `stop` ends the work early.
+    /// A pool of at most `threads` blocking threads of the runtime that polls the pool's futures. Without a runtime it
+    /// works as [`Self::scoped`]. `stop` ends the work early.
     pub fn new(threads: usize, stop: Stop) -> Self {
         Self {
             threads: threads.max(1),
@@ -65,8 +65,8 @@ impl ThreadPool {
         }
     }
 
-    /// The caller's thread and up to `threads - 1` others, which end with each piece of work: the pool's futures are ready when they
-    /// are first polled.
+    /// A pool of the caller's thread and up to `threads - 1` others, which end with each piece of work. The pool's
+    /// futures are ready when they are first polled.
     pub fn scoped(threads: usize, stop: Stop) -> Self {
         Self {
             threads: threads.max(1),
@@ -75,7 +75,7 @@ impl ThreadPool {
         }
     }
 
-    /// A pool of as many threads of this kind, with a stop flag of its own.
+    /// A pool of equally many threads of the same kind, with a stop flag of its own.
     pub(crate) fn another(&self) -> Self {
         Self {
             threads: self.threads,
@@ -84,20 +84,21 @@ impl ThreadPool {
         }
     }
 
-    /// Most pieces that are worked on at a time.
+    /// Most pieces that are worked on at the same time.
     pub(crate) fn threads(&self) -> usize {
         self.threads
     }
 
-    /// What ends the work early.
+    /// The flag that ends the work early.
     pub(crate) fn stop(&self) -> &Stop {
         &self.stop
     }
 
-    /// `work` on each item; the results in the order of the items. Long work looks at the flag that it gets.
+    /// Calls `work` with each item. Returns the results in the order of the items. Work that takes long must check the
+    /// flag that it gets.
     ///
     /// # Errors
-    /// The first error of any item, or of being stopped.
+    /// The first error of any item; an execution error if the pool was stopped.
     pub(crate) async fn map<T, R>(
         &self,
         items: Vec<T>,
@@ -116,7 +117,7 @@ impl ThreadPool {
         let mut results = Vec::new();
         if self.scoped || Handle::try_current().is_err() {
             std::thread::scope(|scope| {
-                // One on this thread: starting another costs as much as a read on a device.
+                // One piece runs on this thread: starting another thread costs as much as a read on a device.
                 let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| queue.run())).collect();
                 let own = queue.run();
                 let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
@@ -155,7 +156,7 @@ impl Drop for ThreadPool {
 /// Runs `work` on a blocking thread of the runtime.
 ///
 /// # Errors
-/// Those of `work`; that it panicked.
+/// Errors of `work`; an error if it panicked.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -167,17 +168,17 @@ async fn joined<T: 'static>(task: SpawnedTask<Result<T>>) -> Result<T> {
     joined.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
 }
 
-/// What a future over a [scoped](ThreadPool::scoped) pool gives, without a runtime.
+/// The result of a future over a [scoped](ThreadPool::scoped) pool, without a runtime.
 ///
 /// # Errors
-/// Those of `work`; an internal error for a future that waits for something else.
+/// Errors of `work`; an internal error for a future that waits for something else.
 pub(crate) fn completed<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let done = work.now_or_never();
     done.ok_or_else(|| internal_datafusion_err!("work over a scoped pool did not block"))?
 }
 
-/// What a task for each partition gives, in the order of partitions, so that merging is reproducible. The first error ends
-/// the others.
+/// Waits for one task for each partition. Returns their results in the order of partitions, so that merging them is
+/// reproducible. The first error ends the other tasks.
 pub(crate) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, Result<T>)>) -> Result<Vec<T>> {
     let mut done = Vec::with_capacity(tasks.len());
     while let Some(joined) = tasks.join_next().await {
@@ -190,7 +191,7 @@ pub(crate) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, Result<T>)>)
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Err(error) => internal_datafusion_err!("the task of a partition ended early: {error}"),
         };
-        // What the other tasks hold is given back before anybody learns of the failure.
+        // The other tasks give back what they hold before the failure is reported.
         tasks.shutdown().await;
         return Err(failed);
     }
@@ -198,7 +199,7 @@ pub(crate) async fn in_order<T: 'static>(mut tasks: JoinSet<(usize, Result<T>)>)
     Ok(done.into_iter().map(|(_, result)| result).collect())
 }
 
-/// Items that threads take one by one.
+/// A queue of items that threads take one by one.
 struct Queue<I, W> {
     items: Mutex<I>,
     work: W,

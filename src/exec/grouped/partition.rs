@@ -9,7 +9,8 @@ use super::plain::{Held, PartitionOrder, PlainGroups};
 use super::work::{GroupQuantiles, QuantilesScanned};
 use crate::exec::group_engine::{FrozenIds, GroupIds, HashPartitions};
 use crate::kernel::cpu::groups::group_key::GroupKey;
-use crate::kernel::cpu::groups::runs::{Partitioned, Run};
+use crate::kernel::cpu::groups::partitioned::Partitioned;
+use crate::kernel::cpu::groups::runs::Run;
 use crate::kernel::cpu::groups::strings::ByteSegments;
 
 /// All rows, in hash partitions.

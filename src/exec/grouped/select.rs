@@ -7,7 +7,7 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::failpoint::may_fail;
-use crate::kernel::cpu::groups::cells::{COUNTERS, Grid, LEAST_CELLS, Numbered, Wanted, shares};
+use crate::kernel::cpu::groups::cells::{COUNTERS, Grid, LEAST_CELLS, Numbered, TargetCells, shares};
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
 use crate::key::KeySpec;
 use crate::key::ShardKey;
@@ -59,7 +59,7 @@ impl<P: 'static> Selection<P> {
                 *total += u64::from(count);
             }
         }
-        let wanted = Arc::new(Wanted::new(&grid, &totals, &mut plans, &self.spec));
+        let wanted = Arc::new(TargetCells::new(&grid, &totals, &mut plans, &self.spec));
         let extracted = {
             let (grid, wanted) = (Arc::clone(&grid), Arc::clone(&wanted));
             self.each::<K, _>(move |pieces, memory, stop| {

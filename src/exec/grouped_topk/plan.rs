@@ -15,7 +15,7 @@ use super::super::group_engine::GroupColumns;
 use super::super::quantiles::comma_separated;
 use super::super::scan::{mask, values};
 use crate::functions::topk::{Call, lists};
-use crate::kernel::cpu::top::{Ties, Wanted};
+use crate::kernel::cpu::top::{GroupLimit, Ties};
 use crate::key::{OrderBy, RowOrder, SortColumn, SortKeys, kept};
 
 /// One expression to order by.
@@ -183,7 +183,7 @@ impl TopKPlan {
     }
 
     /// What is kept of each group.
-    pub(super) fn wanted(&self) -> Result<Wanted> {
+    pub(super) fn wanted(&self) -> Result<GroupLimit> {
         let first = self.carried.len()
             - if self.keys.is_exact() {
                 0
@@ -215,7 +215,7 @@ impl TopKPlan {
                 (*k, ties)
             }
         };
-        Ok(Wanted {
+        Ok(GroupLimit {
             k,
             ties,
             distinct: false,

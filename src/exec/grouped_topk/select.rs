@@ -5,7 +5,7 @@ use datafusion::arrow::buffer::Buffer;
 use datafusion::common::Result;
 
 use super::plan::{Numbering, TopKPlan};
-use crate::kernel::cpu::groups::runs::Partitioned;
+use crate::kernel::cpu::groups::partitioned::Partitioned;
 use crate::kernel::cpu::top::{Rows, Sieve};
 use crate::key::with_key;
 use crate::key::{Key, Width, words};

@@ -11,7 +11,7 @@ use datafusion::common::{Result, plan_err, resources_err};
 
 use super::TopKName;
 use crate::functions::ordered_type;
-use crate::kernel::cpu::top::{Rows, Sieve, Ties, Wanted};
+use crate::kernel::cpu::top::{GroupLimit, Rows, Sieve, Ties};
 use crate::key::{Key, Order, OrderBy, RowOrder, SortColumn, SortKeys, Width, kept, with_one_nan};
 
 /// A call without its columns.
@@ -120,7 +120,7 @@ impl TopKColumn {
 
     /// An empty sieve for rows of two columns, value and key.
     pub(super) fn sieve<K: Key>(&self) -> Result<Sieve<K>> {
-        let wanted = Wanted {
+        let wanted = GroupLimit {
             k: self.call.rows(),
             ties: Ties::By(self.order()?),
             distinct: self.is_distinct,

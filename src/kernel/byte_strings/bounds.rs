@@ -1,19 +1,19 @@
-//! What byte strings have in common.
+//! Common prefixes and lengths of byte strings.
 
-/// Length of the longest common prefix.
+/// Length in bytes of the longest common prefix.
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Longest prefix that is watched while values come: others are kept for each part of them.
+/// Longest prefix, in bytes, that is tracked while values come: each partition keeps one.
 const WATCHED: usize = 256;
 
-/// What some values have in common.
+/// The common prefix and the greatest length of some values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// Their longest common prefix, or the first [`WATCHED`] bytes of it.
+    /// The longest common prefix of the values, or the first [`WATCHED`] bytes of it.
     pub(crate) prefix: Vec<u8>,
-    /// Length of the longest of them.
+    /// Length in bytes of the longest value.
     pub(crate) longest: usize,
 }
 
@@ -25,7 +25,7 @@ impl Bounds {
         }
     }
 
-    /// The same of a value that others are to follow.
+    /// The bounds of a first value, of whose prefix only [`WATCHED`] bytes are tracked.
     pub(super) fn watching(value: &[u8]) -> Self {
         Self {
             prefix: value[..value.len().min(WATCHED)].to_vec(),
@@ -33,12 +33,12 @@ impl Bounds {
         }
     }
 
-    /// Whether the prefix may go on.
+    /// Whether the common prefix may be longer than the one that is tracked.
     pub(crate) fn is_cut(&self) -> bool {
         self.prefix.len() == WATCHED && self.longest > WATCHED
     }
 
-    /// With one more value, or the common prefix of others.
+    /// Adds a value, or the common prefix of others.
     pub(crate) fn add(&mut self, value: &[u8]) {
         if !value.starts_with(&self.prefix) {
             self.prefix.truncate(common_prefix(&self.prefix, value));
@@ -46,7 +46,7 @@ impl Bounds {
         self.longest = self.longest.max(value.len());
     }
 
-    /// What the values of two sets have in common.
+    /// The bounds of the values of both sides.
     pub(crate) fn joined(mut self, other: Self) -> Self {
         self.add(&other.prefix);
         self.longest = self.longest.max(other.longest);
@@ -54,13 +54,13 @@ impl Bounds {
     }
 }
 
-/// Sums over values.
+/// Number, bytes and bounds of values.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) len: u64,
-    /// Of the values alone.
+    /// Bytes of the values alone.
     pub(crate) bytes: u64,
-    /// `None` without values.
+    /// Bounds of the values; `None` if there are none.
     pub(crate) bounds: Option<Bounds>,
 }
 

@@ -1,4 +1,4 @@
-//! Byte strings one after the other: in memory, and as blocks of a file.
+//! Byte strings one behind the other, in memory and as blocks of a file.
 //!
 //! ```text
 //! chunk   bytes  O s l o B o n n R o m e ...
@@ -11,25 +11,25 @@ use datafusion::common::{Result, resources_datafusion_err};
 
 use crate::memory::SpillFile;
 
-/// Bytes of a full-grown block, unless one value is larger: what a thread has in memory to read it.
+/// Bytes of a full-grown block, unless one value is larger. A thread needs as much memory to read it.
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 
-/// A run of values in memory.
+/// Values in memory, in the order of their arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
     bytes: Vec<u8>,
-    /// Where each value ends in `bytes`.
+    /// The end of each value in `bytes`.
     ends: Vec<u32>,
 }
 
 impl Chunk {
-    /// Memory of a chunk with room for so many bytes and values.
+    /// Bytes of memory of a chunk with room for `values` values of `bytes` bytes together.
     pub(crate) const fn memory(bytes: usize, values: usize) -> usize {
         bytes + values * size_of::<u32>()
     }
 
     /// # Errors
-    /// `ResourcesExhausted` where there is no such memory.
+    /// `ResourcesExhausted` if the system gives no memory.
     pub(crate) fn with_capacity(bytes: usize, values: usize) -> Result<Self> {
         let mut chunk = Self::default();
         let reserved = chunk.bytes.try_reserve_exact(bytes);
@@ -63,13 +63,13 @@ impl Chunk {
         })
     }
 
-    /// Adds a value that there is room for.
+    /// Adds a value, for which there must be room.
     pub(crate) fn push(&mut self, value: &[u8]) {
         self.bytes.extend_from_slice(value);
         self.ends.push(self.bytes.len() as u32);
     }
 
-    /// Whether a value of so many bytes needs no more memory.
+    /// Whether a value of `bytes` bytes fits without more memory.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.has_room_for_bytes(bytes) && self.ends.len() < self.ends.capacity()
     }
@@ -78,17 +78,17 @@ impl Chunk {
         self.bytes.capacity() - self.bytes.len() >= bytes
     }
 
-    /// Makes room for so many values more.
+    /// Makes room for `values` values more.
     pub(super) fn more_values(&mut self, values: usize) {
         self.ends.reserve_exact(values);
     }
 
-    /// Gives back the room of an empty chunk for more values than so many.
+    /// Gives back the room that an empty chunk has for more than `values` values.
     pub(super) fn fewer_values(&mut self, values: usize) {
         self.ends.shrink_to(values);
     }
 
-    /// Bytes that there is memory for.
+    /// Number of bytes of values that there is memory for.
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
@@ -103,7 +103,7 @@ impl Chunk {
     }
 }
 
-/// Where a block lies.
+/// The location of a block in its file.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     offset: u64,
@@ -117,7 +117,7 @@ impl Block {
     }
 }
 
-/// The blocks of some values in a file: all that stays in memory of them.
+/// The list of the blocks of some values in a file. Nothing else of these values stays in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     list: Vec<Block>,
@@ -128,12 +128,12 @@ impl Blocks {
         self.list.len()
     }
 
-    /// Values in a block.
+    /// Number of values in a block.
     pub(super) fn values(&self, block: usize) -> usize {
         self.list[block].values as usize
     }
 
-    /// Memory that the largest block is read into.
+    /// Bytes of memory that the largest block needs to be read.
     pub(super) fn largest(&self) -> usize {
         self.list.iter().map(Block::memory).max().unwrap_or(0)
     }
@@ -142,10 +142,10 @@ impl Blocks {
         self.list.capacity() * size_of::<Block>()
     }
 
-    /// Adds the values of a chunk at the end of the file.
+    /// Appends the values of a chunk to the file.
     ///
     /// # Errors
-    /// Those of [`SpillFile::append`].
+    /// Errors of [`SpillFile::append`].
     pub(crate) fn write(&mut self, file: &mut SpillFile, chunk: &Chunk) -> Result<()> {
         let mut first = 0;
         while first < chunk.len() {
@@ -162,10 +162,10 @@ impl Blocks {
         Ok(())
     }
 
-    /// Adds one value.
+    /// Appends one value to the file.
     ///
     /// # Errors
-    /// Those of [`SpillFile::append`].
+    /// Errors of [`SpillFile::append`].
     pub(crate) fn write_value(&mut self, file: &mut SpillFile, value: &[u8]) -> Result<()> {
         self.write_block(file, &[value.len() as u32], value)
     }
@@ -181,10 +181,10 @@ impl Blocks {
         Ok(())
     }
 
-    /// Reads a block in place of what is in a chunk.
+    /// Replaces the values of a chunk by those of a block.
     ///
     /// # Errors
-    /// Those of [`SpillFile::read_at`].
+    /// Errors of [`SpillFile::read_at`].
     pub(super) fn read(&self, file: &SpillFile, block: usize, into: &mut Chunk) -> Result<()> {
         let block = self.list[block];
         let (bytes, values) = (block.bytes as usize, block.values as usize);

@@ -1,4 +1,4 @@
-//! Distinct byte strings: a table from values to their places in flat memory.
+//! Distinct byte strings: a hash table of values in flat memory.
 
 use std::hash::BuildHasher;
 
@@ -8,66 +8,66 @@ use datafusion::common::hash_utils::QualityRandomState;
 use super::{At, ByteStrings};
 use crate::memory::Lease;
 
-/// The same for all, so that hashes of several threads agree.
+/// One state for all tables, so that hashes of different threads agree.
 const STATE: QualityRandomState = QualityRandomState::with_seed(0x1337);
 
-/// A hash of a value, of which all bits depend on all of its bytes.
+/// A hash of a value. Each of its bits depends on all bytes of the value.
 pub(crate) fn hash(value: &[u8]) -> u64 {
     STATE.hash_one(value)
 }
 
-/// Slots that a table begins with.
+/// Number of slots that a table begins with.
 const SLOTS: usize = 1 << 10;
 
-/// A value's place and half of its hash; free where `hash` is 0.
+/// The location of a value and 32 bits of its hash. The slot is free if `hash` is 0.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     hash: u32,
     at: At,
 }
 
-/// Distinct values, in the order of their first appearance. Open addressing with linear probing, at most half full: a
-/// value costs its bytes, four more, and 24 to 96 of slots.
+/// Distinct values, in the order of their first appearance. Open addressing with linear probing, at most half full. A
+/// value costs its bytes, four more, and 24 to 96 bytes of slots.
 #[derive(Debug)]
 pub(crate) struct DistinctByteStrings {
     values: ByteStrings,
-    /// A power of two of them.
+    /// The slots, a power of two of them.
     slots: Vec<Slot>,
-    held: Lease,
+    lease: Lease,
 }
 
 impl DistinctByteStrings {
-    /// None yet; what comes is added to `held`.
+    /// An empty table. The memory of values is added to `lease`.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is no room to begin with.
-    pub(crate) fn try_new(mut held: Lease) -> Result<Self> {
-        held.grow(SLOTS * size_of::<Slot>())?;
+    /// `ResourcesExhausted` if there is no memory for the first slots.
+    pub(crate) fn try_new(mut lease: Lease) -> Result<Self> {
+        lease.grow(SLOTS * size_of::<Slot>())?;
         Ok(Self {
             values: ByteStrings::default(),
             slots: vec![Slot::default(); SLOTS],
-            held,
+            lease,
         })
     }
 
-    /// Adds a value unless it is there; `hash` is its [`hash`].
+    /// Adds a value unless it is there already. `hash` is its [`hash`].
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is no room for it: what is there stays.
+    /// `ResourcesExhausted` if there is no memory for the value; the other values stay.
     pub(crate) fn insert(&mut self, hash: u64, value: &[u8]) -> Result<()> {
         let tag = tag(hash);
         let mask = self.slots.len() - 1;
-        let mut place = start(tag, self.slots.len());
+        let mut index = start(tag, self.slots.len());
         loop {
-            let slot = self.slots[place];
+            let slot = self.slots[index];
             match slot.hash {
                 0 => break,
                 other if other == tag && self.values.value(slot.at) == value => return Ok(()),
-                _ => place = (place + 1) & mask,
+                _ => index = (index + 1) & mask,
             }
         }
         let at = self.push(value)?;
-        self.slots[place] = Slot { hash: tag, at };
+        self.slots[index] = Slot { hash: tag, at };
         if self.values.len() as usize * 2 > self.slots.len() {
             self.grow()?;
         }
@@ -80,24 +80,24 @@ impl DistinctByteStrings {
         }
         let before = self.values.held_bytes();
         let at = self.values.push(value)?;
-        // Memory that nothing was written to yet, but for this value.
-        self.held.grow(self.values.held_bytes() - before)?;
+        // Reserved after it was allocated: nothing but this value was written to it yet.
+        self.lease.grow(self.values.held_bytes() - before)?;
         Ok(at)
     }
 
     fn grow(&mut self) -> Result<()> {
         let slots = self.slots.len() * 4;
-        // Old and new ones are there together.
-        self.held.grow(slots * size_of::<Slot>())?;
+        // Old and new slots exist at the same time.
+        self.lease.grow(slots * size_of::<Slot>())?;
         let old = std::mem::replace(&mut self.slots, vec![Slot::default(); slots]);
         for slot in old.into_iter().filter(|slot| slot.hash != 0) {
-            let mut place = start(slot.hash, slots);
-            while self.slots[place].hash != 0 {
-                place = (place + 1) & (slots - 1);
+            let mut index = start(slot.hash, slots);
+            while self.slots[index].hash != 0 {
+                index = (index + 1) & (slots - 1);
             }
-            self.slots[place] = slot;
+            self.slots[index] = slot;
         }
-        self.held.shrink(slots / 4 * size_of::<Slot>());
+        self.lease.shrink(slots / 4 * size_of::<Slot>());
         Ok(())
     }
 
@@ -107,12 +107,13 @@ impl DistinctByteStrings {
     }
 }
 
-/// What a slot holds of a hash: never 0.
+/// The 32 bits of a hash that a slot holds: never 0.
 fn tag(hash: u64) -> u32 {
     ((hash >> 32) as u32 ^ hash as u32) | 1
 }
 
-/// Where the search for a tag starts: values that were dealt out by some bits of their hashes spread all the same.
+/// The slot where the search for a tag starts. Values that were partitioned by some bits of their hashes are spread
+/// evenly too.
 fn start(tag: u32, slots: usize) -> usize {
     let mixed = u64::from(tag).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (u64::BITS - slots.trailing_zeros())) as usize

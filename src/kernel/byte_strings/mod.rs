@@ -1,10 +1,11 @@
 //! Byte strings of one column, in chunks of flat memory, in memory or on disk.
 //!
-//! A value costs its bytes and four more. Copying them out of Arrow's buffers costs less than keeping those: a string
-//! view holds 16 bytes a value beside the text, and a page of text stays alive for its last view.
+//! A value costs its bytes and four more. Copying values out of Arrow's buffers costs less than keeping those buffers:
+//! a string view takes 16 bytes a value besides the text, and a page of text stays alive for its last view.
 //!
 //! Where memory is refused, the last chunk is written to a file and used again, over and over, as a shard does with
-//! keys: what fitted stays in memory. Written values have no places; they are read block by block.
+//! keys. Values that fitted before stay in memory. Written values cannot be found by their location; they are read
+//! block by block.
 
 mod bounds;
 mod chunk;
@@ -22,8 +23,7 @@ pub(crate) use self::bounds::{Bounds, Totals, common_prefix};
 pub(crate) use self::chunk::{BLOCK_BYTES, Blocks, Chunk};
 pub(crate) use self::distinct::{DistinctByteStrings, hash};
 use crate::key::{ByteSpec, kept};
-use crate::memory::{SpillFile, Spilling};
-use crate::memory::{reserve_or_spill, reserve_to_begin};
+use crate::memory::{SpillFile, Spilling, reserve_or_spill, reserve_to_begin};
 use crate::threads::Stop;
 
 /// Bytes of a full-grown chunk, unless one value is larger.
@@ -32,23 +32,23 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// Most values of a chunk.
 const CHUNK_VALUES: usize = 1 << 18;
 
-/// Bytes of a chunk that is asked for to write from when a full-grown one was refused.
+/// Bytes of the smaller chunk that is requested, as a write buffer, when a full-grown one was refused.
 const STAGING_BYTES: usize = 256 << 10;
 
-/// Bytes and values of the chunk that values which can go to disk begin with.
+/// Bytes and values of the first chunk of values that can be spilled.
 const SPARE: (usize, usize) = (64 << 10, 4 << 10);
 
-/// Where a value in memory is.
+/// The location of a value in memory: its chunk, and its index there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct At {
     chunk: u32,
     row: u32,
 }
 
-/// Values of a file.
+/// Values in a file.
 #[derive(Debug)]
 struct Spilled {
-    /// Shared once nothing is added any more.
+    /// The spill file, shared once no more values are added.
     file: Arc<SpillFile>,
     blocks: Blocks,
 }
@@ -59,18 +59,18 @@ pub(crate) struct ByteStrings {
     chunks: Vec<Chunk>,
     spilled: Vec<Spilled>,
     totals: Totals,
-    /// What is held is reserved here, if anywhere.
+    /// The reservation of the memory held; `None` if it is not reserved here.
     reservation: Option<MemoryReservation>,
-    /// Where chunks go that there is no memory for.
+    /// The means to spill values that there is no memory for.
     spilling: Option<Spilling>,
-    /// What is written from when no other chunk was granted: there from the start.
+    /// The write buffer for when no other chunk was granted, reserved from the start.
     spare: Option<Chunk>,
-    /// Reservations of values that were merged into these.
-    of_parts: Vec<MemoryReservation>,
+    /// Reservations of the values that were merged into these.
+    merged_reservations: Vec<MemoryReservation>,
 }
 
 impl ByteStrings {
-    /// No values; what comes is reserved.
+    /// An empty list, which reserves the memory of its values.
     pub(crate) fn reserving(reservation: MemoryReservation) -> Self {
         Self {
             reservation: Some(reservation),
@@ -78,10 +78,11 @@ impl ByteStrings {
         }
     }
 
-    /// The same; what is refused goes to disk, if there is one.
+    /// An empty list, which reserves the memory of its values, and spills those that the pool refuses if there is a
+    /// disk.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where the pool has not even room to write from.
+    /// `ResourcesExhausted` if the pool has not even memory for a write buffer.
     pub(crate) fn spilling(reservation: MemoryReservation, spilling: Option<Spilling>) -> Result<Self> {
         let mut spare = None;
         if spilling.is_some() {
@@ -96,7 +97,7 @@ impl ByteStrings {
         })
     }
 
-    /// Values that lie in a file already.
+    /// Values that were written to a file already.
     pub(crate) fn written(
         file: Arc<SpillFile>,
         blocks: Blocks,
@@ -112,10 +113,10 @@ impl ByteStrings {
         }
     }
 
-    /// No values; memory for so many of so many bytes together, which the caller accounts for.
+    /// An empty list with room for `values` values of `bytes` bytes together. The caller accounts for the memory.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is no such memory.
+    /// `ResourcesExhausted` if the system gives no memory.
     pub(crate) fn with_capacity(bytes: usize, values: usize) -> Result<Self> {
         Ok(Self {
             chunks: vec![Chunk::with_capacity(bytes, values)?],
@@ -123,7 +124,7 @@ impl ByteStrings {
         })
     }
 
-    /// Values held, in memory or on disk.
+    /// Number of values, in memory or on disk.
     pub(crate) fn len(&self) -> u64 {
         self.totals.len
     }
@@ -138,30 +139,31 @@ impl ByteStrings {
         !self.spilled.is_empty()
     }
 
-    /// Memory that the largest block is read into; 0 where nothing is in a file.
+    /// Bytes of memory that the largest block needs to be read; 0 if no value is in a file.
     pub(crate) fn largest_block(&self) -> usize {
         let largest = self.spilled.iter().map(|spilled| spilled.blocks.largest());
         largest.max().unwrap_or(0)
     }
 
-    /// What a thread must have in memory to read these values, were they all in a file, with one value beside.
+    /// Bytes of memory that a thread needs to read these values, were they all in a file, with one value besides.
     pub(crate) fn reading_bytes(&self) -> usize {
         let longest = self.totals.bounds.as_ref().map_or(0, |bounds| bounds.longest);
         BLOCK_BYTES.max(Chunk::memory(2 * longest, 1))
     }
 
-    /// Bytes held in memory.
+    /// Bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
         let chunks = self.chunks.iter().chain(&self.spare).map(Chunk::held_bytes);
         let blocks = self.spilled.iter().map(|spilled| spilled.blocks.held_bytes());
         chunks.sum::<usize>() + blocks.sum::<usize>() + self.totals.held_bytes()
     }
 
-    /// Copies the values of `values` that are not NULL and, where there is a `mask`, whose row is true in it. Returns
-    /// how many.
+    /// Copies the values of `values` that are not NULL. If there is a `mask`, only values in whose row it is true.
+    /// Returns the number of values copied.
     ///
     /// # Errors
-    /// `ResourcesExhausted` that names the wanted bytes; an internal error if `values` is not of the type of `spec`.
+    /// `ResourcesExhausted` that names the missing bytes; an internal error if `values` does not have the type of
+    /// `spec`.
     pub(crate) fn append(
         &mut self,
         spec: &ByteSpec,
@@ -175,15 +177,16 @@ impl ByteStrings {
         Ok((self.len() - before) as usize)
     }
 
-    /// Whether a value of so many bytes needs no more memory.
+    /// Whether a value of `bytes` bytes fits without more memory.
     fn has_room(&self, bytes: usize) -> bool {
         self.chunks.last().is_some_and(|chunk| chunk.has_room(bytes))
     }
 
-    /// Copies one value; where it is until the next one comes, or for good where nothing goes to disk.
+    /// Copies one value. Returns its location, which holds until the next value comes, or for good where nothing is
+    /// spilled.
     ///
     /// # Errors
-    /// As [`Self::append`].
+    /// Errors of [`Self::append`].
     pub(crate) fn push(&mut self, value: &[u8]) -> Result<At> {
         if !self.has_room(value.len()) {
             self.make_room(value.len())?;
@@ -203,8 +206,8 @@ impl ByteStrings {
         })
     }
 
-    /// MemoryBudget for a value of `wanted` bytes behind the last one: in the last chunk, a new one, or the last one, written
-    /// out.
+    /// Makes room for a value of `wanted` bytes behind the last one: in the last chunk, in a new one, or in the last
+    /// one after it was written out.
     fn make_room(&mut self, wanted: usize) -> Result<()> {
         let unused = |spare: &mut Chunk| self.chunks.is_empty() && spare.has_room(wanted);
         if let Some(spare) = self.spare.take_if(unused) {
@@ -220,7 +223,7 @@ impl ByteStrings {
         for bytes in [largest, smaller] {
             let values = self.likely_values(bytes);
             let memory = Chunk::memory(bytes, values);
-            // What is as large already can be written out and used again.
+            // A chunk that is as large already can be written out and used again.
             let is_tried = bytes > smaller || self.spilling.is_none() || memory > held;
             if is_tried && self.granted(memory)? {
                 self.chunks.push(Chunk::with_capacity(bytes, values)?);
@@ -230,7 +233,7 @@ impl ByteStrings {
         self.write_last(wanted)
     }
 
-    /// More values in the last chunk, where it has bytes left for them.
+    /// Makes room for more values in the last chunk, if it has unused bytes for them.
     fn more_values(&mut self, wanted: usize) -> Result<bool> {
         let (number, room) = match self.chunks.last() {
             Some(chunk) => (chunk.len(), chunk.has_room_for_bytes(wanted)),
@@ -246,12 +249,12 @@ impl ByteStrings {
         Ok(true)
     }
 
-    /// Length of a value.
+    /// Mean length of a value, in bytes.
     fn mean(&self) -> usize {
         self.totals.bytes as usize / (self.totals.len as usize).max(1)
     }
 
-    /// Bytes of the next chunk: as large as all before, within bounds, so that small inputs stay small.
+    /// Bytes of the next chunk: as many as all values so far, within bounds, so that small inputs stay small.
     fn next_chunk(&self, wanted: usize) -> Result<usize> {
         let all = self.totals.bytes as usize;
         let likely = self.mean() * CHUNK_VALUES * 5 / 4;
@@ -266,14 +269,14 @@ impl ByteStrings {
         Ok(bytes)
     }
 
-    /// Values that so many bytes are likely to hold, and no more than there were.
+    /// Number of values that `bytes` bytes are likely to hold, but not more than there are so far.
     fn likely_values(&self, bytes: usize) -> usize {
         let values = bytes / self.mean().max(1);
         let values = (values + values / 8).min(self.totals.len as usize);
         values.clamp(16, CHUNK_VALUES)
     }
 
-    /// Reserves for values. `false`: refused, but they can go to disk.
+    /// Reserves `bytes` for values. `false` if the pool refuses, but the values can be spilled.
     fn granted(&self, bytes: usize) -> Result<bool> {
         match &self.reservation {
             Some(reservation) => reserve_or_spill(reservation, self.spilling.as_ref(), bytes),
@@ -301,13 +304,13 @@ impl ByteStrings {
                 self.chunks.push(chunk);
                 return Ok(());
             }
-            self.put_by(chunk);
+            self.keep_or_release(chunk);
         }
         if let Some(spare) = self.spare.take_if(|spare| spare.has_room(wanted)) {
             self.chunks.push(spare);
             return Ok(());
         }
-        // For one value larger than that everything makes way.
+        // For one value that is larger, all others are spilled.
         let memory = Chunk::memory(wanted, 16);
         if self.reserve(memory).is_err() {
             self.spill(usize::MAX, &Stop::default())?;
@@ -321,8 +324,8 @@ impl ByteStrings {
         Ok(())
     }
 
-    /// Keeps an empty chunk to begin again with, or gives it back.
-    fn put_by(&mut self, mut chunk: Chunk) {
+    /// Keeps an empty chunk as the spare one, or gives its memory back.
+    fn keep_or_release(&mut self, mut chunk: Chunk) {
         let mut given = chunk.held_bytes();
         if self.spare.is_none() && chunk.capacity() == SPARE.0 {
             chunk.fewer_values(SPARE.1);
@@ -332,7 +335,7 @@ impl ByteStrings {
         self.release(given);
     }
 
-    /// Adds a chunk to the file.
+    /// Appends the values of a chunk to the file.
     fn write(&mut self, chunk: &Chunk) -> Result<()> {
         if self.spilled.is_empty() {
             let spilling = self.spilling.as_ref();
@@ -354,10 +357,11 @@ impl ByteStrings {
         Ok(())
     }
 
-    /// Writes out what is in memory until `wanted` bytes are given back, or all; how many were. More values can follow.
+    /// Writes values in memory to the file until `wanted` bytes are given back, or all of them. Returns the bytes given
+    /// back. More values can follow.
     ///
     /// # Errors
-    /// Those of writing; when `stop` is set.
+    /// Errors of writing; when `stop` is set.
     pub(crate) fn spill(&mut self, wanted: usize, stop: &Stop) -> Result<usize> {
         if self.spilling.is_none() {
             return Ok(0);
@@ -370,20 +374,20 @@ impl ByteStrings {
             stop.check()?;
             self.write(&chunk)?;
             chunk.clear();
-            self.put_by(chunk);
+            self.keep_or_release(chunk);
             given = before.saturating_sub(self.held_bytes());
         }
         Ok(given)
     }
 
-    /// Gives back what only further values would need; how many bytes.
+    /// Gives back the memory that only further values would need. Returns its bytes.
     pub(crate) fn seal(&mut self) -> usize {
         let bytes = self.spare.take().map_or(0, |spare| spare.held_bytes());
         self.release(bytes);
         bytes
     }
 
-    /// The values of all `parts`, one after the other. What they reserve stays reserved.
+    /// The values of all `parts`, one behind the other. Their memory stays reserved.
     pub(crate) fn merged(parts: Vec<ByteStrings>) -> Self {
         let mut merged = Self::default();
         for mut part in parts {
@@ -391,24 +395,24 @@ impl ByteStrings {
             merged.totals.join(part.totals);
             merged.chunks.extend(part.chunks);
             merged.spilled.extend(part.spilled);
-            merged.of_parts.extend(part.reservation);
-            merged.of_parts.extend(part.of_parts);
+            merged.merged_reservations.extend(part.reservation);
+            merged.merged_reservations.extend(part.merged_reservations);
         }
         merged
     }
 
-    /// The value at a place.
+    /// The value at a location.
     pub(crate) fn value(&self, at: At) -> &[u8] {
         self.chunks[at.chunk as usize].value(at.row as usize)
     }
 
-    /// What can be read at a time: chunks, then blocks.
+    /// The indices of the pieces, each of which can be read at a time: chunks, then blocks.
     pub(crate) fn pieces(&self) -> Range<usize> {
         let blocks = self.spilled.iter().map(|spilled| spilled.blocks.len());
         0..self.chunks.len() + blocks.sum::<usize>()
     }
 
-    /// Where a piece is that is not in memory.
+    /// The file and the block of a piece that is not in memory.
     fn block(&self, piece: usize) -> Option<(&Spilled, usize)> {
         let mut block = piece - self.chunks.len();
         for spilled in &self.spilled {
@@ -420,7 +424,7 @@ impl ByteStrings {
         None
     }
 
-    /// Values of a piece.
+    /// Number of values of a piece.
     pub(crate) fn piece_len(&self, piece: usize) -> usize {
         match self.chunks.get(piece) {
             Some(chunk) => chunk.len(),
@@ -431,10 +435,10 @@ impl ByteStrings {
         }
     }
 
-    /// The values of a piece, in memory or read into `scratch`.
+    /// The values of a piece, from memory or read into `scratch`.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading.
     pub(crate) fn piece<'a>(&'a self, piece: usize, scratch: &'a mut Chunk) -> Result<&'a Chunk> {
         if let Some(chunk) = self.chunks.get(piece) {
             return Ok(chunk);
@@ -445,7 +449,7 @@ impl ByteStrings {
         Ok(scratch)
     }
 
-    /// The places in a piece that is in memory, with their values, in order.
+    /// The locations and values of a piece that is in memory, in order.
     pub(crate) fn placed(&self, piece: usize) -> impl Iterator<Item = (At, &[u8])> {
         let places = (0..).map(move |row| At {
             chunk: piece as u32,
@@ -454,7 +458,7 @@ impl ByteStrings {
         places.zip(self.chunks[piece].values())
     }
 
-    /// All places, in the order of appending.
+    /// The locations of all values in memory, in the order of appending.
     pub(crate) fn places(&self) -> impl Iterator<Item = At> {
         let chunks = self.chunks.iter().enumerate();
         chunks.flat_map(|(number, chunk)| {
@@ -466,12 +470,13 @@ impl ByteStrings {
         })
     }
 
-    /// What all values have in common, as far as it was watched; `None` without values.
+    /// The bounds of all values, as far as they were tracked. `None` if there are no values.
     pub(crate) fn bounds(&self) -> Option<&Bounds> {
         self.totals.bounds.as_ref()
     }
 
-    /// What values at some places have in common, of which the first `known` bytes are equal; `None` for no places.
+    /// The bounds of the values at some locations, whose first `known` bytes are equal. `None` if there are no
+    /// locations.
     pub(crate) fn bounds_of(&self, places: &[At], known: usize) -> Option<Bounds> {
         let start = self.value(*places.first()?);
         let (mut common, mut longest) = (start.len(), start.len());

@@ -1,4 +1,4 @@
-//! Values in memory and in files.
+//! Tests of values in memory and in files.
 
 use datafusion::arrow::array::StringArray;
 use datafusion::arrow::datatypes::DataType;
@@ -131,7 +131,7 @@ fn what_memory_refuses_is_read_from_disk() {
             for (i, text) in texts.iter().enumerate() {
                 part.push(text.as_bytes()).unwrap();
                 if i == texts.len() / 2 {
-                    // Others want memory; what follows is written from the little that is kept.
+                    // Others want memory: further values are written from the small spare chunk.
                     part.spill(usize::MAX, &Stop::default()).unwrap();
                     assert!(part.held_bytes() < (100 << 10) + length, "{}", part.held_bytes());
                 }

@@ -1,4 +1,4 @@
-//! Columns that are carried beside keys: their bytes, and copies of some rows that keep nothing else alive.
+//! Columns that are carried beside keys: their size in bytes, and copies of some rows that keep no other values alive.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use datafusion::common::Result;
 /// The longest string or binary value that a view holds itself, without a buffer, in bytes.
 const INLINE_BYTES: u32 = 12;
 
-/// Bytes of the rows of an array, which may be a slice of a larger one; values behind views count where they are used.
+/// Bytes of the rows of an array, which may be a slice of a larger one. Values that views point to count only where
+/// these rows use them.
 pub(crate) fn row_bytes(column: &ArrayRef) -> usize {
     let data = column.to_data();
     let own = data.get_slice_memory_size();
@@ -23,7 +24,7 @@ pub(crate) fn row_bytes(column: &ArrayRef) -> usize {
     )
 }
 
-/// Bytes of string and binary values that the views of an array point to, those of nested arrays among them.
+/// Bytes of the string and binary values that the views of an array, or of arrays nested in it, point to.
 fn behind_views(data: &ArrayData) -> usize {
     let own = match data.data_type() {
         DataType::Utf8View | DataType::BinaryView => {
@@ -40,10 +41,10 @@ fn behind_views(data: &ArrayData) -> usize {
     own + data.child_data().iter().map(behind_views).sum::<usize>()
 }
 
-/// Some rows of each column, without what other rows keep alive.
+/// Copies of some rows of each column, which keep no values of other rows alive.
 ///
 /// # Errors
-/// When a row is not there, or Arrow cannot copy the type.
+/// When a row index is too large, or Arrow cannot copy the type.
 pub(crate) fn taken(columns: &[ArrayRef], rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
     let taken = columns
         .iter()
@@ -51,10 +52,10 @@ pub(crate) fn taken(columns: &[ArrayRef], rows: &UInt32Array) -> Result<Vec<Arra
     taken.collect()
 }
 
-/// An array whose views, nested ones too, point to values of its own rows alone.
+/// A copy of an array whose views, nested ones too, point to values of its own rows only.
 ///
 /// # Errors
-/// Those of Arrow.
+/// Errors of Arrow's kernels.
 pub(crate) fn without_others(column: &ArrayRef) -> Result<ArrayRef> {
     Ok(match column.data_type() {
         DataType::Utf8View => Arc::new(column.as_string_view().gc()),
@@ -92,10 +93,10 @@ fn list_without_others<O: OffsetSizeTrait>(column: &ArrayRef) -> Result<ArrayRef
     )?))
 }
 
-/// A copy of rows that is written to a file: without values of other rows, in views and in dictionaries.
+/// A copy of rows to be written to a file: without values of other rows, in views and in dictionaries.
 ///
 /// # Errors
-/// Those of Arrow.
+/// Errors of Arrow's kernels.
 pub(crate) fn to_write(column: &ArrayRef) -> Result<ArrayRef> {
     match column.data_type() {
         DataType::Dictionary(_, values) => Ok(cast(&cast(column, values)?, column.data_type())?),

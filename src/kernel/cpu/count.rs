@@ -1,12 +1,12 @@
-//! The counting pass: one increment an element, several in flight.
+//! Counters of cells: one increment for each key, several of them in flight.
 
 use crate::cells::classify::boxed_array;
 
-/// Counters for every `u16`, in private copies: neighbours that fall into one cell would otherwise wait for each
-/// other's increment to come back from the store buffer.
+/// Counters for every `u16`, in several copies: otherwise neighbouring keys of one cell would wait for each other's
+/// increment to come back from the store buffer.
 pub(super) struct Counters {
     copies: [Box<[u32; 1 << 16]>; COPIES],
-    /// Increments since the last flush; a copy must not reach 2^32.
+    /// Increments since the last flush. A counter of a copy must not reach 2^32.
     pending: u64,
     totals: Vec<u64>,
 }
@@ -14,7 +14,7 @@ pub(super) struct Counters {
 const COPIES: usize = 2;
 
 impl Counters {
-    /// For cells `0..=cells` (the last for keys without a cell).
+    /// Counters for cells `0..=cells`. The last one is for keys without a cell.
     pub(super) fn new(cells: usize) -> Self {
         Self {
             copies: std::array::from_fn(|_| boxed_array(0)),
@@ -23,7 +23,7 @@ impl Counters {
         }
     }
 
-    /// Counts cells.
+    /// Counts the cells of some keys.
     pub(super) fn add(&mut self, numbers: &[u16]) {
         self.pending += numbers.len() as u64;
         if self.pending > u64::from(u32::MAX) {
@@ -49,7 +49,7 @@ impl Counters {
         }
     }
 
-    /// The counts, without that of keys that have no cell.
+    /// The number of keys in each cell, without the keys that have no cell.
     pub(super) fn finish(mut self) -> Vec<u64> {
         self.flush();
         self.totals.pop();

@@ -1,24 +1,23 @@
-//! Copying the few keys that are still possible: branch-free, because a branch that is taken at random costs more
-//! than ten elements.
+//! Copies of the few keys that lie in brackets or in certain cells. The loops are branch-free, because a branch that is
+//! taken at random costs more than ten keys.
 
 use std::ops::RangeInclusive;
 
 use datafusion::common::Result;
 
 use super::store::BLOCK;
-use crate::cells::Brackets;
-use crate::cells::Edges;
 use crate::cells::classify::{Classify, TreeOf, boxed_array, number};
 use crate::cells::simd::{Kernel, dispatch};
+use crate::cells::{Brackets, Edges};
 use crate::key::{Key, Width};
 
-/// Keys that are compared several times while they are in the first-level cache.
+/// Number of keys that are compared several times while they are in the first-level cache.
 const PIECE: usize = 1024;
 
-/// Neighbours that are looked at together before any is copied.
+/// Number of neighbouring keys that are tested together before any of them is copied.
 const GROUP: usize = 8;
 
-/// The keys of a piece that lie in brackets (first key, length), appended to `out`. The brackets hold few of them:
+/// Appends to `out` the keys of a piece that lie in brackets, each given by its first key and its length. Few keys do:
 /// most groups of neighbours have none.
 #[inline(always)]
 fn compact<K: Key>(piece: &[K], brackets: &[(K, K)], out: &mut Vec<K>) {
@@ -43,25 +42,26 @@ fn compact<K: Key>(piece: &[K], brackets: &[(K, K)], out: &mut Vec<K>) {
     out.extend(rest.iter().filter(|key| inside(&[**key])));
 }
 
-/// For every cell: which of some lists its keys go to, if any.
-pub(super) struct Slots {
-    /// 0 for none, or the list's index and one.
+/// For every cell: the list that its keys go to, if any.
+pub(super) struct CellLists {
+    /// The index of the list plus 1; 0 for none.
     of: Box<[u16; 1 << 16]>,
 }
 
-impl Slots {
-    /// No cell goes to any list.
+impl CellLists {
+    /// Sends no cell to any list.
     pub(super) fn new() -> Self {
         Self { of: boxed_array(0) }
     }
 
-    /// Sends a range of cells to a list: one of at most 65535.
+    /// Sends the keys of a range of cells to a list, one of at most 65 535.
     pub(super) fn send(&mut self, cells: RangeInclusive<u32>, list: usize) {
         self.of[*cells.start() as usize..=*cells.end() as usize].fill(list as u16 + 1);
     }
 
-    /// Adds the keys of a block (at most [`BLOCK`]), whose cells are known, to their lists; how many.
-    pub(super) fn sort_out<K: Key>(&self, block: &[K], numbers: &[u16], lists: &mut [Vec<K>]) -> usize {
+    /// Adds the keys of a block (at most [`BLOCK`]), whose cells are `numbers`, to their lists. Returns the number of
+    /// keys added.
+    pub(super) fn distribute<K: Key>(&self, block: &[K], numbers: &[u16], lists: &mut [Vec<K>]) -> usize {
         let mut chosen = [0; BLOCK];
         let len = self.choose(&numbers[..block.len()], &mut chosen);
         for at in &chosen[..len] {
@@ -71,14 +71,14 @@ impl Slots {
         len
     }
 
-    /// Appends those that go to any list.
+    /// Appends to `out` the keys of a block that go to any list.
     pub(super) fn filter<K: Key>(&self, block: &[K], numbers: &[u16], out: &mut Vec<K>) {
         let mut chosen = [0; BLOCK];
         let len = self.choose(&numbers[..block.len()], &mut chosen);
         out.extend(chosen[..len].iter().map(|at| block[usize::from(*at)]));
     }
 
-    /// The places of numbers that go to any list; how many.
+    /// Writes to `chosen` the indices of the cells that go to any list. Returns how many these are.
     fn choose(&self, numbers: &[u16], chosen: &mut [u16; BLOCK]) -> usize {
         let goes = |number: u16| self.of[usize::from(number)] != 0;
         let mut len = 0;
@@ -103,7 +103,8 @@ impl Slots {
     }
 }
 
-/// Keys inside any of a few brackets (first key, length), by compares. `counts[i]` grows by the keys at or above edge `i`.
+/// Appends to `out` the keys of a block inside any of a few brackets, each given by its first key and its length, by
+/// comparisons. `counts[i]` grows by the number of keys at or above edge `i`.
 pub(super) fn by_compares<K: Key>(
     block: &[K],
     edges: &[K],
@@ -137,7 +138,7 @@ impl<K: Key> Kernel for ByCompares<'_, K> {
             }
             match self.brackets {
                 [] => {}
-                // The length is known here, and the loop over brackets unrolled.
+                // The number of brackets is known here, so the loop over them is unrolled.
                 [only] => compact(piece, &[*only], self.out),
                 [one, two] => compact(piece, &[*one, *two], self.out),
                 several => compact(piece, several, self.out),
@@ -146,16 +147,16 @@ impl<K: Key> Kernel for ByCompares<'_, K> {
     }
 }
 
-/// Brackets over keys of one width: finds the one that holds a key.
-pub(super) struct BracketsOf<K> {
-    /// Between all ends of the brackets; cells inside a bracket go to its list.
+/// Brackets over keys of one width: finds the bracket that holds a key.
+pub(super) struct BracketFinder<K> {
+    /// A search tree of all ends of the brackets. The keys of a cell inside a bracket go to the bracket's list.
     tree: TreeOf<K>,
-    slots: Slots,
+    lists_of_cells: CellLists,
 }
 
-impl<K: Key> BracketsOf<K> {
+impl<K: Key> BracketFinder<K> {
     /// # Errors
-    /// An internal error for more brackets than there can be cells.
+    /// An internal error for more brackets than a cell function can tell apart.
     pub(super) fn new(brackets: &Brackets, width: Width) -> Result<Self> {
         let ends = brackets.as_slice().iter().flat_map(|bracket| {
             let after = (bracket.last < width.max_key()).then(|| bracket.last + 1);
@@ -163,25 +164,25 @@ impl<K: Key> BracketsOf<K> {
         });
         let edges = Edges::try_new(ends.collect())?;
         let tree = TreeOf::new(&edges);
-        let mut slots = Slots::new();
+        let mut lists_of_cells = CellLists::new();
         for (list, bracket) in brackets.as_slice().iter().enumerate() {
             let cell = |key| u32::from(tree.cell(K::from_bits(key)));
-            slots.send(cell(bracket.first)..=cell(bracket.last), list);
+            lists_of_cells.send(cell(bracket.first)..=cell(bracket.last), list);
         }
-        Ok(Self { tree, slots })
+        Ok(Self { tree, lists_of_cells })
     }
 
-    /// The keys of a block (at most [`BLOCK`]) that lie in a bracket.
+    /// Appends to `out` the keys of a block (at most [`BLOCK`]) that lie in any bracket.
     pub(super) fn filter(&self, block: &[K], out: &mut Vec<K>) {
         let mut numbers = [0; BLOCK];
         number(block, &self.tree, &mut numbers[..block.len()]);
-        self.slots.filter(block, &numbers, out);
+        self.lists_of_cells.filter(block, &numbers, out);
     }
 
-    /// Adds the keys of a block (at most [`BLOCK`]) to the lists of their brackets; how many.
-    pub(super) fn sort_out(&self, block: &[K], lists: &mut [Vec<K>]) -> usize {
+    /// Adds the keys of a block (at most [`BLOCK`]) to the lists of their brackets. Returns the number of keys added.
+    pub(super) fn distribute(&self, block: &[K], lists: &mut [Vec<K>]) -> usize {
         let mut numbers = [0; BLOCK];
         number(block, &self.tree, &mut numbers[..block.len()]);
-        self.slots.sort_out(block, &numbers, lists)
+        self.lists_of_cells.distribute(block, &numbers, lists)
     }
 }

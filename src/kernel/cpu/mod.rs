@@ -1,14 +1,14 @@
-//! Shards for the processor.
+//! Shards on the CPU.
 //!
-//! A shard answers by the cheapest of three reads: of the few keys that an earlier round left (`reduced`), of all
-//! keys by the cell numbers that an earlier count wrote down (the *oracle* of SampleSelect, section IV-B, in two
-//! bytes instead of one), or of all keys.
+//! A shard answers a request by the cheapest of three reads: of the few keys that an earlier round left (`reduced`); of
+//! all keys by the cell numbers that an earlier count wrote down (the *oracle* of SampleSelect, section IV-B, in two
+//! bytes instead of one); or of all keys.
 //!
 //! Where the memory pool has a limit, keys that it has no room for go to a file, and are read from there block by
-//! block; the oracle and `reduced` are left out where they do not fit, and keys that were to be collected are dropped,
-//! so that the coordinator narrows its brackets further. Counts are right in any case.
+//! block. The oracle and `reduced` are left out where they do not fit. Keys that were to be collected are dropped, so
+//! that the coordinator narrows its brackets further. Counts are right in any case.
 //!
-//! Cost on one of two busy cores, an element of 64 bits: counting into 60 000 cells and writing the oracle 1 ns,
+//! Cost on one of two busy cores, for each key of 64 bits: counting into 60 000 cells and writing the oracle 1 ns,
 //! extraction by oracle 0.4 ns, counting and extracting around a bracket 0.6 ns, the search tree 4 ns.
 
 pub(crate) mod columns;
@@ -29,30 +29,28 @@ use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnv;
 
-use self::extract::{BracketsOf, Slots};
+use self::extract::{BracketFinder, CellLists};
 use self::lists::Reserved;
 use self::store::{BLOCK, READ_BYTES, ShardMemory, Store};
 use super::round::{Reply, Request, share};
 use super::{Backend, Shard};
-use crate::cells::Brackets;
-use crate::cells::Cells;
+use crate::cells::{Brackets, Cells};
 use crate::key::{KeySpec, ShardKey, Width, dense, with_key, words};
-use crate::memory::{FreePages, Lease, Pages, RoundMemory};
-use crate::memory::{Spiller, Spilling};
+use crate::memory::{FreePages, Lease, Pages, RoundMemory, Spiller, Spilling};
 use crate::threads::Stop;
 
-/// Opens shards in main memory, and on disk where that is not enough.
+/// Opens shards in main memory, and on disk where memory does not suffice.
 #[derive(Debug, Clone, Default)]
 pub struct CpuBackend {
     free: Option<Arc<FreePages>>,
     spilling: Option<Spilling>,
-    /// Of all shards together; else each has one of its own.
+    /// The memory that the rounds of all shards share. `None`: each shard has its own.
     round_memory: Option<Arc<RoundMemory>>,
 }
 
 impl CpuBackend {
-    /// Shards that reserve in `pool`. Where it has no limit, the memory of one selection waits up to two seconds for
-    /// the next: at most 512 MiB, for the whole process.
+    /// A backend whose shards reserve memory in `pool`. Where the pool has no limit, the memory of one selection waits
+    /// up to two seconds for the next one: at most 512 MiB, for the whole process.
     pub fn new(pool: &dyn MemoryPool) -> Self {
         Self {
             free: FreePages::of(pool),
@@ -60,13 +58,14 @@ impl CpuBackend {
         }
     }
 
-    /// The same in the pool of a runtime, whose disk manager takes the keys that the pool refuses. The rounds of these
-    /// shards work in memory that is reserved for the consumer of `memory`.
+    /// A backend whose shards reserve memory in the pool of `runtime`, and write keys that the pool refuses to the
+    /// files of its disk manager. The rounds of these shards work in memory that is reserved for the consumer of
+    /// `memory`.
     pub fn spilling(runtime: &RuntimeEnv, memory: &MemoryReservation) -> Self {
         Self::in_workspace(runtime, RoundMemory::new(memory.new_empty()))
     }
 
-    /// The same with rounds that work in `round_memory`.
+    /// A backend as [`Self::spilling`] makes it, whose rounds work in `round_memory`.
     pub(crate) fn in_workspace(runtime: &RuntimeEnv, round_memory: Arc<RoundMemory>) -> Self {
         let pool = &runtime.memory_pool;
         let limit = match pool.memory_limit() {
@@ -84,12 +83,13 @@ impl CpuBackend {
         }
     }
 
-    /// How others than shards can go to the same disk; `None` where nothing is refused or there is no disk.
+    /// The means by which other users than shards can write to the same disk. `None` where nothing is refused or there
+    /// is no disk.
     pub(crate) fn disk(&self) -> Option<Spilling> {
         self.spilling.clone()
     }
 
-    /// What shards, and others by [`Self::disk`], wrote to disk so far, in files and bytes.
+    /// Number of files, and of bytes, that shards and the users of [`Self::disk`] wrote to disk so far.
     pub(crate) fn spilled(&self) -> (u64, u64) {
         self.spilling.as_ref().map_or((0, 0), |spilling| {
             (spilling.spiller.spilled_files(), spilling.spiller.spilled_bytes())
@@ -103,41 +103,42 @@ impl Backend for CpuBackend {
     }
 }
 
-/// Buffers of fewer bytes are copied even if somebody else keeps them: a chunk each would cost more.
+/// Least bytes of a buffer that is shared with its other owners. Smaller ones are copied: a chunk for each would cost
+/// more.
 const SHARED_BYTES: usize = 16 << 10;
 
-/// Bytes for each cell of a count: two counters, their total, where its keys go.
+/// Bytes of memory for each cell of a count: two counters, their total, and the list that its keys go to.
 const CELL_BYTES: usize = 2 * 4 + 8 + 2;
 
-/// Bytes of the entries of a cell table.
+/// Bytes of memory for the entries of a cell table.
 const TABLE_BYTES: usize = 16 << 10;
 
-/// Up to this many edges a count goes by compares, element by element, and not by the search tree.
+/// Most edges for which keys are counted by comparisons with each edge, and not by the search tree.
 const FEW_EDGES: usize = 8;
 
-/// The cell of every key, as the last whole count saw it.
+/// The cell of every key, as the last count of all keys computed it.
 struct Oracle {
     cells: Cells,
-    /// In the order of the store; in one piece, for the sake of huge pages.
+    /// The cell numbers of the keys in the order of the store; in one piece, so that huge pages can hold it.
     numbers: Pages<u16>,
-    /// What the numbers are reserved in.
+    /// The reservation of the numbers.
     reservation: MemoryReservation,
 }
 
-/// The keys inside some brackets.
+/// The keys inside some brackets, in memory.
 struct Reduced<K> {
     brackets: Brackets,
     keys: Reserved<K>,
 }
 
-/// A shard over keys of one width.
+/// A shard of keys of one width.
 struct CpuShard<K> {
     spec: KeySpec,
     store: Store<K>,
     oracle: Option<Oracle>,
     reduced: Option<Reduced<K>>,
-    /// The keys of the last reply: whoever asked is done with them when he asks again.
-    replied: Option<Lease>,
+    /// The memory of the keys of the last reply. Whoever sent the request is done with them when the next one comes.
+    reply_memory: Option<Lease>,
 }
 
 impl<K: ShardKey> CpuShard<K> {
@@ -163,7 +164,7 @@ impl<K: ShardKey> CpuShard<K> {
             store,
             oracle: None,
             reduced: None,
-            replied: None,
+            reply_memory: None,
         }
     }
 
@@ -171,16 +172,16 @@ impl<K: ShardKey> CpuShard<K> {
         &self.store.memory().round_memory
     }
 
-    /// Memory to answer one request in: `counted` cells, told apart by `edges` splitters.
-    fn work(&self, counted: usize, edges: usize) -> Result<Lease> {
+    /// Memory to answer one request in: for `counted` cells, between `edges` splitters.
+    fn working_memory(&self, counted: usize, edges: usize) -> Result<Lease> {
         let blocks = 4 * BLOCK * size_of::<K>();
         let read = if self.store.is_spilled() { READ_BYTES } else { 0 };
         let bytes = counted * CELL_BYTES + edges * 2 * size_of::<K>() + TABLE_BYTES + blocks + read;
         self.round_memory().hold(bytes, "a round")
     }
 
-    /// Makes `reduced` hold the keys inside `within`, and perhaps others; `false` where that is all keys, or too many
-    /// for the memory.
+    /// Makes `reduced` hold the keys inside `within`, and perhaps others. `false` if that is all keys, or more than
+    /// there is memory for.
     fn reduce(&mut self, within: &Brackets, stop: &Stop) -> Result<bool> {
         if within.is_all(self.spec.width()) {
             return Ok(false);
@@ -191,20 +192,20 @@ impl<K: ShardKey> CpuShard<K> {
         self.reduced = None;
         let mut keys = Reserved::new(self.store.reservation());
         let mut refused = false;
-        let slots = self.slots_by_oracle(within)?;
-        let brackets = BracketsOf::new(within, self.spec.width())?;
+        let cell_lists = self.lists_by_oracle(within)?;
+        let brackets = BracketFinder::new(within, self.spec.width())?;
         let read = self.store.each_block(stop, |block, range| {
             keys.make_room(block.len()).inspect_err(|_| refused = true)?;
-            match &slots {
-                Some((oracle, slots)) => {
-                    slots.filter(block, &oracle.numbers.words()[range], &mut keys.keys);
+            match &cell_lists {
+                Some((oracle, cell_lists)) => {
+                    cell_lists.filter(block, &oracle.numbers.words()[range], &mut keys.keys);
                 }
                 None => brackets.filter(block, &mut keys.keys),
             }
             Ok(())
         });
         if refused {
-            // Nothing is lost but time.
+            // All keys are read again for each request: this costs time only.
             return Ok(false);
         }
         read?;
@@ -221,20 +222,20 @@ impl<K: ShardKey> CpuShard<K> {
             .is_some_and(|reduced| reduced.brackets.cover(within))
     }
 
-    /// All cells that hold a part of `within`, by the oracle.
-    fn slots_by_oracle(&self, within: &Brackets) -> Result<Option<(&Oracle, Slots)>> {
+    /// Selects all cells that hold a part of `within`, by the oracle.
+    fn lists_by_oracle(&self, within: &Brackets) -> Result<Option<(&Oracle, CellLists)>> {
         let Some(oracle) = &self.oracle else {
             return Ok(None);
         };
-        let mut slots = Slots::new();
+        let mut cell_lists = CellLists::new();
         for bracket in within.as_slice() {
             let (first, last) = oracle.cells.span(bracket)?;
-            slots.send(first..=last, 0);
+            cell_lists.send(first..=last, 0);
         }
-        Ok(Some((oracle, slots)))
+        Ok(Some((oracle, cell_lists)))
     }
 
-    /// Calls `each` with all keys inside `within`, at most a block at a time.
+    /// Calls `each` with all keys inside `within`, at most one block at a time.
     fn each_inside(
         &self,
         within: &Brackets,
@@ -244,7 +245,7 @@ impl<K: ShardKey> CpuShard<K> {
         if within.is_all(self.spec.width()) {
             return self.store.each_block(stop, |block, _| each(block));
         }
-        let brackets = BracketsOf::new(within, self.spec.width())?;
+        let brackets = BracketFinder::new(within, self.spec.width())?;
         let mut inside = Vec::with_capacity(BLOCK);
         let mut filtered = |block: &[K]| {
             inside.clear();
@@ -268,7 +269,8 @@ impl<K: ShardKey> Shard for CpuShard<K> {
     fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()> {
         (self.oracle, self.reduced) = (None, None);
         let kept = dense(values.as_ref(), filter)?;
-        // A third owner beside the batch and the caller: a table in memory, say. Then keeping costs nothing.
+        // There is a third owner besides the batch and the caller, such as a table in memory. Then keeping the buffer
+        // costs nothing.
         let shared = kept.is_none() && Arc::strong_count(values) > 2 && !self.spec.widens();
         let raw = self.spec.raw(kept.as_ref().unwrap_or(values).as_ref())?;
         if raw.len() % size_of::<K>() != 0 {
@@ -302,7 +304,7 @@ impl<K: ShardKey> Shard for CpuShard<K> {
 
     fn answer(&mut self, request: &Request, stop: &Stop) -> Result<Reply> {
         self.store.seal();
-        self.replied = None;
+        self.reply_memory = None;
         match request {
             Request::Sample {
                 size,

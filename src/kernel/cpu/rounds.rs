@@ -1,20 +1,18 @@
-//! Counting and extracting: the rounds that read keys by the block.
+//! The rounds `count` and `extract`, which read keys block by block.
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::count::Counters;
-use super::extract::{self, BracketsOf, Slots};
+use super::extract::{self, BracketFinder, CellLists};
 use super::lists::{Lists, key_vecs};
 use super::store::BLOCK;
 use super::{CpuShard, FEW_EDGES, Oracle, Stop};
 use crate::cells::classify::{Classify, LinearOf, TableOf, TreeOf, number, with_classifier};
-use crate::cells::{Bracket, Brackets};
-use crate::cells::{Cells, Edges};
+use crate::cells::{Bracket, Brackets, Cells, Edges};
 use crate::failpoint::may_fail;
 use crate::kernel::round::Reply;
-use crate::key::ShardKey;
-use crate::key::{Key, Width};
+use crate::key::{Key, ShardKey, Width};
 use crate::memory::Pages;
 
 impl<K: ShardKey> CpuShard<K> {
@@ -36,7 +34,7 @@ impl<K: ShardKey> CpuShard<K> {
         } else {
             0
         };
-        let _work = self.work(cells.len(), edges + 2 * within.as_slice().len())?;
+        let _work = self.working_memory(cells.len(), edges + 2 * within.as_slice().len())?;
         let domain = self.domain(cells, within)?;
         let all = !self.reduce(&domain, stop)? && within.is_all(self.spec.width());
         with_classifier!(cells, K, classify => {
@@ -48,7 +46,7 @@ impl<K: ShardKey> CpuShard<K> {
         })
     }
 
-    /// The keys that can have a cell.
+    /// Brackets that hold all keys that can have a cell.
     fn domain(&self, cells: &Cells, within: &Brackets) -> Result<Brackets> {
         match cells {
             Cells::Linear(linear) if within.is_all(self.spec.width()) => {
@@ -62,7 +60,8 @@ impl<K: ShardKey> CpuShard<K> {
                         }),
                     }
                 }
-                // One bracket is the whole range of the data, as in DIBMS's first phase: nothing to reduce.
+                // A single bracket is the whole range of the data, as in DIBMS's first phase: there is nothing to
+                // reduce.
                 if domain.len() == 1 && self.oracle.is_none() && self.reduced.is_none() {
                     return Ok(Brackets::all(self.spec.width()));
                 }
@@ -72,7 +71,7 @@ impl<K: ShardKey> CpuShard<K> {
         }
     }
 
-    /// Counts all keys and remembers their cells, memory permitting.
+    /// Counts all keys, and keeps their cells as the oracle if there is memory for it.
     fn count_all(
         &mut self,
         cells: &Cells,
@@ -81,7 +80,7 @@ impl<K: ShardKey> CpuShard<K> {
         stop: &Stop,
     ) -> Result<Reply> {
         let mut counters = Counters::new(cells.len());
-        let slots = slots_of(keep);
+        let cell_lists = lists_of(keep);
         let mut kept = Lists::new(keep.len(), self.round_memory())?;
         let mut pages = self.oracle_pages();
         let mut scratch = [0; BLOCK];
@@ -93,11 +92,11 @@ impl<K: ShardKey> CpuShard<K> {
             number(block, classify, numbers);
             counters.add(numbers);
             if !kept.is_empty() {
-                kept.add(|lists| slots.sort_out(block, numbers, lists));
+                kept.add(|lists| cell_lists.distribute(block, numbers, lists));
             }
             Ok(())
         })?;
-        // Keys without a cell have the number after the last, which no bracket ever wants.
+        // Keys without a cell have the number after the last cell, which no bracket ever asks for.
         self.oracle = pages.map(|(numbers, reservation)| Oracle {
             cells: cells.clone(),
             numbers,
@@ -108,16 +107,16 @@ impl<K: ShardKey> CpuShard<K> {
 
     /// The reply to a count.
     fn counted(&mut self, counts: Vec<u64>, kept: Lists<K>) -> Reply {
-        let (lists, held) = kept.finish();
-        self.replied = held;
+        let (lists, lease) = kept.finish();
+        self.reply_memory = lease;
         Reply::Counts {
             counts,
             kept: key_vecs(lists),
         }
     }
 
-    /// MemoryBudget for one number a key, or `None` where there is none, or where keys have to be read from a file anyway: then
-    /// later rounds compute cells again.
+    /// Memory for one cell number for each key. `None` if there is no such memory, or if keys have to be read from a
+    /// file anyway: then later rounds compute cells again.
     fn oracle_pages(&mut self) -> Option<(Pages<u16>, MemoryReservation)> {
         if let Some(Oracle {
             numbers, reservation, ..
@@ -134,7 +133,7 @@ impl<K: ShardKey> CpuShard<K> {
         Some((self.store.pages(len).ok()?, reservation))
     }
 
-    /// Counts the keys inside `within`, and of those only such as `domain` holds, if it is known where they are.
+    /// Counts the keys inside `within`. If `within` is all keys, only the keys in `domain` are read.
     fn count_inside(
         &mut self,
         cells: &Cells,
@@ -145,7 +144,7 @@ impl<K: ShardKey> CpuShard<K> {
         stop: &Stop,
     ) -> Result<Reply> {
         let mut counters = Counters::new(cells.len());
-        let slots = slots_of(keep);
+        let cell_lists = lists_of(keep);
         let mut kept = Lists::new(keep.len(), self.round_memory())?;
         let mut numbers = [0; BLOCK];
         let within = if within.is_all(self.spec.width()) {
@@ -158,14 +157,14 @@ impl<K: ShardKey> CpuShard<K> {
             number(inside, classify, numbers);
             counters.add(numbers);
             if !kept.is_empty() {
-                kept.add(|lists| slots.sort_out(inside, numbers, lists));
+                kept.add(|lists| cell_lists.distribute(inside, numbers, lists));
             }
             Ok(())
         })?;
         Ok(self.counted(counters.finish(), kept))
     }
 
-    /// A few edges: one pass counts by compares and copies the kept cells.
+    /// Counts between a few edges: one pass counts by comparisons and copies the keys of the kept cells.
     fn count_few(
         &mut self,
         cells: &Cells,
@@ -174,11 +173,11 @@ impl<K: ShardKey> CpuShard<K> {
         keep: &[u32],
         stop: &Stop,
     ) -> Result<Reply> {
-        let _work = self.work(cells.len(), edges.as_slice().len() + 2 * within.as_slice().len())?;
+        let _work = self.working_memory(cells.len(), edges.as_slice().len() + 2 * within.as_slice().len())?;
         self.reduce(within, stop)?;
         let tree = TreeOf::<K>::new(edges);
         let edges: Vec<K> = edges.as_slice().iter().map(|edge| K::from_bits(*edge)).collect();
-        let wanted = kept_ranges::<K>(cells, keep, self.spec.width());
+        let kept_keys = kept_ranges::<K>(cells, keep, self.spec.width());
         let (mut above, mut total) = (vec![0; edges.len()], 0);
         let mut copied = Lists::new(1, self.round_memory())?;
         self.each_inside(within, stop, |inside| {
@@ -188,7 +187,7 @@ impl<K: ShardKey> CpuShard<K> {
             }
             copied.add(|lists| {
                 let before = lists[0].len();
-                extract::by_compares(inside, &edges, &mut above, &wanted, &mut lists[0]);
+                extract::by_compares(inside, &edges, &mut above, &kept_keys, &mut lists[0]);
                 lists[0].len() - before
             });
             Ok(())
@@ -197,51 +196,52 @@ impl<K: ShardKey> CpuShard<K> {
         if keep.len() == 1 || copied.are_dropped() {
             return Ok(self.counted(counts, copied));
         }
-        let slots = slots_of(keep);
+        let cell_lists = lists_of(keep);
         let mut kept = Lists::new(keep.len(), self.round_memory())?;
-        let (copied, _held) = copied.finish();
+        let (copied, _lease) = copied.finish();
         let mut numbers = [0; BLOCK];
         for block in copied.iter().flat_map(|copied| copied.chunks(BLOCK)) {
             let numbers = &mut numbers[..block.len()];
             number(block, &tree, numbers);
-            kept.add(|lists| slots.sort_out(block, numbers, lists));
+            kept.add(|lists| cell_lists.distribute(block, numbers, lists));
         }
         Ok(self.counted(counts, kept))
     }
 
-    pub(super) fn extract(&mut self, wanted: &Brackets, stop: &Stop) -> Result<Reply> {
+    pub(super) fn extract(&mut self, brackets: &Brackets, stop: &Stop) -> Result<Reply> {
         may_fail!("extract");
-        let _work = self.work(0, 2 * wanted.as_slice().len())?;
-        let mut lists = Lists::new(wanted.as_slice().len(), self.round_memory())?;
-        if !self.extract_cells(wanted, &mut lists, stop)? {
-            let brackets = BracketsOf::<K>::new(wanted, self.spec.width())?;
-            let reduced = self.reduce(wanted, stop)?;
+        let _work = self.working_memory(0, 2 * brackets.as_slice().len())?;
+        let mut lists = Lists::new(brackets.as_slice().len(), self.round_memory())?;
+        if !self.extract_cells(brackets, &mut lists, stop)? {
+            let finder = BracketFinder::<K>::new(brackets, self.spec.width())?;
+            let reduced = self.reduce(brackets, stop)?;
             let blocks = self.reduced.as_ref().filter(|_| reduced);
             match blocks {
                 Some(reduced) => {
                     for block in reduced.keys.keys.chunks(BLOCK) {
                         stop.check()?;
-                        lists.add(|lists| brackets.sort_out(block, lists));
+                        lists.add(|lists| finder.distribute(block, lists));
                     }
                 }
                 None => self.store.each_block(stop, |block, _| {
-                    lists.add(|lists| brackets.sort_out(block, lists));
+                    lists.add(|lists| finder.distribute(block, lists));
                     Ok(())
                 })?,
             }
         }
-        let (lists, held) = lists.finish();
-        self.replied = held;
+        let (lists, lease) = lists.finish();
+        self.reply_memory = lease;
         Ok(Reply::Extracted(key_vecs(lists)))
     }
 
-    /// The keys of brackets that are whole cells, by the oracle alone; `false` if they are not, or there is none.
-    fn extract_cells(&self, wanted: &Brackets, lists: &mut Lists<K>, stop: &Stop) -> Result<bool> {
+    /// Extracts the keys of brackets that consist of whole cells, by the oracle alone. `false` if a bracket does not,
+    /// or there is no oracle.
+    fn extract_cells(&self, brackets: &Brackets, lists: &mut Lists<K>, stop: &Stop) -> Result<bool> {
         let Some(oracle) = &self.oracle else {
             return Ok(false);
         };
-        let mut slots = Slots::new();
-        for (list, bracket) in wanted.as_slice().iter().enumerate() {
+        let mut cell_lists = CellLists::new();
+        for (list, bracket) in brackets.as_slice().iter().enumerate() {
             let (first, last) = oracle.cells.span(bracket)?;
             let range = |cell| oracle.cells.range(cell, self.spec.width());
             let (Some(from), Some(to)) = (range(first), range(last)) else {
@@ -250,10 +250,10 @@ impl<K: ShardKey> CpuShard<K> {
             if from.first < bracket.first || to.last > bracket.last {
                 return Ok(false);
             }
-            slots.send(first..=last, list);
+            cell_lists.send(first..=last, list);
         }
         self.store.each_block(stop, |block, range| {
-            lists.add(|lists| slots.sort_out(block, &oracle.numbers.words()[range], lists));
+            lists.add(|lists| cell_lists.distribute(block, &oracle.numbers.words()[range], lists));
             Ok(())
         })?;
         Ok(true)
@@ -261,15 +261,15 @@ impl<K: ShardKey> CpuShard<K> {
 }
 
 /// Sends each of the kept cells to its own list.
-fn slots_of(keep: &[u32]) -> Slots {
-    let mut slots = Slots::new();
+fn lists_of(keep: &[u32]) -> CellLists {
+    let mut cell_lists = CellLists::new();
     for (list, cell) in keep.iter().enumerate() {
-        slots.send(*cell..=*cell, list);
+        cell_lists.send(*cell..=*cell, list);
     }
-    slots
+    cell_lists
 }
 
-/// First key and length of kept cells, neighbours joined.
+/// First key and length of the ranges of kept cells; neighbouring cells are joined.
 fn kept_ranges<K: Key>(cells: &Cells, keep: &[u32], width: Width) -> Vec<(K, K)> {
     let mut joined: Vec<Bracket> = Vec::new();
     for range in keep.iter().filter_map(|cell| cells.range(*cell, width)) {
@@ -284,7 +284,7 @@ fn kept_ranges<K: Key>(cells: &Cells, keep: &[u32], width: Width) -> Vec<(K, K)>
         .collect()
 }
 
-/// Keys in each cell, from the number of all keys and of those at or above each edge.
+/// Number of keys in each cell, from the number of all keys and of those at or above each edge.
 fn cells_from_edges(total: u64, above: &[u64]) -> Vec<u64> {
     let upper = above.iter().copied().chain([0]);
     [total]

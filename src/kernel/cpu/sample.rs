@@ -1,5 +1,5 @@
-//! Sampling: one key a stripe, at a random place in it. Single keys, not runs of neighbours: neighbours in a table
-//! resemble each other, and a sample of 64 runs is worth 64 keys.
+//! The round `sample`: one key from each of equally long stripes, at a random position in it. Single keys are taken,
+//! not runs of neighbours: neighbours in a table resemble each other, so a sample of 64 runs is worth only 64 keys.
 
 use datafusion::common::Result;
 
@@ -7,15 +7,14 @@ use super::{CpuShard, Stop};
 use crate::cells::Brackets;
 use crate::failpoint::may_fail;
 use crate::kernel::round::Reply;
-use crate::key::ShardKey;
-use crate::key::{GOLDEN, KeyBits, finalised};
+use crate::key::{GOLDEN, KeyBits, ShardKey, finalised};
 
-/// A good mix of a counter.
+/// A pseudorandom number from a counter.
 fn mix(counter: u64) -> u64 {
     finalised(counter.wrapping_mul(GOLDEN))
 }
 
-/// Ascending positions below `len`: one in each of `count` equal stripes (`count <= len`).
+/// Ascending positions below `len`, one in each of `count` equal stripes (`count <= len`).
 fn positions(len: u64, count: u64, seed: u64) -> impl Iterator<Item = u64> {
     let start = move |stripe: u64| (u128::from(len) * u128::from(stripe) / u128::from(count.max(1))) as u64;
     (0..count).map(move |stripe| {
@@ -35,20 +34,22 @@ impl<K: ShardKey> CpuShard<K> {
         stop: &Stop,
     ) -> Result<Reply> {
         may_fail!("sample");
-        let _work = self.work(0, 2 * within.as_slice().len())?;
+        let _work = self.working_memory(0, 2 * within.as_slice().len())?;
         let all = within.is_all(self.spec.width());
         self.reduce(within, stop)?;
-        let (own, ends) = match all && !extremes {
-            true => (self.store.len(), None),
-            false => self.measure(within, stop)?,
+        let (own, ends) = if all && !extremes {
+            (self.store.len(), None)
+        } else {
+            self.measure(within, stop)?
         };
         let count = share(own).min(own);
         let bytes = count as usize * size_of::<K>();
-        self.replied = Some(self.round_memory().hold(bytes, "a sample")?);
+        self.reply_memory = Some(self.round_memory().hold(bytes, "a sample")?);
         let positions = positions(own, count, seed);
-        let mut keys = match all {
-            true => self.store.keys_at(positions, count, stop)?,
-            false => self.keys_inside_at(within, positions, count, stop)?,
+        let mut keys = if all {
+            self.store.keys_at(positions, count, stop)?
+        } else {
+            self.keys_inside_at(within, positions, count, stop)?
         };
         keys.sort_unstable();
         Ok(Reply::Sample {
@@ -57,7 +58,7 @@ impl<K: ShardKey> CpuShard<K> {
         })
     }
 
-    /// How many keys lie inside `within`; the smallest and the largest.
+    /// The number of keys inside `within`, and the smallest and the largest of them.
     fn measure(&self, within: &Brackets, stop: &Stop) -> Result<(u64, Option<(KeyBits, KeyBits)>)> {
         let (mut own, mut least, mut greatest) = (0, K::MAX, K::default());
         self.each_inside(within, stop, |block| {
@@ -70,7 +71,7 @@ impl<K: ShardKey> CpuShard<K> {
         Ok((own, (own > 0).then(|| (least.to_bits(), greatest.to_bits()))))
     }
 
-    /// The keys at ascending positions among those inside `within`.
+    /// The keys at ascending positions among the keys inside `within`.
     fn keys_inside_at(
         &self,
         within: &Brackets,

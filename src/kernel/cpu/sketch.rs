@@ -1,4 +1,5 @@
-//! A summary of all keys: counts of dyadic intervals where a table can tell enough of them apart, else a sketch that fills.
+//! The round `sketch`, a summary of all keys: counts of dyadic intervals where a cell table can tell enough of them
+//! apart, else a sketch that is filled with the keys.
 
 use datafusion::common::Result;
 

@@ -1,12 +1,12 @@
-//! Where a shard keeps its keys: chunks of encoded keys in memory of its own; Arrow buffers that somebody else keeps
-//! alive anyway (a table in memory), which are encoded block by block as they are read; or, where memory is refused,
-//! runs of encoded keys in a file.
+//! Storage of a shard's keys. There are three kinds of chunks: encoded keys in memory of its own; Arrow buffers that
+//! someone else keeps alive anyway (such as a table in memory), which are encoded block by block as they are read; and,
+//! where memory is refused, runs of encoded keys in a file.
 //!
-//! Copying the keys of a scan costs less than keeping the scan's buffers: the decoder reuses its warm ones, and the
-//! chunks lie in pages that are cheap to come by.
+//! Copying the keys of a scan costs less than keeping the scan's buffers: the decoder reuses its warm buffers, and the
+//! memory of the chunks is cheap to get.
 //!
-//! When memory is refused, the last chunk is written out and used again, over and over: what fitted stays in memory,
-//! and only the rest is written once and read once a round.
+//! When memory is refused, the last chunk is written out and used again, over and over. Keys that fitted before stay in
+//! memory. Only the rest is written, once, and read once a round.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,12 +17,10 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::cells::simd::{Kernel, dispatch};
 use crate::key::{Encoding, Key, words};
-use crate::memory::Pages;
-use crate::memory::SpillFile;
-use crate::memory::{FreePages, RoundMemory, Spilling, reserve_or_spill, reserve_to_begin};
+use crate::memory::{FreePages, Pages, RoundMemory, SpillFile, Spilling, reserve_or_spill, reserve_to_begin};
 use crate::threads::Stop;
 
-/// Where a shard gets memory beside its own reservation.
+/// The sources of a shard's memory besides its own reservation.
 #[derive(Debug, Clone)]
 pub(super) struct ShardMemory {
     pub(super) free: Option<Arc<FreePages>>,
@@ -30,10 +28,10 @@ pub(super) struct ShardMemory {
     pub(super) round_memory: Arc<RoundMemory>,
 }
 
-/// Keys that a kernel handles between two looks at the stop flag, and the size of its scratch.
+/// Number of keys that a kernel handles between two checks of the stop flag, and the size of its scratch memory.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Words that are looked at for NaNs, then encoded, while they are in the first-level cache.
+/// Number of words that are searched for NaNs, then encoded, while they are in the first-level cache.
 const PIECE: usize = 1024;
 
 struct Encode<'a, K> {
@@ -51,7 +49,7 @@ impl<K: Key> Kernel for Encode<'_, K> {
     }
 }
 
-/// Encodes words to as many keys.
+/// Encodes words as keys; both slices have equal lengths.
 pub(super) fn encode<K: Key>(encoding: Encoding, words: &[K], keys: &mut [K]) {
     dispatch(Encode {
         encoding,
@@ -63,22 +61,22 @@ pub(super) fn encode<K: Key>(encoding: Encoding, words: &[K], keys: &mut [K]) {
 /// Bytes of a full-grown chunk: two huge pages.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// Bytes that are asked for to write from when a whole chunk was refused.
+/// Bytes of the smaller chunk that is requested, as a write buffer, when a whole chunk was refused.
 const STAGING_BYTES: usize = 256 << 10;
 
-/// Bytes of one read of a file: they stay in the second-level cache until they were looked at.
+/// Bytes of one read of a file: they stay in the second-level cache until they are processed.
 pub(super) const READ_BYTES: usize = 256 << 10;
 
-/// Keys further apart than this are read from a file one by one.
+/// Bytes between sampled keys from which on they are read from a file one by one.
 const FAR_BYTES: u64 = 4096;
 
 /// A run of keys.
 pub(super) enum Chunk<K> {
-    /// Encoded, in our own memory.
+    /// Encoded keys in memory of the store.
     Own { pages: Pages<K>, len: usize },
-    /// Arrow's words, not yet encoded.
+    /// Arrow's words, which are not encoded yet.
     Shared { raw: Buffer, encoding: Encoding },
-    /// Encoded, in the store's file from a byte on.
+    /// Encoded keys in the store's file, from an offset in bytes on.
     Spilled { offset: u64, len: usize },
 }
 
@@ -90,7 +88,7 @@ impl<K: Key> Chunk<K> {
         }
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory that the chunk takes.
     fn bytes(&self) -> usize {
         match self {
             Chunk::Own { pages, .. } => size_of_val(pages.words()),
@@ -107,15 +105,16 @@ pub(super) struct Store<K> {
     encoding: Encoding,
     reservation: MemoryReservation,
     memory: ShardMemory,
-    /// Where a shard that can spill begins, and what it writes from when it gets nothing else: there from the start.
+    /// The first chunk of a shard that can spill, reserved from the start. It is also the write buffer when no other
+    /// memory is granted.
     spare: Option<Pages<K>>,
-    /// Shared once the store is split; nothing is added after that.
+    /// The spill file. It is shared once the store is split; no keys are added after that.
     file: Option<Arc<SpillFile>>,
 }
 
 impl<K: Key> Store<K> {
     /// # Errors
-    /// `ResourcesExhausted` where the pool has not even room to write from.
+    /// `ResourcesExhausted` if the pool has not even memory for a write buffer.
     pub(super) fn new(
         encoding: Encoding,
         reservation: MemoryReservation,
@@ -138,7 +137,7 @@ impl<K: Key> Store<K> {
         Ok(store)
     }
 
-    /// Memory beside the keys, from where theirs comes from. It is not reserved.
+    /// Unreserved memory for other data, from the same free pages as that of the keys.
     pub(super) fn pages<T: bytemuck::Pod>(&self, capacity: usize) -> Result<Pages<T>> {
         Pages::new(capacity, self.memory.free.as_ref())
     }
@@ -160,7 +159,7 @@ impl<K: Key> Store<K> {
         self.file.is_some()
     }
 
-    /// Keeps a buffer that others keep too.
+    /// Keeps a buffer that has other owners too.
     pub(super) fn share(&mut self, raw: Buffer) -> Result<()> {
         if !self.granted(raw.len())? {
             return self.copy(words(&raw));
@@ -173,7 +172,7 @@ impl<K: Key> Store<K> {
         Ok(())
     }
 
-    /// Encodes and copies.
+    /// Encodes words and appends the keys.
     pub(super) fn copy(&mut self, mut words: &[K]) -> Result<()> {
         while !words.is_empty() {
             let taken = match self.chunks.last_mut() {
@@ -195,21 +194,21 @@ impl<K: Key> Store<K> {
         Ok(())
     }
 
-    /// Reserves for keys. `false`: refused, but the store can spill.
+    /// Reserves `bytes` for keys. `false` if the pool refuses, but the store can spill.
     fn granted(&self, bytes: usize) -> Result<bool> {
         reserve_or_spill(&self.reservation, self.memory.spilling.as_ref(), bytes)
     }
 
-    /// Makes room after the last chunk: a new chunk as large as all before, within bounds, so that small inputs stay
-    /// small; or the last one, written out.
-    fn grow(&mut self, wanted: usize) -> Result<()> {
+    /// Makes room for more keys, `needed` if possible: by a new chunk as large as all chunks so far, within bounds, so
+    /// that small inputs stay small; or by writing out the last chunk.
+    fn grow(&mut self, needed: usize) -> Result<()> {
         if let Some(pages) = self.spare.take_if(|_| self.chunks.is_empty()) {
             self.chunks.push(Chunk::Own { pages, len: 0 });
             return Ok(());
         }
         let most = CHUNK_BYTES / size_of::<K>();
         let capacity = (self.len as usize)
-            .max(wanted)
+            .max(needed)
             .max(BLOCK)
             .next_power_of_two()
             .min(most);
@@ -231,7 +230,7 @@ impl<K: Key> Store<K> {
 
     /// Writes the last chunk out and empties it, or begins with the spare one.
     fn write_last(&mut self) -> Result<()> {
-        // What others keep too may have come after it.
+        // Buffers with other owners may come after it.
         let own = self
             .chunks
             .iter()
@@ -252,7 +251,7 @@ impl<K: Key> Store<K> {
         Ok(())
     }
 
-    /// Adds keys to the file, and to the chunks.
+    /// Appends keys to the file, and the chunk for them.
     fn write(&mut self, keys: &[K]) -> Result<()> {
         if keys.is_empty() {
             return Ok(());
@@ -284,8 +283,9 @@ impl<K: Key> Store<K> {
         }
     }
 
-    /// Writes out what is in memory until `wanted` bytes are given back, or all; how many were. More keys can follow.
-    pub(super) fn spill(&mut self, wanted: usize, stop: &Stop) -> Result<usize> {
+    /// Writes keys in memory to the file until `needed` bytes are given back, or all of them. Returns the bytes given
+    /// back. More keys can follow.
+    pub(super) fn spill(&mut self, needed: usize, stop: &Stop) -> Result<usize> {
         if self.memory.spilling.is_none() {
             return Ok(0);
         }
@@ -295,7 +295,7 @@ impl<K: Key> Store<K> {
             stop.check()?;
             let bytes = chunk.bytes();
             match chunk {
-                chunk if before - self.reservation.size() >= wanted => {
+                chunk if before - self.reservation.size() >= needed => {
                     self.chunks.push(chunk);
                     continue;
                 }
@@ -320,14 +320,15 @@ impl<K: Key> Store<K> {
         Ok(before - self.reservation.size())
     }
 
-    /// Gives back what only further keys would need.
+    /// Gives back the memory that only further keys would need.
     pub(super) fn seal(&mut self) {
         if let Some(spare) = self.spare.take() {
             self.reservation.shrink(size_of_val(spare.words()));
         }
     }
 
-    /// Moves chunks of about `values` keys to a store of their own: whole ones, but for those in the file.
+    /// Moves chunks of about `values` keys to a store of their own. Chunks in memory are moved as a whole, runs in the
+    /// file are split.
     pub(super) fn split(&mut self, values: u64) -> Option<Store<K>> {
         self.seal();
         let (mut chunks, mut len) = (Vec::new(), 0);
@@ -341,7 +342,7 @@ impl<K: Key> Store<K> {
                     let offset = offset + (kept * size_of::<K>()) as u64;
                     Chunk::Spilled { offset, len: missing }
                 }
-                // Half a chunk too many is as good as half a chunk too few.
+                // After the first one, a chunk is moved only if at least half of it is needed.
                 chunk if only || len > 0 && chunk.len() / 2 > missing => {
                     self.chunks.push(chunk);
                     break;
@@ -364,10 +365,10 @@ impl<K: Key> Store<K> {
         })
     }
 
-    /// Calls `each` with all keys, a block at a time, and the block's place among them.
+    /// Calls `each` with all keys, a block at a time, and the range of the block's indices among all keys.
     ///
     /// # Errors
-    /// When `stop` is set; that of `each`, or of reading the file.
+    /// When `stop` is set; errors of `each`, and of reading the file.
     pub(super) fn each_block(
         &self,
         stop: &Stop,
@@ -403,7 +404,7 @@ impl<K: Key> Store<K> {
         Ok(())
     }
 
-    /// Keys from the file: those of a run from its key `start` on.
+    /// Reads keys from the file: keys of the run at `offset` bytes, from its key `start` on.
     fn read(&self, offset: u64, start: usize, keys: &mut [K]) -> Result<()> {
         let file = self.file.as_ref();
         let file = file.ok_or_else(|| internal_datafusion_err!("spilled keys without a file"))?;
@@ -411,10 +412,10 @@ impl<K: Key> Store<K> {
         file.read_at(offset, bytemuck::cast_slice_mut(keys))
     }
 
-    /// The keys at ascending positions, of which there are about `count`.
+    /// The keys at ascending positions. `count` is about the number of positions.
     ///
     /// # Errors
-    /// As for [`Store::each_block`].
+    /// Errors of [`Store::each_block`].
     pub(super) fn keys_at(
         &self,
         positions: impl Iterator<Item = u64>,
@@ -426,7 +427,7 @@ impl<K: Key> Store<K> {
         let mut chunks = self.chunks.iter();
         let (mut chunk, mut start, mut end) = (None, 0, 0);
         let mut keys = Vec::with_capacity(count as usize);
-        // What was read of the file last, and the place in the run where it begins.
+        // The keys that were last read from the file, and the index in the run of the first of them.
         let (mut window, mut first) = (Vec::new(), 0);
         for position in positions {
             stop.check()?;

@@ -1,26 +1,26 @@
-//! Requests and replies as bytes: what crosses a network between the coordinator and shards.
+//! Requests and replies as bytes, as they cross the network between the coordinator and shards.
 //!
 //! ```text
 //! request: width of keys | kind | what it asks       brackets, edges, pieces: by the distance from the one before
 //! reply:   kind | keys, counts, a sketch             keys: see `put_keys`; counts: LEB128
 //! ```
-//! Whatever the bytes, what is read is well formed: brackets and cells are made by their own constructors.
+//! Whatever the bytes are, a message that is read is well formed: brackets and cells are made by their own
+//! constructors.
 
 use std::sync::Arc;
 
 use datafusion::common::Result;
 
-use crate::cells::{Bracket, Brackets};
-use crate::cells::{CellTable, Cells, Edges, Linear};
+use crate::cells::{Bracket, Brackets, CellTable, Cells, Edges, Linear};
 use crate::kernel::round::{Reply, Request};
 use crate::key::{Key, KeyBits, KeyVec, ShardKey, Width, with_key};
 use crate::sketch::{AnySummary, Epsilon};
 use crate::wire::{Message, Reader, put, put_ascending, put_keys, put_numbers};
 
-/// A request as it travels.
+/// A request as it is sent.
 #[derive(Debug, Clone)]
 pub struct Order {
-    /// Of the keys that it speaks of.
+    /// Width of the keys in the request.
     pub width: Width,
     pub request: Arc<Request>,
 }
@@ -130,9 +130,10 @@ impl Message for Reply {
         Ok(match input.byte("kind of reply")? {
             SAMPLE => {
                 let keys = key_vec(input)?;
-                let extremes = match input.flag("extremes")? {
-                    true => Some((input.number("least key")?, input.number("greatest key")?)),
-                    false => None,
+                let extremes = if input.flag("extremes")? {
+                    Some((input.number("least key")?, input.number("greatest key")?))
+                } else {
+                    None
                 };
                 match extremes {
                     Some((least, greatest)) if least > greatest || greatest > keys.width().max_key() => {
@@ -152,7 +153,7 @@ impl Message for Reply {
     }
 }
 
-/// A summary with its length before it; none is of length 0.
+/// Appends a summary with its length in bytes before it. No summary has length 0.
 pub fn put_summary(out: &mut Vec<u8>, summary: Option<&AnySummary>) {
     let bytes = summary.map(|summary| summary.write(&[])).unwrap_or_default();
     put(out, bytes.len() as u64);
@@ -212,7 +213,7 @@ fn put_lists(out: &mut Vec<u8>, lists: &[KeyVec]) {
     lists.iter().for_each(|keys| put_key_vec(out, keys));
 }
 
-/// Distances between ends, all of which ascend: two neighbours may be next to each other.
+/// Appends the distances between the ends of brackets, which ascend. Neighbouring brackets may touch.
 fn put_brackets(out: &mut Vec<u8>, brackets: &Brackets) {
     put(out, brackets.as_slice().len() as u64);
     let mut next = 0;
@@ -232,7 +233,8 @@ fn brackets(input: &mut Reader<'_>, width: Width) -> Result<Brackets> {
     Brackets::try_new(input.list("brackets", |input| bracket(input, width, &mut next))?)
 }
 
-/// `next` is the least key that may come; `None` after the greatest.
+/// Reads a bracket. `next` is the least key that it may begin with; `None` after a bracket that ends at the greatest
+/// key.
 pub fn bracket(input: &mut Reader<'_>, width: Width, next: &mut Option<KeyBits>) -> Result<Bracket> {
     let (gap, span): (KeyBits, KeyBits) = (input.number("bracket")?, input.number("bracket")?);
     let first = next.and_then(|next| next.checked_add(gap));

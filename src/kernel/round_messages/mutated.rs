@@ -1,4 +1,5 @@
-//! Requests and replies of damaged bytes: what is read is answered by a shard, and steps a strategy.
+//! Requests and replies from damaged bytes: a shard answers a request that is read, and a reply that is read can be
+//! merged.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::threads::Stop;
 
 pub(crate) const WIDTHS: [Width; 3] = [Width::W32, Width::W64, Width::W128];
 
-/// A key, of few bits or of all.
+/// A key of few bits or of many.
 fn key(width: Width, random: &mut SmallRng) -> KeyBits {
     let shift = random.random_range(0..8 * width.bytes() as u32);
     (random.random::<u128>() & width.max_key()) >> shift
@@ -46,9 +47,10 @@ fn some_brackets(width: Width, random: &mut SmallRng) -> Brackets {
         first: ends[0],
         last: ends[1],
     });
-    match random.random() {
-        true => Brackets::all(width),
-        false => Brackets::try_new(brackets.collect()).unwrap(),
+    if random.random() {
+        Brackets::all(width)
+    } else {
+        Brackets::try_new(brackets.collect()).unwrap()
     }
 }
 
@@ -166,7 +168,7 @@ fn shard(width: Width) -> Box<dyn Shard> {
     shard
 }
 
-/// As a machine does that is sent the request.
+/// Answers the request as a machine does that receives it.
 fn answered(order: &Order) -> Result<()> {
     if order.width == Width::W128 {
         return Ok(());

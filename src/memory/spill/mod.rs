@@ -1,9 +1,10 @@
-//! Raw bytes on disk, for what memory is refused: append only, then read at any place by any number of threads.
+//! Spill files: raw bytes on disk, for data that the memory pool refuses. Bytes are appended, then read at any offset
+//! by any number of threads.
 //!
-//! The files are those of DataFusion's disk manager, so they lie in its folders, count towards
-//! `datafusion.runtime.max_temp_directory_size`, and are removed with the last owner, however a query ends.
-//! Unlike its own spill files they hold no record batches: what is read back is found by its offset. Bytes that are not those which
-//! were written are an error.
+//! The files come from DataFusion's disk manager. So they lie in its folders, count towards
+//! `datafusion.runtime.max_temp_directory_size`, and are removed with their last owner, however a query ends. Unlike
+//! DataFusion's own spill files they hold no record batches: data is found by its offset. Bytes that differ from those
+//! that were written are an error.
 
 #[cfg(test)]
 mod mutated;
@@ -26,10 +27,10 @@ use datafusion::execution::{SpillFile as TempFile, SpillWriter};
 use self::sums::{BLOCK, Sums};
 use crate::failpoint::may_fail;
 
-/// Most bytes of one write: what the disk manager goes on counting as used after a write that failed.
+/// Most bytes of one write. After a write that failed, the disk manager goes on counting its bytes as used.
 const WRITE: usize = 1 << 20;
 
-/// Where files for spilling come from, and what went into them.
+/// Makes spill files, and counts the files and the bytes written to them.
 #[derive(Debug, Clone)]
 pub(crate) struct Spiller {
     disk: Arc<DiskManager>,
@@ -44,7 +45,7 @@ struct Counts {
 }
 
 impl Spiller {
-    /// Files of the disk manager of `runtime`. Clones count together.
+    /// A maker of files of the disk manager of `runtime`. Clones share their counts.
     pub(crate) fn new(runtime: &RuntimeEnv) -> Self {
         Self {
             disk: Arc::clone(&runtime.disk_manager),
@@ -58,11 +59,11 @@ impl Spiller {
         self.disk.tmp_files_enabled()
     }
 
-    /// An empty file for `what`, which errors name.
+    /// Makes an empty file. Errors name `what`, the data that it is for.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where the disk manager is disabled or keeps its files elsewhere than on a local disk; an I/O
-    /// error where no file can be made.
+    /// `ResourcesExhausted` if the disk manager is disabled, or keeps its files elsewhere than on a local disk; an I/O
+    /// error if no file can be made.
     pub(crate) fn create(&self, what: &str) -> Result<SpillFile> {
         let file = self.disk.create_tmp_file(what)?;
         let Some(path) = file.path() else {
@@ -84,36 +85,36 @@ impl Spiller {
         })
     }
 
-    /// Files made so far.
+    /// Number of files made so far.
     pub(crate) fn spilled_files(&self) -> u64 {
         self.counts.files.load(Ordering::Relaxed)
     }
 
-    /// Bytes written so far.
+    /// Number of bytes written so far.
     pub(crate) fn spilled_bytes(&self) -> u64 {
         self.counts.bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Most bytes that are read through a buffer with what lies around them.
+/// Most bytes that are read through a buffer, together with the rest of their blocks.
 const NEAR: usize = 16 << 10;
 
 thread_local! {
-    /// Blocks on their way from a file.
+    /// The buffer for blocks that are read from a file.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What keys and values need to spill.
+/// The means of keys and values to spill, and the limit from which they do.
 #[derive(Debug, Clone)]
 pub(crate) struct Spilling {
     pub(crate) spiller: Spiller,
     pool: Arc<dyn MemoryPool>,
-    /// With more than this reserved in the pool, they ask for no more: others need memory too.
+    /// Bytes reserved in the pool above which keys and values request no more: others need memory too.
     most: usize,
 }
 
 impl Spilling {
-    /// They take at most two thirds of a pool of `limit` bytes.
+    /// The means to spill, for keys and values that take at most two thirds of a pool of `limit` bytes.
     pub(crate) fn new(spiller: Spiller, pool: Arc<dyn MemoryPool>, limit: Option<usize>) -> Self {
         Self {
             spiller,
@@ -122,38 +123,38 @@ impl Spilling {
         }
     }
 
-    /// Whether so many bytes more may be asked for.
+    /// Whether `bytes` bytes more may be requested.
     pub(crate) fn allows(&self, bytes: usize) -> bool {
         self.pool.reserved().saturating_add(bytes) <= self.most
     }
 }
 
-/// A file that vanishes with its owner.
+/// A spill file, which is removed when it is dropped.
 pub(crate) struct SpillFile {
     what: String,
     len: u64,
     sums: Sums,
-    /// For `sums`. It grows whether there is room or not: files are written to make room.
+    /// The reservation for `sums`. It grows even beyond the limit: files are written to make room.
     sums_memory: MemoryReservation,
     counts: Arc<Counts>,
-    /// The mutex only makes it `Sync`: whoever appends is the only owner.
+    /// The mutex only makes the file `Sync`: whoever appends is the only owner.
     writer: Mutex<Box<dyn SpillWriter>>,
     reader: Reader,
-    /// Last, so that nothing has it open when it is removed.
+    /// The last field, so that nothing has the file open when it is removed.
     file: Arc<dyn TempFile>,
 }
 
 impl SpillFile {
-    /// Bytes in the file.
+    /// Length of the file in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Adds bytes at the end; where they start.
+    /// Appends bytes. Returns their offset.
     ///
     /// # Errors
-    /// `ResourcesExhausted` that says what was written, how much, and why it failed: the disk or the file is full, or
-    /// `max_temp_directory_size` reached. The file is of no use afterwards.
+    /// `ResourcesExhausted` that says what was written, how many bytes, and why it failed: the disk or the file is
+    /// full, or `max_temp_directory_size` is reached. The file cannot be used afterwards.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
         may_fail!("spill_write");
         let start = self.len();
@@ -178,10 +179,10 @@ impl SpillFile {
         Ok(start)
     }
 
-    /// Reads as many bytes as `into` has room for, from `offset`.
+    /// Reads bytes from `offset` on, as many as `into` has.
     ///
     /// # Errors
-    /// An I/O error that says what was read, also where the bytes are not those that were written.
+    /// An I/O error that says what was read; also if the bytes differ from those that were written.
     pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         may_fail!("spill_read");
         let bytes = into.len();
@@ -194,7 +195,8 @@ impl SpillFile {
         })
     }
 
-    /// All blocks of a few bytes at once through a buffer; of many, so their ends, and what lies between in its place.
+    /// Reads and checks bytes. A few bytes are read through a buffer, with all blocks that they lie in; of many bytes,
+    /// only the two ends are read so, and the whole blocks between them directly into `into`.
     fn read_checked(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(into.len() as u64);
         if end.is_none_or(|end| end > self.len) {
@@ -215,7 +217,7 @@ impl SpillFile {
         self.read_near(offset + whole.len() as u64, tail)
     }
 
-    /// At most [`NEAR`] bytes, by all blocks that they lie in.
+    /// Reads at most [`NEAR`] bytes through a buffer, with all blocks that they lie in.
     fn read_near(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         if into.is_empty() {
             return Ok(());
@@ -234,15 +236,16 @@ impl SpillFile {
         })
     }
 
-    /// Compares blocks, the first of which starts at `start`, with those that were written.
+    /// Compares blocks with those that were written. The first one starts at `start`.
     fn check(&self, start: u64, blocks: &[u8]) -> io::Result<()> {
         let first = (start / BLOCK as u64) as usize;
-        match self.sums.are(first, blocks) {
-            true => Ok(()),
-            false => Err(io::Error::new(
+        if self.sums.match_blocks(first, blocks) {
+            Ok(())
+        } else {
+            Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the disk gives other bytes than were written",
-            )),
+            ))
         }
     }
 }
@@ -261,7 +264,7 @@ fn failed(error: io::Error, doing: String) -> DataFusionError {
     DataFusionError::IoError(io::Error::new(error.kind(), format!("{doing}: {error}")))
 }
 
-/// A second handle on the file, whose reads do not move the place of writing.
+/// A second handle on the file, so that reads do not move the position of writing.
 struct Reader {
     #[cfg(unix)]
     file: File,

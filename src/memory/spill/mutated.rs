@@ -1,4 +1,4 @@
-//! Spill files that a disk changes: what is read back is what was written, or an error.
+//! Spill files that a disk changes: a read gives the bytes that were written, or an error.
 
 use datafusion::common::exec_err;
 use rand::Rng;
@@ -6,7 +6,7 @@ use rand::Rng;
 use super::*;
 use crate::mutated::{Decoder, SLACK, overwrite, uncounted};
 
-/// Where pieces end that are written, and read, one after the other: small ones, and one that is read in its place.
+/// The ends of pieces that are written and read one behind the other: small ones, and one that is read directly.
 const ENDS: [usize; 8] = [
     7,
     1000,

@@ -1,17 +1,18 @@
-//! What was written to a spill file, block by block: whatever a disk gives back in its place is noticed where it is read, before
-//! anybody takes it for lengths or numbers.
+//! Checksums of the blocks of a spill file: bytes that the disk has changed are noticed when they are read, before they
+//! are taken for lengths or numbers.
 
 use crate::cells::simd::{Kernel, dispatch};
 use crate::key::finalised;
 
-/// Bytes of a block. Each keeps 4 bytes in memory; what is read is read by whole blocks, and groups are often small.
+/// Bytes of a block. Each block keeps a checksum of 4 bytes in memory. Reads are of whole blocks, and groups are often
+/// small.
 pub(super) const BLOCK: usize = 2 << 10;
 
 /// Checksums of the blocks of a file that grows.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     whole: Vec<u32>,
-    /// The last block, which is not full.
+    /// The last block, as long as it is not full.
     last: Vec<u8>,
 }
 
@@ -21,7 +22,7 @@ impl Sums {
         self.whole.capacity() * size_of::<u32>() + self.last.capacity()
     }
 
-    /// Takes what was added at the end.
+    /// Adds the bytes that were appended to the file.
     pub(super) fn append(&mut self, mut bytes: &[u8]) {
         if !self.last.is_empty() {
             let (now, rest) = bytes.split_at(bytes.len().min(BLOCK - self.last.len()));
@@ -38,8 +39,9 @@ impl Sums {
         self.last.extend_from_slice(rest);
     }
 
-    /// Whether these are the bytes of the blocks from number `first` on, all whole but for the file's last.
-    pub(super) fn are(&self, first: usize, bytes: &[u8]) -> bool {
+    /// Whether these are the bytes of the blocks from number `first` on. All blocks must be whole, except the last one
+    /// of the file.
+    pub(super) fn match_blocks(&self, first: usize, bytes: &[u8]) -> bool {
         let (blocks, rest) = bytes.split_at(bytes.len() / BLOCK * BLOCK);
         let end = first + blocks.len() / BLOCK;
         let Some(written) = self.whole.get(first..end) else {
@@ -51,7 +53,7 @@ impl Sums {
     }
 }
 
-/// Gives the sums of whole blocks, in their order, to `take`.
+/// Calls `take` with the checksums of whole blocks, in their order.
 fn each_sum(blocks: &[u8], take: impl FnMut(u32)) {
     dispatch(Summing { blocks, take });
 }
@@ -71,10 +73,11 @@ impl<Take: FnMut(u32)> Kernel for Summing<'_, Take> {
     }
 }
 
-/// The sum of a block: sixteen side by side, each of which any change of a bit of its words changes.
+/// The checksum of a block: sixteen sums side by side. A change of any bit of its words changes one of them.
 ///
-/// A word is mixed in by a step of a generator that multiplies with carry (Marsaglia): `low * FACTOR + high`, which gives two
-/// numbers the same only if they differ by `FACTOR * 2^32 - 1`. It needs products of 32 bits, which vectors have.
+/// A word is mixed in by a step of a multiply-with-carry generator (Marsaglia): `low * FACTOR + high`. Two numbers have
+/// the same successor only if they differ by `FACTOR * 2^32 - 1`. It takes products of 32 bits, which vector
+/// instructions have.
 #[inline(always)]
 fn sum(block: &[u8]) -> u32 {
     const FACTOR: u64 = 0xffff_feb8;
@@ -88,7 +91,7 @@ fn sum(block: &[u8]) -> u32 {
             *sum = (mixed & u64::from(u32::MAX)) * FACTOR + (mixed >> 32);
         }
     }
-    // Products carry changes up only: turned, what came of the last bits meets all others.
+    // Products carry changes upwards only. The rotation lets changes of the highest bits reach all others.
     let all = sums
         .iter()
         .fold(0, |all: u64, sum| (all ^ sum).wrapping_mul(ODD).rotate_left(32));

@@ -1,4 +1,4 @@
-//! Sketches of damaged bytes, with a checksum that fits and without: what is read is a sketch that works.
+//! Sketches from damaged bytes, with a checksum that fits and without: a sketch that can be read works.
 
 use datafusion::common::{Result, internal_err};
 use rand::Rng;
@@ -29,7 +29,7 @@ fn stored(random: &mut SmallRng) -> Vec<u8> {
     summary.unwrap().write(TAGS[n % 3])
 }
 
-/// As functions of sketches do.
+/// Uses a sketch as the functions of sketches do.
 fn works((tag, summary): (Vec<u8>, AnySummary)) -> Result<()> {
     let n = summary.n();
     for rank in [1, 2, n / 2, n.saturating_sub(1), n] {
@@ -51,9 +51,10 @@ fn works((tag, summary): (Vec<u8>, AnySummary)) -> Result<()> {
     sketch.merge(summary.clone())?;
     sketch.merge(summary)?;
     let merged = sketch.partial()?;
-    match AnySummary::read(&merged.write(&tag), &tag)? == merged {
-        true => Ok(()),
-        false => internal_err!("another sketch"),
+    if AnySummary::read(&merged.write(&tag), &tag)? == merged {
+        Ok(())
+    } else {
+        internal_err!("another sketch")
     }
 }
 

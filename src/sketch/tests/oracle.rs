@@ -1,4 +1,4 @@
-//! What must hold of a summary, given the sorted values.
+//! Checks of a summary against the sorted values.
 
 use crate::key::Key;
 use crate::sketch::gk::Summary;
@@ -29,7 +29,7 @@ pub(super) fn check<K: Key>(summary: &Summary<K>, sorted: &[K]) {
     assert_eq!(&Summary::read(&summary.write(b"tag"), b"tag").unwrap(), summary);
 }
 
-/// How many values are below and at or below a key.
+/// The number of values below a key, and at or below it.
 fn ranks<K: Key>(sorted: &[K], key: K) -> (u64, u64) {
     let below = sorted.partition_point(|other| *other < key);
     (below as u64, sorted.partition_point(|other| *other <= key) as u64)
@@ -88,7 +88,7 @@ fn check_quantile<K: Key>(summary: &Summary<K>, sorted: &[K], hundredth: u64) {
     };
     let (numerator, denominator) = summary.epsilon().fraction();
     let (below, upto) = ranks(sorted, answer.key);
-    // All over 100 * denominator.
+    // All numbers are in units of one part in 100 * denominator.
     let (n, numerator, denominator) = (i128::from(n), i128::from(numerator), i128::from(denominator));
     let (quantile, error, unit) = (
         i128::from(hundredth) * denominator,

@@ -1,6 +1,6 @@
 //! Input patterns, shared by tests and benches.
 
-/// Steele, Lea and Flood's SplitMix64 (2014).
+/// The output of Steele, Lea and Flood's SplitMix64 (2014).
 pub(super) fn mix(counter: u64) -> u64 {
     let mut bits = counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -12,7 +12,7 @@ fn unit(counter: u64) -> f64 {
     (mix(counter) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Roughly normal.
+/// A number with a roughly normal distribution.
 fn normal(counter: u64) -> f64 {
     (0..6)
         .map(|i| unit(counter.wrapping_mul(6).wrapping_add(i)))

@@ -1,4 +1,4 @@
-//! The bound over patterns, widths, variants, accuracies and merge trees.
+//! Tests of the bound over patterns, widths, variants, accuracies and merge trees.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -33,7 +33,7 @@ fn counts() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 0..300_usize, 8 => 300..6000_usize, 3 => 6000..40_000_usize]
 }
 
-/// Keys of a width, with their order.
+/// Keys of another width, in the same order.
 fn widened(keys: &[u64]) -> (Vec<u32>, Vec<u128>) {
     let narrow = keys
         .iter()
@@ -164,9 +164,10 @@ fn the_bound_holds_after_any_merges() {
     let test =
         |(pattern, n, seed, accuracy, count, shape, wide): (usize, usize, u64, f64, usize, Shape, bool)| {
             let keys = generate(ALL[pattern], n.min(20_000), seed);
-            match wide {
-                true => check_merges(&widened(&keys).1, eps(accuracy), count, shape, seed),
-                false => check_merges(&keys, eps(accuracy), count, shape, seed),
+            if wide {
+                check_merges(&widened(&keys).1, eps(accuracy), count, shape, seed)
+            } else {
+                check_merges(&keys, eps(accuracy), count, shape, seed)
             }
             Ok(())
         };
@@ -203,8 +204,8 @@ fn mixed_patterns_and_accuracies_merge() {
     runner().run(&case, test).unwrap();
 }
 
-/// In the manner of Cormode and Vesely ("A tight lower bound for comparison-based quantile summaries", PODS 2020):
-/// each batch goes into the widest gap of what the sketch remembers.
+/// Keys in the manner of Cormode and Vesely ("A tight lower bound for comparison-based quantile summaries", PODS 2020):
+/// each batch goes into the widest gap of the sketch so far.
 fn adversarial(eps: Epsilon, variant: Variant, batch: u64, seed: u64) -> Vec<u128> {
     let mut keys: Vec<u128> = Vec::new();
     let (mut low, mut high) = (0, u128::MAX);

@@ -1,4 +1,4 @@
-//! The stored form: no byte string does harm.
+//! Tests of summaries as bytes: no byte string does harm.
 
 use super::message;
 use super::{eps, sketch};
@@ -10,7 +10,7 @@ fn stored() -> Vec<u8> {
     sketch(&generate("lognormal", 3000, 1), eps(20.0), Variant::Modified).write(b"f64")
 }
 
-/// The same bytes with the checksum that fits them.
+/// The bytes with the checksum that fits them.
 pub(crate) fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let body = bytes.len().saturating_sub(CHECKSUM);
     let sum = checksum(&bytes[..body]).to_le_bytes();
@@ -68,7 +68,7 @@ fn truncated_and_flipped_bytes_are_errors() {
     }
 }
 
-/// With a checksum that fits, what is read must be a summary that works, if not a true one.
+/// With a checksum that fits, a summary that can be read must work, if it is not the true one.
 #[test]
 fn forged_summaries_are_errors_or_work() {
     let (good, mut read) = (stored(), 0);

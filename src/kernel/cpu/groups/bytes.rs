@@ -1,5 +1,5 @@
-//! Byte strings of rows that are partitioned by group: what [`runs`](super::runs) does with keys, for values of any
-//! length.
+//! Byte strings of rows in order of hash partition. This file does for values of any length what [`runs`](super::runs)
+//! does for keys.
 //!
 //! ```text
 //! batch as it comes   lengths 4 2 4 ..   bytes  OsloUlRome..
@@ -14,19 +14,18 @@ use datafusion::arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, resources_datafusion_err, resources_err};
 
 use super::group_key::HASH_PARTITIONS;
-use super::runs::{Partitioned, Place, Starts, write};
+use super::partitioned::{PartitionStarts, Partitioned, Storage, write};
 use crate::key::ByteSpec;
-use crate::memory::SpillFile;
-use crate::memory::{FreePages, Pages};
+use crate::memory::{FreePages, Pages, SpillFile};
 use crate::threads::Stop;
 
-/// Values whose lengths are read at a time.
+/// Number of values whose lengths are read at a time.
 pub(crate) const VALUES: usize = 4096;
 
 /// Bytes of values that are read at a time, unless one value is longer.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 
-/// The byte strings of a batch that waits for its run, one after the other.
+/// The byte strings of a batch that waits for its run, one behind the other.
 #[derive(Debug, Default)]
 pub(crate) struct StagedBytes {
     bytes: Vec<u8>,
@@ -34,10 +33,10 @@ pub(crate) struct StagedBytes {
 }
 
 impl StagedBytes {
-    /// Those of the rows of `values` that are set in `kept` (`None`: all).
+    /// Copies the byte strings of the rows of `values` that are set in `kept` (`None`: of all rows).
     ///
     /// # Errors
-    /// `ResourcesExhausted` for a value of 4 GiB or more; those of [`ByteSpec::each`].
+    /// `ResourcesExhausted` for a value of 4 GiB or more; the errors of [`ByteSpec::each`].
     pub(crate) fn of(spec: &ByteSpec, values: &dyn Array, kept: Option<&BooleanBuffer>) -> Result<Self> {
         let rows = kept.map_or(values.len(), BooleanBuffer::count_set_bits);
         let mut staged = Self {
@@ -53,7 +52,7 @@ impl StagedBytes {
         Ok(staged)
     }
 
-    /// Bytes held, and that a run will hold of them.
+    /// Bytes of memory held. A run will hold as many for these values.
     pub(crate) fn held_bytes(&self) -> usize {
         self.bytes.len() + self.lengths.len() * size_of::<u32>()
     }
@@ -79,38 +78,39 @@ fn length(value: &[u8]) -> Result<u32> {
     })
 }
 
-/// Byte strings in order of part.
+/// Byte strings in order of hash partition.
 pub(crate) struct PartitionedBytes {
     lengths: Partitioned,
-    /// Where the bytes of each part start, and where those of the last one end.
+    /// The offset in bytes at which each hash partition starts, and the end of the last one.
     starts: Box<[u32]>,
-    place: Place,
+    storage: Storage,
 }
 
 impl PartitionedBytes {
-    /// What the places of all parts take, in memory for good.
+    /// Bytes of the offsets of all hash partitions. They stay in memory when the values are spilled.
     pub(super) const INDEX_BYTES: usize = (HASH_PARTITIONS + 1) * size_of::<u32>();
 
-    /// The byte strings of some batches. `of` holds for each of these the parts of its values, `places` where values go
-    /// that lie as `starts` says.
+    /// Brings the byte strings of `batches` in order of hash partition. Each batch has the hash partition of each of
+    /// its values beside it. `indices` has the row index that each value gets, and `starts` the first row index of each
+    /// hash partition.
     ///
     /// # Errors
-    /// When the system gives no memory; `ResourcesExhausted` past 4 GiB.
+    /// When the system gives no memory; `ResourcesExhausted` if all values take 4 GiB or more.
     pub(super) fn scattered(
-        of: &[(&StagedBytes, &[u16])],
-        starts: &Starts,
-        places: &[u32],
+        batches: &[(&StagedBytes, &[u16])],
+        starts: &PartitionStarts,
+        indices: &[u32],
         free: Option<&Arc<FreePages>>,
     ) -> Result<Self> {
-        let lengths = Partitioned::with::<u32>(starts, free, |out| {
+        let lengths = Partitioned::filled::<u32>(starts, free, |out| {
             let mut from = 0;
-            for (staged, _) in of {
+            for (staged, _) in batches {
                 let to = from + staged.lengths.len();
-                write(&staged.lengths, &places[from..to], out);
+                write(&staged.lengths, &indices[from..to], out);
                 from = to;
             }
         })?;
-        let all: usize = of.iter().map(|(staged, _)| staged.bytes.len()).sum();
+        let all: usize = batches.iter().map(|(staged, _)| staged.bytes.len()).sum();
         if u32::try_from(all).is_err() {
             return resources_err!(
                 "{all} bytes of quantile values come at a time: at most {} are handled",
@@ -118,21 +118,21 @@ impl PartitionedBytes {
             );
         }
         let mut byte_starts = vec![0; HASH_PARTITIONS + 1];
-        for (staged, parts) in of {
-            for (length, part) in staged.lengths.iter().zip(*parts) {
-                byte_starts[usize::from(*part) + 1] += length;
+        for (staged, parts) in batches {
+            for (length, partition) in staged.lengths.iter().zip(*parts) {
+                byte_starts[usize::from(*partition) + 1] += length;
             }
         }
-        for part in 0..HASH_PARTITIONS {
-            byte_starts[part + 1] += byte_starts[part];
+        for partition in 0..HASH_PARTITIONS {
+            byte_starts[partition + 1] += byte_starts[partition];
         }
         let mut next = byte_starts.clone();
         let mut pages = Pages::<u8>::new(all, free)?;
         let out = pages.words_mut();
-        for (staged, parts) in of {
-            // Values of one part come in the order in which their places were given out.
-            for (value, part) in staged.values().zip(*parts) {
-                let next = &mut next[usize::from(*part)];
+        for (staged, parts) in batches {
+            // Values of one hash partition come in the order in which their row indices were given out.
+            for (value, partition) in staged.values().zip(*parts) {
+                let next = &mut next[usize::from(*partition)];
                 let start = *next as usize;
                 out[start..start + value.len()].copy_from_slice(value);
                 *next += value.len() as u32;
@@ -141,83 +141,85 @@ impl PartitionedBytes {
         Ok(Self {
             lengths,
             starts: byte_starts.into(),
-            place: Place::Memory(pages),
+            storage: Storage::Memory(pages),
         })
     }
 
-    /// Values of a part.
-    pub(crate) fn partition_len(&self, part: usize) -> usize {
-        self.lengths.partition_len(part)
+    /// Number of values in a hash partition.
+    pub(crate) fn partition_len(&self, partition: usize) -> usize {
+        self.lengths.partition_len(partition)
     }
 
-    /// Bytes of a part's values.
-    pub(crate) fn partition_bytes(&self, part: usize) -> usize {
-        (self.starts[part + 1] - self.starts[part]) as usize
+    /// Bytes of all values in a hash partition.
+    pub(crate) fn partition_bytes(&self, partition: usize) -> usize {
+        (self.starts[partition + 1] - self.starts[partition]) as usize
     }
 
-    /// Moves all to the end of `file`.
+    /// Moves lengths and values to the end of `file`.
     pub(super) fn spill(&mut self, file: &mut SpillFile) -> Result<()> {
         self.lengths.spill(size_of::<u32>(), file)?;
         let bytes = self.starts[HASH_PARTITIONS] as usize;
-        self.place.spill(bytes, file)
+        self.storage.spill(bytes, file)
     }
 
-    /// Appends the lengths and bytes of a part's values; `file` is the one that this was spilled to.
+    /// Appends the lengths and the bytes of the values of a hash partition. `file` is the file that they were spilled
+    /// to, if they were.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading the file.
     pub(crate) fn append_partition(
         &self,
-        part: usize,
+        partition: usize,
         file: Option<&SpillFile>,
         lengths: &mut Vec<u32>,
         bytes: &mut Vec<u8>,
     ) -> Result<()> {
-        self.lengths.append_partition(part, file, lengths)?;
-        let range = self.starts[part] as usize..self.starts[part + 1] as usize;
-        self.place.append(range, file, bytes)
+        self.lengths.append_partition(partition, file, lengths)?;
+        let range = self.starts[partition] as usize..self.starts[partition + 1] as usize;
+        self.storage.append(range, file, bytes)
     }
 
-    /// Reads the lengths of some of a part's values, in place of what `lengths` held.
+    /// Replaces `lengths` by the lengths, in bytes, of the values in a range of a hash partition.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading the file.
     pub(crate) fn lengths(
         &self,
-        part: usize,
+        partition: usize,
         range: Range<usize>,
         file: Option<&SpillFile>,
         lengths: &mut Vec<u32>,
     ) -> Result<()> {
-        self.lengths.read(part, range, file, lengths)
+        self.lengths.read(partition, range, file, lengths)
     }
 }
 
-/// Reads the values of a part in one run from first to last, a block at a time.
+/// Reads the values that one run has of a hash partition, from the first to the last, a block at a time.
 pub(crate) struct PartitionedBytesReader<'a> {
     values: &'a PartitionedBytes,
-    part: usize,
+    partition: usize,
     file: Option<&'a SpillFile>,
-    /// Where the next value's bytes are.
+    /// The offset of the next value, in bytes.
     at: usize,
     bytes: Vec<u8>,
 }
 
 impl<'a> PartitionedBytesReader<'a> {
-    pub(crate) fn new(values: &'a PartitionedBytes, part: usize, file: Option<&'a SpillFile>) -> Self {
+    pub(crate) fn new(values: &'a PartitionedBytes, partition: usize, file: Option<&'a SpillFile>) -> Self {
         Self {
             values,
-            part,
+            partition,
             file,
-            at: values.starts[part] as usize,
+            at: values.starts[partition] as usize,
             bytes: Vec::new(),
         }
     }
 
-    /// Calls `each` with the numbers in `lengths` and bytes of the next values, whose lengths these are.
+    /// Reads the next values, whose lengths in bytes are `lengths`, and calls `each` with the index into `lengths` and
+    /// the bytes of each value.
     ///
     /// # Errors
-    /// Those of reading and of `each`; when `stop` is set.
+    /// Errors of reading the file and of `each`; an execution error when `stop` is set.
     pub(crate) fn each(
         &mut self,
         lengths: &[u32],
@@ -234,7 +236,7 @@ impl<'a> PartitionedBytesReader<'a> {
             }
             self.bytes.clear();
             let range = self.at..self.at + bytes;
-            self.values.place.append(range, self.file, &mut self.bytes)?;
+            self.values.storage.append(range, self.file, &mut self.bytes)?;
             let mut start = 0;
             for (number, length) in lengths.iter().enumerate().take(last).skip(first) {
                 let end = start + *length as usize;
@@ -243,7 +245,7 @@ impl<'a> PartitionedBytesReader<'a> {
             }
             (self.at, first) = (self.at + bytes, last);
         }
-        debug_assert!(self.at <= self.values.starts[self.part + 1] as usize);
+        debug_assert!(self.at <= self.values.starts[self.partition + 1] as usize);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Columns that rows carry beside their keys: in order of the rows' parts, in memory or on disk.
+//! Columns that rows carry beside their keys, in order of the rows' hash partitions, in memory or on disk.
 
 use std::io::Cursor;
 use std::ops::Range;
@@ -15,15 +15,16 @@ use datafusion::logical_expr::ColumnarValue;
 use super::super::columns::{row_bytes, to_write};
 use crate::memory::SpillFile;
 
-/// Fewest bytes of rows that are written together: parts that lie side by side share what a message costs.
+/// Least bytes of rows that are written together. Small hash partitions that lie side by side share the overhead of one
+/// Arrow IPC message.
 const CHUNK_BYTES: usize = 4 << 10;
 
-/// Columns of the rows of a run, in order of part.
+/// Columns of the rows of a run, in order of hash partition.
 pub(crate) struct Carried {
-    /// The value of a column that has the same in every row.
+    /// For each column: its value, if all rows have the same one.
     constants: Vec<Option<ScalarValue>>,
     rows: Rows,
-    /// Bytes of the rows.
+    /// Bytes of the rows in the other columns.
     total: usize,
 }
 
@@ -32,7 +33,7 @@ enum Rows {
     Disk(Vec<Chunk>),
 }
 
-/// Rows of some parts in a file, as an Arrow IPC stream.
+/// Rows of some neighbouring hash partitions in a file, as an Arrow IPC stream.
 struct Chunk {
     rows: Range<usize>,
     offset: u64,
@@ -63,7 +64,7 @@ impl Carried {
         self.constants.is_empty()
     }
 
-    /// Bytes in memory: of the rows, or of what says where they are.
+    /// Bytes of memory held: the rows, or the list of their chunks once they are on disk.
     pub(crate) fn bytes(&self) -> usize {
         match &self.rows {
             Rows::Memory(_) => self.total,
@@ -71,15 +72,16 @@ impl Carried {
         }
     }
 
-    /// Bytes of the rows, wherever they are.
+    /// Bytes of the rows, in memory or on disk.
     pub(crate) fn row_bytes(&self) -> usize {
         self.total
     }
 
-    /// The columns in a range of rows, that of one part; `file` is the one that they were spilled to.
+    /// The columns in a range of rows, which lies in one hash partition. `file` is the file that they were spilled to,
+    /// if they were.
     ///
     /// # Errors
-    /// Those of reading it back.
+    /// Errors of reading the file.
     pub(crate) fn range(&self, range: Range<usize>, file: Option<&SpillFile>) -> Result<Vec<ColumnarValue>> {
         let mut rows = match &self.rows {
             Rows::Memory(columns) => slices(columns, &range),
@@ -96,13 +98,13 @@ impl Carried {
         self.constants.iter().map(column).collect()
     }
 
-    /// Moves the rows, `parts` of which lie one behind the other, to the end of `file`.
+    /// Moves the rows to the end of `file`. `partitions` are the ranges of rows of the hash partitions, in order.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Errors of writing the file.
     pub(super) fn spill(
         &mut self,
-        parts: impl Iterator<Item = Range<usize>>,
+        partitions: impl Iterator<Item = Range<usize>>,
         file: &mut SpillFile,
     ) -> Result<()> {
         let Rows::Memory(columns) = &self.rows else {
@@ -111,13 +113,13 @@ impl Carried {
         if columns.is_empty() {
             return Ok(());
         }
-        let parts: Vec<Range<usize>> = parts.collect();
-        let rows = parts.last().map_or(0, |part| part.end);
+        let partitions: Vec<Range<usize>> = partitions.collect();
+        let rows = partitions.last().map_or(0, |partition| partition.end);
         let field = |column: &ArrayRef| Field::new("", column.data_type().clone(), true);
         let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
         let each = self.total.div_ceil(rows.max(1)).max(1);
         let mut chunks = Vec::new();
-        for rows in joined(&parts, CHUNK_BYTES.div_ceil(each)) {
+        for rows in joined(&partitions, CHUNK_BYTES.div_ceil(each)) {
             let own = slices(columns, &rows);
             let own = own.iter().map(to_write).collect::<Result<_>>()?;
             let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
@@ -140,20 +142,20 @@ fn slices(columns: &[ArrayRef], rows: &Range<usize>) -> Vec<ArrayRef> {
     columns.iter().map(slice).collect()
 }
 
-/// Ranges that follow each other, joined until each has `least` rows, but for the last.
-fn joined(parts: &[Range<usize>], least: usize) -> Vec<Range<usize>> {
+/// Joins ranges that follow on each other until each has at least `least` rows, except for the last one.
+fn joined(partitions: &[Range<usize>], least: usize) -> Vec<Range<usize>> {
     let mut chunks = Vec::new();
-    let (mut start, end) = (0, parts.last().map_or(0, |part| part.end));
-    for part in parts {
-        if part.end - start >= least || (part.end == end && part.end > start) {
-            chunks.push(start..part.end);
-            start = part.end;
+    let (mut start, end) = (0, partitions.last().map_or(0, |partition| partition.end));
+    for partition in partitions {
+        if partition.end - start >= least || (partition.end == end && partition.end > start) {
+            chunks.push(start..partition.end);
+            start = partition.end;
         }
     }
     chunks
 }
 
-/// Rows that are all in one chunk.
+/// Reads a range of rows, all of which lie in one chunk.
 fn read(chunks: &[Chunk], range: Range<usize>, file: Option<&SpillFile>) -> Result<Vec<ArrayRef>> {
     let at = chunks.partition_point(|chunk| chunk.rows.end <= range.start);
     let Some(chunk) = chunks.get(at).filter(|chunk| range.end <= chunk.rows.end) else {
@@ -182,10 +184,10 @@ mod tests {
 
     #[test]
     fn parts_are_joined_until_they_are_worth_a_message() {
-        let parts = [0..3, 3..3, 3..4, 4..9, 9..9, 9..10, 10..10];
-        assert_eq!(joined(&parts, 4), [0..4, 4..9, 9..10]);
-        assert_eq!(joined(&parts, 1), [0..3, 3..4, 4..9, 9..10]);
-        assert_eq!(joined(&parts, 100), vec![0..10; 1]);
+        let partitions = [0..3, 3..3, 3..4, 4..9, 9..9, 9..10, 10..10];
+        assert_eq!(joined(&partitions, 4), [0..4, 4..9, 9..10]);
+        assert_eq!(joined(&partitions, 1), [0..3, 3..4, 4..9, 9..10]);
+        assert_eq!(joined(&partitions, 100), vec![0..10; 1]);
         assert!(joined(&[0..0, 0..0], 4).is_empty());
     }
 
@@ -206,15 +208,15 @@ mod tests {
         // Most parts are small, some empty, one large.
         let ends = (0..1000).chain([1000, 1000, 4000]).chain(4001..=rows);
         let mut start = 0;
-        let parts: Vec<Range<usize>> = ends.map(|end| std::mem::replace(&mut start, end)..end).collect();
+        let partitions: Vec<Range<usize>> = ends.map(|end| std::mem::replace(&mut start, end)..end).collect();
         let mut file = Spiller::new(&RuntimeEnv::default()).create("test").unwrap();
-        spilled.spill(parts.iter().cloned(), &mut file).unwrap();
+        spilled.spill(partitions.iter().cloned(), &mut file).unwrap();
         assert!(spilled.bytes() * 10 < kept.bytes());
-        for part in parts.into_iter().filter(|part| !part.is_empty()) {
-            let own = kept.range(part.clone(), None).unwrap();
-            let read = spilled.range(part.clone(), Some(&file)).unwrap();
+        for partition in partitions.into_iter().filter(|partition| !partition.is_empty()) {
+            let own = kept.range(partition.clone(), None).unwrap();
+            let read = spilled.range(partition.clone(), Some(&file)).unwrap();
             for (own, read) in own.iter().zip(&read) {
-                let [own, read] = [own, read].map(|value| value.to_array(part.len()).unwrap());
+                let [own, read] = [own, read].map(|value| value.to_array(partition.len()).unwrap());
                 assert_eq!(own.as_ref(), read.as_ref());
             }
         }

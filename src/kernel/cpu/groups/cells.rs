@@ -1,9 +1,9 @@
-//! Few groups: keys stay where they are, each with its group's number beside it.
+//! Selection in few groups: keys stay where they are, each with the number of its group beside it.
 //!
-//! A sample gives one cell function for all groups. One read counts (group, cell) pairs, in counters that the cache
-//! holds; the counts name the cell of every wanted rank of every group; a second read takes out the keys of those
-//! cells, about one in fifty, and the ranks are selected among them. Groups whose values lie elsewhere than the
-//! others' only make that part larger.
+//! A sample gives one cell function for all groups. One read counts (group, cell) pairs, in counters that fit the
+//! cache. The counts name the cell of every target rank of every group. A second read takes out the keys of those
+//! cells, about one key in fifty, and the ranks are selected among them. A group whose values are distributed
+//! differently from the others' only makes that second part larger.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,24 +17,23 @@ use super::super::store::encode;
 use super::segments::{GroupAnswers, Plans, Segments, select_ranks};
 use crate::cells::classify::{LinearOf, TableOf, TreeOf, number, with_classifier};
 use crate::cells::{CellTable, Cells, Edges};
-use crate::key::ShardKey;
-use crate::key::{KeyBits, KeySpec, words};
-use crate::memory::reserve;
-use crate::memory::{FreePages, Pages};
+use crate::key::{KeyBits, KeySpec, ShardKey, words};
+use crate::memory::{FreePages, Pages, reserve};
 use crate::threads::Stop;
 
-/// Rows of a chunk: its keys of 64 bits fill two huge pages.
+/// Rows of a full-grown chunk: its keys of 64 bits fill two huge pages.
 const CHUNK_ROWS: usize = 1 << 19;
-/// Keys that are sampled for the cell function.
+/// Number of keys that are sampled for the cell function.
 const SAMPLE: usize = 1 << 14;
-/// Fewest cells of a group, where there are several.
+/// Least number of cells of a group, where there are several groups.
 pub(crate) const LEAST_CELLS: usize = 64;
-/// Counters of 32 bits that stay in the second-level cache, beside the keys that pass through it.
+/// Number of counters of 32 bits that stay in the second-level cache beside the keys that pass through it.
 pub(crate) const COUNTERS: usize = 1 << 17;
-/// Cells of the table that all groups share; neighbours are taken together where there are too many groups.
+/// Most cells of the table that all groups share. Where there are too many groups for that, neighbouring cells are
+/// counted together.
 const TABLE_CELLS: usize = 1 << 14;
 
-/// Keys of some rows, and the numbers of their groups.
+/// Keys of some rows, and the numbers of the rows' groups.
 pub(crate) struct Chunk {
     ids: Pages<u16>,
     keys: Pages<u8>,
@@ -44,7 +43,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// Bytes held, as reserved.
+    /// Bytes of memory held, all of them reserved.
     pub(crate) fn held_bytes(&self) -> usize {
         self.bytes
     }
@@ -57,7 +56,7 @@ impl Chunk {
         &self.ids.words()[..self.len]
     }
 
-    /// The keys, of the type that was written.
+    /// The keys. `K` is the type that was written.
     pub(crate) fn keys<K: bytemuck::Pod>(&self) -> &[K] {
         bytemuck::cast_slice(&self.keys.words()[..self.len * size_of::<K>()])
     }
@@ -67,7 +66,7 @@ impl Chunk {
     }
 }
 
-/// The keys of one column in one scan, while its groups are few.
+/// The keys of one column that one scan has read while its groups are few.
 pub(crate) struct NumberedKeys {
     pub(crate) chunks: Vec<Chunk>,
     rows: usize,
@@ -85,10 +84,10 @@ impl NumberedKeys {
         }
     }
 
-    /// Adds the words of a dense array, with the number of each one's group.
+    /// Adds the words of an array without NULL, with the number of each word's group.
     ///
     /// # Errors
-    /// `ResourcesExhausted` that names the wanted bytes.
+    /// `ResourcesExhausted` that names the missing bytes.
     pub(crate) fn append<K: ShardKey>(
         &mut self,
         mut ids: &[u16],
@@ -117,20 +116,20 @@ impl NumberedKeys {
         Ok(())
     }
 
-    /// Makes sure that [`Self::append`] of so many values asks for no memory.
+    /// Makes sure that [`Self::append`] of `values` values will ask for no memory.
     ///
     /// # Errors
-    /// `ResourcesExhausted` that names the wanted bytes.
+    /// `ResourcesExhausted` that names the missing bytes.
     pub(crate) fn make_room<K: ShardKey>(&mut self, values: usize) -> Result<()> {
         let has = self.chunks.last().map_or(0, |chunk| chunk.capacity - chunk.len);
         if has >= values {
             return Ok(());
         }
-        // What is left in the last chunk stays empty.
+        // The rest of the last chunk stays unused.
         self.grow::<K>(values)
     }
 
-    /// A new chunk as large as all before, within bounds.
+    /// Adds a chunk with room for as many keys as there are so far, within bounds.
     fn grow<K>(&mut self, wanted: usize) -> Result<()> {
         let most = CHUNK_ROWS.max(wanted);
         let capacity = self.rows.max(wanted).max(BLOCK).next_power_of_two().min(most);
@@ -146,44 +145,44 @@ impl NumberedKeys {
         Ok(())
     }
 
-    /// Bytes held, as reserved.
+    /// Bytes of memory held, all of them reserved.
     pub(crate) fn bytes(&self) -> usize {
         self.reservation.size()
     }
 
-    /// Values held.
+    /// Number of keys held.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The chunks, and what they are reserved in.
+    /// The chunks, and the reservation of their memory.
     pub(crate) fn into_parts(self) -> (Vec<Chunk>, MemoryReservation) {
         (self.chunks, self.reservation)
     }
 }
 
-/// Keys beside the numbers of their groups, read block by block.
+/// Keys with the numbers of their groups, read block by block.
 pub(crate) trait Numbered<K>: Send + Sync {
     /// Number of keys.
     fn len(&self) -> usize;
 
-    /// Gives all keys to `each`, at most [`BLOCK`] at a time, with the number of each one's group.
+    /// Calls `each` with all keys, at most [`BLOCK`] at a time, and the number of each key's group.
     ///
     /// # Errors
-    /// When `stop` is set, or keys cannot be read back.
+    /// When `stop` is set, or when keys cannot be read back from disk.
     fn blocks(&self, stop: &Stop, each: impl FnMut(&[u16], &[K]) -> Result<()>) -> Result<()>;
 
-    /// The key at a place below [`Self::len`].
+    /// The key at an index below [`Self::len`].
     ///
     /// # Errors
-    /// When it cannot be read back.
+    /// When the key cannot be read back from disk.
     fn key(&self, at: usize) -> Result<K>;
 }
 
-/// A chunk, and the final number of each of its groups.
+/// A chunk of one scan, and the number that each of the scan's groups has among the groups of all scans.
 pub(crate) struct Piece {
     chunk: Chunk,
-    /// `None`: they are final.
+    /// The final number of each group, by its number in the chunk. `None`: the numbers in the chunk are final.
     map: Option<Arc<[u16]>>,
 }
 
@@ -229,42 +228,33 @@ impl<K: ShardKey> Numbered<K> for Piece {
     }
 }
 
-/// Most rows that a set of counters can count.
+/// Most rows that one set of counters can count.
 const MOST_COUNTED: u64 = u32::MAX as u64;
 
 /// The cell function that all groups share.
 pub(crate) struct Grid {
     cells: Cells,
-    /// Neighbouring cells that are taken together, as a power of two.
+    /// log2 of the number of neighbouring cells that are counted together.
     shift: u32,
-    /// Cells of a group.
+    /// Number of cells of a group.
     width: usize,
     groups: usize,
 }
 
 impl Grid {
-    /// From a sample of the keys of all pieces, which hold `rows > 0` of them; with about `counters` counters, or the
-    /// fewest that a group can do with.
+    /// Chooses cells by a sample of the keys of all pieces, which hold `rows > 0` keys together. There will be about
+    /// `counters` counters, or as many as [`LEAST_CELLS`] for each group take.
     ///
     /// # Errors
-    /// When keys cannot be read back.
+    /// When keys cannot be read back from disk.
     pub(crate) fn sampled<K: ShardKey>(
         pieces: &[impl Numbered<K>],
         rows: usize,
         groups: usize,
         counters: usize,
     ) -> Result<Self> {
-        let stride = (rows / SAMPLE).max(1);
-        let mut sample = Vec::with_capacity(2 * SAMPLE);
-        let mut at = stride / 2;
-        for piece in pieces {
-            // A step that no period of the data divides.
-            while at < piece.len() {
-                sample.push(piece.key(at)?);
-                at += stride - stride / 16 + (sample.len() * 0x9e37_79b9) % (stride / 8 + 1);
-            }
-            at -= piece.len();
-        }
+        let lengths = pieces.iter().map(Numbered::len);
+        let mut sample = sampled(lengths, (rows / SAMPLE).max(1), |piece, at| pieces[piece].key(at))?;
         sample.sort_unstable();
         let most = (counters / groups).clamp(LEAST_CELLS, TABLE_CELLS);
         let heavy = most_frequent(&sample) * most > 4 * sample.len();
@@ -288,13 +278,13 @@ impl Grid {
         })
     }
 
-    /// Counters of one thread.
+    /// Number of counters of one thread.
     pub(crate) fn counters(&self) -> usize {
         self.width * self.groups
     }
 
-    /// Counts the (group, cell) pairs of some pieces, in one or more sets of counters, which add up: one for each 2^32
-    /// rows.
+    /// Counts the (group, cell) pairs of some pieces, in one or more sets of counters, which are to be added up. A set
+    /// counts at most 2^32 - 1 rows.
     ///
     /// # Errors
     /// When `stop` is set.
@@ -333,20 +323,20 @@ impl Grid {
         usize::from(group) * self.width + usize::from(cell >> self.shift)
     }
 
-    /// The only key of a cell, if it can hold no other.
+    /// The only key of a cell, if the cell can hold no other key.
     fn only_key(&self, cell: usize, spec: &KeySpec) -> Option<KeyBits> {
         let range = (self.shift == 0).then(|| self.cells.range(cell as u32, spec.width()))??;
         (range.first == range.last).then_some(range.first)
     }
 
-    /// The keys of the wanted cells, each with the number that `wanted` gives its cell.
+    /// The keys of the target cells, each with the number that `wanted` gives its (group, cell) pair.
     ///
     /// # Errors
-    /// When `stop` is set; `ResourcesExhausted` where the keys do not fit.
+    /// When `stop` is set; `ResourcesExhausted` if there is no memory for the keys.
     pub(crate) fn extract<K: ShardKey>(
         &self,
         pieces: &[impl Numbered<K>],
-        wanted: &Wanted,
+        wanted: &TargetCells,
         reservation: &MemoryReservation,
         stop: &Stop,
     ) -> Result<(Vec<u32>, Vec<K>)> {
@@ -382,12 +372,33 @@ impl Grid {
     }
 }
 
-/// How often the most frequent key stands in a sorted sample.
+/// Samples about one in `stride` keys of some pieces, which have `lengths` keys. `key` gives the key of a piece at an index.
+///
+/// # Errors
+/// Errors of `key`.
+pub(super) fn sampled<K>(
+    lengths: impl Iterator<Item = usize>,
+    stride: usize,
+    key: impl Fn(usize, usize) -> Result<K>,
+) -> Result<Vec<K>> {
+    let (mut sample, mut at) = (Vec::new(), stride / 2);
+    for (piece, length) in lengths.enumerate() {
+        // A step that no period of the data divides evenly.
+        while at < length {
+            sample.push(key(piece, at)?);
+            at += stride - stride / 16 + (sample.len() * 0x9e37_79b9) % (stride / 8 + 1);
+        }
+        at -= length;
+    }
+    Ok(sample)
+}
+
+/// The number of occurrences of the most frequent key in a sorted sample.
 fn most_frequent<K: PartialEq>(sample: &[K]) -> usize {
     sample.chunk_by(|a, b| a == b).map(<[K]>::len).max().unwrap_or(0)
 }
 
-/// Ascending splitters at equal shares of a sorted sample; keys that fill more than a share get a cell of their own.
+/// Ascending splitters at equal shares of a sorted sample. A key that fills more than one share gets a cell of its own.
 fn edges<K: ShardKey>(sample: &[K], cells: usize) -> Vec<KeyBits> {
     let share = (sample.len() / cells).max(1);
     let mut edges: Vec<KeyBits> = Vec::new();
@@ -412,23 +423,24 @@ fn edges<K: ShardKey>(sample: &[K], cells: usize) -> Vec<KeyBits> {
     edges
 }
 
-/// The cells that hold a wanted rank.
-pub(crate) struct Wanted {
-    /// One bit a (group, cell) pair.
+/// The (group, cell) pairs that hold a target rank.
+pub(crate) struct TargetCells {
+    /// One bit for each (group, cell) pair: whether it holds a target rank.
     bits: Vec<u64>,
-    /// Number of the pair among those that are wanted.
+    /// For each pair that holds a target rank: its number among these pairs.
     numbers: Vec<u32>,
     count: usize,
-    /// Wanted ranks inside wanted pairs: (number of the pair, 1-based rank in it, index into `keys`), ascending.
+    /// The target ranks in these pairs, ascending: the number of the pair, the rank among the pair's keys (from 1), and
+    /// the index into `keys`.
     inside: Vec<(u32, u64, usize)>,
-    /// The key of each rank of each group's plan; those in `inside` are not known yet.
+    /// The key of each rank of each group's plan. The keys of ranks in `inside` are not known yet.
     keys: Vec<KeyBits>,
-    /// Values of each group.
+    /// Number of values of each group.
     lengths: Vec<u64>,
 }
 
-impl Wanted {
-    /// From the counts of all pairs.
+impl TargetCells {
+    /// Finds the target ranks by the counts of all pairs.
     pub(crate) fn new(grid: &Grid, counts: &[u64], plans: &mut Plans, spec: &KeySpec) -> Self {
         let mut wanted = Self {
             bits: vec![0; counts.len().div_ceil(64)],
@@ -471,7 +483,7 @@ impl Wanted {
         }
     }
 
-    /// Number of wanted pairs.
+    /// Number of pairs that hold a target rank.
     pub(crate) fn pairs(&self) -> usize {
         self.count
     }
@@ -481,7 +493,7 @@ impl Wanted {
         self.bits[slot / 64] >> (slot % 64) & 1 == 1
     }
 
-    /// The answers, once the keys of all wanted cells are there.
+    /// The answers, from the keys of all pairs that hold a target rank.
     ///
     /// # Errors
     /// Internal errors only.
@@ -533,7 +545,7 @@ impl Wanted {
     }
 }
 
-/// Pieces in as many contiguous ranges as there are threads, of about equal numbers of rows.
+/// Divides pieces into `threads` contiguous ranges, of about equal numbers of rows.
 pub(crate) fn shares<K>(pieces: &[impl Numbered<K>], threads: usize) -> Vec<Range<usize>> {
     let total: usize = pieces.iter().map(Numbered::len).sum();
     let mut shares = Vec::with_capacity(threads);

@@ -1,8 +1,8 @@
-//! Keys of groups taken out as they pass: all of them, or those in the brackets of their group. What is taken has a *slot*,
-//! that of its bracket or of its group.
+//! Collection of keys of groups as they pass: all keys, or those inside the brackets of their group. Each collected key
+//! has a *slot*: the number of its bracket, or of its group.
 //!
-//! Cost: a checksum for each key and two compares with the ends of all brackets of its group; what lies between them is
-//! compared with each bracket, and copied with its slot if it is inside.
+//! Cost: a checksum of each key, and two comparisons with the ends of all brackets of its group. A key between these
+//! ends is compared with each bracket, and copied with its slot if it is inside one.
 
 use std::ops::Range;
 
@@ -13,54 +13,52 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use super::super::store::encode;
 use super::segments::{GroupAnswers, Plans, Segments};
 use crate::cells::Bracket;
-use crate::key::KeyVec;
-use crate::key::ShardKey;
-use crate::key::{KeySpec, mixed, words};
+use crate::key::{KeySpec, KeyVec, ShardKey, mixed, words};
 use crate::memory::reserve;
 
-/// Keys that are made at a time: they stay in the first-level cache.
+/// Number of keys that are encoded at a time: they stay in the first-level cache.
 const BLOCK: usize = 1024;
 
-/// The keys of one column, of whatever width.
+/// A collector of the keys of one column, of any width.
 pub(crate) trait Collect: Send {
-    /// Makes room for so many keys more.
+    /// Reserves memory for `more` keys more.
     ///
     /// # Errors
     /// `ResourcesExhausted`.
     fn make_room(&mut self, more: usize) -> Result<()>;
 
-    /// Takes the values of a dense array, by the numbers of their groups.
+    /// Takes the values of an array without NULL, with the number of each value's group.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where what is taken does not fit.
+    /// `ResourcesExhausted` if there is no memory for the collected keys.
     fn add(&mut self, ids: &[usize], raw: &Buffer) -> Result<()>;
 
-    /// Takes keys for a slot, as they are.
+    /// Collects all of `keys` for one slot.
     ///
     /// # Errors
-    /// As [`Self::add`]; an internal error for keys of another width.
+    /// Errors of [`Self::add`]; an internal error for keys of another width.
     fn add_keys(&mut self, slot: u32, keys: KeyVec) -> Result<()>;
 
-    /// Of each group so far: its values, and the sum of their mixed keys.
+    /// For each group: the number of its values so far, and the sum of their mixed keys, modulo 2^64.
     fn seen(&self) -> &[(u64, u64)];
 
-    /// Keys held.
+    /// Number of keys held.
     fn len(&self) -> usize;
 
-    /// The keys of each of so many slots; nothing is held any more.
+    /// The collected keys of each of `slots` slots. The collector is empty afterwards.
     fn take(&mut self, slots: usize) -> Vec<KeyVec>;
 
-    /// The answers of groups, each of which has the slot of its number.
+    /// The answers of `groups` groups, if the slot of a key is the number of its group.
     ///
     /// # Errors
     /// Internal errors only.
     fn answers(&mut self, groups: usize, plans: &mut Plans) -> Result<GroupAnswers>;
 }
 
-/// The brackets of all groups, those of a group together and ascending.
+/// The brackets of all groups. The brackets of one group lie together and ascend.
 #[derive(Debug)]
 pub(crate) struct GroupBrackets {
-    /// Where those of each group start, and where the last end.
+    /// The index of each group's first bracket, and the number of all brackets.
     starts: Vec<u32>,
     brackets: Vec<Bracket>,
 }
@@ -75,7 +73,7 @@ impl Default for GroupBrackets {
 }
 
 impl GroupBrackets {
-    /// Adds those of the next group.
+    /// Adds the brackets of the next group.
     pub(crate) fn push(&mut self, brackets: impl IntoIterator<Item = Bracket>) {
         self.brackets.extend(brackets);
         self.starts.push(self.brackets.len() as u32);
@@ -86,7 +84,7 @@ impl GroupBrackets {
         self.starts[group] as usize..self.starts[group + 1] as usize
     }
 
-    /// Slots of all groups.
+    /// Number of slots of all groups.
     pub(crate) fn len(&self) -> usize {
         self.brackets.len()
     }
@@ -95,21 +93,22 @@ impl GroupBrackets {
         self.starts.len() - 1
     }
 
-    /// Bytes held, also as keys.
+    /// Bytes of memory that the brackets take, here and as keys in a collector.
     pub(crate) fn bytes(&self) -> usize {
         2 * self.brackets.len() * size_of::<Bracket>() + self.groups() * 40
     }
 }
 
 /// [`GroupBrackets`] as keys.
-struct BracketsOf<K> {
+struct BracketKeys<K> {
     starts: Vec<u32>,
     ends: Vec<(K, K)>,
-    /// Of each group: the first key of the first, and the last of the last. Without any: no key.
+    /// For each group: the first key of its first bracket, and the last key of its last one. For a group without
+    /// brackets, an interval that holds no key.
     hulls: Vec<(K, K)>,
 }
 
-impl<K: ShardKey> BracketsOf<K> {
+impl<K: ShardKey> BracketKeys<K> {
     fn new(of: &GroupBrackets) -> Self {
         let ends = |bracket: &Bracket| (K::from_bits(bracket.first), K::from_bits(bracket.last));
         let ends: Vec<_> = of.brackets.iter().map(ends).collect();
@@ -127,7 +126,7 @@ impl<K: ShardKey> BracketsOf<K> {
         }
     }
 
-    /// The slot of a key between the ends of its group's brackets, if it is in one.
+    /// The slot of a key that lies between the ends of its group's brackets, if it is inside one.
     #[inline(always)]
     fn slot(&self, group: usize, key: K) -> Option<u32> {
         let (start, end) = (self.starts[group], self.starts[group + 1]);
@@ -139,24 +138,24 @@ impl<K: ShardKey> BracketsOf<K> {
     }
 }
 
-/// Keys, and the slot of each.
+/// Collected keys, and the slot of each.
 struct Collector<K> {
     spec: KeySpec,
-    /// `None`: all keys are taken, and a slot is the number of a group.
-    brackets: Option<BracketsOf<K>>,
+    /// The brackets. `None`: all keys are collected, and a slot is the number of a group.
+    brackets: Option<BracketKeys<K>>,
     seen: Vec<(u64, u64)>,
     slots: Vec<u32>,
     keys: Vec<K>,
     memory: MemoryReservation,
 }
 
-/// A collector of keys of `spec`, from these brackets or of all keys, that reserves what it holds.
+/// A collector of keys of `spec` that lie in `brackets` (`None`: of all keys). It reserves what it holds in `memory`.
 pub(crate) fn collector<K: ShardKey>(
     spec: &KeySpec,
     brackets: Option<&GroupBrackets>,
     memory: MemoryReservation,
 ) -> Box<dyn Collect> {
-    let brackets = brackets.map(BracketsOf::<K>::new);
+    let brackets = brackets.map(BracketKeys::<K>::new);
     Box::new(Collector {
         seen: vec![(0, 0); brackets.as_ref().map_or(0, |brackets| brackets.hulls.len())],
         spec: spec.clone(),
@@ -168,7 +167,7 @@ pub(crate) fn collector<K: ShardKey>(
 }
 
 impl<K: ShardKey> Collector<K> {
-    /// The keys by slot.
+    /// Takes out the collected keys, in order of slot.
     fn segments(&mut self, slots: usize) -> Segments<K> {
         let mut segments = Segments::default();
         segments.fill(slots, &[(&self.slots, &self.keys)]);
@@ -183,13 +182,13 @@ impl<K: ShardKey> Collector<K> {
 impl<K: ShardKey> Collect for Collector<K> {
     fn make_room(&mut self, more: usize) -> Result<()> {
         if self.keys.capacity() == 0 {
-            // What was taken is gone.
+            // The keys that were held were taken out.
             self.memory.free();
         }
         let room = self.keys.capacity() - self.keys.len();
         if room < more {
-            // As much again as is there, or as little as will do.
-            // With room to bring them together.
+            // As much memory again as is held, or as little as will do. Keys count twice: they are copied once to bring
+            // them together.
             let bytes = |more: usize| more * (size_of::<u32>() + 2 * size_of::<K>());
             let mut more = more - room;
             let double = more.max(self.keys.len()).max(BLOCK);

@@ -1,28 +1,29 @@
-//! Group keys: what tells groups apart, as an unsigned integer, and a table from group keys to dense ids.
+//! Group keys: unsigned integers that tell groups apart, and a table from group keys to group numbers.
 
 use crate::key::Key;
 
-/// Rows are partitioned into so many hash partitions, and one more for a group that has no key (NULL): with some
-/// 30 000 rows in each, all that is done to one stays in the second-level cache.
+/// Number of hash partitions of groups that have a key. A group without one (NULL) has a hash partition of its own.
+/// With some 30 000 rows in each hash partition, all work on one stays in the second-level cache.
 pub(crate) const KEYED_PARTITIONS: usize = 1 << PARTITION_BITS;
-/// Those, and the hash partition of NULL.
+/// Number of all hash partitions, the one of NULL included.
 pub(crate) const HASH_PARTITIONS: usize = KEYED_PARTITIONS + 1;
-/// The hash partition of a group without a key.
+/// Number of the hash partition of a group without a key.
 pub(crate) const NULL_PARTITION: u16 = KEYED_PARTITIONS as u16;
 const PARTITION_BITS: u32 = 10;
 
-/// The hash partition of a hash: its upper bits. Tables use the lower ones.
+/// The number of the hash partition of a hash: its upper bits. Hash tables use the lower bits.
 pub(crate) fn hash_partition_of(hash: u64) -> u16 {
     (hash >> (u64::BITS - PARTITION_BITS)) as u16
 }
 
 /// An unsigned integer that stands for a group.
 pub(crate) trait GroupKey: Key {
-    /// A hash of which all bits depend on all bits of the word.
+    /// A hash of which each bit depends on all bits of the group key.
     fn hash_key(self) -> u64;
 }
 
-/// Both halves of a product with an odd constant: every bit of the word reaches every bit of the result.
+/// A step of a hash: both halves of a product with an odd constant, combined. Every bit of the key reaches every bit of
+/// the result.
 #[inline(always)]
 fn fold(word: u64, constant: u64) -> u64 {
     let product = u128::from(word ^ 0x243f_6a88_85a3_08d3) * u128::from(constant);
@@ -53,13 +54,14 @@ impl GroupKey for u128 {
     }
 }
 
-/// Dense ids of words, in the order of their first appearance. Open addressing with linear probing, at most half full.
+/// Numbers of groups by their group keys ("words"), from 0, in the order of their first appearance. Open addressing
+/// with linear probing, at most half full.
 #[derive(Debug)]
 pub(crate) struct GroupTable<W> {
-    /// Id and one; 0 where free. A power of two of them.
+    /// Slots, a power of two of them: the number of a group plus 1; 0 if the slot is free.
     slots: Vec<u32>,
     words: Vec<W>,
-    /// The same for small words, by the word itself: one load in place of two, and no hash. Empty: not used.
+    /// Slots for small words, indexed by the word itself: one load in place of two, and no hash. Empty if not used.
     direct: Vec<u32>,
 }
 
@@ -75,7 +77,7 @@ impl<W: GroupKey> GroupTable<W> {
         }
     }
 
-    /// For many more look-ups than words: small words are found faster.
+    /// A table for many more look-ups than words: it finds small words faster.
     pub(crate) fn for_rows() -> Self {
         Self {
             direct: vec![0; SMALL],
@@ -83,36 +85,36 @@ impl<W: GroupKey> GroupTable<W> {
         }
     }
 
-    /// Number of ids given out.
+    /// Number of groups.
     pub(crate) fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// The words, by id.
+    /// The group keys, by number of the group.
     pub(crate) fn words(&self) -> &[W] {
         &self.words
     }
 
-    /// Bytes held.
+    /// Bytes of memory held.
     pub(crate) fn bytes(&self) -> usize {
         (self.slots.capacity() + self.direct.capacity()) * size_of::<u32>()
             + self.words.capacity() * size_of::<W>()
     }
 
-    /// Forgets all words, and keeps the memory.
+    /// Forgets all words, and keeps the memory for the next ones.
     pub(crate) fn clear(&mut self) {
         self.slots.fill(0);
         self.direct.fill(0);
         self.words.clear();
     }
 
-    /// The id of a word, a new one if it was not seen before.
+    /// The number of a group; a new number for a word that was not seen before.
     #[inline(always)]
     pub(crate) fn id(&mut self, word: W) -> u32 {
-        let place = word.shr32(0) as usize;
-        if place < self.direct.len() && word.to_bits() < SMALL as u128 {
-            return match self.direct[place] {
-                0 => self.insert_small(place, word),
+        let index = word.shr32(0) as usize;
+        if index < self.direct.len() && word.to_bits() < SMALL as u128 {
+            return match self.direct[index] {
+                0 => self.insert_small(index, word),
                 slot => slot - 1,
             };
         }
@@ -127,7 +129,7 @@ impl<W: GroupKey> GroupTable<W> {
         }
     }
 
-    /// The id of a word that was seen before.
+    /// The number of a group that was seen before.
     pub(crate) fn find(&self, word: W) -> Option<u32> {
         if let Some(slot) = self.direct.get(word.to_bits().min(SMALL as u128) as usize) {
             return slot.checked_sub(1);
@@ -143,17 +145,17 @@ impl<W: GroupKey> GroupTable<W> {
         }
     }
 
-    /// A new id that no word leads to.
+    /// A new number, of a group that no word leads to.
     pub(crate) fn without_word(&mut self) -> u32 {
         self.words.push(W::default());
         self.words.len() as u32 - 1
     }
 
     #[inline(never)]
-    fn insert_small(&mut self, place: usize, word: W) -> u32 {
+    fn insert_small(&mut self, index: usize, word: W) -> u32 {
         self.words.push(word);
-        self.direct[place] = self.words.len() as u32;
-        self.direct[place] - 1
+        self.direct[index] = self.words.len() as u32;
+        self.direct[index] - 1
     }
 
     #[inline(never)]

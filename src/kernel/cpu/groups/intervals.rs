@@ -1,10 +1,11 @@
-//! Counts of dyadic intervals for every group of a partition: what it says of its groups before anybody has seen them all.
+//! Counts of dyadic intervals for every group of a partition: what a partition says of its groups before the first
+//! request.
 //!
-//! A sample chooses intervals that all groups share, by shares of all keys; one read counts (group, interval) pairs. Counts
-//! of neighbours are added up where a group has few keys in them, and where it has many, as a group does whose values lie
-//! elsewhere than the others', its keys are taken out and their interval is divided for that group alone. So every interval
-//! of a group is small or holds a single key, whatever the data; intervals of several partitions nest and add
-//! ([`crate::sketch::dyadic`]).
+//! A sample chooses intervals that all groups share, by shares of all keys; one read counts (group, interval) pairs.
+//! Where a group has few keys in neighbouring intervals, their counts are added up. Where it has many keys in one
+//! interval, because its values are distributed differently from the others', these keys are taken out and their
+//! interval is divided for that group alone. So every interval of a group is small or holds a single key, whatever the
+//! data. Intervals of several partitions nest and add ([`crate::sketch::dyadic`]).
 //!
 //! Cost: a cell number, a counter and a checksum for each key.
 
@@ -12,50 +13,50 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::store::BLOCK;
-use super::cells::Chunk;
+use super::cells::{Chunk, sampled};
 use super::segments::Segments;
 use crate::cells::classify::{TableOf, number};
 use crate::cells::{CellTable, Cells};
 use crate::kernel::intervals::table;
-use crate::key::ShardKey;
-use crate::key::{KeyBits, mixed};
+use crate::key::{KeyBits, ShardKey, mixed};
 use crate::memory::reserve;
 use crate::sketch::dyadic::{Interval, Joined, around, divided};
 use crate::threads::Stop;
 
-/// Up to so many keys are brought together by group and sorted.
+/// Most keys that are all brought together by group and sorted.
 const SORTED: usize = 1 << 13;
-/// Keys that are sampled for the shared intervals.
+/// Number of keys that are sampled for the shared intervals.
 const SAMPLE: usize = 1 << 15;
 /// Most intervals of a group.
 const MOST_INTERVALS: u64 = 2048;
-/// Most counters, of 32 bits.
+/// Most counters, of 32 bits each.
 const COUNTERS: usize = 1 << 20;
-/// A shared interval that holds so many times what one should is divided for its group alone.
+/// A shared interval is divided for one group alone if it holds more than this multiple of the keys that an interval of
+/// the group should hold.
 const CROWDED: u64 = 4;
 
-/// What one partition knows of its groups.
+/// The counts by which one partition describes its groups.
 #[derive(Debug, Default)]
 pub(crate) struct GroupCounts {
-    /// Of each group: ascending intervals that hold its keys, none of them empty.
+    /// For each group: ascending intervals that hold all of its keys, none of them empty.
     pub(crate) intervals: Vec<Vec<Interval>>,
-    /// Of each group: the sum of its mixed keys, modulo 2^64.
+    /// For each group: the sum of its mixed keys, modulo 2^64.
     pub(crate) checks: Vec<u64>,
 }
 
-/// Most keys of an interval of a group that has `n` in this partition, for so many ranks.
+/// Most keys of an interval of a group that has `n` keys in this partition and `ranks` target ranks.
 ///
-/// An interval is written in about three bytes, and the keys of one or two of them in eight each for every rank: both
-/// parts are least together where an interval holds about `sqrt(0.4 n / ranks)` keys.
-fn share(n: u64, ranks: usize) -> u64 {
+/// An interval is written in about three bytes. For every rank, the keys of one or two intervals follow later, in eight
+/// bytes each. The two together are least where an interval holds about `sqrt(0.4 n / ranks)` keys.
+fn interval_limit(n: u64, ranks: usize) -> u64 {
     let best = (0.4 * n as f64 / ranks.max(1) as f64).sqrt() as u64;
     best.max(n / MOST_INTERVALS).max(1)
 }
 
-/// Counts the keys of `groups` groups, of which so many ranks are wanted.
+/// Counts the keys of `groups` groups, each of which has `ranks` target ranks.
 ///
 /// # Errors
-/// When `stop` is set; `ResourcesExhausted` where there is not even room for a counter a group.
+/// When `stop` is set; `ResourcesExhausted` if there is not even memory for one counter for each group.
 pub(crate) fn count<K: ShardKey>(
     chunks: &[Chunk],
     groups: usize,
@@ -74,21 +75,21 @@ pub(crate) fn count<K: ShardKey>(
         return gathered::<K>(chunks, groups, ranks);
     }
     let each = (n / groups.max(1)) as u64;
-    let wanted = (each / share(each, ranks)).clamp(1, MOST_INTERVALS) as usize;
-    let wanted = wanted.min(COUNTERS / groups.max(1)).max(1);
-    let shared = Shared::sampled::<K>(chunks, n, ends, wanted)?;
+    let interval_count = (each / interval_limit(each, ranks)).clamp(1, MOST_INTERVALS) as usize;
+    let interval_count = interval_count.min(COUNTERS / groups.max(1)).max(1);
+    let shared = SharedIntervals::sampled::<K>(chunks, n, ends, interval_count)?;
     let held = memory.new_empty();
     let shared = match held.try_grow(groups * (shared.intervals.len() + 3) * size_of::<u32>()) {
         Ok(()) => shared,
         Err(_) => {
             reserve(&held, groups * 16)?;
-            Shared::single(ends)
+            SharedIntervals::single(ends)
         }
     };
     shared.count::<K>(chunks, groups, ranks, &held, stop)
 }
 
-/// The least and the greatest key.
+/// The least and the greatest key of all chunks.
 fn ends<K: ShardKey>(chunks: &[Chunk]) -> Option<(KeyBits, KeyBits)> {
     let mut ends: Option<(K, K)> = None;
     for keys in chunks.iter().map(|chunk| chunk.keys::<K>()) {
@@ -103,7 +104,7 @@ fn ends<K: ShardKey>(chunks: &[Chunk]) -> Option<(KeyBits, KeyBits)> {
     ends.map(|(least, greatest)| (least.to_bits(), greatest.to_bits()))
 }
 
-/// Keys brought together by group, and each group's divided by itself.
+/// Brings keys together by group, and divides each group's keys into intervals.
 fn gathered<K: ShardKey>(chunks: &[Chunk], groups: usize, ranks: usize) -> Result<GroupCounts> {
     let ids: Vec<Vec<u32>> = chunks
         .iter()
@@ -121,7 +122,7 @@ fn gathered<K: ShardKey>(chunks: &[Chunk], groups: usize, ranks: usize) -> Resul
         let keys = segments.segment_mut(group);
         keys.sort_unstable();
         counts.add(
-            divided(keys, share(keys.len() as u64, ranks)),
+            divided(keys, interval_limit(keys.len() as u64, ranks)),
             keys.iter()
                 .fold(0, |sum, key| sum.wrapping_add(mixed(key.to_bits()))),
         );
@@ -130,7 +131,7 @@ fn gathered<K: ShardKey>(chunks: &[Chunk], groups: usize, ranks: usize) -> Resul
 }
 
 impl GroupCounts {
-    /// The next group.
+    /// Adds the next group.
     fn add(&mut self, mut intervals: Vec<Interval>, check: u64) {
         intervals.retain(|interval| interval.count > 0);
         self.intervals.push(intervals);
@@ -138,15 +139,15 @@ impl GroupCounts {
     }
 }
 
-/// Consecutive dyadic intervals that hold all keys, and how a key finds its own.
-struct Shared {
-    /// First key, and bits.
+/// Consecutive dyadic intervals that hold the keys of all groups, and how the interval of a key is found.
+struct SharedIntervals {
+    /// First key and number of bits of each interval.
     intervals: Vec<(KeyBits, u32)>,
-    /// Fine cells, and the interval of each; `None`: there is one interval.
+    /// Fine cells, and the index of the interval that each of them lies in. `None`: there is only one interval.
     cells: Option<(CellTable, Vec<u16>)>,
 }
 
-impl Shared {
+impl SharedIntervals {
     fn single((least, greatest): (KeyBits, KeyBits)) -> Self {
         Self {
             intervals: vec![around(least, greatest)],
@@ -154,36 +155,29 @@ impl Shared {
         }
     }
 
-    /// About so many intervals, by the shares of a sample.
+    /// About `interval_count` intervals, by the shares of a sample.
     fn sampled<K: ShardKey>(
         chunks: &[Chunk],
         n: usize,
         ends: (KeyBits, KeyBits),
-        wanted: usize,
+        interval_count: usize,
     ) -> Result<Self> {
-        if wanted < 2 {
+        if interval_count < 2 {
             return Ok(Self::single(ends));
         }
-        let stride = (n / SAMPLE).max(1);
-        let (mut sample, mut at) = (Vec::with_capacity(2 * SAMPLE), stride / 2);
-        for chunk in chunks {
-            let keys = chunk.keys::<K>();
-            // A step that no period of the data divides.
-            while at < keys.len() {
-                sample.push(keys[at]);
-                at += stride - stride / 16 + (sample.len() * 0x9e37_79b9) % (stride / 8 + 1);
-            }
-            at -= keys.len();
-        }
+        let lengths = chunks.iter().map(Chunk::len);
+        let mut sample = sampled(lengths, (n / SAMPLE).max(1), |chunk, at| {
+            Ok(chunks[chunk].keys::<K>()[at])
+        })?;
         sample.sort_unstable();
         let (sampled, sample) = (sample.len() as u64, K::vec(sample));
-        let most = (n / wanted).max(1) as u64;
+        let most = (n / interval_count).max(1) as u64;
         let Some(table) = table(&sample, ends, n as u64, most)? else {
             return Ok(Self::single(ends));
         };
         let cells = Cells::Table(table);
-        let mut joined = Joined::new(sampled / wanted as u64);
-        // Beyond the ends, in the first and the last cell, there is nothing.
+        let mut joined = Joined::new(sampled / interval_count as u64);
+        // The first and the last cell are those beyond the least and the greatest key: they are empty.
         let inner = 1..cells.len() as u32 - 1;
         for range in inner.clone().filter_map(|cell| cells.range(cell, K::WIDTH)) {
             joined.push(Interval {
@@ -231,18 +225,18 @@ impl Shared {
             }
             Ok(())
         })?;
-        let shares: Vec<u64> = counts
+        let limits: Vec<u64> = counts
             .chunks(width)
-            .map(|counts| share(counts.iter().map(|count| u64::from(*count)).sum(), ranks))
+            .map(|counts| interval_limit(counts.iter().map(|count| u64::from(*count)).sum(), ranks))
             .collect();
         let is_crowded = |group: usize, interval: usize| {
             let count = u64::from(counts[group * width + interval]);
-            count > CROWDED * shares[group] && self.intervals[interval].1 > 0
+            count > CROWDED * limits[group] && self.intervals[interval].1 > 0
         };
         let mut crowded = self.crowded::<K>(chunks, groups, &counts, is_crowded, memory, stop)?;
         let (mut found, mut next) = (GroupCounts::default(), 0);
         for (group, check) in checks.into_iter().enumerate() {
-            let mut joined = Joined::new(shares[group]);
+            let mut joined = Joined::new(limits[group]);
             for (interval, (first, bits)) in self.intervals.iter().enumerate() {
                 match &mut crowded {
                     Some(segments) if is_crowded(group, interval) => {
@@ -263,7 +257,8 @@ impl Shared {
         Ok(found)
     }
 
-    /// The keys of all crowded (group, interval) pairs, brought together; `None` if there is none, or no memory for them.
+    /// The keys of all crowded (group, interval) pairs, brought together by pair. `None` if no pair is crowded, or
+    /// there is no memory for the keys.
     fn crowded<K: ShardKey>(
         &self,
         chunks: &[Chunk],
@@ -312,7 +307,7 @@ impl Shared {
         Ok(Some(segments))
     }
 
-    /// Gives all keys to `each`, block by block, with their groups and intervals.
+    /// Calls `each` with all keys, block by block, with the numbers of their groups and the indices of their intervals.
     fn each<K: ShardKey>(
         &self,
         chunks: &[Chunk],
@@ -369,7 +364,8 @@ mod tests {
         MemoryConsumer::new("test").register(&pool)
     }
 
-    /// Intervals of each group are ascending, disjoint, and count what lies in them; none is much too full.
+    /// Intervals of each group are ascending, disjoint, and count the keys inside them; with `fine`, none of them is
+    /// much too full.
     fn check(name: &str, groups: usize, rows: &[(u16, u64)], memory: &MemoryReservation, fine: bool) {
         let (ids, keys): (Vec<u16>, Vec<u64>) = rows.iter().copied().unzip();
         let (chunks, _held) = chunks(&ids, &keys);
@@ -405,7 +401,7 @@ mod tests {
                     (upto - below) as u64,
                     "{name}, group {group}: {interval:?}"
                 );
-                let most = CROWDED * share(own.len() as u64, 1);
+                let most = CROWDED * interval_limit(own.len() as u64, 1);
                 assert!(
                     !fine || interval.bits == 0 || interval.count <= most,
                     "{name}, group {group}: {interval:?}, {most}"

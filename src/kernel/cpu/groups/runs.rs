@@ -1,13 +1,13 @@
-//! Rows partitioned by group: a run holds some hundred thousand rows, ordered by the part that their group's hash
-//! names, so that each part can be taken out of every run in one piece.
+//! Rows partitioned by the hash of their group. A run holds some hundred thousand rows in order of hash partition, so
+//! that the rows of a hash partition can be taken out of every run in one piece.
 //!
 //! ```text
 //! batches as they come     words  k m a m z ..        run     part 0 | part 1 | part 2 ..
 //!   (staged)               keys   3 1 4 1 5 ..   ->   words   a      | k k    | m m z
 //!                                                     keys    4      | 3 9    | 1 1 5
 //! ```
-//! Values are written once to where they belong, in memory that the second-level cache holds, and nothing is
-//! allocated for a group.
+//! Each value is written once, to its final index, in memory that fits the second-level cache. Nothing is allocated for
+//! a group.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,184 +23,52 @@ use super::super::store::encode;
 use super::bytes::{PartitionedBytes, StagedBytes};
 use super::carried::Carried;
 use super::group_key::HASH_PARTITIONS;
-use crate::key::with_key;
-use crate::key::{Encoding, Key, KeySpec, Width, words};
-use crate::memory::SpillFile;
-use crate::memory::{FreePages, Pages};
+use super::partitioned::{PartitionStarts, Partitioned, write};
+use crate::key::{Encoding, Key, KeySpec, Width, with_key, words};
+use crate::memory::{FreePages, SpillFile};
 
-/// Rows of a run.
+/// Rows of a full run.
 pub(crate) const RUN_ROWS: usize = 1 << 18;
 
-/// Where each part starts, and where the last one ends.
-#[derive(Debug, Clone)]
-pub(crate) struct Starts(Arc<[u32]>);
-
-impl Starts {
-    /// From the number of rows in each part.
-    fn from_counts(counts: &[u32]) -> Self {
-        let mut sum = 0;
-        let ends = counts.iter().map(|count| {
-            sum += count;
-            sum
-        });
-        Self(std::iter::once(0).chain(ends).collect())
-    }
-
-    /// Rows of a part.
-    pub(crate) fn range(&self, part: usize) -> Range<usize> {
-        self.0[part] as usize..self.0[part + 1] as usize
-    }
-
-    fn rows(&self) -> usize {
-        self.0.last().map_or(0, |end| *end as usize)
-    }
-}
-
-/// Plain integers in order of part.
-pub(crate) struct Partitioned {
-    starts: Starts,
-    place: Place,
-}
-
-/// Where the integers are, or bytes.
-pub(super) enum Place {
-    Memory(Pages<u8>),
-    /// From this offset of the scan's spill file.
-    Disk(u64),
-}
-
-impl Place {
-    /// Appends the values of `T` in a range; `file` is the one that they were spilled to.
-    pub(super) fn append<T: bytemuck::Pod>(
-        &self,
-        Range { start, end }: Range<usize>,
-        file: Option<&SpillFile>,
-        out: &mut Vec<T>,
-    ) -> Result<()> {
-        let size = size_of::<T>();
-        match (self, file) {
-            _ if start == end => {}
-            (Place::Memory(pages), _) => {
-                out.extend_from_slice(bytemuck::cast_slice(&pages.words()[start * size..end * size]));
-            }
-            (Place::Disk(offset), Some(file)) => {
-                let from = out.len();
-                out.resize(from + (end - start), T::zeroed());
-                let bytes = bytemuck::cast_slice_mut(&mut out[from..]);
-                file.read_at(offset + (start * size) as u64, bytes)?;
-            }
-            (Place::Disk(_), None) => return internal_err!("spilled rows without their file"),
-        }
-        Ok(())
-    }
-
-    /// Moves the first `bytes` to the end of `file`: all that was written.
-    pub(super) fn spill(&mut self, bytes: usize, file: &mut SpillFile) -> Result<()> {
-        if let Place::Memory(pages) = self {
-            let offset = file.append(&pages.words()[..bytes])?;
-            *self = Place::Disk(offset);
-        }
-        Ok(())
-    }
-}
-
-impl Partitioned {
-    /// MemoryBudget for values of `T`.
-    fn new<T>(starts: &Starts, free: Option<&Arc<FreePages>>) -> Result<Self> {
-        Ok(Self {
-            starts: starts.clone(),
-            place: Place::Memory(Pages::new(starts.rows() * size_of::<T>(), free)?),
-        })
-    }
-
-    /// Makes values of `T` as `write` does.
-    pub(super) fn with<T: bytemuck::Pod>(
-        starts: &Starts,
-        free: Option<&Arc<FreePages>>,
-        write: impl FnOnce(&mut [T]),
-    ) -> Result<Self> {
-        let mut parted = Self::new::<T>(starts, free)?;
-        if let Place::Memory(pages) = &mut parted.place {
-            let bytes = starts.rows() * size_of::<T>();
-            write(bytemuck::cast_slice_mut(&mut pages.words_mut()[..bytes]));
-        }
-        Ok(parted)
-    }
-
-    /// Appends the values of a part, of the type that was written; `file` is the one that this was spilled to.
-    pub(crate) fn append_partition<T: bytemuck::Pod>(
-        &self,
-        part: usize,
-        file: Option<&SpillFile>,
-        out: &mut Vec<T>,
-    ) -> Result<()> {
-        self.place.append(self.starts.range(part), file, out)
-    }
-
-    /// Reads `range` of a part, as [`Self::append_partition`] the whole, in place of what `out` held.
-    pub(crate) fn read<T: bytemuck::Pod>(
-        &self,
-        part: usize,
-        range: Range<usize>,
-        file: Option<&SpillFile>,
-        out: &mut Vec<T>,
-    ) -> Result<()> {
-        out.clear();
-        let start = self.starts.range(part).start;
-        let range = start + range.start..start + range.end;
-        self.place.append(range, file, out)
-    }
-
-    /// Moves the values, of so many bytes each, to the end of `file`.
-    pub(super) fn spill(&mut self, size: usize, file: &mut SpillFile) -> Result<()> {
-        self.place.spill(self.starts.rows() * size, file)
-    }
-
-    /// Values of a part.
-    pub(crate) fn partition_len(&self, part: usize) -> usize {
-        self.starts.range(part).len()
-    }
-}
-
-/// The values of one column in a batch that waits for its run.
+/// The values of one column of a batch that waits for its run.
 pub(crate) struct StagedColumn {
-    /// The rows that have one, ascending; `None`: all.
+    /// The indices of the rows that have a value, ascending. `None`: all rows have one.
     pub(crate) rows: Option<Vec<u32>>,
     /// The values.
     pub(crate) values: StagedValues,
 }
 
-/// Values of a batch: words as wide as the column's keys, or bytes.
+/// Values of one column of a batch: words as wide as the column's keys, or bytes.
 pub(crate) enum StagedValues {
-    /// Arrow's words.
+    /// Arrow's words, which are not encoded as keys yet.
     Raw(Buffer),
-    /// Keys already.
+    /// Keys.
     Keys(Buffer),
-    /// Of a type without keys.
+    /// Byte strings, of a type without keys.
     Bytes(StagedBytes),
 }
 
-/// A batch that waits for its run.
+/// A batch whose rows wait for their run.
 pub(crate) struct Staged<W> {
-    /// Key of each row's group.
+    /// The group key of each row.
     pub(crate) words: Vec<W>,
-    /// Part of each row's group.
+    /// The hash partition of each row.
     pub(crate) parts: Vec<u16>,
     pub(crate) columns: Vec<StagedColumn>,
-    /// Whatever else belongs to the rows.
+    /// Further columns that belong to the rows.
     pub(crate) others: Vec<ColumnarValue>,
 }
 
-/// A column of a run.
+/// One column of a run.
 pub(crate) struct RunColumn {
-    /// Group words of its values, unless every row has one.
+    /// The group keys of the column's values. `None`: every row has a value, and the keys are those of the run.
     pub(crate) own: Option<Partitioned>,
     pub(crate) values: RunValues,
 }
 
-/// Values of a run.
+/// Values of one column of a run.
 pub(crate) enum RunValues {
-    /// Keys, as wide as the column's spec says.
+    /// Keys, as wide as the column's [`KeySpec`] says.
     Keys(Partitioned),
     /// Byte strings.
     Bytes(PartitionedBytes),
@@ -210,7 +78,7 @@ impl RunColumn {
     /// The keys.
     ///
     /// # Errors
-    /// An internal error if it has none.
+    /// An internal error if the column has byte strings.
     pub(crate) fn keys(&self) -> Result<&Partitioned> {
         match &self.values {
             RunValues::Keys(keys) => Ok(keys),
@@ -221,7 +89,7 @@ impl RunColumn {
     /// The byte strings.
     ///
     /// # Errors
-    /// An internal error if it has keys.
+    /// An internal error if the column has keys.
     pub(crate) fn byte_strings(&self) -> Result<&PartitionedBytes> {
         match &self.values {
             RunValues::Bytes(values) => Ok(values),
@@ -230,34 +98,34 @@ impl RunColumn {
     }
 }
 
-/// Rows in order of part.
+/// Rows in order of hash partition.
 pub(crate) struct Run {
-    /// Group words of all rows.
+    /// The group keys of all rows.
     pub(crate) words: Partitioned,
     pub(crate) columns: Vec<RunColumn>,
-    /// Whatever else belongs to the rows, in the same order.
+    /// Further columns that belong to the rows, in the same order.
     pub(crate) carried: Carried,
-    /// Bytes of words and values in memory.
+    /// Bytes of group keys and values in memory; 0 once they are spilled.
     bytes: usize,
 }
 
 impl Run {
-    /// Bytes in memory: of words, values, and what rows carry, or of where that is.
+    /// Bytes of memory held: group keys, values, and the further columns, or the list of their chunks on disk.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes + self.carried.bytes()
     }
 
-    /// Whether it is not spilled.
+    /// Whether the run is not spilled.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.bytes > 0
     }
 
-    /// Rows of all parts.
+    /// Number of rows in all hash partitions.
     pub(crate) fn rows(&self) -> usize {
         self.words.starts.rows()
     }
 
-    /// Bytes that stay in memory when it is spilled: where the byte strings of each part are.
+    /// Bytes that stay in memory when the run is spilled: the offsets of byte strings.
     pub(crate) fn index_bytes(&self) -> usize {
         let index = |column: &RunColumn| match (&column.values, &column.own) {
             (RunValues::Keys(_), _) => 0,
@@ -267,33 +135,33 @@ impl Run {
         self.columns.iter().map(index).sum()
     }
 
-    /// Rows of a part.
-    pub(crate) fn partition_range(&self, part: usize) -> Range<usize> {
-        self.words.starts.range(part)
+    /// The indices of the rows of a hash partition.
+    pub(crate) fn partition_range(&self, partition: usize) -> Range<usize> {
+        self.words.starts.range(partition)
     }
 
-    /// What the rows of a part carry; `file` is the one that this was spilled to.
+    /// The further columns of the rows of a hash partition. `file` is the file that the run was spilled to, if it was.
     ///
     /// # Errors
-    /// Those of reading it back.
+    /// Errors of reading the file.
     pub(crate) fn partition_carried(
         &self,
-        part: usize,
+        partition: usize,
         file: Option<&SpillFile>,
     ) -> Result<Vec<ColumnarValue>> {
-        self.carried.range(self.partition_range(part), file)
+        self.carried.range(self.partition_range(partition), file)
     }
 
-    /// Bytes of what the rows of a part carry, if all rows carry as much.
-    pub(crate) fn partition_carried_bytes(&self, part: usize) -> usize {
+    /// Estimated bytes of the further columns of a hash partition, as if all rows took equally many.
+    pub(crate) fn partition_carried_bytes(&self, partition: usize) -> usize {
         let each = self.carried.row_bytes() as f64 / self.rows().max(1) as f64;
-        (each * self.partition_range(part).len() as f64) as usize
+        (each * self.partition_range(partition).len() as f64) as usize
     }
 
-    /// Moves all to the end of `file`; the bytes of memory that this frees.
+    /// Moves the run to the end of `file`. Returns the bytes of memory that this frees.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Errors of writing the file.
     pub(crate) fn spill<W>(&mut self, specs: &[KeySpec], file: &mut SpillFile) -> Result<usize> {
         let before = self.bytes();
         self.words.spill(size_of::<W>(), file)?;
@@ -307,14 +175,16 @@ impl Run {
             }
         }
         let starts = &self.words.starts;
-        self.carried
-            .spill((0..HASH_PARTITIONS).map(|part| starts.range(part)), file)?;
+        self.carried.spill(
+            (0..HASH_PARTITIONS).map(|partition| starts.range(partition)),
+            file,
+        )?;
         self.bytes = 0;
         Ok(before.saturating_sub(self.bytes()))
     }
 }
 
-/// Bytes that [`scatter`] will hold of the words and values of a batch.
+/// Bytes of memory that [`scatter`] will hold for the group keys and values of a batch.
 pub(crate) fn run_bytes<W>(batch: &Staged<W>, specs: &[KeySpec]) -> usize {
     let rows = batch.words.len();
     let column = |(column, spec): (&StagedColumn, &KeySpec)| {
@@ -328,16 +198,16 @@ pub(crate) fn run_bytes<W>(batch: &Staged<W>, specs: &[KeySpec]) -> usize {
     rows * size_of::<W>() + batch.columns.iter().zip(specs).map(column).sum::<usize>()
 }
 
-/// Counts of parts.
+/// Number of rows in each hash partition.
 fn histogram<'a>(parts: impl Iterator<Item = &'a u16>) -> Vec<u32> {
     let mut counts = vec![0; HASH_PARTITIONS];
-    for part in parts {
-        counts[usize::from(*part)] += 1;
+    for partition in parts {
+        counts[usize::from(*partition)] += 1;
     }
     counts
 }
 
-/// Puts batches in order of part.
+/// Brings the rows of batches in order of hash partition.
 ///
 /// # Errors
 /// When the system gives no memory.
@@ -346,19 +216,19 @@ pub(crate) fn scatter<W: Key>(
     specs: &[KeySpec],
     free: Option<&Arc<FreePages>>,
 ) -> Result<Run> {
-    let starts = Starts::from_counts(&histogram(staged.iter().flat_map(|batch| &batch.parts)));
-    let mut next = starts.0.to_vec();
-    let mut places = Vec::with_capacity(starts.rows());
-    let words = Partitioned::with::<W>(&starts, free, |out| {
+    let starts = PartitionStarts::from_counts(&histogram(staged.iter().flat_map(|batch| &batch.parts)));
+    let mut next = starts.offsets().to_vec();
+    let mut indices = Vec::with_capacity(starts.rows());
+    let words = Partitioned::filled::<W>(&starts, free, |out| {
         for batch in staged {
-            let from = places.len();
-            place(&batch.parts, &mut next, &mut places);
-            write(&batch.words, &places[from..], out);
+            let from = indices.len();
+            assign_indices(&batch.parts, &mut next, &mut indices);
+            write(&batch.words, &indices[from..], out);
         }
     })?;
     let columns = specs.iter().enumerate().map(|(index, spec)| {
         if staged.iter().all(|batch| batch.columns[index].rows.is_none()) {
-            dense_column(staged, index, spec, &starts, &places, free)
+            dense_column(staged, index, spec, &starts, &indices, free)
         } else {
             sparse_column(staged, index, spec, free)
         }
@@ -366,21 +236,22 @@ pub(crate) fn scatter<W: Key>(
     Ok(Run {
         columns: columns.collect::<Result<_>>()?,
         words,
-        carried: Carried::new(others(staged, &places)?),
+        carried: Carried::new(carried_columns(staged, &indices)?),
         bytes: staged.iter().map(|batch| run_bytes(batch, specs)).sum(),
     })
 }
 
-/// What else belongs to the rows: values that are the same in every row stay one.
-fn others<W>(staged: &[Staged<W>], places: &[u32]) -> Result<Vec<ColumnarValue>> {
+/// The further columns of all batches, in order of hash partition. A value that is the same in every row stays one
+/// value.
+fn carried_columns<W>(staged: &[Staged<W>], indices: &[u32]) -> Result<Vec<ColumnarValue>> {
     let Some(count) = staged.first().map(|batch| batch.others.len()) else {
         return Ok(Vec::new());
     };
     let mut rows = UInt32Array::from(Vec::<u32>::new());
     if count > 0 {
-        let mut from = vec![0; places.len()];
-        for (row, place) in places.iter().enumerate() {
-            from[*place as usize] = row as u32;
+        let mut from = vec![0; indices.len()];
+        for (row, index) in indices.iter().enumerate() {
+            from[*index as usize] = row as u32;
         }
         rows = UInt32Array::from(from);
     }
@@ -405,25 +276,19 @@ fn others<W>(staged: &[Staged<W>], places: &[u32]) -> Result<Vec<ColumnarValue>>
     (0..count).map(column).collect()
 }
 
-/// The next free place in each row's part.
-fn place(parts: &[u16], next: &mut [u32], places: &mut Vec<u32>) {
-    for part in parts {
-        let next = &mut next[usize::from(*part)];
-        places.push(*next);
+/// Appends the next free index in each row's hash partition to `indices`.
+fn assign_indices(parts: &[u16], next: &mut [u32], indices: &mut Vec<u32>) {
+    for partition in parts {
+        let next = &mut next[usize::from(*partition)];
+        indices.push(*next);
         *next += 1;
-    }
-}
-
-pub(super) fn write<T: Copy>(values: &[T], places: &[u32], out: &mut [T]) {
-    for (value, place) in values.iter().zip(places) {
-        out[*place as usize] = *value;
     }
 }
 
 fn write_keys<K: Key>(
     values: &StagedValues,
     encoding: Encoding,
-    places: &[u32],
+    indices: &[u32],
     scratch: &mut Vec<K>,
     out: &mut [K],
 ) {
@@ -432,29 +297,29 @@ fn write_keys<K: Key>(
             let raw = words::<K>(raw);
             scratch.resize(raw.len(), K::default());
             encode(encoding, raw, scratch);
-            write(scratch, places, out);
+            write(scratch, indices, out);
         }
-        StagedValues::Keys(keys) => write(words::<K>(keys), places, out),
-        // `run_values` knows where these go.
+        StagedValues::Keys(keys) => write(words::<K>(keys), indices, out),
+        // `run_values` handles these.
         StagedValues::Bytes(_) => {}
     }
 }
 
-/// A column that has a value in every row: it goes where the rows went.
+/// A column that has a value in every row: its values are ordered as the rows are.
 fn dense_column<W>(
     staged: &[Staged<W>],
     index: usize,
     spec: &KeySpec,
-    starts: &Starts,
-    places: &[u32],
+    starts: &PartitionStarts,
+    indices: &[u32],
     free: Option<&Arc<FreePages>>,
 ) -> Result<RunColumn> {
     let parts: Vec<&[u16]> = staged.iter().map(|batch| batch.parts.as_slice()).collect();
-    let values = run_values(staged, index, spec, &parts, starts, places, free)?;
+    let values = run_values(staged, index, spec, &parts, starts, indices, free)?;
     Ok(RunColumn { own: None, values })
 }
 
-/// A column without a value in some rows: it has group words of its own.
+/// A column without a value in some rows: it has group keys of its own.
 fn sparse_column<W: Key>(
     staged: &[Staged<W>],
     index: usize,
@@ -474,31 +339,31 @@ fn sparse_column<W: Key>(
         }
     };
     let kept: Vec<_> = staged.iter().map(kept).collect();
-    let starts = Starts::from_counts(&histogram(kept.iter().flat_map(|(_, parts)| parts)));
-    let (mut next, mut places) = (starts.0.to_vec(), Vec::with_capacity(starts.rows()));
-    let own = Partitioned::with::<W>(&starts, free, |out| {
+    let starts = PartitionStarts::from_counts(&histogram(kept.iter().flat_map(|(_, parts)| parts)));
+    let (mut next, mut indices) = (starts.offsets().to_vec(), Vec::with_capacity(starts.rows()));
+    let own = Partitioned::filled::<W>(&starts, free, |out| {
         for (words, parts) in &kept {
-            let from = places.len();
-            place(parts, &mut next, &mut places);
-            write(words, &places[from..], out);
+            let from = indices.len();
+            assign_indices(parts, &mut next, &mut indices);
+            write(words, &indices[from..], out);
         }
     })?;
     let parts: Vec<&[u16]> = kept.iter().map(|(_, parts)| parts.as_slice()).collect();
-    let values = run_values(staged, index, spec, &parts, &starts, &places, free)?;
+    let values = run_values(staged, index, spec, &parts, &starts, &indices, free)?;
     Ok(RunColumn {
         own: Some(own),
         values,
     })
 }
 
-/// The values of a column, each in its place; `parts` are those of each batch's values.
+/// The values of a column in order of hash partition. `parts` has the hash partition of each value, batch by batch.
 fn run_values<W>(
     staged: &[Staged<W>],
     index: usize,
     spec: &KeySpec,
     parts: &[&[u16]],
-    starts: &Starts,
-    places: &[u32],
+    starts: &PartitionStarts,
+    indices: &[u32],
     free: Option<&Arc<FreePages>>,
 ) -> Result<RunValues> {
     let values = || staged.iter().map(|batch| &batch.columns[index].values);
@@ -509,15 +374,15 @@ fn run_values<W>(
         });
         let bytes = bytes.collect::<Result<Vec<_>>>()?;
         return Ok(RunValues::Bytes(PartitionedBytes::scattered(
-            &bytes, starts, places, free,
+            &bytes, starts, indices, free,
         )?));
     }
     with_key!(spec.width(), K => {
-        let keys = Partitioned::with::<K>(starts, free, |out| {
+        let keys = Partitioned::filled::<K>(starts, free, |out| {
             let (mut scratch, mut from) = (Vec::new(), 0);
             for (values, parts) in values().zip(parts) {
-                let places = &places[from..from + parts.len()];
-                write_keys(values, spec.encoding(), places, &mut scratch, out);
+                let indices = &indices[from..from + parts.len()];
+                write_keys(values, spec.encoding(), indices, &mut scratch, out);
                 from += parts.len();
             }
         })?;

@@ -9,24 +9,24 @@ use datafusion::common::{Result, internal_datafusion_err};
 use crate::key::{Key, KeyBits};
 use crate::quantile::{Found, Picks, QuantileSpec};
 
-/// Segments up to this length are sorted: selection in place is not faster there.
+/// Most keys of a segment that is always sorted: selection in place is not faster there.
 const SORTED: usize = 64;
-/// A longer segment is sorted too if there is a rank for every so many keys.
+/// A longer segment is sorted too if it has fewer than this number of keys for each rank.
 const KEYS_A_RANK: usize = 16;
-/// Plans for fewer values than this are found by index.
+/// Plans for fewer values than this are found by index, others in a hash table.
 const INDEXED: usize = 1 << 12;
 
-/// What all calls over one column want of a group with a certain number of values.
+/// The ranks that all calls over one column need of a group with a certain number of values.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// The ranks that any call needs: 1-based, ascending, distinct.
+    /// The ranks that any call needs: from 1, ascending, distinct.
     pub(crate) ranks: Vec<u64>,
-    /// For each call.
+    /// For each call: the ranks that its answers lie at or between.
     pub(crate) picks: Vec<Picks>,
 }
 
 impl Plan {
-    /// What calls that ask `quantile_specs` want of `n > 0` values.
+    /// The plan of the calls `quantile_specs` for `n > 0` values.
     pub(crate) fn new(quantile_specs: &[QuantileSpec], n: u64) -> Self {
         let mut ranks: Vec<u64> = quantile_specs
             .iter()
@@ -42,7 +42,7 @@ impl Plan {
     }
 }
 
-/// The calls over one column. Groups of one size have the same ranks, which are worked out once.
+/// The plans of the calls over one column. Groups of equal size have the same ranks, which are computed once.
 #[derive(Debug, Clone)]
 pub(crate) struct Plans {
     quantile_specs: Arc<[QuantileSpec]>,
@@ -63,7 +63,7 @@ impl Plans {
         self.quantile_specs.len()
     }
 
-    /// What each call asks.
+    /// The quantile specification of each call.
     pub(crate) fn quantile_specs(&self) -> &Arc<[QuantileSpec]> {
         &self.quantile_specs
     }
@@ -82,9 +82,9 @@ impl Plans {
 /// The answers of many groups, in the order of groups.
 #[derive(Debug)]
 pub(crate) struct GroupAnswers {
-    /// For each call: the keys of the groups that have values.
+    /// For each call: the keys that were found, of the groups that have values.
     pub(crate) found: Vec<Found<KeyBits>>,
-    /// Values of each group.
+    /// Number of values of each group.
     pub(crate) lengths: Vec<u64>,
 }
 
@@ -96,7 +96,7 @@ impl GroupAnswers {
         }
     }
 
-    /// The next group, of `n` values; `key_at` gives the key of each rank of the plan.
+    /// Adds the next group, of `n` values. `key_at` gives the key of each rank of the plan.
     pub(crate) fn add(&mut self, n: u64, plan: &Plan, key_at: &dyn Fn(u64) -> Result<KeyBits>) -> Result<()> {
         self.lengths.push(n);
         for (found, picks) in self.found.iter_mut().zip(&plan.picks) {
@@ -105,23 +105,23 @@ impl GroupAnswers {
         Ok(())
     }
 
-    /// The next group, without values.
+    /// Adds the next group, which has no values.
     pub(crate) fn add_empty(&mut self) {
         self.lengths.push(0);
     }
 }
 
-/// Keys by group: memory that is used again for the next part.
+/// Keys in order of group. The memory is used again for the next hash partition.
 #[derive(Debug, Default)]
 pub(crate) struct Segments<K> {
     keys: Vec<K>,
-    /// Where each group starts, and where the last ends.
+    /// The index of the first key of each group, and the number of all keys.
     starts: Vec<usize>,
     next: Vec<usize>,
 }
 
 impl<K: Key> Segments<K> {
-    /// Brings the keys of each of `groups` groups together: a counting sort by id.
+    /// Brings the keys of each of `groups` groups together, by a counting sort.
     pub(crate) fn fill(&mut self, groups: usize, pieces: &[(&[u32], &[K])]) {
         self.starts.clear();
         self.starts.resize(groups + 1, 0);
@@ -145,12 +145,12 @@ impl<K: Key> Segments<K> {
         }
     }
 
-    /// The keys of a group, in any order.
+    /// The keys of a group, in no particular order.
     pub(crate) fn segment_mut(&mut self, group: usize) -> &mut [K] {
         &mut self.keys[self.starts[group]..self.starts[group + 1]]
     }
 
-    /// Selects in every group; with `distinct`, among its distinct keys.
+    /// Selects the ranks of every group; with `distinct`, among the distinct keys of the group.
     pub(crate) fn answers(&mut self, plans: &mut Plans, distinct: bool) -> Result<GroupAnswers> {
         let mut answers = GroupAnswers::new(plans.calls());
         for group in 0..self.starts.len() - 1 {
@@ -179,14 +179,15 @@ impl<K: Key> Segments<K> {
     }
 }
 
-/// Reorders `keys` so that each of `ranks` (1-based, ascending, distinct, at most the length) is in its place.
+/// Reorders `keys` so that the keys of `ranks` are where a sort would put them. The ranks are from 1, ascending,
+/// distinct, and at most the number of keys.
 ///
-/// Linear in the keys times the logarithm of the number of ranks.
+/// The time is linear in the number of keys times the logarithm of the number of ranks.
 pub(crate) fn select_ranks<K: Ord>(keys: &mut [K], ranks: &[u64]) {
     select_ranks_by(keys, ranks, &K::cmp);
 }
 
-/// The same in the order of `compare`.
+/// [`select_ranks`] in the order of `compare`.
 pub(crate) fn select_ranks_by<T>(items: &mut [T], ranks: &[u64], compare: &impl Fn(&T, &T) -> Ordering) {
     if items.len() <= SORTED || items.len() / KEYS_A_RANK < ranks.len() {
         items.sort_unstable_by(compare);
@@ -195,7 +196,8 @@ pub(crate) fn select_ranks_by<T>(items: &mut [T], ranks: &[u64], compare: &impl 
     }
 }
 
-/// Selects as [`select_ranks_by`] does in long slices, on items that `before` others precede.
+/// Selects as [`select_ranks_by`] does in long slices. `before` items precede `items` in the order, and ranks count
+/// them.
 pub(crate) fn select_by<T>(
     items: &mut [T],
     before: u64,
@@ -210,7 +212,7 @@ pub(crate) fn select_by<T>(
     select_by(above, rank, &ranks[middle + 1..], compare);
 }
 
-/// Sorts, moves the distinct keys to the front and returns them.
+/// Sorts the keys, moves the distinct ones to the front and returns them.
 pub(crate) fn sorted_distinct<K: Ord>(keys: &mut [K]) -> &mut [K] {
     keys.sort_unstable();
     let mut distinct = 0;

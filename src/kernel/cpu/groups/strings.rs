@@ -1,11 +1,11 @@
-//! Byte strings of a part brought together by group, and ranks selected inside each group.
+//! Byte strings of a hash partition brought together by group, and ranks selected inside each group.
 //!
 //! ```text
 //! ids    2 0 1 0 2          counting sort of rows      |1 3|2|0 4|     select inside each group by the
 //! bytes  OsloBonn..         --------------------->                     8 bytes behind its common prefix
 //! ```
-//! What keys are for [`segments`](super::segments), byte strings are here; whole ones are compared only where these 8
-//! bytes are equal. Nothing is allocated for a group.
+//! This file does for byte strings what [`segments`](super::segments) does for keys. Whole values are compared only
+//! where these 8 bytes are equal. Nothing is allocated for a group.
 
 use std::cmp::Ordering;
 
@@ -22,37 +22,37 @@ use crate::quantile::Found;
 /// The answers of many groups, in the order of groups.
 #[derive(Debug)]
 pub(crate) struct ByteAnswers {
-    /// For each call: the answers of the groups that have values, one after the other.
+    /// For each call: the answers of the groups that have values, one behind the other.
     pub(crate) calls: Vec<ArrayRef>,
-    /// Values of each group.
+    /// Number of values of each group.
     pub(crate) lengths: Vec<u64>,
 }
 
-/// Where a value's row is among the others, behind the key of what follows its group's common prefix.
+/// A prefix key of what follows the group's common prefix in a value, and the index of the value.
 type Keyed = (u64, u32);
 
-/// Byte strings of a part: memory that is used again for the next part.
+/// Byte strings of a hash partition. The memory is used again for the next hash partition.
 #[derive(Debug, Default)]
 pub(crate) struct ByteSegments {
-    /// Values one after the other, and their lengths.
+    /// Values one behind the other, and their lengths in bytes.
     pub(crate) bytes: Vec<u8>,
     pub(crate) lengths: Vec<u32>,
-    /// Where each value ends.
+    /// The end of each value in `bytes`.
     ends: Vec<usize>,
-    /// By group, and where each group starts.
+    /// The values in order of group, and the index of the first value of each group.
     rows: Vec<Keyed>,
     starts: Vec<usize>,
     next: Vec<usize>,
 }
 
 impl ByteSegments {
-    /// Memory for a value, beside its bytes: length, end, key and row, and the number of its group.
+    /// Bytes of memory for a value, besides its own bytes: length, end, key and index, and the number of its group.
     pub(crate) const VALUE_BYTES: usize =
         size_of::<u32>() + size_of::<usize>() + size_of::<Keyed>() + size_of::<u32>();
-    /// Memory for a group: where it starts, and where its next value goes.
+    /// Bytes of memory for a group: the index of its first value and of its next one.
     pub(crate) const GROUP_BYTES: usize = 2 * size_of::<usize>();
 
-    /// Forgets all values, and has memory for so many of so many bytes together.
+    /// Forgets all values, and makes room for `values` values of `bytes` bytes together.
     pub(crate) fn begin(&mut self, values: usize, bytes: usize) {
         self.bytes.clear();
         self.bytes.reserve_exact(bytes);
@@ -66,7 +66,7 @@ impl ByteSegments {
         self.lengths.push(value.len() as u32);
     }
 
-    /// Brings the values together by group: `ids` holds the number of each one's group among `groups`.
+    /// Brings the values together by group. `ids` has the number of each value's group, less than `groups`.
     fn fill(&mut self, groups: usize, ids: &[u32]) {
         self.starts.clear();
         self.starts.resize(groups + 1, 0);
@@ -95,11 +95,11 @@ impl ByteSegments {
         }));
     }
 
-    /// Selects in every group what the calls of `plans` want; with `distinct`, among its distinct values. Arrays of
-    /// answers are reserved in `memory`, in place of what it held.
+    /// Selects in every group the ranks that the calls of `plans` need; with `distinct`, among the distinct values of
+    /// the group. The arrays of answers are reserved in `memory`, which is freed before.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is no memory for the answers; those of [`ByteSpec::to_array`].
+    /// `ResourcesExhausted` if there is no memory for the answers; the errors of [`ByteSpec::to_array`].
     pub(crate) fn answers(
         &mut self,
         groups: usize,
@@ -163,7 +163,7 @@ impl ByteSegments {
     }
 }
 
-/// Moves the first of equal neighbours to the front; how many there are.
+/// Moves the first of equal neighbours to the front. Returns the number of distinct values.
 fn dedup(rows: &mut [Keyed], compare: impl Fn(&Keyed, &Keyed) -> Ordering) -> usize {
     let mut distinct = 0;
     for at in 0..rows.len() {
@@ -175,7 +175,7 @@ fn dedup(rows: &mut [Keyed], compare: impl Fn(&Keyed, &Keyed) -> Ordering) -> us
     distinct
 }
 
-/// Values to look at.
+/// The values of a [`ByteSegments`], to be read.
 #[derive(Clone, Copy)]
 struct Values<'a> {
     bytes: &'a [u8],
@@ -189,7 +189,8 @@ impl<'a> Values<'a> {
         &self.bytes[end - self.lengths[row as usize] as usize..end]
     }
 
-    /// Gives each row the key of what follows the common prefix of all, whose length it returns.
+    /// Computes the prefix key of what follows the common prefix of all values in each row. Returns the length of the
+    /// common prefix in bytes.
     fn key(self, rows: &mut [Keyed]) -> usize {
         let Some(first) = rows.first().map(|(_, row)| self.value(*row)) else {
             return 0;

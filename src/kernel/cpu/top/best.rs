@@ -1,15 +1,16 @@
 //! The best `k` rows of a stream of keys.
 //!
-//! Keys that do not reach the *floor*, a bound below which nothing can be among the best, are rejected in blocks of 64
-//! ([`filter`](super::filter)); the others go to a buffer of a few times `k`, which is cut by selection when it is full
-//! ([`cut`](super::cut)), and that raises the floor. On random rows about `4 k ln(n / k)` reach the buffer, and the
-//! cost is that of reading the keys. On ascending rows all would; so where most rows of late were admitted, the floor is
-//! first raised to what a sample of the next rows and a count promise. The cost of a row is constant for any order.
+//! Keys below the *floor*, a bound that no key of the best `k` rows lies below, are rejected in blocks of 64
+//! ([`filter`](super::filter)). The others go to a buffer of a few times `k` rows. When it is full, it is cut by
+//! selection ([`cut`](super::cut)), and that raises the floor. On random rows about `4 k ln(n / k)` rows reach the
+//! buffer, and the cost is that of reading the keys. On ascending rows all of them would. So where most rows were
+//! admitted of late, the floor is first raised to a bound that a sample of the next rows suggests and a count proves.
+//! The cost of a row is constant for any order.
 //!
-//! Against a heap of `k`: no `log k` for a row that is admitted, and no branch for one that is not. The structure is
-//! WarpSelect's (Johnson, Douze, Jégou, Billion-scale similarity search with GPUs, section 4.2: a threshold, a buffer
-//! that fills, a merge that restores the invariant) with a selection in place of the merge network, which loses on a
-//! processor.
+//! Compared with a heap of `k` rows there is no `log k` for a row that is admitted, and no branch for one that is not.
+//! The structure is WarpSelect's (Johnson, Douze, Jégou, Billion-scale similarity search with GPUs, section 4.2: a
+//! threshold, a buffer that fills, a merge that restores the invariant), with a selection in place of the merge
+//! network, which loses on a processor.
 
 use datafusion::common::{Result, internal_err};
 
@@ -19,14 +20,14 @@ use super::floor::Floor;
 use super::make_room;
 use crate::key::Key;
 
-/// Numbers of the rows of a batch: each names a row, and they rise from row to row and from batch to batch.
+/// Row numbers of the rows of a batch. They ascend from row to row and from batch to batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Places<'a> {
     /// Consecutive numbers from this one.
     From(u64),
-    /// The number of the batch's first row, and where the row of each key stands in the batch.
+    /// The number of the batch's first row, and the index in the batch of the row of each key.
     At(u64, &'a [u32]),
-    /// One for each key.
+    /// The row number of each key.
     Each(&'a [u64]),
 }
 
@@ -53,56 +54,58 @@ impl Places<'_> {
     }
 }
 
-/// Least rows of a buffer: smaller ones are cut too often for what a cut costs.
+/// Least rows of a full buffer: smaller buffers would be cut too often.
 const LEAST: usize = 2 * CHUNK;
-/// Rows of a large buffer, in `k`.
+/// Rows of a large buffer, as a multiple of `k`.
 const BUFFER: usize = 4;
-/// Rows of a small buffer, in `k`, and the most of it: while it stays in the cache, larger makes cuts cheaper.
+/// Rows of a small buffer, as a multiple of `k`, and the most rows of one. While the buffer stays in the cache, a
+/// larger one makes cuts cheaper.
 const SMALL_BUFFER: (usize, usize) = (32, 1 << 14);
-/// Rows that are looked at ahead to raise the floor.
+/// Most rows that are sampled ahead to raise the floor.
 const AHEAD: usize = 1 << 14;
-/// Fewest rows that are looked at for each of `k`.
+/// Least rows that are sampled ahead, as a multiple of `k`.
 const LOOKED_AT: usize = 8;
-/// Largest `k` for which a floor is brought up to date between cuts.
+/// Largest `k` for which the floor is updated between cuts.
 const SETTLED: usize = 1 << 16;
 
-/// Rows of a full buffer.
+/// Number of rows at which the buffer for `k` rows is cut.
 fn buffer(k: usize) -> usize {
     let small = k.saturating_mul(SMALL_BUFFER.0).min(SMALL_BUFFER.1);
     k.saturating_mul(BUFFER).max(small).max(LEAST)
 }
 
-/// The best `k` rows of a stream of (key, row), largest keys first; which of the rows that tie with the last is open.
+/// The best `k` rows of a stream of (key, row number): those with the largest keys. Which of the rows that tie with the
+/// last one are kept is not specified.
 ///
-/// Holds at most `max(4 k, min(32 k, 16384), 2048)` rows of `size_of::<K>() + 8` bytes and a chunk more, and in a cut that
-/// again. A row that is rejected costs about 0.3 ns, one that is admitted 1 to 3 ns.
+/// Holds at most `max(4 k, min(32 k, 16384), 2048)` rows of `size_of::<K>() + 8` bytes each, and one chunk more; twice
+/// as much during a cut. A row that is rejected costs about 0.3 ns, one that is admitted 1 to 3 ns.
 #[derive(Debug)]
 pub(crate) struct Best<K> {
     k: usize,
     keys: Vec<K>,
     rows: Vec<u64>,
-    /// Rows at which the buffer is cut.
+    /// Number of rows at which the buffer is cut.
     full: usize,
-    /// Smaller keys are rejected.
+    /// Keys below this one are rejected.
     floor: K,
-    /// Whether the floor itself is admitted.
+    /// Whether keys equal to the floor are admitted.
     ties: bool,
-    /// The greatest key that so many rows were found to reach.
+    /// The greatest key that at least `k` rows were found to reach.
     proven: Option<K>,
-    /// Whether the floor was raised from outside since the last cut.
+    /// Whether the floor was raised without a cut since the last one.
     raised: bool,
-    /// Whether most rows would be admitted, as of late, but for bounds from rows ahead.
+    /// Whether most rows of late were admitted, so that bounds from rows ahead are worth their cost.
     dense: bool,
-    /// Rows that came since the last cut.
+    /// Rows that were admitted since the last cut.
     fresh: usize,
     scratch: Scratch<K, u64>,
 }
 
 impl<K: Key> Best<K> {
-    /// For the best `k` rows.
+    /// An empty buffer for the best `k` rows.
     ///
     /// # Errors
-    /// If `k` is zero.
+    /// An internal error if `k` is zero.
     pub(crate) fn try_new(k: usize) -> Result<Self> {
         if k == 0 {
             return internal_err!("the best 0 rows");
@@ -122,10 +125,11 @@ impl<K: Key> Best<K> {
         })
     }
 
-    /// Adds rows. Their numbers are greater than those of all rows before.
+    /// Adds rows. Their numbers are greater than those of all earlier rows.
     ///
     /// # Errors
-    /// If there is not a number for each key; when the system gives no memory. Some of the rows may have been added then.
+    /// If there is not one row number for each key; when the system gives no memory. Some of the rows may have been
+    /// added then.
     pub(crate) fn push(&mut self, keys: &[K], places: Places<'_>) -> Result<()> {
         places.check(keys.len())?;
         let mut masks = Masks::default();
@@ -150,7 +154,8 @@ impl<K: Key> Best<K> {
         Ok(())
     }
 
-    /// Where rows tend to get better, most are admitted only to be dropped soon: a bound from rows to come saves that.
+    /// Raises the floor by a bound from the next rows. Where rows tend to get better, this avoids that most are
+    /// admitted only to be dropped soon.
     fn look_ahead(&mut self, keys: &[K]) {
         let ahead = &keys[..keys.len().min(AHEAD)];
         if ahead.len() / LOOKED_AT < self.k {
@@ -166,7 +171,7 @@ impl<K: Key> Best<K> {
         }
     }
 
-    /// Adds the keys of a block that `mask` names; the block stands at `at`.
+    /// Adds the keys of a block whose bits are set in `mask`. `at` is the index of the block's first key in its batch.
     fn add(&mut self, keys: &[K], mask: u64, places: Places<'_>, at: usize) -> Result<()> {
         let most = self.full.saturating_add(CHUNK);
         make_room(&mut self.keys, BLOCK, most)?;
@@ -196,7 +201,8 @@ impl<K: Key> Best<K> {
         Ok(())
     }
 
-    /// At least `k` rows that reach the new floor are held: of others that only tie with it none is wanted.
+    /// Takes over the result of a cut. At least `k` rows that reach the new floor are held, so rows that only tie with
+    /// it are not needed.
     fn apply(&mut self, cut: Cut<K, u64>) {
         self.keys.truncate(cut.kept);
         self.rows.truncate(cut.kept);
@@ -207,12 +213,13 @@ impl<K: Key> Best<K> {
         self.proven = self.proven.max(Some(key));
     }
 
-    /// Drops rows that a bound from outside rules out.
+    /// Drops rows below a floor that was raised without a cut.
     fn drop_below(&mut self) {
         if std::mem::take(&mut self.raised) {
-            let floor = match self.ties || self.floor == K::MAX {
-                true => self.floor,
-                false => self.floor + K::one(),
+            let floor = if self.ties || self.floor == K::MAX {
+                self.floor
+            } else {
+                self.floor + K::one()
             };
             let kept = retain(&mut self.keys, &mut self.rows, Floor::at(floor));
             self.keys.truncate(kept);
@@ -220,18 +227,19 @@ impl<K: Key> Best<K> {
         }
     }
 
-    /// The bound of keys, and whether a row that only ties with it is still wanted. It never falls.
+    /// The floor, and whether a row whose key equals it is still wanted. The floor never falls.
     pub(crate) fn floor(&self) -> (K, bool) {
         (self.floor, self.ties)
     }
 
-    /// The greatest key that at least `k` rows were found to reach, of which this still holds `k` or knows of better ones;
-    /// `None` before the first cut.
+    /// The greatest key that at least `k` rows were found to reach. These rows are still held, or better ones are
+    /// known. `None` before the first cut.
     pub(crate) fn proven(&self) -> Option<K> {
         self.proven
     }
 
-    /// Says that `k` rows which reach `key` were found elsewhere: rows that do not exceed it are not wanted.
+    /// Reports that `k` rows which reach `key` were found elsewhere: rows whose key is not greater are not wanted any
+    /// more.
     pub(crate) fn exceed(&mut self, key: K) {
         if self.proven.is_some_and(|proven| proven >= key) || (key, true) <= (self.floor, !self.ties) {
             return;
@@ -239,7 +247,7 @@ impl<K: Key> Best<K> {
         (self.floor, self.ties, self.raised) = (key, false, true);
     }
 
-    /// Brings [`Self::floor`] up to date where so many rows came that it costs little for each.
+    /// Updates [`Self::floor`] if so many rows came since the last cut that the cost for each of them is small.
     ///
     /// # Errors
     /// When the system gives no memory.
@@ -250,7 +258,8 @@ impl<K: Key> Best<K> {
         Ok(())
     }
 
-    /// Brings [`Self::floor`] up to date with all rows so far, and drops what is not among the best. Linear in `k`.
+    /// Updates [`Self::floor`] by all rows so far, and drops the rows that are not among the best `k`. The time is
+    /// linear in the number of held rows.
     ///
     /// # Errors
     /// When the system gives no memory.
@@ -264,29 +273,29 @@ impl<K: Key> Best<K> {
         Ok(())
     }
 
-    /// Numbers of the rows that are held, ascending.
+    /// Row numbers of the rows that are held, ascending.
     pub(crate) fn rows(&self) -> &[u64] {
         &self.rows
     }
 
-    /// The same, to give rows other numbers: ascending ones.
+    /// Mutable row numbers of the rows that are held, to replace them by other ascending ones.
     pub(crate) fn rows_mut(&mut self) -> &mut [u64] {
         &mut self.rows
     }
 
-    /// Keys of these rows.
+    /// Keys of the rows that are held.
     pub(crate) fn keys(&self) -> &[K] {
         &self.keys
     }
 
-    /// Bytes held.
+    /// Bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
         self.keys.capacity() * size_of::<K>()
             + self.rows.capacity() * size_of::<u64>()
             + self.scratch.held_bytes()
     }
 
-    /// Most bytes that [`Self::push`] of so many rows can add to [`Self::held_bytes`].
+    /// Most bytes that [`Self::push`] of `rows` rows can add to [`Self::held_bytes`].
     pub(crate) fn more_bytes(&self, rows: usize) -> usize {
         // Capacities double, by blocks; a cut works on a copy.
         let reached = self.keys.len().saturating_add(rows).saturating_add(BLOCK);
@@ -303,7 +312,7 @@ impl<K: Key> Best<K> {
             .saturating_mul(size_of::<K>() + size_of::<u64>())
     }
 
-    /// The keys and rows of the best, best first. `k log k` after the cut.
+    /// The keys and row numbers of the best `k` rows, best first. The time is `k log k` after a last cut.
     ///
     /// # Errors
     /// When the system gives no memory.

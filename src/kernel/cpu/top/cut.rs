@@ -1,44 +1,44 @@
-//! The best `k` of a buffer, by selection, in place and in the order that they came in.
+//! Selection of the best `k` rows of a buffer, in place. The rows that stay keep their order.
 //!
-//! Few rows are compared all with all ([`ranking`](super::ranking)); in a large buffer a key drawn from a sample is proven
-//! by a count to have at least `k` and not many more above it, as in SampleSelect and Floyd and Rivest's SELECT, 1975 (one
-//! count, and one move of what stays); else the keys alone are copied and selected by `select_nth_unstable`. All are linear
-//! in the buffer.
+//! There are three methods, all linear in the size of the buffer. Few rows are compared all with all
+//! ([`ranking`](super::ranking)). In a large buffer, a key drawn from a sample is proven by a count to have at least
+//! `k` and not many more keys at or above it, as in SampleSelect and Floyd and Rivest's SELECT, 1975 (one count, and
+//! one move of the rows that stay). Otherwise the keys alone are copied and selected by `select_nth_unstable`.
 
 use super::filter::{count_from, retain};
 use super::floor::Floor;
 use super::make_room;
-use super::ranking::{FEW, places_of};
+use super::ranking::{FEW, positions_of};
 use crate::key::Key;
 use datafusion::common::Result;
 
-/// Memory that cuts work in, kept from one to the next.
+/// Scratch memory of cuts, kept from one cut to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch<K, R> {
     keys: Vec<K>,
     rows: Vec<R>,
 }
 
-/// What a cut left.
+/// The result of a cut.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut<K, R> {
-    /// Rows that stay, at the front.
+    /// Number of rows that stay, at the front of the buffer.
     pub(crate) kept: usize,
     /// The bound that rows must reach from now on.
     pub(crate) floor: Floor<K, R>,
 }
 
-/// Fewest rows of a buffer that is sampled, and the size of the sample up to eight times that, and so on.
+/// Least rows of a buffer that is sampled.
 const SAMPLED: usize = 1 << 11;
 const SAMPLES: [usize; 3] = [1 << 6, 1 << 8, 1 << 10];
 
 impl<K: Key, R: Key> Scratch<K, R> {
-    /// Bytes held.
+    /// Bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
         self.keys.capacity() * size_of::<K>() + self.rows.capacity() * size_of::<R>()
     }
 
-    /// Cuts to at most `2 * k` rows that hold the best `k`.
+    /// Cuts to at most `2 * k` rows, the best `k` among them.
     ///
     /// # Errors
     /// When the system gives no memory.
@@ -54,14 +54,14 @@ impl<K: Key, R: Key> Scratch<K, R> {
         self.exactly(&mut keys[..kept], &mut rows[..kept], k)
     }
 
-    /// A key that at least `k` keys reach, and at most twice as many or an eighth of all; not for less than
-    /// [`SAMPLED`] keys.
+    /// A key that at least `k` keys reach, and at most `2 k` keys or an eighth of all keys, whichever is more. `None`
+    /// for fewer than [`SAMPLED`] keys, and where the sample gives no such key.
     pub(crate) fn sampled(&mut self, keys: &[K], k: usize) -> Option<K> {
         let class = (keys.len() / SAMPLED).checked_ilog2()? as usize / 3;
         let size = SAMPLES[class.min(SAMPLES.len() - 1)];
         let stride = keys.len() / size;
         self.keys.clear();
-        // A place in each stride that no period of the data meets.
+        // A random index in each stride, so that no period of the data matters.
         let at = |i: usize| i * stride + (i.wrapping_mul(0x9e37_79b9) >> 7) % stride;
         self.keys.extend((0..size).filter_map(|i| keys.get(at(i))));
         let share = k as f64 / keys.len() as f64;
@@ -93,19 +93,19 @@ impl<K: Key, R: Key> Scratch<K, R> {
         }
         let floor = self.select(keys, rows, k)?;
         let kept = retain(keys, rows, floor);
-        // More only if a row was given twice with the same key.
+        // There are more than `k` only if a row number was given twice with the same key.
         let kept = kept.min(k);
         Ok(Cut { kept, floor })
     }
 
-    /// The `k`-th best row, `k` at most the length.
+    /// The `k`-th best row, as a floor. `k` is at most the number of rows.
     fn select(&mut self, keys: &[K], rows: &[R], k: usize) -> Result<Floor<K, R>> {
         self.keys.clear();
         make_room(&mut self.keys, keys.len(), 0)?;
         self.keys.extend_from_slice(keys);
         let (above, key, _) = self.keys.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
         let key = *key;
-        // All keys above that of the k-th row stand before it, and some that equal it.
+        // The first `k - 1` keys are all keys above that of the k-th row, and some that equal it.
         let ties_before = above.iter().filter(|other| **other == key).count();
         self.rows.clear();
         let ties = keys.iter().zip(rows).filter(|(other, _)| **other == key);
@@ -126,38 +126,39 @@ impl<K: Key, R: Key> Scratch<K, R> {
     }
 }
 
-/// At most [`FEW`] rows, ascending.
+/// Cuts at most [`FEW`] rows whose numbers ascend to the best `k`.
 fn few<K: Key, R: Key>(keys: &mut [K], rows: &mut [R], k: usize) -> Cut<K, R> {
-    let places = places_of(keys);
+    let positions = positions_of(keys);
     let mut floor = Floor::open();
     let mut kept = 0;
-    for (at, place) in (0..keys.len()).zip(places) {
-        let place = usize::from(place);
+    for (at, position) in (0..keys.len()).zip(positions) {
+        let position = usize::from(position);
         let (key, row) = (keys[at], rows[at]);
-        if place == k - 1 {
+        if position == k - 1 {
             floor = Floor { key, row };
         }
         (keys[kept], rows[kept]) = (key, row);
-        kept += usize::from(place < k);
+        kept += usize::from(position < k);
     }
     Cut { kept, floor }
 }
 
-/// Sorts rows by their keys, in memory that is used again.
+/// Sorts rows by their keys. The memory is used again for the next sort.
 #[derive(Debug, Default)]
 pub(crate) struct Sorter<K, R> {
-    /// A row as one integer, where it fits: compared without a branch, so sorted in half the time.
+    /// Key and row number of each row in one integer, where they fit: integers are compared without a branch, so they
+    /// sort in half the time.
     packed: Vec<u128>,
     pairs: Vec<(K, R)>,
 }
 
 impl<K: Key, R: Key> Sorter<K, R> {
-    /// Bytes held.
+    /// Bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
         self.packed.capacity() * size_of::<u128>() + self.pairs.capacity() * size_of::<(K, R)>()
     }
 
-    /// Puts the rows in order, best first.
+    /// Sorts the rows, best first: by descending key, then by ascending row number.
     ///
     /// # Errors
     /// When the system gives no memory.

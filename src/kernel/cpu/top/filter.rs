@@ -1,20 +1,20 @@
-//! Which of a block of keys reach a bound, as a bit mask: plain loops that the compiler vectorises.
+//! Bit masks that say which keys of a block reach a bound, by plain loops that the compiler vectorises.
 //!
-//! A block of 64 keys is first asked whether any key passes, which costs about a tenth of a nanosecond a key; only
-//! then is the mask made. Loses where most blocks have a key that passes: then both are paid.
+//! A block of 64 keys is first tested for any key that passes, which costs about a tenth of a nanosecond a key. Only if
+//! there is one, the mask is made. Loses where most blocks have a key that passes: then both steps are paid.
 
 use super::floor::Floor;
 use crate::cells::simd::{Kernel, dispatch};
 use crate::key::Key;
 
-/// Keys of a mask.
+/// Number of keys that one mask covers.
 pub(crate) const BLOCK: usize = 64;
-/// Keys that are looked at between two looks at the bound.
+/// Number of keys that are tested between two reads of the bound.
 pub(crate) const CHUNK: usize = 1024;
-/// A bit for each key of a chunk.
+/// One bit for each key of a chunk of [`CHUNK`] keys.
 pub(crate) type Masks = [u64; CHUNK / BLOCK];
 
-/// Sets `masks` to the keys of a chunk above `floor`, and with `ties` to those equal to it too.
+/// Sets in `masks` the bits of the keys of a chunk that are above `floor`; with `ties`, of the keys equal to it too.
 pub(crate) fn passing<K: Key>(keys: &[K], floor: K, ties: bool, masks: &mut Masks) {
     if ties {
         dispatch(Passing::<K, true> { keys, floor, masks });
@@ -54,7 +54,7 @@ impl<K: Key, const TIES: bool> Kernel for Passing<'_, K, TIES> {
     }
 }
 
-/// Number of keys from `floor` on.
+/// Number of keys that are at least `floor`.
 pub(crate) fn count_from<K: Key>(keys: &[K], floor: K) -> usize {
     let mut count = 0;
     dispatch(Count {
@@ -75,7 +75,7 @@ impl<K: Key> Kernel for Count<'_, K> {
     #[inline(always)]
     fn run(self) {
         for keys in self.keys.chunks(1 << 16) {
-            // In the width of keys, which the comparison has too.
+            // Counted in the width of the keys, which the result of the comparison has too.
             let one_each =
                 |count: K, key: &K| count.minus(if *key >= self.floor { K::MAX } else { K::default() });
             *self.count += keys.iter().fold(K::default(), one_each).shr32(0) as usize;
@@ -89,7 +89,7 @@ fn bits<K>(block: &[K], pass: impl Fn(&K) -> bool) -> u64 {
     block.iter().enumerate().map(bit).fold(0, |mask, bit| mask | bit)
 }
 
-/// Moves the rows that `floor` admits to the front, in their order; how many they are.
+/// Moves the rows that `floor` admits to the front, in their order. Returns their number.
 pub(crate) fn retain<K: Key, R: Key>(keys: &mut [K], rows: &mut [R], floor: Floor<K, R>) -> usize {
     let mut kept = 0;
     let mut masks = [0; CHUNK / BLOCK];
@@ -114,7 +114,7 @@ pub(crate) fn retain<K: Key, R: Key>(keys: &mut [K], rows: &mut [R], floor: Floo
     kept
 }
 
-/// Calls `each` with the place of every set bit, ascending.
+/// Calls `each` with the index of every set bit, ascending.
 #[inline(always)]
 pub(crate) fn for_each_bit(mut mask: u64, mut each: impl FnMut(usize)) {
     while mask != 0 {

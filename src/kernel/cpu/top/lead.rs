@@ -1,21 +1,21 @@
-//! Rows whose first column to order by reaches a bound: most are told to be too late by it alone.
+//! Rejection of rows by their first `ORDER BY` column: it alone rules out most rows.
 
 use datafusion::arrow::array::Array;
 use datafusion::common::{Result, internal_datafusion_err};
 
 use super::filter::{BLOCK, CHUNK, Masks, for_each_bit, passing};
 use crate::cells::simd::{Kernel, dispatch};
-use crate::key::{Encoding, Key, KeyBits, LeadBound, Least, Width, words};
+use crate::key::{Encoding, Key, KeyBits, LeadBound, Width, WordBound, words};
 
-/// Raw words as words of which larger ones come earlier.
-struct Words<'a, W> {
+/// Encodes raw words of a column so that larger ones come earlier in the order.
+struct EncodeDescending<'a, W> {
     encoding: Encoding,
     ascending: bool,
     raw: &'a [W],
     values: &'a mut [W],
 }
 
-impl<W: Key> Kernel for Words<'_, W> {
+impl<W: Key> Kernel for EncodeDescending<'_, W> {
     #[inline(always)]
     fn run(self) {
         self.encoding.encode(self.raw, self.values);
@@ -28,43 +28,43 @@ impl<W: Key> Kernel for Words<'_, W> {
 }
 
 impl LeadBound<'_> {
-    /// Appends the places of the rows of a first column that pass.
+    /// Appends the row indices of the values of a first column that reach the bound.
     ///
     /// # Errors
-    /// An internal error if the column is not of the type that keys are made for.
-    pub(crate) fn append_passing(&self, column: &dyn Array, places: &mut Vec<u32>) -> Result<()> {
+    /// An internal error if the column does not have the type that the keys are made of.
+    pub(crate) fn append_passing(&self, column: &dyn Array, row_indices: &mut Vec<u32>) -> Result<()> {
         let rows = u32::try_from(column.len())
             .map_err(|_| internal_datafusion_err!("a batch of {} rows", column.len()))?;
         let nulls = column.logical_nulls().filter(|nulls| nulls.null_count() > 0);
         let is_valid = |row: u32| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row as usize));
         match self.values {
-            None if self.nulls => places.extend((0..rows).filter(|row| !is_valid(*row))),
+            None if self.nulls => row_indices.extend((0..rows).filter(|row| !is_valid(*row))),
             None => {}
-            Some(Least::Any) if self.nulls => places.extend(0..rows),
-            Some(Least::Any) => places.extend((0..rows).filter(|row| is_valid(*row))),
-            Some(Least::Word { word, ties }) => {
-                let from = places.len();
+            Some(WordBound::Any) if self.nulls => row_indices.extend(0..rows),
+            Some(WordBound::Any) => row_indices.extend((0..rows).filter(|row| is_valid(*row))),
+            Some(WordBound::Word { word, ties }) => {
+                let from = row_indices.len();
                 let raw = self.spec.raw(column)?;
                 match self.spec.width() {
-                    Width::W32 => self.reaching::<u32>(words(&raw), word, ties, places),
-                    Width::W64 => self.reaching::<u64>(words(&raw), word, ties, places),
-                    Width::W128 => self.reaching::<u128>(words(&raw), word, ties, places),
+                    Width::W32 => self.append_reaching::<u32>(words(&raw), word, ties, row_indices),
+                    Width::W64 => self.append_reaching::<u64>(words(&raw), word, ties, row_indices),
+                    Width::W128 => self.append_reaching::<u128>(words(&raw), word, ties, row_indices),
                 }
                 if nulls.is_some() {
-                    self.mend(from, rows, &is_valid, places);
+                    self.correct_nulls(from, rows, &is_valid, row_indices);
                 }
             }
         }
         Ok(())
     }
 
-    /// Appends the places of words that reach `least`; what lies under a NULL may be among them.
-    fn reaching<W: Key>(&self, raw: &[W], least: KeyBits, ties: bool, places: &mut Vec<u32>) {
+    /// Appends the row indices of words that reach `least`. Rows whose value is NULL may be among them.
+    fn append_reaching<W: Key>(&self, raw: &[W], least: KeyBits, ties: bool, row_indices: &mut Vec<u32>) {
         let least = W::from_bits(least);
         let (mut values, mut masks) = ([W::default(); CHUNK], Masks::default());
         for (from, chunk) in (0..).step_by(CHUNK).zip(raw.chunks(CHUNK)) {
             let values = &mut values[..chunk.len()];
-            dispatch(Words {
+            dispatch(EncodeDescending {
                 encoding: self.spec.encoding(),
                 ascending: !self.descending,
                 raw: chunk,
@@ -73,28 +73,34 @@ impl LeadBound<'_> {
             passing(values, least, ties, &mut masks);
             let blocks = chunk.len().div_ceil(BLOCK);
             for (mask, at) in masks[..blocks].iter().zip((from..).step_by(BLOCK)) {
-                for_each_bit(*mask, |bit| places.push((at + bit) as u32));
+                for_each_bit(*mask, |bit| row_indices.push((at + bit) as u32));
             }
         }
     }
 
-    /// Puts NULLs where they belong, among the places from `from` on.
-    fn mend(&self, from: usize, rows: u32, is_valid: &dyn Fn(u32) -> bool, places: &mut Vec<u32>) {
+    /// Corrects the row indices from `row_indices[from]` on for NULLs: adds or removes the rows whose value is NULL.
+    fn correct_nulls(
+        &self,
+        from: usize,
+        rows: u32,
+        is_valid: &dyn Fn(u32) -> bool,
+        row_indices: &mut Vec<u32>,
+    ) {
         if !self.nulls {
             let mut kept = from;
-            for at in from..places.len() {
-                places[kept] = places[at];
-                kept += usize::from(is_valid(places[at]));
+            for at in from..row_indices.len() {
+                row_indices[kept] = row_indices[at];
+                kept += usize::from(is_valid(row_indices[at]));
             }
-            places.truncate(kept);
+            row_indices.truncate(kept);
             return;
         }
-        let valid = places.split_off(from);
+        let valid = row_indices.split_off(from);
         let mut valid = valid.into_iter().filter(|row| is_valid(*row)).peekable();
         for row in 0..rows {
             let passes = valid.next_if_eq(&row).is_some() || !is_valid(row);
             if passes {
-                places.push(row);
+                row_indices.push(row);
             }
         }
     }
@@ -128,19 +134,21 @@ mod tests {
         })
     }
 
-    /// Each row as a bound: who reaches it passes, by one column no one else does, and its values make its key again.
+    /// Takes each row as a bound. Rows that reach it pass; by one column no other row does. The values of its key make
+    /// the key again.
     fn check<K: Key>(keys: &SortKeys, columns: &[ArrayRef]) {
         let all = keys.keys::<K>(columns).unwrap();
         for bound in &all {
             for ties in [true, false] {
                 let lead = keys.lead_bound(bound.to_bits(), ties).unwrap();
-                let mut places = vec![77];
-                lead.append_passing(columns[0].as_ref(), &mut places).unwrap();
-                assert_eq!(places.remove(0), 77);
-                assert!(places.is_sorted());
+                let mut row_indices = vec![77];
+                lead.append_passing(columns[0].as_ref(), &mut row_indices)
+                    .unwrap();
+                assert_eq!(row_indices.remove(0), 77);
+                assert!(row_indices.is_sorted());
                 for (row, key) in all.iter().enumerate() {
                     let reaches = key > bound || (ties && key == bound);
-                    let passes = places.binary_search(&(row as u32)).is_ok();
+                    let passes = row_indices.binary_search(&(row as u32)).is_ok();
                     assert!(passes || !reaches, "{columns:?}: {row} for {bound:?}");
                     assert!(
                         columns.len() > 1 || passes == reaches,

@@ -1,10 +1,10 @@
-//! The oracle: a sort of everything; and the patterns of keys that the kernels are tested on.
+//! The reference for tests, a sort of all rows; and the patterns of keys that the kernels are tested with.
 
 use proptest::prelude::*;
 
 use super::slots::Segments;
 
-/// The best of each group.
+/// The best `k` rows of each group.
 pub(crate) fn best_of_groups<K: Copy + Ord, R: Copy + Into<u64> + TryFrom<u64, Error: std::fmt::Debug>>(
     groups: usize,
     of: &[u32],
@@ -28,14 +28,14 @@ pub(crate) fn best_of_groups<K: Copy + Ord, R: Copy + Into<u64> + TryFrom<u64, E
     out
 }
 
-/// A generator that needs no crate.
+/// A random number from a seed.
 pub(crate) fn mix(mut seed: u64) -> u64 {
     seed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     seed = (seed ^ (seed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     seed ^ (seed >> 31)
 }
 
-/// Names of the patterns of [`keys`].
+/// Number of patterns of [`keys`].
 pub(crate) const PATTERNS: usize = 9;
 
 /// `n` keys of a pattern.
@@ -56,7 +56,7 @@ pub(crate) fn keys(pattern: usize, n: usize, seed: u64) -> Vec<u64> {
     (0..n).map(key).collect()
 }
 
-/// Row numbers: ascending, descending, or in no order; distinct.
+/// Row numbers, all distinct: ascending, descending, or in no order.
 pub(crate) fn rows(order: usize, n: usize, from: u64) -> Vec<u64> {
     let mut rows: Vec<u64> = (from..from + n as u64).collect();
     match order {
@@ -67,7 +67,7 @@ pub(crate) fn rows(order: usize, n: usize, from: u64) -> Vec<u64> {
     rows
 }
 
-/// Sizes, mostly small, some past every limit of a buffer.
+/// Numbers of rows, mostly small, some past every limit of a buffer.
 pub(crate) fn sizes() -> impl Strategy<Value = usize> {
     prop_oneof![3 => 0..300_usize, 2 => 0..5_000_usize, 1 => 0..60_000_usize]
 }

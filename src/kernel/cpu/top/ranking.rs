@@ -1,48 +1,50 @@
-//! Places of a few keys in descending order, by comparing all with all: no branch, so nothing to mispredict.
+//! Positions of a few keys in descending order, by comparing all keys with all: there is no branch, so none is
+//! mispredicted.
 //!
-//! `n` times `N` comparisons for `n` keys in an array of `N`, of which a vector instruction makes 4 to 16 at once. Keys
-//! of any width are first narrowed to the 32 bits below the highest one in which they differ, which rarely makes two of
-//! them equal. Wins over a sort up to 64 keys, loses beyond.
+//! The cost is `n` times `N` comparisons for `n` keys in an array of `N`, of which a vector instruction makes 4 to 16
+//! at once. Keys of any width are first narrowed to the 32 bits below the highest bit in which they differ, which
+//! rarely makes two of them equal. Wins over a sort up to 64 keys, loses beyond.
 
 use crate::key::Key;
 
-/// Most keys that are placed by comparing all with all.
+/// Most keys that are ordered by comparing all with all.
 pub(crate) const FEW: usize = 64;
 
-/// Keys whose places are counted together: registers hold them and their counts.
+/// Number of keys whose positions are counted together: registers hold them and their counts.
 const LANES: usize = 16;
 
-/// How many of the first `n` keys stand before each: larger keys, and equal keys at smaller places. Keys from `n` on
-/// may be anything; their places mean nothing. `N` is less than [`LANES`], or a multiple of it.
+/// The position of each of the first `n` keys in descending order: the number of keys that are larger, or equal at a
+/// smaller index. Keys from index `n` on may be anything; their positions mean nothing. `N` is less than [`LANES`], or
+/// a multiple of it.
 #[inline(always)]
-pub(crate) fn places<K: Key, const N: usize>(keys: &[K; N], n: usize) -> [u32; N] {
+pub(crate) fn positions<K: Key, const N: usize>(keys: &[K; N], n: usize) -> [u32; N] {
     let n = n.min(N);
     if N < LANES {
         return separated(keys, n, [0; N]);
     }
     let (narrow, exact) = narrowed(keys, n);
-    let mut places = [0; N];
-    let lanes = places
+    let mut positions = [0; N];
+    let lanes = positions
         .as_chunks_mut::<LANES>()
         .0
         .iter_mut()
         .zip(narrow.as_chunks::<LANES>().0);
-    for (places, others) in lanes.take(n.div_ceil(LANES)) {
-        *places = count_above(&narrow[..n], others);
+    for (positions, others) in lanes.take(n.div_ceil(LANES)) {
+        *positions = count_above(&narrow[..n], others);
     }
-    let sum: u32 = places[..n].iter().sum();
+    let sum: u32 = positions[..n].iter().sum();
     if sum as usize >= n * n.saturating_sub(1) / 2 {
-        return places;
+        return positions;
     }
-    // Equal keys share a place.
+    // Equal keys got the same position.
     if exact {
-        separated(&narrow, n, places)
+        separated(&narrow, n, positions)
     } else {
         separated(keys, n, [0; N])
     }
 }
 
-/// The keys in 32 bits and in the same order, and whether different ones stayed so for certain.
+/// Maps the keys to 32 bits in the same order. The flag is true if different keys certainly stay different.
 #[inline(always)]
 fn narrowed<K: Key, const N: usize>(keys: &[K; N], n: usize) -> ([u32; N], bool) {
     let (mut least, mut shift) = (K::default(), 0);
@@ -71,20 +73,21 @@ fn count_above(keys: &[u32], others: &[u32; LANES]) -> [u32; LANES] {
     counts
 }
 
-/// Places of keys of which some may be equal: those that are given, or if these are all 0, counted anew.
+/// Positions of keys some of which may be equal: equal keys are told apart by their indices. `positions` are the positions
+/// without that, or all 0: then they are counted here.
 #[inline(always)]
-fn separated<K: Key, const N: usize>(keys: &[K; N], n: usize, mut places: [u32; N]) -> [u32; N] {
-    let anew = places == [0; N];
+fn separated<K: Key, const N: usize>(keys: &[K; N], n: usize, mut positions: [u32; N]) -> [u32; N] {
+    let anew = positions == [0; N];
     for (at, key) in keys[..n].iter().enumerate() {
-        for (i, (place, other)) in places.iter_mut().zip(keys).enumerate() {
+        for (i, (position, other)) in positions.iter_mut().zip(keys).enumerate() {
             let above = anew & (*key > *other);
-            *place += u32::from(above | ((*key == *other) & (at < i)));
+            *position += u32::from(above | ((*key == *other) & (at < i)));
         }
     }
-    places
+    positions
 }
 
-/// Calls `$body` with `$n` the least array size for `$len <= FEW` keys.
+/// Runs `$body` with `$n` as the least array size for `$len <= FEW` keys.
 macro_rules! with_size {
     ($len:expr, $n:ident => $body:expr) => {
         match $len {
@@ -113,15 +116,15 @@ macro_rules! with_size {
 }
 pub(crate) use with_size;
 
-/// The places of at most [`FEW`] keys, as [`places`].
-pub(crate) fn places_of<K: Key>(keys: &[K]) -> [u8; FEW] {
+/// The positions of at most [`FEW`] keys in descending order, as [`positions`] defines them.
+pub(crate) fn positions_of<K: Key>(keys: &[K]) -> [u8; FEW] {
     let mut out = [0; FEW];
     with_size!(keys.len(), N => {
         let mut array = [K::default(); N];
         let n = keys.len().min(N);
         array[..n].copy_from_slice(&keys[..n]);
-        for (out, place) in out.iter_mut().zip(&places(&array, n)[..n]) {
-            *out = *place as u8;
+        for (out, position) in out.iter_mut().zip(&positions(&array, n)[..n]) {
+            *out = *position as u8;
         }
     });
     out
@@ -134,9 +137,9 @@ mod tests {
     fn check<K: Key>(keys: &[K]) {
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by(|a, b| keys[*b].cmp(&keys[*a]));
-        let places = places_of(keys);
-        for (place, at) in order.into_iter().enumerate() {
-            assert_eq!(usize::from(places[at]), place, "{keys:?}");
+        let positions = positions_of(keys);
+        for (position, at) in order.into_iter().enumerate() {
+            assert_eq!(usize::from(positions[at]), position, "{keys:?}");
         }
     }
 

@@ -1,9 +1,9 @@
-//! The best `k` rows of each group of one part of grouped rows, as partitioning by group yields it.
+//! The best `k` rows of each group of one hash partition.
 //!
-//! A counting sort brings each group's rows together; groups of up to 64 rows are then ordered by comparing all with
-//! all ([`ranking`](super::ranking)), larger ones by selection. A group that has many times `k` rows gets room for a few
-//! times `k` only: once that is full, its floor rejects most rows before they are kept ([`slots`](super::slots)).
-//! Nothing is allocated for a group, and nothing for a part once the memory is as large as the largest needed.
+//! A counting sort brings each group's rows together. Groups of up to 64 rows are then ordered by comparing all with
+//! all ([`ranking`](super::ranking)), larger ones by selection. A group that has many times `k` rows gets room for only
+//! a few times `k`: once that is full, its floor rejects most rows before they are stored ([`slots`](super::slots)).
+//! Nothing is allocated for a group, and nothing for a hash partition once the memory suffices for the largest one.
 
 use super::filter::CHUNK;
 use super::floor::Floor;
@@ -14,20 +14,20 @@ use datafusion::common::{Result, internal_err};
 
 use super::make_room;
 
-/// Some rows of a part: slices of one length.
+/// Some rows of a hash partition: slices of equal length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupedRows<'a, K, R> {
     /// The number of each row's group.
     pub(crate) groups: &'a [u32],
-    /// Its key.
+    /// The key of each row.
     pub(crate) keys: &'a [K],
-    /// Its number: the lower one comes first among equal keys.
+    /// The row number of each row: the lower one comes first among equal keys.
     pub(crate) rows: &'a [R],
 }
 
 impl<K, R> GroupedRows<'_, K, R> {
     /// # Errors
-    /// If they are not of one length.
+    /// An internal error if the slices differ in length.
     pub(crate) fn check(&self) -> Result<()> {
         let (groups, keys, rows) = (self.groups.len(), self.keys.len(), self.rows.len());
         if groups != keys || rows != keys {
@@ -37,14 +37,14 @@ impl<K, R> GroupedRows<'_, K, R> {
     }
 }
 
-/// A group of more than so many times `k` rows is not kept as a whole, nor is one of more than twice [`FEW`] rows if
-/// that is more.
+/// A group gets room for only some of its rows if it has more than this multiple of `k` rows, and more than twice
+/// [`FEW`].
 const LARGE: usize = 4;
 
-/// The best `k` rows of each group of a part; the memory is used again for the next part.
+/// Finds the best `k` rows of each group of a hash partition. The memory is used again for the next one.
 ///
-/// `R` is the type of row numbers: `u32` inside a part. Holds about `size_of::<K>() + size_of::<R>()` bytes a row and 24 a group of
-/// the largest part so far.
+/// `R` is the type of row numbers: `u32` inside a hash partition. Holds about `size_of::<K>() + size_of::<R>()` bytes
+/// for each row and 24 for each group of the largest hash partition so far.
 #[derive(Debug)]
 pub(crate) struct SegmentBest<K, R = u32> {
     slots: Slots<K, R>,
@@ -57,18 +57,18 @@ impl<K: Key, R: Key> Default for SegmentBest<K, R> {
 }
 
 impl<K: Key, R: Key> SegmentBest<K, R> {
-    /// Bytes held.
+    /// Bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
         self.slots.held_bytes()
     }
 
-    /// Appends to `out` the best `k` rows of each of `groups` groups: all of a group that has no more.
+    /// Appends to `out` the best `k` rows of each of `groups` groups. A group with fewer rows gets all of them.
     ///
-    /// Row numbers are distinct. Where they ascend, as they do in the order of arrival, equal keys cost least.
+    /// Row numbers are distinct. Equal keys cost least where row numbers ascend, as they do in the order of arrival.
     ///
     /// # Errors
-    /// If `k` is zero, the slices of a piece differ in length, a group's number is not below `groups`, or there are
-    /// 2^32 rows or more; when the system gives no memory.
+    /// An internal error if `k` is zero, the slices of a piece differ in length, a group's number is not below
+    /// `groups`, or there are 2^32 rows or more; `ResourcesExhausted` when the system gives no memory.
     pub(crate) fn best(
         &mut self,
         groups: usize,
@@ -89,13 +89,14 @@ impl<K: Key, R: Key> SegmentBest<K, R> {
                 self.scatter(piece);
             } else {
                 self.slots
-                    .offer(piece.groups, piece.keys, piece.rows, &mut Cut { k })?;
+                    .offer(piece.groups, piece.keys, piece.rows, &mut CutWhenFull { k })?;
             }
         }
         self.slots.rank(k, ascending(pieces), out)
     }
 
-    /// The best row of each group: its floor is all that has to be kept.
+    /// Finds the best row of each group: with `k = 1` the floor of the group is its best row, so nothing else is
+    /// stored.
     fn first(
         &mut self,
         groups: usize,
@@ -129,7 +130,7 @@ impl<K: Key, R: Key> SegmentBest<K, R> {
         Ok(())
     }
 
-    /// Empty slots.
+    /// Makes an empty slot for each group.
     fn clear(&mut self, groups: usize) -> Result<()> {
         let empty = Slot {
             floor: Floor::open(),
@@ -144,7 +145,7 @@ impl<K: Key, R: Key> SegmentBest<K, R> {
         Ok(())
     }
 
-    /// Leaves in each slot's `next` the rows of its group.
+    /// Counts the rows of each group in the `next` field of its slot.
     fn count(&mut self, groups: usize, pieces: &[GroupedRows<'_, K, R>]) -> Result<()> {
         self.clear(groups)?;
         let slots = &mut self.slots.slots;
@@ -152,7 +153,8 @@ impl<K: Key, R: Key> SegmentBest<K, R> {
         for piece in pieces {
             piece.check()?;
             rows = rows.saturating_add(piece.keys.len());
-            // An upper bound on what is laid out, with a free place in each group and what may be read beyond.
+            // An upper bound on the size of the extents, with one free row for each group and the rows that may be read
+            // beyond the end.
             if rows.saturating_add(groups).saturating_add(FEW) > u32::MAX as usize {
                 return internal_err!("{rows} rows and {groups} groups in one part");
             }
@@ -166,14 +168,14 @@ impl<K: Key, R: Key> SegmentBest<K, R> {
         Ok(())
     }
 
-    /// Turns counts into extents; whether all groups are kept as a whole.
+    /// Turns counts into extents. Returns whether there is room for all rows of all groups.
     fn lay_out(&mut self, k: usize) -> Result<bool> {
         let most = k.saturating_mul(LARGE).max(2 * FEW);
         let (mut start, mut whole) = (0, true);
         for slot in &mut self.slots.slots {
             let rows = slot.next as usize;
             whole &= rows <= most;
-            // One more than its rows: the extent of a group that is not cut never fills.
+            // One row more than needed: the extent of a group that is not cut never fills.
             let capacity = if rows <= most { rows + 1 } else { most };
             (slot.start, slot.next) = (start, start);
             start += capacity as u32;
@@ -191,7 +193,7 @@ impl<K: Key, R: Key> SegmentBest<K, R> {
         Ok(whole)
     }
 
-    /// Brings the rows of each group together; the groups were checked by [`Self::count`].
+    /// Brings the rows of each group together. [`Self::count`] has checked the group numbers.
     fn scatter(&mut self, piece: &GroupedRows<'_, K, R>) {
         let Slots {
             slots, keys, rows, ..
@@ -205,12 +207,12 @@ impl<K: Key, R: Key> SegmentBest<K, R> {
     }
 }
 
-/// A full extent is cut.
-struct Cut {
+/// Cuts a group whose extent is full to its best `k` rows.
+struct CutWhenFull {
     k: usize,
 }
 
-impl<K: Key, R: Key> WhenFull<K, R> for Cut {
+impl<K: Key, R: Key> WhenFull<K, R> for CutWhenFull {
     #[inline(never)]
     fn make_room(&mut self, slots: &mut Slots<K, R>, group: usize) -> Result<()> {
         slots.cut(group, self.k)
@@ -226,7 +228,7 @@ fn ascending<K, R: Key>(pieces: &[GroupedRows<'_, K, R>]) -> bool {
             _ => true,
         };
         last = piece.rows.last().copied().or(last);
-        // In pieces without an early end, so that the compiler vectorises it.
+        // In chunks, without an early exit inside, so that the compiler vectorises the loop.
         let pairs = |rows: &[R]| {
             rows.iter()
                 .zip(rows.iter().skip(1))

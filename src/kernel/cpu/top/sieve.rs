@@ -1,103 +1,94 @@
-//! The best `k` rows of each group from batches, with whatever belongs to the rows.
+//! The best `k` rows of each group, from rows that come in batches, with the columns that belong to them.
 //!
 //! ```text
 //! batch -- key below its group's floor? --yes--> dropped, nothing is copied
 //!              | no
 //!           held rows --too many--> cut: `k` of each group stay, floors rise
 //! ```
-//! Rows are held in flat memory, in any order, up to twice as many as the last cut left and [`LEAST`] more, or twice as many
-//! bytes of what belongs to them and [`LEAST_BYTES`] more, so that the cost of cuts is linear in the rows that reach a floor. Loses to radix partitions where groups are so many that floors
-//! and cuts miss the cache at every row.
+//! Rows are held in flat memory, in any order. They are cut when there are twice as many as the last cut left and
+//! [`LEAST`] more, or when their further columns take twice as many bytes and [`LEAST_BYTES`] more. So the cost of all
+//! cuts is linear in the number of rows that reach a floor. Loses to radix partitioning where groups are so many that
+//! floors and cuts miss the cache at every row.
 
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt32Array, new_empty_array};
-use datafusion::arrow::compute::{concat, take};
+use datafusion::arrow::compute::concat;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, internal_err, resources_err};
 
+use super::rows::Rows;
 use super::segments::{GroupedRows, SegmentBest};
 use super::slots::Segments;
 use super::ties::{Chosen, Ties};
 use crate::kernel::cpu::columns::{row_bytes, taken};
-use crate::key::{Key, RowOrder};
+use crate::key::Key;
 
-/// Rows that are held before a cut is worth it. Tests cut more often.
+/// Least rows that are held before a cut. Tests cut more often.
 const LEAST: usize = if cfg!(test) { 64 } else { 1 << 16 };
 
-/// The same in bytes of what belongs to the rows, for wide ones.
+/// Least bytes of further columns that are held before a cut, for wide rows.
 const LEAST_BYTES: usize = if cfg!(test) { 1 << 15 } else { 16 << 20 };
 
-/// What is kept of each group.
+/// The rows that are kept of each group.
 #[derive(Debug)]
-pub(crate) struct Wanted {
-    /// So many rows.
+pub(crate) struct GroupLimit {
+    /// Number of rows.
     pub(crate) k: usize,
-    /// Which of those with equal keys.
+    /// The choice among rows with equal keys.
     pub(crate) ties: Ties,
     /// Whether rows that are equal by key and by the order of ties count once.
     pub(crate) distinct: bool,
 }
 
-/// A batch: slices and columns of one length.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rows<'a, K> {
-    /// The number of each row's group.
-    pub(crate) groups: &'a [u32],
-    /// Its key, larger ones are better.
-    pub(crate) keys: &'a [K],
-    /// What belongs to it.
-    pub(crate) payload: &'a [ArrayRef],
-}
-
-/// The best rows, group by group.
+/// The best rows, in order of group.
 #[derive(Debug)]
-pub(crate) struct Best<K> {
-    /// Where each group starts, and where the last ends.
+pub(crate) struct BestRows<K> {
+    /// The index of each group's first row, and the number of all rows.
     pub(crate) offsets: Vec<usize>,
     /// Keys, best first in each group.
     pub(crate) keys: Vec<K>,
-    /// What belongs to the rows, in the same order.
+    /// Further columns that belong to the rows, in the same order.
     pub(crate) payload: Vec<ArrayRef>,
 }
 
-impl<K> Best<K> {
+impl<K> BestRows<K> {
     /// Number of rows of each group.
     pub(crate) fn lengths(&self) -> Vec<usize> {
         self.offsets.windows(2).map(|ends| ends[1] - ends[0]).collect()
     }
 }
 
-/// Rows of many groups, of which the best are wanted.
+/// Rows of many groups, from which the best of each group are chosen.
 #[derive(Debug)]
 pub(crate) struct Sieve<K> {
-    wanted: Wanted,
+    spec: GroupLimit,
     types: Vec<DataType>,
     groups: usize,
-    /// The key that a row must reach, by group; those that are not there are open.
+    /// The key that a row must reach, by group. Groups beyond the end have no floor yet.
     floors: Vec<K>,
     ids: Vec<u32>,
     keys: Vec<K>,
-    /// Chunks of each column.
+    /// The arrays of each further column, to be concatenated.
     payload: Vec<Vec<ArrayRef>>,
     payload_bytes: usize,
-    /// Rows at which they are cut.
+    /// Number of rows at which they are cut.
     full: usize,
-    /// Bytes of what belongs to them at which they are cut.
+    /// Bytes of further columns at which the rows are cut.
     full_bytes: usize,
-    /// Whether nothing came since the last cut.
+    /// Whether no row came since the last cut.
     is_cut: bool,
     rejected: u64,
     segments: SegmentBest<K, u32>,
     found: Segments<K, u32>,
-    places: Vec<u32>,
+    row_indices: Vec<u32>,
 }
 
 impl<K: Key> Sieve<K> {
-    /// No rows yet; each will have a value of each of `types`.
-    pub(crate) fn new(wanted: Wanted, types: Vec<DataType>) -> Self {
+    /// An empty sieve. Each row will have a value of each of `types`.
+    pub(crate) fn new(spec: GroupLimit, types: Vec<DataType>) -> Self {
         Self {
-            wanted,
+            spec,
             payload: vec![Vec::new(); types.len()],
             types,
             groups: 0,
@@ -111,28 +102,29 @@ impl<K: Key> Sieve<K> {
             rejected: 0,
             segments: SegmentBest::default(),
             found: Segments::default(),
-            places: Vec::new(),
+            row_indices: Vec::new(),
         }
     }
 
-    /// Rows that a floor kept out.
+    /// Number of rows that a floor rejected.
     pub(crate) fn rejected(&self) -> u64 {
         self.rejected
     }
 
-    /// Bytes held.
+    /// Bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
-        (self.ids.capacity() + self.places.capacity()) * size_of::<u32>()
+        (self.ids.capacity() + self.row_indices.capacity()) * size_of::<u32>()
             + (self.keys.capacity() + self.floors.capacity()) * size_of::<K>()
             + self.payload_bytes
             + self.segments.held_bytes()
             + self.found.held_bytes()
     }
 
-    /// Adds rows; from now on there are at least `groups` groups.
+    /// Adds rows. From now on there are at least `groups` groups.
     ///
     /// # Errors
-    /// If the slices and columns differ in length, or a group's number is not below the number of groups; those of a cut.
+    /// If the slices and columns differ in length, or a group's number is not below the number of groups; the errors of
+    /// a cut.
     pub(crate) fn push(&mut self, groups: usize, rows: Rows<'_, K>) -> Result<()> {
         self.groups = self.groups.max(groups);
         let len = rows.groups.len();
@@ -165,7 +157,7 @@ impl<K: Key> Sieve<K> {
         Ok(())
     }
 
-    /// The rows that reach the floor of their group; `None`: all.
+    /// The indices of the rows that reach the floor of their group. `None`: all of them.
     fn reach(&self, rows: &Rows<'_, K>) -> Option<Vec<u32>> {
         if self.floors.is_empty() {
             return None;
@@ -174,7 +166,7 @@ impl<K: Key> Sieve<K> {
         let mut count = 0;
         for (row, (group, key)) in rows.groups.iter().zip(rows.keys).enumerate() {
             let floor = self.floors.get(*group as usize).copied().unwrap_or_default();
-            // Without a branch: it may go either way at every row.
+            // Without a branch, because the outcome is unpredictable.
             reach[count] = row as u32;
             count += usize::from(*key >= floor);
         }
@@ -199,10 +191,10 @@ impl<K: Key> Sieve<K> {
         Ok(())
     }
 
-    /// Keeps the best of each group only, which are in order then.
+    /// Keeps only the best rows of each group, sorted by group, the best first.
     ///
     /// # Errors
-    /// Those of Arrow's kernels; `ResourcesExhausted` when the system gives no memory.
+    /// Errors of Arrow's kernels; `ResourcesExhausted` when the system gives no memory.
     pub(crate) fn cut(&mut self) -> Result<()> {
         if self.is_cut {
             return Ok(());
@@ -216,25 +208,25 @@ impl<K: Key> Sieve<K> {
         for (group, ends) in chosen.offsets.windows(2).enumerate() {
             let len = ends[1] - ends[0];
             self.ids.resize(ends[0] + len, group as u32);
-            if len >= self.wanted.k {
-                self.floors[group] = self.wanted.ties.floor(self.keys[ends[0] + self.wanted.k - 1]);
+            if len >= self.spec.k {
+                self.floors[group] = self.spec.ties.floor(self.keys[ends[0] + self.spec.k - 1]);
             }
         }
         let columns = taken(&columns, &rows)?;
         self.payload_bytes = columns.iter().map(row_bytes).sum();
         self.payload = columns.into_iter().map(|column| vec![column]).collect();
-        self.wait();
+        self.set_limits();
         self.is_cut = true;
         Ok(())
     }
 
-    /// The next cut comes when there is twice as much.
-    fn wait(&mut self) {
+    /// Sets the size at which the next cut comes: twice the present one, and the least sizes more.
+    fn set_limits(&mut self) {
         self.full = self.ids.len().saturating_mul(2).saturating_add(LEAST);
         self.full_bytes = self.payload_bytes.saturating_mul(2).saturating_add(LEAST_BYTES);
     }
 
-    /// Each column as one array.
+    /// Each further column as one array.
     fn joined(&self) -> Result<Vec<ArrayRef>> {
         let joined = |(chunks, data_type): (&Vec<ArrayRef>, &DataType)| match chunks.as_slice() {
             [] => Ok(new_empty_array(data_type)),
@@ -248,34 +240,34 @@ impl<K: Key> Sieve<K> {
     }
 
     fn choose(&mut self, columns: &[ArrayRef]) -> Result<Chosen> {
-        let wanted = &self.wanted;
+        let spec = &self.spec;
         let rows = Rows {
             groups: &self.ids,
             keys: &self.keys,
             payload: columns,
         };
-        if wanted.distinct {
-            return wanted.ties.choose_distinct(self.groups, rows, wanted.k);
+        if spec.distinct {
+            return spec.ties.choose_distinct(self.groups, rows, spec.k);
         }
-        let from = self.places.len().min(self.ids.len());
-        self.places.truncate(from);
-        self.places.extend(from as u32..self.ids.len() as u32);
+        let from = self.row_indices.len().min(self.ids.len());
+        self.row_indices.truncate(from);
+        self.row_indices.extend(from as u32..self.ids.len() as u32);
         self.found.clear();
         let piece = GroupedRows {
             groups: &self.ids,
             keys: &self.keys,
-            rows: &self.places,
+            rows: &self.row_indices,
         };
-        let k = wanted.ties.rows_to_find(wanted.k);
+        let k = spec.ties.rows_to_find(spec.k);
         self.segments.best(self.groups, &[piece], k, &mut self.found)?;
-        wanted.ties.choose(&mut self.found, rows, wanted.k)
+        spec.ties.choose(&mut self.found, rows, spec.k)
     }
 
-    /// Takes out the best rows of the first `groups` groups; the others move down.
+    /// Takes out the best rows of the first `groups` groups. The numbers of the other groups decrease by `groups`.
     ///
     /// # Errors
-    /// As for [`Self::cut`].
-    pub(crate) fn take_first(&mut self, groups: usize) -> Result<Best<K>> {
+    /// Errors of [`Self::cut`].
+    pub(crate) fn take_first(&mut self, groups: usize) -> Result<BestRows<K>> {
         self.cut()?;
         let groups = groups.min(self.groups);
         let end = self.ids.partition_point(|id| (*id as usize) < groups);
@@ -288,7 +280,7 @@ impl<K: Key> Sieve<K> {
         }
         let columns = self.joined()?;
         let len = self.ids.len();
-        let best = Best {
+        let best = BestRows {
             offsets,
             keys: self.keys[..end].to_vec(),
             payload: columns.iter().map(|column| column.slice(0, end)).collect(),
@@ -304,31 +296,21 @@ impl<K: Key> Sieve<K> {
             _ => rest.map(|column| vec![column]).collect(),
         };
         self.payload_bytes = self.payload.iter().flatten().map(row_bytes).sum();
-        self.wait();
+        self.set_limits();
         Ok(best)
     }
 
-    /// The best rows of all groups, which stay.
+    /// A copy of the best rows of all groups.
     ///
     /// # Errors
-    /// As for [`Self::cut`].
-    pub(crate) fn best(&mut self) -> Result<Best<K>> {
+    /// Errors of [`Self::cut`].
+    pub(crate) fn best(&mut self) -> Result<BestRows<K>> {
         self.cut()?;
         let offsets = (0..=self.groups).map(|group| self.ids.partition_point(|id| (*id as usize) < group));
-        Ok(Best {
+        Ok(BestRows {
             offsets: offsets.collect(),
             keys: self.keys.clone(),
             payload: self.joined()?,
         })
     }
-}
-
-/// Columns of `payload` that an order looks at, of some rows.
-pub(super) fn compared(order: &RowOrder, payload: &[ArrayRef], rows: &[u32]) -> Result<Vec<ArrayRef>> {
-    let rows = UInt32Array::from(rows.to_vec());
-    let column = |column: usize| match payload.get(column) {
-        Some(values) => Ok(take(values.as_ref(), &rows, None)?),
-        None => internal_err!("no column {column} to order by"),
-    };
-    order.columns().map(column).collect()
 }

@@ -1,4 +1,5 @@
-//! Rows of many groups in flat memory: each group has an extent of it, and a floor that rows must reach to get there.
+//! Rows of many groups in flat memory. Each group has an extent of the memory, and a floor that rows must reach to be
+//! stored there.
 //!
 //! ```text
 //! slots   floor 41 | floor 0  | floor 97 ..       a row of group 2: key < 97 is rejected, else written at `next`
@@ -6,32 +7,33 @@
 //! keys    52 41 60 . | 3 9 . .  | 99 97 98 99 ..  full: cut to the best k, or moved to a larger extent
 //! rows     4  7  9   | 1 2      | ..
 //! ```
-//! Every row is written to the next free place of its group, which then advances or not: no branch for the predictor
-//! to miss. Where the lowest floor rejects most keys, it does so in blocks, before groups are even read.
+//! Every row is written to the next free index of its group, which then advances or not: there is no branch that could
+//! be mispredicted. Where the lowest floor of all groups rejects most keys, keys are rejected in blocks, before their
+//! groups are even read.
 
 use super::cut::{Scratch, Sorter};
 use super::filter::{BLOCK, CHUNK, Masks, passing};
 use super::floor::Floor;
 use super::make_room;
-use super::ranking::{FEW, places, with_size};
+use super::ranking::{FEW, positions, with_size};
 use crate::cells::simd::{Kernel, dispatch};
 use crate::key::Key;
 use datafusion::common::{Result, internal_err};
 
-/// A group's extent.
+/// The floor and the extent of a group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot<K, R> {
     pub(crate) floor: Floor<K, R>,
     pub(crate) start: u32,
-    /// Where its next row goes: always less than `end`.
+    /// The index of its next row: always less than `end`.
     pub(crate) next: u32,
     pub(crate) end: u32,
 }
 
-/// Rows of groups, group after group: memory that is used again.
+/// Rows in order of group. The memory is used again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segments<K, R> {
-    /// Where each group starts, and where the last ends.
+    /// The index of each group's first row, and the number of all rows.
     pub(crate) offsets: Vec<usize>,
     /// Keys, best first in each group.
     pub(crate) keys: Vec<K>,
@@ -58,7 +60,7 @@ impl<K, R> Segments<K, R> {
         self.rows.clear();
     }
 
-    /// Bytes held.
+    /// Bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
         self.offsets.capacity() * size_of::<usize>()
             + self.keys.capacity() * size_of::<K>()
@@ -66,13 +68,13 @@ impl<K, R> Segments<K, R> {
     }
 }
 
-/// What to do with a group whose extent is full.
+/// The treatment of a group whose extent is full.
 pub(crate) trait WhenFull<K, R> {
-    /// Makes room for one row at least.
+    /// Makes room for at least one more row in the extent of `group`.
     fn make_room(&mut self, slots: &mut Slots<K, R>, group: usize) -> Result<()>;
 }
 
-/// The groups.
+/// The extents and rows of all groups.
 #[derive(Debug)]
 pub(crate) struct Slots<K, R> {
     pub(crate) slots: Vec<Slot<K, R>>,
@@ -80,9 +82,9 @@ pub(crate) struct Slots<K, R> {
     pub(crate) rows: Vec<R>,
     scratch: Scratch<K, R>,
     sorter: Sorter<K, R>,
-    /// No group's floor is lower.
+    /// A lower bound of the floors of all groups.
     lowest: K,
-    /// Rows to go until the lowest floor is looked for again.
+    /// Number of rows until the lowest floor is computed again.
     until_lowest: usize,
 }
 
@@ -99,7 +101,7 @@ impl<K: Key, R: Key> Slots<K, R> {
         }
     }
 
-    /// Bytes held.
+    /// Bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot<K, R>>()
             + self.keys.capacity() * size_of::<K>()
@@ -108,15 +110,15 @@ impl<K: Key, R: Key> Slots<K, R> {
             + self.sorter.held_bytes()
     }
 
-    /// Forgets what is known of floors: groups were added or laid out anew.
+    /// Forgets the lowest floor, because groups were added or laid out anew.
     pub(crate) fn forget_lowest(&mut self) {
         (self.lowest, self.until_lowest) = (K::default(), 0);
     }
 
-    /// Adds rows that reach the floor of their group. The slices are of one length.
+    /// Adds the rows that reach the floor of their group. The slices are of equal length.
     ///
     /// # Errors
-    /// For a group that there is not; when the system gives no memory.
+    /// An internal error for a group number that is too large; when the system gives no memory.
     pub(crate) fn offer(
         &mut self,
         groups: &[u32],
@@ -143,7 +145,7 @@ impl<K: Key, R: Key> Slots<K, R> {
         Ok(())
     }
 
-    /// The cost is spread over 16 rows for each group.
+    /// Computes the lowest floor from time to time: once for every 16 rows a group.
     fn look_for_lowest(&mut self, rows: usize) {
         if self.until_lowest > 0 {
             self.until_lowest = self.until_lowest.saturating_sub(rows);
@@ -198,7 +200,7 @@ impl<K: Key, R: Key> Slots<K, R> {
         Ok(())
     }
 
-    /// Cuts a group to its best `k`.
+    /// Cuts a group to its best `k` rows.
     ///
     /// # Errors
     /// When the system gives no memory.
@@ -212,7 +214,8 @@ impl<K: Key, R: Key> Slots<K, R> {
         Ok(())
     }
 
-    /// Appends the best `k` rows of each group, best first. `ascending`: rows are so in every group.
+    /// Appends the best `k` rows of each group, best first. `ascending`: row numbers are known to ascend in every
+    /// group.
     ///
     /// # Errors
     /// When the system gives no memory.
@@ -220,7 +223,7 @@ impl<K: Key, R: Key> Slots<K, R> {
         let len = |slot: &Slot<K, R>| ((slot.next - slot.start) as usize).min(k);
         let total: usize = self.slots.iter().map(len).sum();
         make_room(&mut out.offsets, self.slots.len(), usize::MAX)?;
-        // Each group writes all its rows, and the next one over those that are too many.
+        // Each group writes all of its rows. The next group overwrites those after the best `k`.
         make_room(&mut out.keys, total + FEW, usize::MAX)?;
         make_room(&mut out.rows, total + FEW, usize::MAX)?;
         let end = out.keys.len() + total;
@@ -240,7 +243,7 @@ impl<K: Key, R: Key> Slots<K, R> {
     }
 }
 
-/// Out of line: the caller is a hot loop.
+/// The error for a group number that is too large. Out of line, because the caller is a hot loop.
 #[cold]
 #[inline(never)]
 fn no_group(group: u32, groups: usize) -> Result<()> {
@@ -278,7 +281,8 @@ impl<K: Key, R: Key> Kernel for Rank<'_, K, R> {
     }
 }
 
-/// Writes the first `n` rows in their order; there is room for [`FEW`], and as much may be read.
+/// Writes the first `n` rows in descending order of their keys. The output has room for [`FEW`] rows, and [`FEW`] rows
+/// may be read.
 #[inline(always)]
 fn rank_few<K: Key, R: Key>(keys: &[K], rows: &[R], n: usize, out_keys: &mut [K], out_rows: &mut [R]) {
     if n == 1 {
@@ -292,10 +296,10 @@ fn rank_few<K: Key, R: Key>(keys: &[K], rows: &[R], n: usize, out_keys: &mut [K]
         let (Some(out_keys), Some(out_rows)) = (out_keys.first_chunk_mut::<N>(), out_rows.first_chunk_mut::<N>()) else {
             return;
         };
-        let places = places(keys, n);
-        for ((place, key), row) in places.iter().zip(keys).zip(rows).take(n) {
-            let place = *place as usize % N;
-            (out_keys[place], out_rows[place]) = (*key, *row);
+        let positions = positions(keys, n);
+        for ((position, key), row) in positions.iter().zip(keys).zip(rows).take(n) {
+            let position = *position as usize % N;
+            (out_keys[position], out_rows[position]) = (*key, *row);
         }
     });
 }

@@ -1,4 +1,4 @@
-//! The kernel against the oracle.
+//! Tests of the kernels against a sort of all rows.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use super::naive::{PATTERNS, best_of_groups, keys, mix, rows, sizes};
 use super::segments::{GroupedRows, SegmentBest};
 use super::slots::Segments;
-use super::{Best, Places, Rows, Sieve, Ties, Wanted};
+use super::{Best, GroupLimit, Places, Rows, Sieve, Ties};
 use crate::key::{Key, OrderBy, RowOrder};
 
-/// Keys of a width from those of 64 bits, in the same order.
+/// Keys of a width from keys of 64 bits, in the same order.
 fn of_width<K: Key>(keys: &[u64]) -> Vec<K> {
     let shift = if K::BITS == 128 { 40 } else { 0 };
     keys.iter()
@@ -26,7 +26,7 @@ struct Grouped {
     n: usize,
     k: usize,
     groups: usize,
-    /// Rows of 16 that all go to one group.
+    /// Number of rows in 16 that all go to one group.
     skew: u64,
     pattern: usize,
     order: usize,
@@ -37,14 +37,14 @@ struct Grouped {
 fn grouped() -> impl Strategy<Value = Grouped> {
     let k = prop_oneof![5 => 1..40_usize, 1 => 1..3_000_usize];
     let groups = prop_oneof![1..5_usize, 1..100_usize, 1..20_000_usize];
-    let how = (
+    let layout = (
         prop_oneof![Just(0_u64), 0..16_u64],
         0..PATTERNS,
         0..3_usize,
         1..9_000_usize,
     );
-    (sizes(), k, groups, how, any::<u64>()).prop_map(|(n, k, groups, how, seed)| {
-        let (skew, pattern, order, batch) = how;
+    (sizes(), k, groups, layout, any::<u64>()).prop_map(|(n, k, groups, layout, seed)| {
+        let (skew, pattern, order, batch) = layout;
         Grouped {
             n,
             k,
@@ -114,7 +114,7 @@ fn check_grouped<K: Key>(grouped: &Grouped) {
     }
 }
 
-/// One stream, in batches, dealt out to states that tell each other of their floors.
+/// One stream, in batches, which are distributed over states that share their floors.
 #[derive(Debug, Clone)]
 struct Stream {
     n: usize,
@@ -122,15 +122,15 @@ struct Stream {
     pattern: usize,
     batch: usize,
     states: usize,
-    /// How row numbers are given.
+    /// The form in which row numbers are given.
     places: usize,
     seed: u64,
 }
 
 fn streams() -> impl Strategy<Value = Stream> {
     let k = prop_oneof![Just(1_usize), 2..40_usize, 40..3_000_usize, Just(30_000_usize)];
-    let how = (0..PATTERNS, 1..20_000_usize, 1..4_usize, 0..3_usize);
-    (sizes(), k, how, any::<u64>()).prop_map(|(n, k, (pattern, batch, states, places), seed)| Stream {
+    let layout = (0..PATTERNS, 1..20_000_usize, 1..4_usize, 0..3_usize);
+    (sizes(), k, layout, any::<u64>()).prop_map(|(n, k, (pattern, batch, states, places), seed)| Stream {
         n,
         k,
         pattern,
@@ -141,7 +141,7 @@ fn streams() -> impl Strategy<Value = Stream> {
     })
 }
 
-/// The keys of the first `k`, and rows that have them.
+/// Checks the keys of the first `k` rows, and that the rows have these keys.
 fn check_stream<K: Key>(stream: &Stream) {
     let keys = of_width::<K>(&keys(stream.pattern, stream.n, stream.seed));
     let mut states: Vec<Best<K>> = (0..stream.states)
@@ -201,40 +201,40 @@ fn check_stream<K: Key>(stream: &Stream) {
     assert_eq!(rows.len(), found.len(), "a row came twice");
 }
 
-/// Which ties are kept.
+/// The ties that are kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kept {
+enum KeptTies {
     Any,
     All,
     ByValue,
     Distinct,
 }
 
-/// Rows of a group as a sort has them: key, and NULL values last.
+/// Rows of a group in sorted order: key, and value, with NULLs last.
 type Sorted = Vec<(u64, (bool, i64))>;
 
-impl Kept {
-    fn wanted(self, k: usize) -> Wanted {
-        Wanted {
+impl KeptTies {
+    fn spec(self, k: usize) -> GroupLimit {
+        GroupLimit {
             k,
             ties: match self {
-                Kept::Any => Ties::Any,
-                Kept::All => Ties::All,
-                Kept::ByValue | Kept::Distinct => {
+                KeptTies::Any => Ties::Any,
+                KeptTies::All => Ties::All,
+                KeptTies::ByValue | KeptTies::Distinct => {
                     Ties::By(RowOrder::try_new(vec![OrderBy::values(0, DataType::Int64)]).unwrap())
                 }
             },
-            distinct: self == Kept::Distinct,
+            distinct: self == KeptTies::Distinct,
         }
     }
 
     fn best(self, mut rows: Sorted, k: usize) -> Sorted {
         rows.sort_by_key(|(key, value)| (std::cmp::Reverse(*key), *value));
-        if self == Kept::Distinct {
+        if self == KeptTies::Distinct {
             rows.dedup();
         }
         let len = match rows.get(k.saturating_sub(1)) {
-            Some((last, _)) if self == Kept::All => rows.iter().filter(|(key, _)| key >= last).count(),
+            Some((last, _)) if self == KeptTies::All => rows.iter().filter(|(key, _)| key >= last).count(),
             _ => rows.len().min(k),
         };
         rows.truncate(len);
@@ -242,7 +242,7 @@ impl Kept {
     }
 }
 
-fn check_sieve(grouped: &Grouped, kept: Kept) {
+fn check_sieve(grouped: &Grouped, kept: KeptTies) {
     let groups = grouped.groups.min(200);
     let of: Vec<u32> = grouped
         .groups_of_rows()
@@ -255,7 +255,7 @@ fn check_sieve(grouped: &Grouped, kept: Kept) {
         (value > 0).then_some(value as i64)
     };
     let values: ArrayRef = Arc::new(Int64Array::from_iter((0..grouped.n).map(value)));
-    let mut sieve = Sieve::<u64>::new(kept.wanted(grouped.k), vec![DataType::Int64]);
+    let mut sieve = Sieve::<u64>::new(kept.spec(grouped.k), vec![DataType::Int64]);
     for from in (0..grouped.n).step_by(grouped.batch) {
         let range = from..grouped.n.min(from + grouped.batch);
         let rows = Rows {
@@ -280,7 +280,7 @@ fn check_sieve(grouped: &Grouped, kept: Kept) {
     };
     sieve.push(groups, none).unwrap();
     let mut expected = expected.into_iter().map(|rows| kept.best(rows, grouped.k));
-    // In two parts: the second one moves down.
+    // In two parts: the groups of the second one get lower numbers.
     for part in [groups / 2, groups - groups / 2] {
         let best = sieve.take_first(part).unwrap();
         assert_eq!(best.offsets.len(), part + 1);
@@ -295,13 +295,13 @@ fn check_sieve(grouped: &Grouped, kept: Kept) {
             let mut found: Sorted = (ends[0]..ends[1]).map(|at| (best.keys[at], value(at))).collect();
             let mut expected = expected.next().unwrap();
             match kept {
-                Kept::ByValue | Kept::Distinct => {}
-                Kept::All => {
+                KeptTies::ByValue | KeptTies::Distinct => {}
+                KeptTies::All => {
                     assert!(found.is_sorted_by(|a, b| a.0 >= b.0));
                     found.sort_by_key(|(key, value)| (std::cmp::Reverse(*key), *value));
                 }
-                // Which of those that tie come first is open.
-                Kept::Any => found
+                // It is not specified which of the tied rows come first.
+                KeptTies::Any => found
                     .iter_mut()
                     .chain(&mut expected)
                     .for_each(|row| row.1 = (false, 0)),
@@ -315,7 +315,7 @@ fn check_sieve(grouped: &Grouped, kept: Kept) {
 proptest! {
     #[test]
     fn sieves_equal_a_sort(grouped in grouped(), kept in 0..4_usize) {
-        check_sieve(&grouped, [Kept::Any, Kept::All, Kept::ByValue, Kept::Distinct][kept]);
+        check_sieve(&grouped, [KeptTies::Any, KeptTies::All, KeptTies::ByValue, KeptTies::Distinct][kept]);
     }
 
     #[test]
@@ -382,7 +382,7 @@ fn rows_given_twice_do_not_break_anything() {
 #[test]
 fn wide_rows_are_cut_by_their_bytes() {
     let wide = "w".repeat(5000);
-    let mut sieve = Sieve::<u64>::new(Kept::Any.wanted(1), vec![DataType::Utf8]);
+    let mut sieve = Sieve::<u64>::new(KeptTies::Any.spec(1), vec![DataType::Utf8]);
     let mut most = 0;
     for key in 0..60_u64 {
         let value: ArrayRef = Arc::new(StringArray::from(vec![wide.as_str()]));

@@ -1,38 +1,38 @@
-//! Which of the rows with equal keys are kept, and in what order.
+//! Rows with equal keys: which of them are kept, and in what order.
 //!
-//! Keys alone are ranked, one more than wanted: whether the last one that is wanted ties with the next shows then. Ties
-//! are rare where keys are many, so only they are compared as rows.
+//! Rows are first ranked by their keys alone, one more than `k`: this shows whether the `k`-th row ties with the next
+//! one. Ties are rare where there are many different keys, so only tied rows are compared by their columns.
 
 use std::ops::Range;
 
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
-use super::sieve::{Rows, compared};
+use super::rows::{Rows, compared};
 use super::slots::Segments;
 use crate::key::{Key, RowOrder};
 
-/// What becomes of rows whose keys are equal.
+/// The treatment of rows with equal keys.
 #[derive(Debug)]
 pub(crate) enum Ties {
-    /// Any of them come first: `ROW_NUMBER`.
+    /// Any of them may come first: `ROW_NUMBER`.
     Any,
-    /// All that tie with the last one are kept: `RANK`.
+    /// All rows that tie with the last one are kept: `RANK`.
     All,
-    /// Another order decides.
+    /// A further order decides.
     By(RowOrder),
 }
 
-/// Rows that stay.
+/// The rows that stay.
 #[derive(Debug, Default)]
 pub(super) struct Chosen {
-    /// Where each group starts, and where the last ends.
+    /// The index into `rows` of each group's first row, and the number of all rows.
     pub(super) offsets: Vec<usize>,
-    /// Places of the rows, best first in each group.
+    /// Indices of the rows, best first in each group.
     pub(super) rows: Vec<u32>,
 }
 
 impl Ties {
-    /// How many rows of a group to rank by their keys, for `k` rows.
+    /// Number of rows of a group to rank by their keys, for `k` rows.
     pub(super) fn rows_to_find(&self, k: usize) -> usize {
         match self {
             Ties::Any => k,
@@ -40,7 +40,7 @@ impl Ties {
         }
     }
 
-    /// What a key must reach once the `k`-th best is `key`.
+    /// The key that rows must reach once the `k`-th best key is `key`.
     pub(super) fn floor<K: Key>(&self, key: K) -> K {
         match self {
             Ties::Any if key < K::MAX => key + K::one(),
@@ -48,10 +48,10 @@ impl Ties {
         }
     }
 
-    /// The best `k` rows of each group, from those that were found by their keys.
+    /// The best `k` rows of each group, from the rows that were found by their keys.
     ///
     /// # Errors
-    /// Those of comparing rows.
+    /// Errors of comparing rows.
     pub(super) fn choose<K: Key>(
         &self,
         found: &mut Segments<K, u32>,
@@ -100,10 +100,10 @@ impl Ties {
         Ok(chosen)
     }
 
-    /// The best `k` rows of each group that differ by key or by the order of ties; all rows are sorted.
+    /// The best `k` rows of each group that differ by key or by the order of ties. All rows are sorted.
     ///
     /// # Errors
-    /// Those of comparing rows.
+    /// Errors of comparing rows.
     pub(super) fn choose_distinct<K: Key>(
         &self,
         groups: usize,
@@ -113,17 +113,17 @@ impl Ties {
         let Ties::By(order) = self else {
             return internal_err!("rows without an order among ties have no duplicates");
         };
-        let mut places: Vec<u32> = (0..rows.groups.len() as u32).collect();
-        let compared = order.rows(&compared(order, rows.payload, &places)?)?;
+        let mut row_indices: Vec<u32> = (0..rows.groups.len() as u32).collect();
+        let compared = order.rows(&compared(order, rows.payload, &row_indices)?)?;
         let at = |row: &u32| {
             let row = *row as usize;
             (rows.groups[row], K::MAX.minus(rows.keys[row]), compared.row(row))
         };
-        places.sort_unstable_by(|a, b| at(a).cmp(&at(b)));
-        places.dedup_by(|a, b| at(a) == at(b));
+        row_indices.sort_unstable_by(|a, b| at(a).cmp(&at(b)));
+        row_indices.dedup_by(|a, b| at(a) == at(b));
         let mut chosen = Chosen::default();
         chosen.offsets.push(0);
-        let mut next = places.iter().peekable();
+        let mut next = row_indices.iter().peekable();
         for group in 0..groups as u32 {
             let mut taken = 0;
             while let Some(row) = next.next_if(|row| rows.groups[**row as usize] == group) {
@@ -142,7 +142,7 @@ fn ranges(offsets: &[usize]) -> impl Iterator<Item = (usize, Range<usize>)> + '_
     offsets.windows(2).map(|ends| ends[0]..ends[1]).enumerate()
 }
 
-/// Runs of two or more equal keys.
+/// Ranges of two or more equal keys.
 fn runs<K: Key>(keys: &[K]) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut start = 0;
     let runs = keys.chunk_by(|a, b| a == b).map(move |run| {
@@ -152,11 +152,11 @@ fn runs<K: Key>(keys: &[K]) -> impl Iterator<Item = Range<usize>> + '_ {
     runs.filter(|run| run.len() > 1)
 }
 
-/// Of each group whose last wanted row ties with one that is too many: all rows with that key.
+/// For each group whose `k`-th row ties with the next one: all rows with that key.
 struct LastTies {
-    /// (group, row), in this order.
+    /// Group and row index of each such row, ascending.
     rows: Vec<(u32, u32)>,
-    /// Where each group's start, and where the last one's end; empty if there are none at all.
+    /// The index into `rows` of each group's first row, and the number of all of them; empty if there are none at all.
     starts: Vec<u32>,
 }
 
@@ -166,9 +166,10 @@ impl LastTies {
             Some(keys) if keys.len() > k && keys[k] == keys[k - 1] => Some(keys[k]),
             _ => None,
         };
-        let keys: Vec<Option<K>> = match ranges(&found.offsets).any(|(_, range)| tie(range).is_some()) {
-            true => ranges(&found.offsets).map(|(_, range)| tie(range)).collect(),
-            false => Vec::new(),
+        let keys: Vec<Option<K>> = if ranges(&found.offsets).any(|(_, range)| tie(range).is_some()) {
+            ranges(&found.offsets).map(|(_, range)| tie(range)).collect()
+        } else {
+            Vec::new()
         };
         let mut tied = Vec::new();
         if !keys.is_empty() {
@@ -190,7 +191,7 @@ impl LastTies {
         Self { rows: tied, starts }
     }
 
-    /// The rows of one group.
+    /// The tied rows of one group.
     fn of(&self, group: usize) -> &[(u32, u32)] {
         match self.starts.get(group..group + 2) {
             Some(ends) => &self.rows[ends[0] as usize..ends[1] as usize],
@@ -198,7 +199,7 @@ impl LastTies {
         }
     }
 
-    /// The rows of a group that are among the best whatever becomes of its ties.
+    /// The range of a group's rows that are among the best `k` whatever becomes of its ties.
     fn sure<K: Key>(
         &self,
         found: &Segments<K, u32>,
@@ -248,21 +249,22 @@ impl TiedSets {
         self.ends.push(self.rows.len());
     }
 
-    /// Puts the rows of each set in order.
+    /// Sorts the rows of each set.
     fn sort(&mut self, order: &RowOrder, payload: &[datafusion::arrow::array::ArrayRef]) -> Result<()> {
         if self.rows.is_empty() {
             return Ok(());
         }
         let compared = order.rows(&compared(order, payload, &self.rows)?)?;
-        let mut places: Vec<u32> = (0..self.rows.len() as u32).collect();
+        let mut row_indices: Vec<u32> = (0..self.rows.len() as u32).collect();
         let mut start = 0;
         for end in &self.ends {
-            places[start..*end].sort_by(|a, b| compared.row(*a as usize).cmp(&compared.row(*b as usize)));
+            row_indices[start..*end]
+                .sort_by(|a, b| compared.row(*a as usize).cmp(&compared.row(*b as usize)));
             start = *end;
         }
-        self.rows = places
+        self.rows = row_indices
             .into_iter()
-            .map(|place| self.rows[place as usize])
+            .map(|index| self.rows[index as usize])
             .collect();
         Ok(())
     }
