@@ -143,3 +143,15 @@ macro_rules! with_key {
     };
 }
 pub(crate) use with_key;
+
+/// Evaluates `$body` with what an enum over the widths of keys holds: `$kind` has the variants `W32`, `W64` and `W128`.
+macro_rules! on_width {
+    ($kind:ident, $value:expr, $inner:ident => $body:expr) => {
+        match $value {
+            $kind::W32($inner) => $body,
+            $kind::W64($inner) => $body,
+            $kind::W128($inner) => $body,
+        }
+    };
+}
+pub(crate) use on_width;

@@ -2,7 +2,7 @@
 
 use datafusion::common::{Result, internal_err};
 
-use super::{Key, KeyBits, Width, with_key};
+use super::{Key, KeyBits, Width, on_width, with_key};
 
 /// A list of keys of one width, as a shard returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,17 +13,6 @@ pub enum KeyVec {
     W64(Vec<u64>),
     /// 128-bit keys.
     W128(Vec<u128>),
-}
-
-/// Runs an expression on the vector that a [`KeyVec`] holds, whatever its width.
-macro_rules! on_keys {
-    ($keys:expr, $vec:ident => $body:expr) => {
-        match $keys {
-            KeyVec::W32($vec) => $body,
-            KeyVec::W64($vec) => $body,
-            KeyVec::W128($vec) => $body,
-        }
-    };
 }
 
 impl KeyVec {
@@ -58,7 +47,7 @@ impl KeyVec {
 
     /// Number of keys.
     pub fn len(&self) -> usize {
-        on_keys!(self, keys => keys.len())
+        on_width!(KeyVec, self, keys => keys.len())
     }
 
     /// Whether there is no key.
@@ -68,17 +57,17 @@ impl KeyVec {
 
     /// The key at `index`, which is less than [`Self::len`].
     pub fn get(&self, index: usize) -> KeyBits {
-        on_keys!(self, keys => Key::to_bits(keys[index]))
+        on_width!(KeyVec, self, keys => Key::to_bits(keys[index]))
     }
 
     /// Sorts the keys, ascending. Fast where they consist of a few ascending runs.
     pub fn sort(&mut self) {
-        on_keys!(self, keys => keys.sort())
+        on_width!(KeyVec, self, keys => keys.sort())
     }
 
     /// Sorts the keys, ascending, and drops duplicates.
     pub fn sort_distinct(&mut self) {
-        on_keys!(self, keys => {
+        on_width!(KeyVec, self, keys => {
             keys.sort_unstable();
             keys.dedup();
         })
@@ -86,24 +75,24 @@ impl KeyVec {
 
     /// Number of keys that are less than `key`. The keys must be ascending.
     pub fn lower_bound(&self, key: KeyBits) -> usize {
-        on_keys!(self, keys => keys.partition_point(|own| own.to_bits() < key))
+        on_width!(KeyVec, self, keys => keys.partition_point(|own| own.to_bits() < key))
     }
 
     /// Number of keys that are at most `key`. The keys must be ascending.
     pub fn upper_bound(&self, key: KeyBits) -> usize {
-        on_keys!(self, keys => keys.partition_point(|own| own.to_bits() <= key))
+        on_width!(KeyVec, self, keys => keys.partition_point(|own| own.to_bits() <= key))
     }
 
     /// The keys of ranks from 0 (ascending, each less than [`Self::len`]). Reorders the keys.
     pub fn select(&mut self, ranks: &[u64]) -> Vec<KeyBits> {
-        on_keys!(self, keys => select(keys, ranks))
+        on_width!(KeyVec, self, keys => select(keys, ranks))
     }
 
     /// Copies of the keys in pieces of at most `length` keys.
     pub(crate) fn pieces(&self, length: usize) -> impl Iterator<Item = KeyVec> {
         let piece = move |start: usize| {
             let end = (start + length).min(self.len());
-            on_keys!(self, keys => KeyVec::of(&keys[start..end]))
+            on_width!(KeyVec, self, keys => KeyVec::of(&keys[start..end]))
         };
         (0..self.len()).step_by(length.max(1)).map(piece)
     }

@@ -25,8 +25,8 @@ mod single;
 mod sort;
 mod spec;
 
-pub(crate) use bits::with_key;
 pub use bits::{Key, KeyBits, Width};
+pub(crate) use bits::{on_width, with_key};
 pub(crate) use bound::{LeadBound, WordBound};
 pub(crate) use bytes::ByteSpec;
 pub use dense::dense;

@@ -9,7 +9,7 @@ use datafusion::common::{Result, exec_err, internal_err};
 use super::dyadic::Interval;
 use super::tree::FAST_KEYS;
 use super::{Epsilon, Header, Sketch, Summary, Variant};
-use crate::key::{Encoding, Key, KeyBits, KeySpec, Width, dense, words};
+use crate::key::{Encoding, Key, KeyBits, KeySpec, Width, dense, on_width, words};
 
 /// Number of keys that are encoded at a time: they stay in the first-level cache.
 const BLOCK: usize = 2048;
@@ -34,16 +34,6 @@ enum SummaryByWidth {
     W32(Summary<u32>),
     W64(Summary<u64>),
     W128(Summary<u128>),
-}
-
-macro_rules! on_width {
-    ($kind:ident, $of:expr, $own:ident => $do:expr) => {
-        match $of {
-            $kind::W32($own) => $do,
-            $kind::W64($own) => $do,
-            $kind::W128($own) => $do,
-        }
-    };
 }
 
 impl Debug for AnySketch {

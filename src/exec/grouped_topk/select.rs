@@ -7,8 +7,7 @@ use datafusion::common::Result;
 use super::plan::{Numbering, TopKPlan};
 use crate::kernel::cpu::groups::partitioned::Partitioned;
 use crate::kernel::cpu::top::{Rows, Sieve};
-use crate::key::with_key;
-use crate::key::{Key, Width, words};
+use crate::key::{Key, Width, on_width, with_key, words};
 use crate::memory::SpillFile;
 
 /// The best rows of groups: their carried columns, how many each group has, and their numbers if rows are wanted.
@@ -24,16 +23,6 @@ pub(super) enum AnySieve {
     W32(Sieve<u32>),
     W64(Sieve<u64>),
     W128(Sieve<u128>),
-}
-
-macro_rules! each_sieve {
-    ($sieve:expr, $inner:ident => $body:expr) => {
-        match $sieve {
-            AnySieve::W32($inner) => $body,
-            AnySieve::W64($inner) => $body,
-            AnySieve::W128($inner) => $body,
-        }
-    };
 }
 
 impl AnySieve {
@@ -54,20 +43,20 @@ impl AnySieve {
         keys: &Buffer,
         payload: &[ArrayRef],
     ) -> Result<()> {
-        each_sieve!(self, sieve => sieve.push(groups, Rows { groups: ids, keys: words(keys), payload }))
+        on_width!(AnySieve, self, sieve => sieve.push(groups, Rows { groups: ids, keys: words(keys), payload }))
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        each_sieve!(self, sieve => sieve.held_bytes())
+        on_width!(AnySieve, self, sieve => sieve.held_bytes())
     }
 
     pub(super) fn rejected(&self) -> u64 {
-        each_sieve!(self, sieve => sieve.rejected())
+        on_width!(AnySieve, self, sieve => sieve.rejected())
     }
 
     /// Takes out the best rows of the first so many groups, all that there are.
     pub(super) fn take(&mut self, groups: usize, plan: &TopKPlan) -> Result<BestRows> {
-        each_sieve!(self, sieve => {
+        on_width!(AnySieve, self, sieve => {
             let best = sieve.take_first(groups)?;
             let lengths = best.lengths();
             Ok(BestRows {
