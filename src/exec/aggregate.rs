@@ -9,12 +9,12 @@ use datafusion::functions_aggregate::array_agg::ArrayAgg;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
-use super::quantiles::comma_separated;
+use super::operator::comma_separated;
 use crate::functions::EXACT_QUANTILES;
 use crate::functions::gk::{GkName, Sampled};
 use crate::key::{ByteSpec, KeySpec};
 use crate::quantile::Selected;
-use crate::quantile::{QuantileSpec, Quantile};
+use crate::quantile::{Quantile, QuantileSpec};
 
 /// One aggregate of the operator, one column of its output.
 #[derive(Debug, Clone)]

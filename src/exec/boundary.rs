@@ -14,8 +14,8 @@ use datafusion::physical_plan::{
 };
 
 use super::mode::by_key;
+use super::operator::comma_separated;
 use super::operator::{Execution, Operator, Work};
-use super::quantiles::comma_separated;
 
 /// A branch of a union that is read whole, by the one task that asks for it.
 ///
@@ -131,17 +131,19 @@ impl Work for BoundaryWork {
 
     fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
         let partitioning = inputs[0].output_partitioning();
-        let partitioning = match self.keys.is_empty() {
-            true => partitioning.clone(),
-            false => Partitioning::Hash(self.keys.clone(), partitioning.partition_count()),
+        let partitioning = if self.keys.is_empty() {
+            partitioning.clone()
+        } else {
+            Partitioning::Hash(self.keys.clone(), partitioning.partition_count())
         };
         Ok(as_they_come(&inputs[0], partitioning))
     }
 
     fn details(&self) -> String {
-        match self.keys.is_empty() {
-            true => String::new(),
-            false => format!("keys=[{}]", comma_separated(self.keys.iter())),
+        if self.keys.is_empty() {
+            String::new()
+        } else {
+            format!("keys=[{}]", comma_separated(self.keys.iter()))
         }
     }
 
@@ -150,9 +152,10 @@ impl Work for BoundaryWork {
     }
 
     fn distribution(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Vec<Distribution> {
-        vec![match self.keys.is_empty() {
-            true => Distribution::UnspecifiedDistribution,
-            false => by_key(&inputs[0], self.keys.clone()),
+        vec![if self.keys.is_empty() {
+            Distribution::UnspecifiedDistribution
+        } else {
+            by_key(&inputs[0], self.keys.clone())
         }]
     }
 

@@ -139,9 +139,10 @@ impl Shards for DeviceShards<'_> {
     }
 
     fn strategy(&self, name: StrategyName, ranks: &[u64]) -> Result<Box<dyn Strategy>> {
-        match name.is_sample_select() {
-            true => Ok(Box::new(SampleSelect::counting(self.population()))),
-            false => name.strategy(self.population(), ranks, self.parallelism(), &self.budget()),
+        if name.is_sample_select() {
+            Ok(Box::new(SampleSelect::counting(self.population())))
+        } else {
+            name.strategy(self.population(), ranks, self.parallelism(), &self.budget())
         }
     }
 

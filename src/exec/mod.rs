@@ -14,11 +14,15 @@
 mod aggregate;
 #[cfg(feature = "ballista")]
 mod boundary;
+mod collected;
 #[cfg(feature = "cuda")]
 mod device_shards;
+mod expressions;
 mod files;
+mod give_way;
 mod group_engine;
 mod grouped;
+mod grouped_topk;
 mod mode;
 mod numbered;
 #[cfg(feature = "cuda")]
@@ -34,9 +38,8 @@ mod round_memory;
 mod run;
 mod scan;
 mod selection;
-pub mod staged;
 mod sort_limit;
-mod grouped_topk;
+pub mod staged;
 mod window;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
@@ -46,10 +49,13 @@ pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use boundary::{BoundaryExec, BranchExec};
 pub(crate) use files::{file_scan, with_file_scans};
 pub use grouped::GroupedQuantilesExec;
+pub use grouped_topk::GroupedTopKExec;
+pub(crate) use grouped_topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
 pub(crate) use mode::{Mode, by_key};
 #[cfg(feature = "cuda")]
 pub(crate) use on_device::UploadChoice;
 pub use operator::Operator;
+pub(crate) use operator::comma_separated;
 #[cfg(feature = "cuda")]
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
@@ -61,10 +67,7 @@ pub(crate) use pinned::{
 #[cfg(feature = "ballista")]
 pub use planned_types::PlannedTypesExec;
 pub use quantiles::QuantilesExec;
-pub(crate) use quantiles::comma_separated;
 #[cfg(feature = "parquet")]
 pub use sort_limit::LateFetchExec;
 pub use sort_limit::SortLimitExec;
-pub use grouped_topk::GroupedTopKExec;
-pub(crate) use grouped_topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
 pub use window::ReservingWindowExec;

@@ -62,8 +62,9 @@ impl fmt::Display for Mode {
 /// All rows of equal keys in one partition. No rows at all are so wherever they are: an engine that plans again after each stage, and puts
 /// an empty relation in the place of one without rows, would exchange that over and over.
 pub(crate) fn by_key(input: &Arc<dyn ExecutionPlan>, keys: Vec<Arc<dyn PhysicalExpr>>) -> Distribution {
-    match input.is::<EmptyExec>() {
-        true => Distribution::UnspecifiedDistribution,
-        false => Distribution::KeyPartitioned(keys),
+    if input.is::<EmptyExec>() {
+        Distribution::UnspecifiedDistribution
+    } else {
+        Distribution::KeyPartitioned(keys)
     }
 }

@@ -92,11 +92,11 @@ pub(super) fn send(
 ) -> Result<()> {
     let filtered = passed.map(|passed| filter(values.as_ref(), passed)).transpose()?;
     let values = filtered.as_ref().unwrap_or(values);
-    match values.data_type() == upload.data_type() {
-        true => upload.append(values.as_ref()),
-        // A dictionary counts as its values.
-        false => upload.append(cast(values.as_ref(), upload.data_type())?.as_ref()),
+    if values.data_type() == upload.data_type() {
+        return upload.append(values.as_ref());
     }
+    // A dictionary is sent as its values.
+    upload.append(cast(values.as_ref(), upload.data_type())?.as_ref())
 }
 
 /// What `quantile_specs` want of a column that all partitions have sent.

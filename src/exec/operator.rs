@@ -9,7 +9,7 @@
 //!                                     execute               execute: one output partition
 //! ```
 
-use std::fmt::{self, Debug};
+use std::fmt::{self, Debug, Display};
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
@@ -178,6 +178,12 @@ pub(crate) fn at_the_end(
         EmissionType::Final,
         input.boundedness(),
     ))
+}
+
+/// The displayed items, separated by commas, as operators list them in `EXPLAIN`.
+pub(crate) fn comma_separated(items: impl Iterator<Item = impl Display>) -> String {
+    let items: Vec<_> = items.map(|item| item.to_string()).collect();
+    items.join(", ")
 }
 
 /// An operator: its work, its inputs, and its metrics. The operators of this crate are this type with a work of their own,
@@ -357,9 +363,10 @@ impl<W: Work> ExecutionPlan for Operator<W> {
     }
 
     fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
-        let wanted = match self.work.keeps_statistics() {
-            true => ChildStats::At(partition),
-            false => ChildStats::Skip,
+        let wanted = if self.work.keeps_statistics() {
+            ChildStats::At(partition)
+        } else {
+            ChildStats::Skip
         };
         vec![wanted; self.children().len()]
     }

@@ -10,7 +10,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 
 use super::aggregate::PlainAggregate;
-use super::scan::{mask, values};
+use super::expressions::{mask, values};
 use crate::kernel::cpu::columns::{row_bytes, without_others};
 
 /// Copies of less than so many bytes are not reserved before they are made.
@@ -110,9 +110,10 @@ fn reserved_copy(memory: &MemoryReservation, bytes: usize, what: &str) -> Result
 
 fn accumulator(plain: &PlainAggregate) -> Result<Box<dyn Accumulator>> {
     let inner = plain.expr.create_accumulator()?;
-    Ok(match plain.keeps_input() {
-        true => Box::new(Keeping { inner, bytes: 0 }),
-        false => inner,
+    Ok(if plain.keeps_input() {
+        Box::new(Keeping { inner, bytes: 0 })
+    } else {
+        inner
     })
 }
 
@@ -132,9 +133,10 @@ impl Keeping {
 
 /// The column, or a copy that does not keep much more alive than its own rows.
 pub(super) fn lean(column: &ArrayRef) -> Result<ArrayRef> {
-    match column.get_array_memory_size() > 2 * row_bytes(column) {
-        true => without_others(column),
-        false => Ok(Arc::clone(column)),
+    if column.get_array_memory_size() > 2 * row_bytes(column) {
+        without_others(column)
+    } else {
+        Ok(Arc::clone(column))
     }
 }
 

@@ -74,9 +74,12 @@ fn in_types_of(batch: RecordBatch, planned: &SchemaRef) -> Result<RecordBatch> {
         ..CastOptions::default()
     };
     let columns = batch.columns().iter().zip(schema.fields());
-    let columns = columns.map(|(column, field)| match column.data_type() == field.data_type() {
-        true => Ok(Arc::clone(column)),
-        false => cast_with_options(column, field.data_type(), &never_null),
+    let columns = columns.map(|(column, field)| {
+        if column.data_type() == field.data_type() {
+            Ok(Arc::clone(column))
+        } else {
+            cast_with_options(column, field.data_type(), &never_null)
+        }
     });
     let columns = columns.collect::<Result<_, _>>()?;
     Ok(RecordBatch::try_new(Arc::new(schema), columns)?)

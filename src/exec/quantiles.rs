@@ -1,6 +1,5 @@
 //! The operator behind ungrouped `exact_quantiles`.
 
-use std::fmt::Display;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
@@ -14,7 +13,7 @@ use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use super::aggregate::{Aggregates, ExecAggregate};
 #[cfg(feature = "cuda")]
 use super::on_device::{UploadChoice, is_for_device};
-use super::operator::{Execution, Operator, Work, at_the_end};
+use super::operator::{Execution, Operator, Work, at_the_end, comma_separated};
 use super::run::{Run, RunMetrics};
 use super::selection::SelectionContext;
 use crate::config::StrategyName;
@@ -119,12 +118,6 @@ impl QuantilesWork {
     fn device_details(&self) -> String {
         String::new()
     }
-}
-
-/// The items as they are shown, between commas.
-pub(crate) fn comma_separated(items: impl Iterator<Item = impl Display>) -> String {
-    let items: Vec<_> = items.map(|item| item.to_string()).collect();
-    items.join(", ")
 }
 
 impl Work for QuantilesWork {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 
-use super::scan::Kept;
+use super::collected::CollectedColumn;
 use crate::key::Width;
 use crate::memory::MemoryBudget;
 use crate::memory::RoundMemory;
@@ -14,7 +14,7 @@ use crate::threads::blocking;
 use crate::threads::{Stop, StopOnDrop};
 
 /// What each partition kept of every column that is still to be solved.
-pub(super) type Columns = Vec<Vec<Kept>>;
+pub(super) type Columns = Vec<Vec<CollectedColumn>>;
 
 /// Most that the rounds have keys written to disk for, in a pool that does not say how large it is.
 const MOST_OF_UNKNOWN: usize = 64 << 20;
@@ -106,7 +106,7 @@ fn spill_for(
     round_memory: &Arc<RoundMemory>,
     stop: &Stop,
 ) -> Result<(Columns, Plan)> {
-    let mut holders: Vec<&mut Kept> = columns.iter_mut().flatten().collect();
+    let mut holders: Vec<&mut CollectedColumn> = columns.iter_mut().flatten().collect();
     holders.sort_by_key(|kept| std::cmp::Reverse(kept.held_bytes()));
     let mut plans = plans.iter();
     let Some(mut plan) = plans.next() else {

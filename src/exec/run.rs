@@ -13,11 +13,12 @@ use datafusion::physical_plan::metrics::{
 };
 
 use super::aggregate::{Aggregates, Output, QuantilesCall};
+use super::collected::CollectedColumn;
 #[cfg(feature = "cuda")]
 use super::on_device::{self, ToDevice, UploadChoice, is_for_device};
 use super::plain::PlainAccumulators;
-use super::budget::Columns;
-use super::scan::{Kept, PartitionScan};
+use super::round_memory::Columns;
+use super::scan::PartitionScan;
 use super::selection::SelectionContext;
 use crate::failpoint::may_fail;
 use crate::functions::gk::with_bounds;
@@ -187,21 +188,29 @@ impl Run {
         in_order(tasks).await
     }
 
-    fn record_held(&self, columns: &[Vec<Kept>]) {
+    fn record_held(&self, columns: &[Vec<CollectedColumn>]) {
         let kept = || columns.iter().flatten();
-        let values: u64 = kept().map(Kept::len).sum();
+        let values: u64 = kept().map(CollectedColumn::len).sum();
         self.metrics.values_kept.add(values as usize);
-        self.metrics.bytes_held.add(kept().map(Kept::held_bytes).sum());
+        self.metrics
+            .bytes_held
+            .add(kept().map(CollectedColumn::held_bytes).sum());
     }
 
     /// Rounds over a column of keys, for all the calls that share it. What was kept of the others comes back.
     async fn solve_keys(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
         #[cfg(feature = "cuda")]
-        if columns[column].iter().any(|kept| matches!(kept, Kept::Device(_))) {
+        if columns[column]
+            .iter()
+            .any(|kept| matches!(kept, CollectedColumn::Device(_)))
+        {
             return self.solve_on_device(column, columns).await;
         }
         let (of, quantile_specs) = (&self.aggregates.columns[column], self.quantile_specs(column));
-        let (columns, solution) = self.selection.solve_keys(columns, column, of, &quantile_specs).await?;
+        let (columns, solution) = self
+            .selection
+            .solve_keys(columns, column, of, &quantile_specs)
+            .await?;
         self.metrics.record(&solution);
         Ok((columns, Solved::Keys(solution)))
     }
@@ -211,7 +220,7 @@ impl Run {
     async fn solve_on_device(&self, column: usize, mut columns: Columns) -> Result<(Columns, Solved)> {
         let uploads = std::mem::take(&mut columns[column]).into_iter();
         let uploads = uploads.filter_map(|kept| match kept {
-            Kept::Device(upload) => Some(*upload),
+            CollectedColumn::Device(upload) => Some(*upload),
             _ => None,
         });
         let spec = self.aggregates.columns[column].spec.clone();
@@ -268,7 +277,9 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
     match (call.selected(), solved) {
         (Selected::Keys(column), Solved::Keys(solution)) => {
             let key_at = |rank| solution.key_at(rank);
-            let answers = column.quantile_spec().answers(column.spec(), solution.n, &key_at)?;
+            let answers = column
+                .quantile_spec()
+                .answers(column.spec(), solution.n, &key_at)?;
             if call.wants_bounds() {
                 return with_bounds(column, answers, solution.n, |rank| solution.place_at(rank));
             }

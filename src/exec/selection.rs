@@ -7,8 +7,8 @@ use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 
 use super::aggregate::KeyColumn;
-use super::budget::{Columns, Wanting, reserve_for_rounds};
-use super::scan::Kept;
+use super::collected::CollectedColumn;
+use super::round_memory::{Columns, Wanting, reserve_for_rounds};
 use crate::config::StrategyName;
 use crate::kernel::CpuBackend;
 use crate::kernel::byte_strings::ByteStrings;
@@ -60,7 +60,7 @@ impl SelectionContext {
         quantile_specs: &[&QuantileSpec],
     ) -> Result<(Columns, Solution)> {
         let wanting = Wanting {
-            n: columns[column].iter().map(Kept::len).sum(),
+            n: columns[column].iter().map(CollectedColumn::len).sum(),
             width: of.spec.width(),
             distinct: of.distinct,
             each: 0,
@@ -68,7 +68,7 @@ impl SelectionContext {
         };
         let (columns, plan, own) = self.take(columns, column, wanting).await?;
         let shards = own.into_iter().filter_map(|kept| match kept {
-            Kept::Keys(shard) => Some(shard),
+            CollectedColumn::Keys(shard) => Some(shard),
             _ => None,
         });
         // Dropping the shards, be it with this future, stops their kernels: a flag for each column.
@@ -76,7 +76,12 @@ impl SelectionContext {
             .within(plan.budget, Arc::clone(&self.round_memory));
         let solution = match of.buckets {
             _ if of.distinct => {
-                solve_distinct(&mut shards, &ThreadPool::new(plan.threads, Stop::default()), quantile_specs).await?
+                solve_distinct(
+                    &mut shards,
+                    &ThreadPool::new(plan.threads, Stop::default()),
+                    quantile_specs,
+                )
+                .await?
             }
             Some(buckets) => nearest_splitters(&mut shards, buckets, quantile_specs).await?,
             None => solve(&mut shards, self.strategy, quantile_specs).await?,
@@ -98,7 +103,7 @@ impl SelectionContext {
         if distinct {
             let (others, plan, spec, values) = self.take_byte_strings(columns, column).await?;
             let distinct = self.selection(&plan).distinct(values).await?;
-            let kept = |values| Kept::Bytes(spec.clone(), Box::new(values));
+            let kept = |values| CollectedColumn::Bytes(spec.clone(), Box::new(values));
             columns = others;
             columns[column] = distinct.into_iter().map(kept).collect();
         }
@@ -114,9 +119,9 @@ impl SelectionContext {
         columns: Columns,
         column: usize,
     ) -> Result<(Columns, Plan, ByteSpec, ByteStrings)> {
-        let reading = columns[column].iter().map(Kept::reading_bytes);
+        let reading = columns[column].iter().map(CollectedColumn::reading_bytes);
         let wanting = Wanting {
-            n: columns[column].iter().map(Kept::len).sum(),
+            n: columns[column].iter().map(CollectedColumn::len).sum(),
             width: Width::W128,
             distinct: false,
             each: reading.max().unwrap_or(0) + ByteStringSelection::THREAD_BYTES,
@@ -125,7 +130,7 @@ impl SelectionContext {
         let (columns, plan, own) = self.take(columns, column, wanting).await?;
         let (mut spec, mut values) = (None, Vec::new());
         for kept in own {
-            if let Kept::Bytes(of, own) = kept {
+            if let CollectedColumn::Bytes(of, own) = kept {
                 spec = Some(of);
                 values.push(*own);
             }
@@ -140,9 +145,10 @@ impl SelectionContext {
         columns: Columns,
         column: usize,
         wanting: Wanting,
-    ) -> Result<(Columns, Plan, Vec<Kept>)> {
+    ) -> Result<(Columns, Plan, Vec<CollectedColumn>)> {
         let pool = self.pool.as_ref();
-        let (mut columns, plan) = reserve_for_rounds(columns, wanting, self.threads, pool, &self.round_memory).await?;
+        let (mut columns, plan) =
+            reserve_for_rounds(columns, wanting, self.threads, pool, &self.round_memory).await?;
         let own = std::mem::take(&mut columns[column]);
         Ok((columns, plan, own))
     }

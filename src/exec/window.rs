@@ -27,9 +27,9 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt};
 
+use super::operator::comma_separated;
 use super::operator::{Execution, Operator, Work};
 use super::plain::lean;
-use super::quantiles::comma_separated;
 use crate::kernel::cpu::columns::row_bytes;
 
 /// What evaluating a group takes beside its answers, as a multiple of its rows' bytes: the rows, one copy that brings their batches

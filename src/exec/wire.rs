@@ -178,9 +178,10 @@ impl Over<'_> {
 
     fn topk(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<GroupedTopKExec> {
         let (mode, k) = step(input)?;
-        let numbering = match input.flag("numbering")? {
-            false => Numbering::RowNumber,
-            true => Numbering::Rank,
+        let numbering = if input.flag("numbering")? {
+            Numbering::Rank
+        } else {
+            Numbering::RowNumber
         };
         let group = self.exprs(input, "groups")?;
         let order = self.order(input)?.into_iter().map(|by| self.sort_by(by));

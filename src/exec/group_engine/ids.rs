@@ -148,9 +148,10 @@ impl<W: GroupKey> GroupIds<W> {
                     return Ok(());
                 };
                 for (row, word) in words.iter().enumerate() {
-                    let id = match nulls.is_null(row) {
-                        true => *null.get_or_insert_with(|| table.without_word()),
-                        false => table.id(*word),
+                    let id = if nulls.is_null(row) {
+                        *null.get_or_insert_with(|| table.without_word())
+                    } else {
+                        table.id(*word)
                     };
                     ids.push(id as usize);
                 }

@@ -139,9 +139,10 @@ impl<T: GroupedWork, W: GroupKey> HashPartitions<T, W> {
     /// Whether there is memory for so many workers, as many as can be.
     fn reserves(&mut self, workers: std::ops::RangeInclusive<usize>) -> bool {
         self.each = self.worker_bytes();
-        let oversized = match self.oversized().is_empty() {
-            true => 0,
-            false => OVERSIZED_BYTES,
+        let oversized = if self.oversized().is_empty() {
+            0
+        } else {
+            OVERSIZED_BYTES
         };
         for workers in workers.rev() {
             if self.memory.try_grow(workers * self.each + oversized).is_ok() {

@@ -184,9 +184,10 @@ impl<W: GroupKey> PartitionedRows<W> {
     /// Those of the disk; when the system gives no memory.
     pub(in crate::exec) fn make_room<T: GroupedWork>(&mut self, shared: &Shared<T>) -> Result<()> {
         self.flush(shared)?;
-        match shared.work.compact(self, shared)? {
-            true => Ok(()),
-            false => self.spill(shared),
+        if shared.work.compact(self, shared)? {
+            Ok(())
+        } else {
+            self.spill(shared)
         }
     }
 

@@ -124,12 +124,11 @@ impl<T: GroupedWork> GroupRun<T> {
         let is_alone = !partitions.oversized().is_empty() && self.shared.work.oversized_alone(&self.shared);
         let rows = self.batch_rows;
         let ordinary = move || ordinary(&partitions, &groups, &time, rows);
-        Ok(match is_alone {
-            true => {
-                let ordinary = futures::stream::once(async move { ordinary() }).try_flatten();
-                oversized.chain(ordinary).boxed()
-            }
-            false => oversized.chain(ordinary()?).boxed(),
+        Ok(if is_alone {
+            let ordinary = futures::stream::once(async move { ordinary() }).try_flatten();
+            oversized.chain(ordinary).boxed()
+        } else {
+            oversized.chain(ordinary()?).boxed()
         })
     }
 }

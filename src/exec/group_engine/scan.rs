@@ -14,7 +14,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use futures::StreamExt;
 
 use super::{Evaluated, FEW_GROUPS, GroupIds, GroupedWork, PartitionedRows, Shared};
-use crate::exec::scan::YIELD;
+use crate::exec::give_way::give_way;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::threads::blocking;
@@ -111,9 +111,10 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
         }
         let batch = self.shared.work.evaluate(batch)?;
         self.ids.number(&batch.groups, &mut self.numbers)?;
-        self.rest = match self.ids.len() > FEW_GROUPS || self.shared.many.load(Ordering::Relaxed) {
-            true => Some(batch),
-            false => T::push_few(self, batch)?,
+        self.rest = if self.ids.len() > FEW_GROUPS || self.shared.many.load(Ordering::Relaxed) {
+            Some(batch)
+        } else {
+            T::push_few(self, batch)?
         };
         let is_full = || {
             self.shared.work.few_bytes(&self.held) > self.shared.share
@@ -175,13 +176,5 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
         let held = self.held_bytes();
         self.memory.shrink(self.memory.size().saturating_sub(held));
         self.rest.take().map_or(Ok(()), |batch| self.push_many(batch))
-    }
-}
-
-/// Gives way to other tasks now and then: a stream that is always ready would not notice that the query is gone.
-async fn give_way(since: &mut Instant) {
-    if since.elapsed() > YIELD {
-        tokio::task::yield_now().await;
-        *since = Instant::now();
     }
 }

@@ -8,8 +8,8 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::output::{self, Answers};
 use super::plain::PlainGroups;
+use super::plan::GroupQuantiles;
 use super::select::Selection;
-use super::work::GroupQuantiles;
 use crate::exec::group_engine::{Answered, FewGroups};
 use crate::kernel::cpu::groups::cells::Piece;
 use crate::kernel::cpu::groups::group_key::GroupKey;

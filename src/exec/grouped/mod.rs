@@ -16,6 +16,8 @@ mod oversized_group;
 mod oversized_partition;
 mod partition;
 mod plain;
+mod plan;
+mod scan;
 mod select;
 mod work;
 mod worker;
@@ -30,30 +32,11 @@ use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 
 #[cfg(feature = "cuda")]
 pub(super) use self::output::{Answers, answered_groups};
-use self::work::GroupQuantiles;
+use self::plan::{GroupPlan, GroupQuantiles};
 use super::aggregate::{Aggregates, ExecAggregate};
 use super::group_engine::{self, GroupColumns, Metrics};
+use super::operator::comma_separated;
 use super::operator::{Execution, Operator, Work, at_the_end};
-use super::quantiles::comma_separated;
-
-/// What a [`GroupedQuantilesExec`] computes.
-#[derive(Debug)]
-pub struct GroupPlan {
-    group: Vec<Arc<dyn PhysicalExpr>>,
-    groups: GroupColumns,
-    aggregates: Aggregates,
-    schema: SchemaRef,
-}
-
-impl GroupPlan {
-    /// Whether quantiles of any call are over a type without keys.
-    fn has_byte_strings(&self) -> bool {
-        self.aggregates
-            .columns
-            .iter()
-            .any(|column| column.bytes.is_some())
-    }
-}
 
 /// Exact quantiles of every group, with plain aggregates beside them. One partition, one row for each group, in any
 /// order.

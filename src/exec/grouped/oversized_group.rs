@@ -18,7 +18,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::partition::{FrozenGroups, Partitions, words_of};
 use super::select::GATHERED;
-use crate::exec::scan::Kept;
+use crate::exec::collected::CollectedColumn;
 use crate::exec::selection::SelectionContext;
 use crate::failpoint::may_fail;
 use crate::kernel::byte_strings::ByteStrings;
@@ -73,12 +73,11 @@ fn shares(sizes: &[Size], room: usize) -> Vec<Share> {
             shares.push(Share::Light(start..group));
             (start, held) = (group, 0);
         }
-        match is_heavy {
-            true => {
-                shares.push(Share::Heavy(group));
-                start = group + 1;
-            }
-            false => held += size.need(),
+        if is_heavy {
+            shares.push(Share::Heavy(group));
+            start = group + 1;
+        } else {
+            held += size.need()
         }
     }
     if start < sizes.len() {
@@ -286,11 +285,13 @@ impl<W: GroupKey> Strings<W> {
     ) -> Result<ByteAnswers> {
         let values = self.collect(group, size, solver).await?;
         let kept = values.into_iter();
-        let kept = kept.map(|values| Kept::Bytes(spec.clone(), Box::new(values)));
+        let kept = kept.map(|values| CollectedColumn::Bytes(spec.clone(), Box::new(values)));
         let (_, solution) = solver
             .solve_byte_strings(vec![kept.collect()], 0, distinct, quantile_specs)
             .await?;
-        let calls = quantile_specs.iter().map(|quantile_spec| solution.answers(quantile_spec, spec));
+        let calls = quantile_specs
+            .iter()
+            .map(|quantile_spec| solution.answers(quantile_spec, spec));
         Ok(ByteAnswers {
             calls: calls.collect::<Result<_>>()?,
             lengths: vec![solution.n],
@@ -335,9 +336,12 @@ impl<W: GroupKey> Strings<W> {
         may_fail!("group_heavy");
         let mut values = ByteStrings::spilling(memory, disk)?;
         for run in runs {
-            self.each_value(run, stop, |of, value| match of == group {
-                true => values.push(value).map(drop),
-                false => Ok(()),
+            self.each_value(run, stop, |of, value| {
+                if of == group {
+                    values.push(value).map(drop)
+                } else {
+                    Ok(())
+                }
             })?;
         }
         Ok(values)

@@ -208,9 +208,10 @@ fn numbered<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> Result<Part
     let (mut words, mut ids) = (Vec::new(), Vec::new());
     for (index, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
         for run in &rows.runs {
-            let len = match is_single {
-                true => run.words.partition_len(part).min(1),
-                false => run.words.partition_len(part),
+            let len = if is_single {
+                run.words.partition_len(part).min(1)
+            } else {
+                run.words.partition_len(part)
             };
             for from in (0..len).step_by(BLOCK) {
                 let range = from..len.min(from + BLOCK);

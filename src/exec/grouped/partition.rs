@@ -4,9 +4,9 @@ use datafusion::arrow::array::{Array, ArrayRef, UInt64Array};
 use datafusion::arrow::compute::take;
 use datafusion::common::{Result, internal_err};
 
-use super::GroupPlan;
-use super::plain::{Held, PartitionOrder, PlainGroups};
-use super::work::{GroupQuantiles, QuantilesScanned};
+use super::plain::{Held, PlainGroups};
+use super::plan::{GroupPlan, GroupQuantiles};
+use super::scan::QuantilesScanned;
 use crate::exec::group_engine::{FrozenIds, GroupIds, HashPartitions};
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::runs::{Partitioned, Run};
@@ -14,34 +14,6 @@ use crate::kernel::cpu::groups::strings::ByteSegments;
 
 /// All rows, in hash partitions.
 pub(super) type Partitions<W> = HashPartitions<GroupQuantiles, W>;
-
-/// The groups of a scan that has numbered them.
-pub(super) struct Numbered {
-    values: Vec<ArrayRef>,
-    order: PartitionOrder,
-    /// Where each number stands in the order.
-    places: Vec<u32>,
-}
-
-impl Numbered {
-    pub(super) fn new(values: Vec<ArrayRef>, order: PartitionOrder) -> Self {
-        let mut places = vec![0; order.order.len()];
-        for (place, id) in order.order.iter().enumerate() {
-            places[*id as usize] = place as u32;
-        }
-        Self {
-            values,
-            order,
-            places,
-        }
-    }
-
-    /// Bytes held.
-    pub(super) fn bytes(&self) -> usize {
-        let values = self.values.iter().map(|values| values.get_array_memory_size());
-        values.sum::<usize>() + 2 * size_of::<u32>() * self.places.len()
-    }
-}
 
 /// Bytes that a worker needs for a hash partition.
 pub(super) fn worker_bytes<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> usize {
@@ -107,10 +79,9 @@ impl<W: GroupKey> PartitionGroups<W> {
         }
         for scan in &partitions.scans {
             let mut own = Vec::new();
-            if let Some(numbered) = &scan.held.numbered
-                && !numbered.order.part(part).is_empty()
+            if let Some(groups) = &scan.held.numbered
+                && let Some(values) = groups.values_in(part)?
             {
-                let values = numbered.order.take_partition(part, &numbered.values)?;
                 self.ids.number_in(part, &[], &values, &mut own)?;
             }
             self.from_scans.push(own);
@@ -246,9 +217,10 @@ impl<W: GroupKey> FrozenGroups<W> {
             }
             None => ids.extend(words.iter().filter_map(|word| self.ids.find(*word)).map(cast)),
         }
-        match ids.len() == expected {
-            true => Ok(()),
-            false => internal_err!("{} words have no group", expected - ids.len()),
+        if ids.len() == expected {
+            Ok(())
+        } else {
+            internal_err!("{} words have no group", expected - ids.len())
         }
     }
 }
@@ -298,10 +270,7 @@ impl FirstSeen {
 #[inline(always)]
 fn interned<W: GroupKey>(partitions: &Partitions<W>, part: usize, scan: usize, own: &[u32], word: W) -> u32 {
     match &partitions.scans[scan].held.numbered {
-        Some(numbered) => {
-            let place = numbered.places[word.to_bits() as usize] as usize;
-            own[place - numbered.order.start(part)]
-        }
+        Some(groups) => own[groups.index_in(part, word.to_bits() as usize)],
         None => 0,
     }
 }

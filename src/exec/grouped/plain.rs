@@ -11,8 +11,8 @@ use datafusion::logical_expr::{ColumnarValue, EmitTo, GroupsAccumulator};
 use datafusion::physical_expr::GroupsAccumulatorAdapter;
 
 use crate::exec::aggregate::PlainAggregate;
+use crate::exec::expressions::mask;
 use crate::exec::plain::lean;
-use crate::exec::scan::mask;
 use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::group_key::HASH_PARTITIONS;
 
@@ -169,7 +169,7 @@ impl PlainGroups {
 
 /// Numbers of groups in order of their parts.
 pub(super) struct PartitionOrder {
-    pub(super) order: Vec<u32>,
+    pub(super) ids: Vec<u32>,
     starts: Vec<usize>,
 }
 
@@ -183,18 +183,18 @@ impl PartitionOrder {
             starts[part + 1] += starts[part];
         }
         let mut next = starts.clone();
-        let mut order = vec![0; parts.len()];
+        let mut ids = vec![0; parts.len()];
         for (id, part) in parts.iter().enumerate() {
             let next = &mut next[usize::from(*part)];
-            order[*next] = id as u32;
+            ids[*next] = id as u32;
             *next += 1;
         }
-        Self { order, starts }
+        Self { ids, starts }
     }
 
     /// The groups of a part.
     pub(super) fn part(&self, part: usize) -> &[u32] {
-        &self.order[self.starts[part]..self.starts[part + 1]]
+        &self.ids[self.starts[part]..self.starts[part + 1]]
     }
 
     /// Where the groups of a part start in the order.
@@ -220,7 +220,7 @@ impl PlainStates {
     /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
         let arrays = self.states.iter().flatten();
-        arrays.map(row_bytes).sum::<usize>() + self.order.order.len() * 4
+        arrays.map(row_bytes).sum::<usize>() + self.order.ids.len() * 4
     }
 
     /// The states of all groups, in the order of their numbers.

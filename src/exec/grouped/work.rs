@@ -2,38 +2,33 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, BooleanArray};
-use datafusion::arrow::compute::{filter, filter_record_batch};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
-use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::logical_expr::ColumnarValue;
-use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::metrics::Count;
 use futures::stream::BoxStream;
 
-use super::partition::{self, Numbered, Partitions};
+use super::partition::{self, Partitions};
 use super::plain::{PartitionOrder, PlainGroups, PlainStates};
+use super::plan::GroupQuantiles;
+use super::scan::{
+    BatchValues, QuantilesScan, QuantilesScanned, ScanGroups, append_few, column_values, make_few_room,
+};
 use super::select::GATHERED;
 use super::worker::PartitionWorker;
-use super::{GroupPlan, few, oversized_partition};
-use crate::config::StrategyName;
-use crate::exec::aggregate::KeyColumn;
+use super::{few, oversized_partition};
+use crate::exec::expressions::values;
 use crate::exec::group_engine::{
     Answered, Evaluated, FEW_GROUPS, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork,
     HashPartitions, Shared,
 };
-use crate::exec::scan::{mask, values};
-use crate::exec::selection::SelectionContext;
 use crate::kernel::cpu::columns::row_bytes;
-use crate::kernel::cpu::groups::bytes::StagedBytes;
 use crate::kernel::cpu::groups::cells::NumberedKeys;
 use crate::kernel::cpu::groups::group_key::{GroupKey, HASH_PARTITIONS};
 use crate::kernel::cpu::groups::runs::{Staged, StagedColumn, StagedValues};
 use crate::key::with_key;
-use crate::key::{self, KeySpec, Width};
+use crate::key::{KeySpec, Width};
 use crate::memory::reserve;
 
 /// Bytes that a scan keeps for going over to hash partitions, on disk if there is no memory.
@@ -44,74 +39,11 @@ const MOVED_ROWS: usize = 1 << 12;
 /// Fewest rows of a batch that are taken in at a time because their byte strings are long.
 const LEAST_ROWS: usize = 64;
 
-/// Quantiles of groups, with plain aggregates beside them.
-pub(super) struct GroupQuantiles {
-    pub(super) plan: Arc<GroupPlan>,
-    /// Of the key columns.
-    specs: Vec<KeySpec>,
-    pub(super) solver: Arc<SelectionContext>,
-}
-
-impl GroupQuantiles {
-    pub(super) fn new(plan: Arc<GroupPlan>, memory: &MemoryReservation, context: &TaskContext) -> Self {
-        let columns = plan.aggregates.columns.iter();
-        Self {
-            specs: columns.map(|column| column.spec.clone()).collect(),
-            solver: Arc::new(SelectionContext::new(
-                StrategyName::Auto,
-                memory.new_empty(),
-                context,
-            )),
-            plan,
-        }
-    }
-}
-
-/// What is wanted of a batch: values of the key columns, and what plain aggregates are given.
-pub(super) struct Wanted {
-    columns: Vec<StagedColumn>,
-    inputs: Vec<ColumnarValue>,
-}
-
-/// What one scan holds.
-pub(super) struct QuantilesScan<W> {
-    /// Keys beside the numbers of their groups, for each key column, while groups are few.
-    pub(super) few: Vec<NumberedKeys>,
-    /// What is kept while groups are few.
-    floor: MemoryReservation,
-    /// Aggregates of DataFusion's by the numbers of this scan.
-    pub(super) plain: PlainGroups,
-    /// Whether partitioned rows are numbered: where keys are not packed, and for plain aggregates beside byte strings while
-    /// groups are few.
-    numbers: bool,
-    /// The states of plain aggregates when numbers ended, and the keys of the groups that they are of.
-    states: Option<(PlainStates, Vec<W>)>,
-}
-
-impl<W: GroupKey> QuantilesScan<W> {
-    /// Ends the numbers of packed groups: what plain aggregates want stays with the rows from now on.
-    fn end_numbers(&mut self, ids: &mut GroupIds<W>) -> Result<()> {
-        let states = self.plain.states(&ids.group_partitions())?;
-        self.states = Some((states, ids.keys()));
-        self.numbers = false;
-        ids.free()
-    }
-}
-
-/// What one scan leaves behind, beside its rows.
-pub(super) struct QuantilesScanned<W> {
-    pub(super) states: Option<PlainStates>,
-    /// Keys of the groups that `states` are of, where they are packed.
-    pub(super) words: Vec<W>,
-    /// Where groups have numbers in each scan.
-    pub(super) numbered: Option<Numbered>,
-}
-
 impl GroupedWork for GroupQuantiles {
     const ROWS: &'static str = "grouped quantiles";
     const STAGED_BYTES: usize = 64 << 20;
 
-    type Values = Wanted;
+    type Values = BatchValues;
     type Scan<W: GroupKey> = QuantilesScan<W>;
     type Scanned<W: GroupKey> = QuantilesScanned<W>;
     type Worker<W: GroupKey> = PartitionWorker<W>;
@@ -144,14 +76,14 @@ impl GroupedWork for GroupQuantiles {
         fair.clamp(LEAST_ROWS, rows.max(LEAST_ROWS))
     }
 
-    fn evaluate(&self, batch: &RecordBatch) -> Result<Evaluated<Wanted>> {
+    fn evaluate(&self, batch: &RecordBatch) -> Result<Evaluated<BatchValues>> {
         let groups = self.plan.group.iter().map(|expr| values(expr, batch));
         let aggregates = &self.plan.aggregates;
         let columns = aggregates.columns.iter();
         let columns = columns.map(|column| column_values(column, batch));
         Ok(Evaluated {
             groups: groups.collect::<Result<_>>()?,
-            values: Wanted {
+            values: BatchValues {
                 columns: columns.collect::<Result<_>>()?,
                 inputs: PlainGroups::inputs(&aggregates.plain, batch)?,
             },
@@ -194,8 +126,8 @@ impl GroupedWork for GroupQuantiles {
 
     fn push_few<W: GroupKey>(
         scan: &mut GroupScan<Self, W>,
-        batch: Evaluated<Wanted>,
-    ) -> Result<Option<Evaluated<Wanted>>> {
+        batch: Evaluated<BatchValues>,
+    ) -> Result<Option<Evaluated<BatchValues>>> {
         let aggregates = &scan.shared.work.plan.aggregates;
         let (held, ids, wanted) = (&mut scan.held, &scan.numbers, &batch.values);
         if make_few_room(&mut held.few, &aggregates.columns, &wanted.columns, ids.len()).is_err() {
@@ -257,13 +189,13 @@ impl GroupedWork for GroupQuantiles {
         scan.rows.stage(staged(words, parts), &shared)
     }
 
-    fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: Evaluated<Wanted>) -> Result<()> {
+    fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: Evaluated<BatchValues>) -> Result<()> {
         let (held, ids, numbers) = (&mut scan.held, &mut scan.ids, &scan.numbers);
         if held.numbers && ids.is_packed() && ids.len() > FEW_GROUPS {
             held.end_numbers(ids)?;
         }
         let (words, parts) = ids.place(&batch.groups, held.numbers.then_some(numbers))?;
-        let Wanted { columns, mut inputs } = batch.values;
+        let BatchValues { columns, mut inputs } = batch.values;
         if held.numbers {
             let plain = &scan.shared.work.plan.aggregates.plain;
             held.plain.update(plain, &inputs, numbers, ids.len())?;
@@ -298,7 +230,7 @@ impl GroupedWork for GroupQuantiles {
         }
         let order = PartitionOrder::new(&ids.group_partitions());
         let states = scan.plain.states(&ids.group_partitions())?;
-        let numbered = Numbered::new(ids.values()?, order);
+        let numbered = ScanGroups::new(ids.values()?, order);
         reserve(memory, numbered.bytes())?;
         reserve(memory, states.bytes())?;
         Ok(QuantilesScanned {
@@ -373,80 +305,4 @@ impl GroupedWork for GroupQuantiles {
     ) -> Result<Option<Answered>> {
         worker.part(partitions, part)
     }
-}
-
-/// Makes room for the values of a batch.
-fn make_few_room(
-    few: &mut [NumberedKeys],
-    columns: &[KeyColumn],
-    staged: &[StagedColumn],
-    rows: usize,
-) -> Result<()> {
-    for ((keys, column), staged) in few.iter_mut().zip(columns).zip(staged) {
-        let rows = staged.rows.as_ref().map_or(rows, Vec::len);
-        with_key!(column.spec.width(), K => keys.make_room::<K>(rows)?);
-    }
-    Ok(())
-}
-
-/// Adds the values of a batch by the numbers of its rows.
-fn append_few(
-    few: &mut [NumberedKeys],
-    columns: &[KeyColumn],
-    ids: &[usize],
-    staged: &[StagedColumn],
-) -> Result<()> {
-    // There are at most as many as `FEW_GROUPS`.
-    let all: Vec<u16> = ids.iter().map(|id| *id as u16).collect();
-    for ((keys, column), staged) in few.iter_mut().zip(columns).zip(staged) {
-        let own: Vec<u16>;
-        let ids = match &staged.rows {
-            None => &all,
-            Some(rows) => {
-                own = rows.iter().map(|row| all[*row as usize]).collect();
-                &own
-            }
-        };
-        let StagedValues::Raw(raw) = &staged.values else {
-            continue;
-        };
-        with_key!(column.spec.width(), K => keys.append::<K>(ids, raw, &column.spec)?);
-    }
-    Ok(())
-}
-
-/// The values of a key column in a batch, without NULLs and rows that are filtered out.
-fn column_values(column: &KeyColumn, batch: &RecordBatch) -> Result<StagedColumn> {
-    let Some(predicate) = &column.filter else {
-        return kept(&values(&column.argument, batch)?, None, column);
-    };
-    let passed = mask(predicate, batch)?;
-    if column.argument.downcast_ref::<Column>().is_some() {
-        return kept(&values(&column.argument, batch)?, Some(&passed), column);
-    }
-    // An expression must not see rows that the filter drops: `1 / x` with FILTER (WHERE x <> 0).
-    let rows: Vec<u32> = passed.values().set_indices_u32().collect();
-    let batch = filter_record_batch(batch, &passed)?;
-    let mut staged = kept(&values(&column.argument, &batch)?, None, column)?;
-    staged.rows = Some(match staged.rows {
-        None => rows,
-        Some(inner) => inner.into_iter().map(|row| rows[row as usize]).collect(),
-    });
-    Ok(staged)
-}
-
-fn kept(values: &ArrayRef, passed: Option<&BooleanArray>, column: &KeyColumn) -> Result<StagedColumn> {
-    let kept = key::kept(values.as_ref(), passed)?;
-    let values = match (&column.bytes, &kept) {
-        (Some(spec), kept) => {
-            let kept = kept.as_ref().map(BooleanArray::values);
-            StagedValues::Bytes(StagedBytes::of(spec, values.as_ref(), kept)?)
-        }
-        (None, None) => StagedValues::Raw(column.spec.raw(values.as_ref())?),
-        (None, Some(kept)) => StagedValues::Raw(column.spec.raw(filter(values, kept)?.as_ref())?),
-    };
-    Ok(StagedColumn {
-        rows: kept.map(|kept| kept.values().set_indices_u32().collect()),
-        values,
-    })
 }

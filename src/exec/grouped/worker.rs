@@ -79,27 +79,26 @@ impl<W: GroupKey> PartitionWorker<W> {
     fn column(&mut self, partitions: &Partitions<W>, part: usize, index: usize) -> Result<Answers> {
         let mut runs = partitions.runs();
         // Where every row has a value, the numbers of rows are those of values.
-        let ids = match runs.all(|run| run.columns[index].own.is_none()) {
-            true => &self.ids,
-            false => {
-                self.own_ids.clear();
-                let mut from = 0;
-                for (scan, all) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
-                    for run in &all.runs {
-                        let rows = run.partition_range(part).len();
-                        if let Some(own) = &run.columns[index].own {
-                            self.words.clear();
-                            own.append_partition(part, all.file.as_ref(), &mut self.words)?;
-                            let (words, own_ids) = (&self.words, &mut self.own_ids);
-                            self.groups.append_ids(partitions, part, scan, words, own_ids)?;
-                        } else {
-                            self.own_ids.extend_from_slice(&self.ids[from..from + rows]);
-                        }
-                        from += rows;
+        let ids = if runs.all(|run| run.columns[index].own.is_none()) {
+            &self.ids
+        } else {
+            self.own_ids.clear();
+            let mut from = 0;
+            for (scan, all) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
+                for run in &all.runs {
+                    let rows = run.partition_range(part).len();
+                    if let Some(own) = &run.columns[index].own {
+                        self.words.clear();
+                        own.append_partition(part, all.file.as_ref(), &mut self.words)?;
+                        let (words, own_ids) = (&self.words, &mut self.own_ids);
+                        self.groups.append_ids(partitions, part, scan, words, own_ids)?;
+                    } else {
+                        self.own_ids.extend_from_slice(&self.ids[from..from + rows]);
                     }
+                    from += rows;
                 }
-                &self.own_ids
             }
+            &self.own_ids
         };
         let plans = &mut self.plans[index];
         let count = self.groups.len();

@@ -11,9 +11,9 @@ use datafusion::common::{Result, internal_err};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 
+use super::super::expressions::{mask, values};
 use super::super::group_engine::GroupColumns;
-use super::super::quantiles::comma_separated;
-use super::super::scan::{mask, values};
+use super::super::operator::comma_separated;
 use crate::functions::topk::{Call, lists};
 use crate::kernel::cpu::top::{Ties, Wanted};
 use crate::key::{OrderBy, RowOrder, SortColumn, SortKeys, kept};
@@ -120,9 +120,10 @@ impl TopKPlan {
         let groups = GroupColumns::new(fields);
         let by: Vec<SortColumn> = spec.order.iter().map(|by| by.column.clone()).collect();
         let keys = SortKeys::try_new(&by)?;
-        let mut carried = match groups.is_packed() {
-            true => Vec::new(),
-            false => spec.group.clone(),
+        let mut carried = if groups.is_packed() {
+            Vec::new()
+        } else {
+            spec.group.clone()
         };
         match &spec.answer {
             Answer::Lists { value, .. } => carried.push(Arc::clone(value)),
@@ -171,9 +172,10 @@ impl TopKPlan {
 
     /// Columns that rows carry only so that groups are told apart.
     pub(super) fn carried_groups(&self) -> usize {
-        match self.groups.is_packed() {
-            true => 0,
-            false => self.spec.group.len(),
+        if self.groups.is_packed() {
+            0
+        } else {
+            self.spec.group.len()
         }
     }
 
@@ -193,9 +195,10 @@ impl TopKPlan {
         let by_key = |(index, by): (usize, &SortBy)| {
             OrderBy::rows(first + index, by.column.data_type.clone(), by.column.options)
         };
-        let mut order: Vec<_> = match self.keys.is_exact() {
-            true => Vec::new(),
-            false => self.spec.order.iter().enumerate().map(by_key).collect(),
+        let mut order: Vec<_> = if self.keys.is_exact() {
+            Vec::new()
+        } else {
+            self.spec.order.iter().enumerate().map(by_key).collect()
         };
         let (k, ties) = match &self.spec.answer {
             Answer::Lists { call, .. } => {

@@ -26,9 +26,10 @@ pub(super) enum Floats {
 
 impl Floats {
     pub(super) fn of(config: &ConfigOptions) -> Self {
-        match QuantilesOptions::of(config).trust_float_statistics {
-            true => Floats::Bounded,
-            false => Floats::Unbounded,
+        if QuantilesOptions::of(config).trust_float_statistics {
+            Floats::Bounded
+        } else {
+            Floats::Unbounded
         }
     }
 }
@@ -145,19 +146,22 @@ fn binary(left: Arc<dyn PhysicalExpr>, op: Operator, right: Arc<dyn PhysicalExpr
 fn before(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Option<Arc<dyn PhysicalExpr>>> {
     let expr = || Arc::clone(&by.expr);
     if value.is_null() {
-        return match by.options.nulls_first {
-            true => Ok(None),
-            false => is_not_null(expr()).map(Some),
+        return if by.options.nulls_first {
+            Ok(None)
+        } else {
+            is_not_null(expr()).map(Some)
         };
     }
-    let op = match by.options.descending {
-        true => Operator::Gt,
-        false => Operator::Lt,
+    let op = if by.options.descending {
+        Operator::Gt
+    } else {
+        Operator::Lt
     };
     let compared = binary(expr(), op, lit(value.clone()));
-    Ok(Some(match by.options.nulls_first {
-        true => binary(is_null(expr())?, Operator::Or, compared),
-        false => compared,
+    Ok(Some(if by.options.nulls_first {
+        binary(is_null(expr())?, Operator::Or, compared)
+    } else {
+        compared
     }))
 }
 
@@ -180,9 +184,10 @@ fn not_after(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Arc<dyn Physi
 }
 
 fn equal(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Arc<dyn PhysicalExpr>> {
-    match value.is_null() {
-        true => is_null(Arc::clone(&by.expr)),
-        false => Ok(binary(Arc::clone(&by.expr), Operator::Eq, lit(value.clone()))),
+    if value.is_null() {
+        is_null(Arc::clone(&by.expr))
+    } else {
+        Ok(binary(Arc::clone(&by.expr), Operator::Eq, lit(value.clone())))
     }
 }
 

@@ -22,7 +22,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
-use super::super::quantiles::comma_separated;
+use super::super::operator::comma_separated;
 use super::rows::{CHANGED, RowSource};
 use super::scan::reserve;
 use super::store::Store;

@@ -9,7 +9,7 @@
 //! ```
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt32Array};
 use datafusion::arrow::compute::take;
@@ -23,13 +23,12 @@ use futures::StreamExt;
 use super::floor::SharedFloor;
 use super::plan::TopPlan;
 use super::store::{Store, with_columns};
-use crate::exec::scan::values;
+use crate::exec::expressions::values;
+use crate::exec::give_way::give_way;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::top::{Best, Places};
 use crate::key::Key;
 
-/// A scan gives way to others, and to being cancelled, after so much work.
-const YIELD: Duration = Duration::from_millis(10);
 /// Rows that are held beside the best before it is worth to drop them.
 const SPARE_ROWS: usize = 1 << 14;
 
@@ -88,11 +87,7 @@ impl<K: Key> TopScan<K> {
             let (batch, start) = (batch?, Instant::now());
             self.push(&batch)?;
             self.shared.times.iter().for_each(|time| time.add_elapsed(start));
-            // A stream that is always ready would not notice that the query is gone.
-            if since.elapsed() > YIELD {
-                tokio::task::yield_now().await;
-                since = Instant::now();
-            }
+            give_way(&mut since).await;
         }
         self.best.tighten()?;
         self.publish()?;
@@ -149,9 +144,10 @@ impl<K: Key> TopScan<K> {
     fn add(&mut self, batch: &RecordBatch, keys: &[K], is_sparse: bool) -> Result<usize> {
         self.make_room(self.best.more_bytes(keys.len()))?;
         let first = self.store.next();
-        let places = match is_sparse {
-            true => Places::At(first, &self.places),
-            false => Places::From(first),
+        let places = if is_sparse {
+            Places::At(first, &self.places)
+        } else {
+            Places::From(first)
         };
         self.best.push(keys, places)?;
         self.best.settle()?;
