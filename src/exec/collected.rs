@@ -14,18 +14,19 @@ use crate::kernel::{Backend, CpuBackend, Shard};
 use crate::key::ByteSpec;
 use crate::threads::Stop;
 
-/// The values of a column that calls may answer with.
+/// The collected values of a column in one partition: all that are not NULL and not filtered out.
 pub(super) enum CollectedColumn {
-    /// As keys.
+    /// As keys, in a shard on the CPU.
     Keys(Box<dyn Shard>),
-    /// As bytes.
+    /// As byte strings.
     Bytes(ByteSpec, Box<ByteStrings>),
-    /// On a device.
+    /// On a device, or on their way there.
     #[cfg(feature = "cuda")]
     Device(Box<ColumnUpload>),
 }
 
 impl CollectedColumn {
+    /// A column without values, on the CPU. Its memory is reserved for the consumer of `memory`.
     pub(super) fn open(column: &KeyColumn, backend: &CpuBackend, memory: MemoryReservation) -> Result<Self> {
         Ok(match &column.bytes {
             None => CollectedColumn::Keys(backend.open(&column.spec, memory)?),
@@ -36,15 +37,17 @@ impl CollectedColumn {
         })
     }
 
+    /// Adds the values of the rows where `filter` is true; all if it is `None`.
     pub(super) fn append(&mut self, values: &ArrayRef, filter: Option<&BooleanArray>) -> Result<()> {
         match self {
             CollectedColumn::Keys(shard) => shard.append(values, filter),
-            CollectedColumn::Bytes(spec, kept) => kept.append(spec, values, filter).map(drop),
+            CollectedColumn::Bytes(spec, collected) => collected.append(spec, values, filter).map(drop),
             #[cfg(feature = "cuda")]
             CollectedColumn::Device(upload) => send(upload, values, filter),
         }
     }
 
+    /// Number of values.
     pub(super) fn len(&self) -> u64 {
         match self {
             CollectedColumn::Keys(shard) => shard.len(),
@@ -54,6 +57,7 @@ impl CollectedColumn {
         }
     }
 
+    /// Bytes of host memory that the values hold.
     pub(super) fn held_bytes(&self) -> usize {
         match self {
             CollectedColumn::Keys(shard) => shard.held_bytes(),
@@ -63,7 +67,7 @@ impl CollectedColumn {
         }
     }
 
-    /// What a thread needs to read values that are on disk: see [`ByteStrings::reading_bytes`].
+    /// Bytes that a thread needs to read values that are on disk: see [`ByteStrings::reading_bytes`].
     pub(super) fn reading_bytes(&self) -> usize {
         match self {
             CollectedColumn::Keys(_) => 0,
@@ -73,7 +77,8 @@ impl CollectedColumn {
         }
     }
 
-    /// Gives back what only further values would need; how many bytes. Shards do so when they are first asked.
+    /// Gives back memory that only further values would need, and returns how many bytes that is. Shards do so by themselves, at their
+    /// first request.
     pub(super) fn seal(&mut self) -> usize {
         match self {
             CollectedColumn::Keys(_) => 0,
@@ -83,7 +88,7 @@ impl CollectedColumn {
         }
     }
 
-    /// As [`Shard::spill`].
+    /// Writes values to disk until `bytes` are given back, as [`Shard::spill`]. Returns the bytes given back.
     pub(super) fn spill(&mut self, bytes: usize, stop: &Stop) -> Result<usize> {
         match self {
             CollectedColumn::Keys(shard) => shard.spill(bytes, stop),

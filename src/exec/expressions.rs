@@ -16,10 +16,10 @@ pub(super) fn values(expr: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Resul
     expr.evaluate(batch)?.into_array(batch.num_rows())
 }
 
-/// The rows of a batch that a FILTER keeps, without NULLs: a row whose predicate is NULL is left out.
+/// The rows of a batch that pass a FILTER, as an array without NULLs. A row whose predicate is NULL does not pass.
 ///
 /// # Errors
-/// The expression's, or a predicate that is not Boolean.
+/// The expression's; an execution error for a predicate that is not Boolean.
 pub(super) fn mask(filter: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<BooleanArray> {
     let mask = values(filter, batch)?;
     let Some(mask) = mask.as_any().downcast_ref::<BooleanArray>() else {

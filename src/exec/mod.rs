@@ -7,7 +7,7 @@
 //! partition 1 ─ scan task ─┬─ shard of column 0 ──┤ │ │
 //!                          ├─ shard of column 1 ──┼─┤ │
 //!                          └─ plain accumulators ┼─┼─┤
-//!                                                │ │ └─ merged by their states
+//!                                                │ │ └─ states are merged
 //!                                  rounds over column 0, then over column 1 ─> one row
 //! ```
 

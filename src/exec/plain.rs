@@ -1,4 +1,4 @@
-//! DataFusion's accumulators beside quantiles, with the memory that they hold.
+//! Plain aggregates, which DataFusion's accumulators compute beside quantiles, and the memory that they hold.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::aggregate::PlainAggregate;
 use super::expressions::{mask, values};
 use crate::kernel::cpu::columns::{row_bytes, without_others};
 
-/// Copies of less than so many bytes are not reserved before they are made.
+/// Copies of fewer bytes than this are made without a reservation.
 const SMALL_BYTES: usize = 1 << 16;
 
 /// An accumulator for each plain aggregate, over the same rows.
@@ -24,7 +24,7 @@ pub(super) struct PlainAccumulators {
 }
 
 impl PlainAccumulators {
-    /// Empty ones, whose memory is accounted to the consumer of `memory`.
+    /// Accumulators before their first row. Their memory is reserved for the consumer of `memory`.
     pub(super) fn try_new(list: &[PlainAggregate], memory: MemoryReservation) -> Result<Self> {
         Ok(Self {
             list: list.to_vec(),
@@ -33,7 +33,7 @@ impl PlainAccumulators {
         })
     }
 
-    /// Adds the rows of a batch. What is held then is reserved by [`Self::reserve`].
+    /// Adds the rows of a batch. [`Self::reserve`] then reserves the memory that the accumulators hold.
     ///
     /// # Errors
     /// An expression's, or an accumulator's.
@@ -51,10 +51,10 @@ impl PlainAccumulators {
         Ok(())
     }
 
-    /// Reserves what is held.
+    /// Reserves the memory that the accumulators hold.
     ///
     /// # Errors
-    /// `ResourcesExhausted` that says how much is wanted.
+    /// `ResourcesExhausted` that names the bytes wanted.
     pub(super) fn reserve(&self) -> Result<()> {
         let held = self.accumulators.iter().map(|accumulator| accumulator.size());
         let held = held.sum();
@@ -65,29 +65,29 @@ impl PlainAccumulators {
         })
     }
 
-    /// Adds what others, of further rows, have.
+    /// Adds the states of accumulators over further rows.
     ///
     /// # Errors
-    /// An accumulator's, or `ResourcesExhausted` where states do not fit beside what they are made of.
+    /// An accumulator's, or `ResourcesExhausted` if a state does not fit in memory beside its accumulator.
     pub(super) fn merge(&mut self, others: Self) -> Result<()> {
         let (accumulators, memory) = (others.accumulators, others.memory);
-        for (target, mut part) in self.accumulators.iter_mut().zip(accumulators) {
-            let held = part.size();
+        for (target, mut other) in self.accumulators.iter_mut().zip(accumulators) {
+            let held = other.size();
             let copied = reserved_copy(&self.memory, held, "state")?;
-            let state = part.state()?;
+            let state = other.state()?;
             let state = state.iter().map(ScalarValue::to_array);
             target.merge_batch(&state.collect::<Result<Vec<ArrayRef>>>()?)?;
-            drop((part, copied));
+            drop((other, copied));
             memory.shrink(held.min(memory.size()));
         }
         drop(memory);
         self.reserve()
     }
 
-    /// The answer of the aggregate at `index`, and its memory.
+    /// The answer of the aggregate at `index`, and the memory reserved for it.
     ///
     /// # Errors
-    /// The accumulator's, or `ResourcesExhausted` where the answer does not fit beside what it is made of.
+    /// The accumulator's, or `ResourcesExhausted` if the answer does not fit in memory beside the accumulator.
     pub(super) fn evaluate(&mut self, index: usize) -> Result<(ScalarValue, MemoryReservation)> {
         let accumulator = &mut self.accumulators[index];
         let copied = reserved_copy(&self.memory, accumulator.size(), "answer")?;
@@ -95,7 +95,7 @@ impl PlainAccumulators {
     }
 }
 
-/// Memory for a copy of what an accumulator holds.
+/// A reservation for a copy of the `bytes` that an accumulator holds; empty if they are few.
 fn reserved_copy(memory: &MemoryReservation, bytes: usize, what: &str) -> Result<MemoryReservation> {
     let copied = memory.new_empty();
     if bytes >= SMALL_BYTES {
@@ -111,27 +111,31 @@ fn reserved_copy(memory: &MemoryReservation, bytes: usize, what: &str) -> Result
 fn accumulator(plain: &PlainAggregate) -> Result<Box<dyn Accumulator>> {
     let inner = plain.expr.create_accumulator()?;
     Ok(if plain.keeps_input() {
-        Box::new(Keeping { inner, bytes: 0 })
+        Box::new(InputCounting { inner, bytes: 0 })
     } else {
         inner
     })
 }
 
-/// An accumulator that keeps its input as it came: what it says of its size leaves out what lies behind views.
+/// An accumulator that holds on to its input arrays, as `array_agg` does. Its own size leaves out the buffers behind string views, so
+/// the bytes of the input are counted here.
 #[derive(Debug)]
-struct Keeping {
+struct InputCounting {
     inner: Box<dyn Accumulator>,
-    /// Of all that came.
+    /// Bytes of all input rows.
     bytes: usize,
 }
 
-impl Keeping {
+impl InputCounting {
     fn add(&mut self, columns: &[ArrayRef]) {
         self.bytes += columns.iter().map(row_bytes).sum::<usize>();
     }
 }
 
-/// The column, or a copy that does not keep much more alive than its own rows.
+/// The column, or a copy of it if it would keep alive more than twice the bytes of its own rows.
+///
+/// # Errors
+/// Arrow's.
 pub(super) fn lean(column: &ArrayRef) -> Result<ArrayRef> {
     if column.get_array_memory_size() > 2 * row_bytes(column) {
         without_others(column)
@@ -140,7 +144,7 @@ pub(super) fn lean(column: &ArrayRef) -> Result<ArrayRef> {
     }
 }
 
-impl Accumulator for Keeping {
+impl Accumulator for InputCounting {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         let values = values.iter().map(lean).collect::<Result<Vec<_>>>()?;
         self.add(&values);

@@ -1,5 +1,5 @@
-//! One input partition, read once: keys into shards, values without keys into flat chunks, the rest into plain
-//! accumulators.
+//! Scan of one input partition without groups: keys go into shards, values without keys into byte strings, and the input of other
+//! aggregates into plain accumulators.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use super::collected::CollectedColumn;
 use super::expressions::{mask, values};
 use super::give_way::give_way;
 #[cfg(feature = "cuda")]
-use super::on_device::{ToDevice, is_for_device};
+use super::on_device::{OpenDevices, is_for_device};
 use super::plain::PlainAccumulators;
 use crate::failpoint::may_fail;
 use crate::kernel::CpuBackend;
@@ -26,19 +26,20 @@ use crate::threads::Stop;
 #[cfg(feature = "cuda")]
 use crate::threads::fed;
 
-/// What one partition leaves behind.
+/// The scan of one input partition, and what it has collected.
 pub(super) struct PartitionScan {
     columns: Vec<KeyColumn>,
-    /// One for each of `columns`.
-    pub(super) kept: Vec<CollectedColumn>,
+    /// The collected values of each of `columns`.
+    pub(super) collected: Vec<CollectedColumn>,
     pub(super) plain: PlainAccumulators,
+    /// Counts the rows read.
     rows: Count,
+    /// Count processor time.
     times: [Time; 2],
 }
 
 impl PartitionScan {
-    /// Nothing kept yet, and empty accumulators. Memory is accounted to the consumer of `memory`, processor time to each of
-    /// `times`.
+    /// A scan before its first row. Memory is reserved for the consumer of `memory`; processor time is added to each of `times`.
     pub(super) fn try_new(
         aggregates: &Aggregates,
         backend: &CpuBackend,
@@ -46,12 +47,12 @@ impl PartitionScan {
         rows: Count,
         times: [Time; 2],
     ) -> Result<Self> {
-        let kept = aggregates
+        let collected = aggregates
             .columns
             .iter()
             .map(|column| CollectedColumn::open(column, backend, memory.new_empty()));
         Ok(Self {
-            kept: kept.collect::<Result<_>>()?,
+            collected: collected.collect::<Result<_>>()?,
             columns: aggregates.columns.clone(),
             plain: PlainAccumulators::try_new(&aggregates.plain, memory.new_empty())?,
             rows,
@@ -59,19 +60,20 @@ impl PartitionScan {
         })
     }
 
-    /// Makes the scan send columns that a device can select to the device of its partition.
+    /// The scan, sending the columns that a device can select to the device of its partition.
     #[cfg(feature = "cuda")]
     pub(super) fn onto_device(
         mut self,
-        to: &ToDevice,
+        devices: &OpenDevices,
         partition: usize,
         memory: &MemoryReservation,
     ) -> Result<Self> {
-        let staging = to.staging(partition, memory.new_empty());
-        for (column, kept) in self.columns.iter().zip(&mut self.kept) {
+        let staging = devices.staging(partition, memory.new_empty());
+        for (column, collected) in self.columns.iter().zip(&mut self.collected) {
             if is_for_device(column) {
                 let memory = memory.new_empty();
-                *kept = CollectedColumn::Device(Box::new(to.column(column, partition, memory, &staging)?));
+                *collected =
+                    CollectedColumn::Device(Box::new(devices.column(column, partition, memory, &staging)?));
             }
         }
         Ok(self)
@@ -84,9 +86,9 @@ impl PartitionScan {
     pub(super) async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
         #[cfg(feature = "cuda")]
         if self
-            .kept
+            .collected
             .iter()
-            .any(|kept| matches!(kept, CollectedColumn::Device(_)))
+            .any(|column| matches!(column, CollectedColumn::Device(_)))
         {
             let read = fed(vec![stream], move |batches| {
                 for batch in batches {
@@ -114,34 +116,38 @@ impl PartitionScan {
     fn push_all(&mut self, batch: &RecordBatch) -> Result<()> {
         may_fail!("scan");
         self.rows.add(batch.num_rows());
-        for (column, kept) in self.columns.iter().zip(&mut self.kept) {
-            push_column(column, kept, batch)?;
+        for (column, collected) in self.columns.iter().zip(&mut self.collected) {
+            push_column(column, collected, batch)?;
         }
         self.plain.push(batch)?;
         match self.plain.reserve() {
-            // Accumulators cannot spill, but what is kept beside them can.
+            // Accumulators cannot spill, but the values collected beside them can.
             Err(_) if self.spill()? > 0 => self.plain.reserve(),
             reserved => reserved,
         }
     }
 
-    /// Writes all that is kept to disk, since more will be wanted soon; bytes given back.
+    /// Writes all collected values to disk, since more memory will be wanted soon. Returns the bytes given back.
     fn spill(&mut self) -> Result<usize> {
         let stop = Stop::default();
-        let given = self.kept.iter_mut().map(|kept| kept.spill(usize::MAX, &stop));
+        let given = self
+            .collected
+            .iter_mut()
+            .map(|column| column.spill(usize::MAX, &stop));
         given.sum()
     }
 }
 
-fn push_column(column: &KeyColumn, kept: &mut CollectedColumn, batch: &RecordBatch) -> Result<()> {
+/// Adds the values of a batch to a column.
+fn push_column(column: &KeyColumn, collected: &mut CollectedColumn, batch: &RecordBatch) -> Result<()> {
     let Some(filter) = &column.filter else {
-        return kept.append(&values(&column.argument, batch)?, None);
+        return collected.append(&values(&column.argument, batch)?, None);
     };
     let passed = mask(filter, batch)?;
     if column.argument.downcast_ref::<Column>().is_some() {
-        return kept.append(&values(&column.argument, batch)?, Some(&passed));
+        return collected.append(&values(&column.argument, batch)?, Some(&passed));
     }
     // An expression must not see rows that the filter drops: `1 / x` with FILTER (WHERE x <> 0).
     let batch = filter_record_batch(batch, &passed)?;
-    kept.append(&values(&column.argument, &batch)?, None)
+    collected.append(&values(&column.argument, &batch)?, None)
 }

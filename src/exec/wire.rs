@@ -1,4 +1,4 @@
-//! Operators of best rows, and of branches and boundaries, as bytes, without their inputs.
+//! Encoding of operators as bytes, without their inputs: best rows, branches of unions, and boundaries.
 //!
 //! ```text
 //! first rows:      TOP  | step | k | order
@@ -7,7 +7,8 @@
 //! branch:          BRANCH
 //! boundary:        BOUNDARY | keys
 //! ```
-//! The schema is that of the answer: a partial step gives a column of numbers besides. Expressions are written by the codec of whatever plan this is part of.
+//! The schema is that of the answer, without the column of row numbers that a partial step adds. Expressions are written by the codec
+//! of the plan that the operator is part of.
 
 use std::sync::Arc;
 
@@ -25,27 +26,31 @@ use super::{
 use crate::key::SortColumn;
 use crate::wire::{Reader, put};
 
-/// First bytes, of which other nodes have none.
+/// First byte of each operator. No other node of a plan starts with one of these.
 const TOP: u8 = 64;
 const TOPK: u8 = 65;
 const BRANCH: u8 = 66;
 const BOUNDARY: u8 = 67;
 
-/// How expressions are written and read.
+/// Codec of physical expressions.
 pub(crate) trait ExprCodec {
+    /// The expression as bytes.
+    ///
     /// # Errors
     /// For an expression that cannot be written.
     fn encode(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<Vec<u8>>;
 
+    /// The expression over `schema` that these bytes are.
+    ///
     /// # Errors
     /// For bytes that are no expression over `schema`.
     fn decode(&self, bytes: &[u8], schema: &Schema) -> Result<Arc<dyn PhysicalExpr>>;
 }
 
-/// Appends an operator of ours; false, and nothing, for another's.
+/// Appends an operator of this crate to `out` and returns true. For any other operator, appends nothing and returns false.
 ///
 /// # Errors
-/// Those of expressions and types that cannot be written.
+/// Errors of expressions and types that cannot be written.
 pub(crate) fn put_operator(
     plan: &dyn ExecutionPlan,
     out: &mut Vec<u8>,
@@ -126,10 +131,10 @@ fn put_column(column: &OutputColumn, out: &mut Vec<u8>, exprs: &dyn ExprCodec) -
     Ok(())
 }
 
-/// The operator that comes next, over these inputs; `None` if it is no such operator, and then nothing is read.
+/// Reads the next operator, over these inputs. `None` if the next node is none of these operators; then nothing is read.
 ///
 /// # Errors
-/// An execution error for bytes that are no such operator, or one of other inputs.
+/// An execution error for damaged bytes, or for another number of inputs than the operator has.
 pub(crate) fn read_operator(
     input: &mut Reader<'_>,
     inputs: &[Arc<dyn ExecutionPlan>],
@@ -158,7 +163,7 @@ pub(crate) fn read_operator(
     }))
 }
 
-/// Reads expressions over an input.
+/// Reads operators and expressions over an input of this schema.
 struct Over<'a> {
     schema: &'a Schema,
     exprs: &'a dyn ExprCodec,
@@ -225,7 +230,7 @@ impl Over<'_> {
         })
     }
 
-    /// An output column of rows that have a number of group expressions.
+    /// Reads an output column, of an operator with `groups` group expressions.
     fn column(&self, input: &mut Reader<'_>, groups: usize) -> Result<OutputColumn> {
         Ok(match input.byte("output column")? {
             0 => OutputColumn::Row(self.expr(input)?),
@@ -239,7 +244,7 @@ impl Over<'_> {
     }
 }
 
-/// Which step of a plan an operator is, and how many rows it keeps.
+/// Reads the step that an operator is, and the number of rows that it keeps.
 fn step(input: &mut Reader<'_>) -> Result<(Mode, usize)> {
     let mode = match input.byte("step")? {
         0 => Mode::Partial,

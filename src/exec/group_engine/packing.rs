@@ -1,8 +1,8 @@
-//! Group columns of fixed width, packed into one unsigned integer a row.
+//! Group keys: group columns of fixed width, packed into one unsigned integer for each row.
 //!
 //! ```text
-//! one column, 33 to 64 bits     |vvvvvvvv|            u64; NULL has no word and a part of its own
-//! Int32, UInt16 NULL, Boolean   ..|b|n|uuuu|iiiiiiii|  u64; a column that may be NULL has a bit that says so
+//! one column, 33 to 64 bits     |vvvvvvvv|            u64; NULL has no key, and a hash partition of its own
+//! Int32, UInt16 NULL, Boolean   ..|b|n|uuuu|iiiiiiii|  u64; a column that may be NULL has a bit `n` that says whether it is
 //! ```
 
 use datafusion::arrow::array::{Array, ArrayRef, make_array};
@@ -14,31 +14,33 @@ use crate::kernel::cpu::groups::group_key::{GroupKey, NULL_PARTITION, hash_parti
 use crate::key::with_key;
 use crate::key::{Key, KeyBits, KeySpec, Width, words};
 
-/// How group columns become words.
+/// How group columns are packed into group keys.
 #[derive(Debug, Clone)]
 pub(in crate::exec) struct Packing {
     fields: Vec<Field>,
     width: Width,
 }
 
+/// Position of one group column in the key.
 #[derive(Debug, Clone)]
 struct Field {
     spec: KeySpec,
-    /// Bits of a value in a word.
+    /// Number of bits that a value takes.
     bits: u32,
+    /// Position of the value's lowest bit in the key.
     shift: u32,
-    /// Place of the bit that says NULL.
+    /// Position of the bit that marks NULL; `None` if the column has none.
     null_bit: Option<u32>,
 }
 
-/// Bits that tell values of a type apart; `None` where equal values need not have equal bits, or not so few.
+/// Number of bits that tell values of a type apart; `None` if equal values may have different bits, or if the type is too wide.
 fn bits_of(data_type: &DataType) -> Option<u32> {
     use DataType::*;
     match data_type {
         Boolean => Some(1),
         UInt8 => Some(8),
         UInt16 => Some(16),
-        // Zeros of either sign are one group, NaNs are not: the general way knows how. A group of NULLs needs no bits.
+        // Zeros of either sign are one group, NaNs are not: DataFusion's tables take care of that. A column of type Null has no bits.
         Float16 | Float32 | Float64 | Null => None,
         other => {
             let width = KeySpec::try_new(other).ok()?.width();
@@ -48,7 +50,7 @@ fn bits_of(data_type: &DataType) -> Option<u32> {
 }
 
 impl Packing {
-    /// For group columns like `fields`; `None` if their words would not fit in 128 bits.
+    /// The packing of group columns with these fields; `None` if their keys would not fit in 128 bits.
     pub(in crate::exec) fn try_new(columns: &[FieldRef]) -> Option<Self> {
         let single = columns.len() == 1;
         let (mut fields, mut shift) = (Vec::with_capacity(columns.len()), 0);
@@ -72,15 +74,15 @@ impl Packing {
         Some(Self { fields, width })
     }
 
-    /// Width of the words.
+    /// Width of the keys.
     pub(in crate::exec) fn width(&self) -> Width {
         self.width
     }
 
-    /// The words of a batch's rows, and which of them have one: a single column's NULLs do not.
+    /// The group key of each row, and which rows have none: those where the only group column is NULL.
     ///
     /// # Errors
-    /// An internal error if the columns are not of the types that this was made for.
+    /// An internal error if the columns have other types than the packing was made for.
     pub(super) fn words<W: Key>(&self, columns: &[ArrayRef]) -> Result<(Vec<W>, Option<NullBuffer>)> {
         let rows = columns.first().map_or(0, |column| column.len());
         let mut packed = vec![W::default(); rows];
@@ -98,7 +100,7 @@ impl Packing {
         Ok((packed, nulls.filter(|nulls| nulls.null_count() > 0)))
     }
 
-    /// The words of a batch's rows, and appends the part of each: that of its word's hash, or of NULL.
+    /// The group key of each row. Appends to `parts` the hash partition of each row: that of the key's hash, or that of NULL.
     ///
     /// # Errors
     /// As for [`Self::words`].
@@ -118,7 +120,7 @@ impl Packing {
         Ok(words)
     }
 
-    /// The group columns of words; `null` is the place of the group without a word.
+    /// The group columns that keys were packed from. `null` is the index of the group without a key.
     ///
     /// # Errors
     /// Internal errors only.
@@ -129,10 +131,12 @@ impl Packing {
 }
 
 impl Field {
+    /// Mask of a value's bits, before they are shifted.
     fn mask(&self) -> KeyBits {
         KeyBits::MAX >> (KeyBits::BITS - self.bits)
     }
 
+    /// Adds the values of the column to the keys of their rows.
     fn add<K: Key, W: Key>(&self, values: &[K], nulls: Option<&NullBuffer>, packed: &mut [W]) {
         let mask = W::from_bits(self.mask());
         if self.shift == 0 && self.bits == K::BITS {
@@ -146,7 +150,7 @@ impl Field {
             }
         }
         let Some(nulls) = nulls else { return };
-        // What lies under a NULL is anything: it must not tell groups apart.
+        // The value bits of a NULL may be anything: they must not tell groups apart.
         let clear = W::MAX ^ (mask << self.shift);
         let set = match self.null_bit {
             Some(bit) => W::from_bits(1 << bit),
@@ -159,6 +163,7 @@ impl Field {
         }
     }
 
+    /// The column that keys were packed from. `null` is the index of the group without a key.
     fn array<W: Key>(&self, words: &[W], null: Option<usize>) -> Result<ArrayRef> {
         let values = words
             .iter()

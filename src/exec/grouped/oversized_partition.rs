@@ -1,5 +1,5 @@
-//! Hash partitions with a large share of the rows: their few groups are selected by counting, in parallel; those of byte
-//! strings as [`oversized_group`](super::oversized_group) says.
+//! Answers of hash partitions with a large part of all rows. Keys are selected by counting, on all threads; byte strings as
+//! [`oversized_group`](super::oversized_group) says.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use super::output::{self, Answers};
-use super::oversized_group::Strings;
+use super::oversized_group::PartitionStrings;
 use super::partition::{FrozenGroups, PartitionGroups, Partitions, words_of};
 use super::select::Selection;
 use super::worker::PartitionWorker;
@@ -26,7 +26,7 @@ use crate::threads::Stop;
 use crate::threads::StopOnDrop;
 use crate::threads::blocking;
 
-/// The answers of oversized hash partitions, one after the other.
+/// The answers of oversized hash partitions, a batch for each, one after the other.
 pub(super) fn batches<W: GroupKey>(
     partitions: &Arc<Partitions<W>>,
     groups: &Count,
@@ -51,7 +51,7 @@ pub(super) fn batches<W: GroupKey>(
         .boxed()
 }
 
-/// The values of one column in one run's share of a hash partition.
+/// The keys of one column in one run, as far as they are in one hash partition.
 struct RunPartition<W: GroupKey> {
     partitions: Arc<Partitions<W>>,
     numbers: Arc<FrozenGroups<W>>,
@@ -104,7 +104,7 @@ impl<W: GroupKey, K: ShardKey> Numbered<K> for RunPartition<W> {
 /// The answers of an oversized hash partition; `None` if it has no groups.
 ///
 /// # Errors
-/// `ResourcesExhausted` where even counters find no room; those of reading rows back.
+/// `ResourcesExhausted` if there is not even memory for counters; errors of reading rows back.
 async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Result<Option<Answered>> {
     let shared = Arc::clone(partitions);
     let prepared = blocking(move || {
@@ -136,7 +136,7 @@ async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Re
         .enumerate()
     {
         if column.bytes.is_some() {
-            let strings = Strings {
+            let strings = PartitionStrings {
                 partitions: Arc::clone(partitions),
                 numbers: Arc::clone(&numbers),
                 part,
@@ -174,7 +174,7 @@ async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Re
     Ok(Some(Answered { groups: count, batch }))
 }
 
-/// The answers of a hash partition of many groups, brought together as those of an ordinary one.
+/// The answers of a hash partition with too many groups to count by group, found by a worker as those of an ordinary one.
 async fn by_a_worker<W: GroupKey>(
     partitions: &Arc<Partitions<W>>,
     part: usize,
@@ -188,14 +188,14 @@ async fn by_a_worker<W: GroupKey>(
     })?;
     let partitions = Arc::clone(partitions);
     blocking(move || {
-        let answered = PartitionWorker::try_new(&partitions)?.part(&partitions, part);
+        let answered = PartitionWorker::try_new(&partitions)?.answer(&partitions, part);
         drop(memory);
         answered
     })
     .await
 }
 
-/// The groups of a hash partition, each with its number.
+/// The groups of a hash partition, all numbered.
 fn numbered<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> Result<PartitionGroups<W>> {
     may_fail!("group_giant");
     let mut groups = PartitionGroups::try_new(&partitions.shared.work.plan)?;
@@ -203,7 +203,7 @@ fn numbered<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> Result<Part
     if !groups.is_packed() {
         return Ok(groups);
     }
-    // The group without a key is alone in its hash partition: one row tells that it is there.
+    // The group without a key, which is NULL, is alone in its hash partition: one row is enough to number it.
     let is_single = part == usize::from(NULL_PARTITION);
     let (mut words, mut ids) = (Vec::new(), Vec::new());
     for (index, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {

@@ -1,10 +1,10 @@
-//! The rows of one hash partition, and numbers for its groups.
+//! Numbers for the groups of one hash partition.
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt64Array};
 use datafusion::arrow::compute::take;
 use datafusion::common::{Result, internal_err};
 
-use super::plain::{Held, PlainGroups};
+use super::plain::{AccumulatorMemory, PlainGroups};
 use super::plan::{GroupPlan, GroupQuantiles};
 use super::scan::QuantilesScanned;
 use crate::exec::group_engine::{FrozenIds, GroupIds, HashPartitions};
@@ -12,10 +12,10 @@ use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::runs::{Partitioned, Run};
 use crate::kernel::cpu::groups::strings::ByteSegments;
 
-/// All rows, in hash partitions.
+/// All rows of an execution, in hash partitions.
 pub(super) type Partitions<W> = HashPartitions<GroupQuantiles, W>;
 
-/// Bytes that a worker needs for a hash partition.
+/// Bytes that a worker needs for a hash partition (an estimate).
 pub(super) fn worker_bytes<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> usize {
     let rows = partitions.sizes[part];
     let columns = partitions.shared.work.plan.aggregates.columns.iter().enumerate();
@@ -26,18 +26,19 @@ pub(super) fn worker_bytes<W: GroupKey>(partitions: &Partitions<W>, part: usize)
             bytes + values * ByteSegments::VALUE_BYTES
         }
     });
-    // What rows carry is read run by run.
+    // The inputs of plain aggregates are read run by run.
     let carried = partitions
         .runs()
         .map(|run| run.partition_carried_bytes(part))
         .max();
-    // Words and ids, ids for plain aggregates, keys twice, and for each group, one a row at most, some places.
+    // Group keys and group numbers, numbers for plain aggregates, keys twice, and a few indices for each group, of which there is at most
+    // one a row.
     rows * (size_of::<W>() + 4 + 8 + 4 * size_of::<usize>())
         + widest.max().unwrap_or(0)
         + carried.unwrap_or(0)
 }
 
-/// Byte strings of a column in a hash partition, and their bytes.
+/// Number of a column's byte strings in a hash partition, and their bytes.
 pub(super) fn byte_strings<W: GroupKey>(
     partitions: &Partitions<W>,
     part: usize,
@@ -56,8 +57,8 @@ pub(super) fn byte_strings<W: GroupKey>(
 /// The groups of one hash partition.
 pub(super) struct PartitionGroups<W> {
     ids: GroupIds<W>,
-    /// For each scan that has numbered its groups: the number here of each of those in the hash partition. None where keys are
-    /// packed.
+    /// For each scan that has numbered its groups: the number here of each of its groups in the hash partition. Empty where group keys
+    /// are packed.
     from_scans: Vec<Vec<u32>>,
 }
 
@@ -69,8 +70,8 @@ impl<W: GroupKey> PartitionGroups<W> {
         })
     }
 
-    /// Begins with the groups of a hash partition. Those with packed keys are not known before [`Self::append_ids`] has seen
-    /// all of them.
+    /// Forgets all groups and begins with those of a hash partition. Groups with packed keys are not numbered before
+    /// [`Self::append_ids`] has seen them.
     pub(super) fn begin(&mut self, partitions: &Partitions<W>, part: usize) -> Result<()> {
         self.ids.clear()?;
         self.from_scans.clear();
@@ -79,7 +80,7 @@ impl<W: GroupKey> PartitionGroups<W> {
         }
         for scan in &partitions.scans {
             let mut own = Vec::new();
-            if let Some(groups) = &scan.held.numbered
+            if let Some(groups) = &scan.held.groups
                 && let Some(values) = groups.values_in(part)?
             {
                 self.ids.number_in(part, &[], &values, &mut own)?;
@@ -89,7 +90,7 @@ impl<W: GroupKey> PartitionGroups<W> {
         Ok(())
     }
 
-    /// Number of groups.
+    /// Number of groups numbered so far.
     pub(super) fn len(&self) -> usize {
         self.ids.len()
     }
@@ -98,7 +99,8 @@ impl<W: GroupKey> PartitionGroups<W> {
         self.ids.is_packed()
     }
 
-    /// Appends the numbers of the groups of a hash partition that `words`, of this scan, mean; new words get the next numbers.
+    /// Appends to `ids` the number of each row's group, from the group keys `words` of rows of one scan in a hash partition. New groups
+    /// get the next numbers.
     pub(super) fn append_ids(
         &mut self,
         partitions: &Partitions<W>,
@@ -118,26 +120,26 @@ impl<W: GroupKey> PartitionGroups<W> {
         Ok(())
     }
 
-    /// The group columns.
+    /// The group columns, one value for each group.
     pub(super) fn columns(&mut self) -> Result<Vec<ArrayRef>> {
         self.ids.values()
     }
 
-    /// The group columns, and the numbers to share between threads.
+    /// The group columns, and the numbers of groups to share between threads.
     pub(super) fn freeze(self) -> Result<(Vec<ArrayRef>, FrozenGroups<W>)> {
         let (columns, ids) = self.ids.freeze()?;
         let from_scans = self.from_scans;
         Ok((columns, FrozenGroups { ids, from_scans }))
     }
 
-    /// The plain aggregates of a hash partition, all of whose groups are numbered.
+    /// The answers of plain aggregates in a hash partition, all of whose groups are numbered.
     pub(super) fn plain(&mut self, partitions: &Partitions<W>, part: usize) -> Result<Vec<ArrayRef>> {
         let aggregates = &partitions.shared.work.plan.aggregates.plain;
         if aggregates.is_empty() {
             return Ok(Vec::new());
         }
         let mut plain = PlainGroups::try_new(aggregates)?;
-        let held = Held::new(partitions.memory.new_empty());
+        let reserved = AccumulatorMemory::new(partitions.memory.new_empty());
         let mut order = FirstSeen::new(self.len());
         let (mut words, mut ids) = (Vec::new(), Vec::new());
         for (index, scan) in partitions.scans.iter().enumerate() {
@@ -146,7 +148,7 @@ impl<W: GroupKey> PartitionGroups<W> {
                 if !members.is_empty() {
                     let (ids, seen) = order.renumber(self.state_ids(&scan.held, index, part, members)?);
                     plain.merge(&states.part(part)?, ids, seen)?;
-                    held.resize(plain.bytes())?;
+                    reserved.resize(plain.bytes())?;
                 }
             }
             for run in &scan.rows.runs {
@@ -162,13 +164,13 @@ impl<W: GroupKey> PartitionGroups<W> {
                 let inputs = run.partition_carried(part, scan.rows.file.as_ref())?;
                 let (ids, seen) = order.renumber(ids.iter().map(|id| *id as usize));
                 plain.update(aggregates, &inputs, ids, seen)?;
-                held.resize(plain.bytes())?;
+                reserved.resize(plain.bytes())?;
             }
         }
         order.restore(plain.evaluate()?)
     }
 
-    /// The numbers of the groups that a scan's states are of. Each of them has stood among the words.
+    /// The numbers of the groups in a hash partition that a scan has states of. Each of these groups has rows, so it is numbered.
     fn state_ids(
         &mut self,
         scan: &QuantilesScanned<W>,
@@ -186,18 +188,18 @@ impl<W: GroupKey> PartitionGroups<W> {
     }
 }
 
-/// Numbers of the groups of a hash partition, for reading from several threads.
+/// Numbers of the groups of a hash partition, none of which are new any more: several threads may read them.
 pub(super) struct FrozenGroups<W> {
     ids: FrozenIds<W>,
-    /// As [`PartitionGroups`] has it.
+    /// As [`PartitionGroups::from_scans`].
     from_scans: Vec<Vec<u32>>,
 }
 
 impl<W: GroupKey> FrozenGroups<W> {
-    /// Appends the numbers of the groups that `words`, of this scan, mean.
+    /// Appends to `ids` the number of each row's group, from the group keys `words` of rows of one scan.
     ///
     /// # Errors
-    /// An internal error for a word that was not numbered.
+    /// An internal error for a group that was not numbered.
     pub(super) fn append<T>(
         &self,
         partitions: &Partitions<W>,
@@ -225,10 +227,11 @@ impl<W: GroupKey> FrozenGroups<W> {
     }
 }
 
-/// Numbers in the order of first appearance: accumulators take it that each batch has rows of all groups that are new.
+/// New numbers for groups, in the order of their first rows: accumulators assume that each batch has rows of all groups that are new.
 struct FirstSeen {
-    /// From a group's number to the new one.
+    /// New number of each group, by its old number.
     new: Vec<Option<usize>>,
+    /// Number of groups seen so far.
     seen: usize,
     renumbered: Vec<usize>,
 }
@@ -242,7 +245,7 @@ impl FirstSeen {
         }
     }
 
-    /// The new numbers, and the number of groups seen so far.
+    /// The new numbers of these groups, and the number of groups seen so far.
     fn renumber(&mut self, ids: impl IntoIterator<Item = usize>) -> (&[usize], usize) {
         self.renumbered.clear();
         for id in ids {
@@ -255,7 +258,7 @@ impl FirstSeen {
         (&self.renumbered, self.seen)
     }
 
-    /// Columns by new number, in the order of the numbers that groups had.
+    /// Columns that are in the order of new numbers, put in the order of the old ones.
     fn restore(&self, columns: Vec<ArrayRef>) -> Result<Vec<ArrayRef>> {
         let rows: UInt64Array = self.new.iter().map(|new| new.map(|new| new as u64)).collect();
         if rows.null_count() > 0 {
@@ -266,16 +269,17 @@ impl FirstSeen {
     }
 }
 
-/// The number in a hash partition of the group that has the number `word` in a scan.
+/// The number in a hash partition of a group that has the number `word` in a scan. `own` has the number in the hash partition of each
+/// of the scan's groups there.
 #[inline(always)]
 fn interned<W: GroupKey>(partitions: &Partitions<W>, part: usize, scan: usize, own: &[u32], word: W) -> u32 {
-    match &partitions.scans[scan].held.numbered {
+    match &partitions.scans[scan].held.groups {
         Some(groups) => own[groups.index_in(part, word.to_bits() as usize)],
         None => 0,
     }
 }
 
-/// The words that tell the groups of a column's values apart: its own, or those of all rows.
+/// The group keys of a column's values: the column's own if some rows have no value, else those of all rows.
 pub(super) fn words_of(run: &Run, column: usize) -> &Partitioned {
     run.columns[column].own.as_ref().unwrap_or(&run.words)
 }

@@ -18,29 +18,29 @@ use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::runs::{StagedColumn, StagedValues};
 use crate::key::{self, Width, with_key};
 
-/// What is wanted of a batch: values of the key columns, and what plain aggregates are given.
+/// A batch's values of the key columns, and its inputs of plain aggregates.
 pub(super) struct BatchValues {
     pub(super) columns: Vec<StagedColumn>,
     pub(super) inputs: Vec<ColumnarValue>,
 }
 
-/// What one scan holds.
+/// The state of one scan, besides the numbers of its groups and its partitioned rows.
 pub(super) struct QuantilesScan<W> {
     /// Keys beside the numbers of their groups, for each key column, while groups are few.
     pub(super) few: Vec<NumberedKeys>,
-    /// What is kept while groups are few.
-    pub(super) floor: MemoryReservation,
-    /// Aggregates of DataFusion's by the numbers of this scan.
+    /// Memory that is reserved while groups are few, for the move to hash partitions.
+    pub(super) move_memory: MemoryReservation,
+    /// Plain aggregates, by the group numbers of this scan.
     pub(super) plain: PlainGroups,
-    /// Whether partitioned rows are numbered: where keys are not packed, and for plain aggregates beside byte strings while
-    /// groups are few.
+    /// Whether rows are numbered by group although they are partitioned: if group keys are not packed, and for plain aggregates beside
+    /// byte strings while groups are few.
     pub(super) numbers: bool,
-    /// The states of plain aggregates when numbers ended, and the keys of the groups that they are of.
+    /// The states of plain aggregates from before numbering ended, and the keys of their groups.
     pub(super) states: Option<(PlainStates, Vec<W>)>,
 }
 
 impl<W: GroupKey> QuantilesScan<W> {
-    /// Ends the numbers of packed groups: what plain aggregates want stays with the rows from now on.
+    /// Ends the numbering of packed groups. From now on, the inputs of plain aggregates stay with the rows.
     pub(super) fn end_numbers(&mut self, ids: &mut GroupIds<W>) -> Result<()> {
         let states = self.plain.states(&ids.group_partitions())?;
         self.states = Some((states, ids.keys()));
@@ -49,13 +49,14 @@ impl<W: GroupKey> QuantilesScan<W> {
     }
 }
 
-/// What one scan leaves behind, beside its rows.
+/// What remains of one scan at its end, besides its partitioned rows.
 pub(super) struct QuantilesScanned<W> {
+    /// States of plain aggregates.
     pub(super) states: Option<PlainStates>,
-    /// Keys of the groups that `states` are of, where they are packed.
+    /// Keys of the groups that `states` belong to, where group keys are packed.
     pub(super) words: Vec<W>,
-    /// Where groups have numbers in each scan.
-    pub(super) numbered: Option<ScanGroups>,
+    /// The groups that the scan has numbered, where group keys are not packed.
+    pub(super) groups: Option<ScanGroups>,
 }
 
 /// The groups that a scan has numbered, where keys are not packed.
@@ -63,7 +64,7 @@ pub(super) struct ScanGroups {
     /// The group columns, by number.
     values: Vec<ArrayRef>,
     order: PartitionOrder,
-    /// Position of each number in the order.
+    /// Position of each group in the order, by number.
     positions: Vec<u32>,
 }
 
@@ -104,8 +105,11 @@ impl ScanGroups {
     }
 }
 
-/// Makes room for the values of a batch.
-pub(super) fn make_few_room(
+/// Reserves memory for the keys of a batch.
+///
+/// # Errors
+/// `ResourcesExhausted`.
+pub(super) fn reserve_few(
     few: &mut [NumberedKeys],
     columns: &[KeyColumn],
     staged: &[StagedColumn],
@@ -118,14 +122,14 @@ pub(super) fn make_few_room(
     Ok(())
 }
 
-/// Adds the values of a batch by the numbers of its rows.
+/// Adds the keys of a batch. `ids` has the number of each row's group.
 pub(super) fn append_few(
     few: &mut [NumberedKeys],
     columns: &[KeyColumn],
     ids: &[usize],
     staged: &[StagedColumn],
 ) -> Result<()> {
-    // There are at most as many as `FEW_GROUPS`.
+    // There are at most `FEW_GROUPS` groups.
     let all: Vec<u16> = ids.iter().map(|id| *id as u16).collect();
     for ((keys, column), staged) in few.iter_mut().zip(columns).zip(staged) {
         let own: Vec<u16>;
@@ -144,7 +148,7 @@ pub(super) fn append_few(
     Ok(())
 }
 
-/// The values of a key column in a batch, without NULLs and rows that are filtered out.
+/// A batch's values of a key column, without NULLs and rows that are filtered out.
 pub(super) fn column_values(column: &KeyColumn, batch: &RecordBatch) -> Result<StagedColumn> {
     let Some(predicate) = &column.filter else {
         return collected(&values(&column.argument, batch)?, None, column);
@@ -164,6 +168,7 @@ pub(super) fn column_values(column: &KeyColumn, batch: &RecordBatch) -> Result<S
     Ok(staged)
 }
 
+/// The values that are not NULL, of the rows where `passed` is true (all if it is `None`).
 fn collected(values: &ArrayRef, passed: Option<&BooleanArray>, column: &KeyColumn) -> Result<StagedColumn> {
     let kept = key::kept(values.as_ref(), passed)?;
     let values = match (&column.bytes, &kept) {

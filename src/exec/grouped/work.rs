@@ -1,4 +1,4 @@
-//! Quantiles as the work of the engine for groups.
+//! Quantiles of groups, as a work of the engine for groups.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::partition::{self, Partitions};
 use super::plain::{PartitionOrder, PlainGroups, PlainStates};
 use super::plan::GroupQuantiles;
 use super::scan::{
-    BatchValues, QuantilesScan, QuantilesScanned, ScanGroups, append_few, column_values, make_few_room,
+    BatchValues, QuantilesScan, QuantilesScanned, ScanGroups, append_few, column_values, reserve_few,
 };
 use super::select::GATHERED;
 use super::worker::PartitionWorker;
@@ -31,12 +31,12 @@ use crate::key::with_key;
 use crate::key::{KeySpec, Width};
 use crate::memory::reserve;
 
-/// Bytes that a scan keeps for going over to hash partitions, on disk if there is no memory.
-const FLOOR: usize = 1 << 18;
-/// Rows that go over at a time.
+/// Bytes that a scan reserves for its move from few groups to hash partitions, which may be on disk.
+const MOVE_BYTES: usize = 1 << 18;
+/// Rows that are moved to hash partitions at a time.
 const MOVED_ROWS: usize = 1 << 12;
 
-/// Fewest rows of a batch that are taken in at a time because their byte strings are long.
+/// Fewest rows of a batch that are taken in at a time, however long their byte strings are.
 const LEAST_ROWS: usize = 64;
 
 impl GroupedWork for GroupQuantiles {
@@ -64,7 +64,8 @@ impl GroupedWork for GroupQuantiles {
         self.plan.has_byte_strings()
     }
 
-    /// As many as have byte strings that leave room for others.
+    /// Fewer rows are taken in at a time if their batch holds byte strings of more than 64 MiB, or of more than an eighth of the scan's
+    /// memory share.
     fn rows_at_a_time(&self, batch: &RecordBatch, share: usize) -> usize {
         let rows = batch.num_rows();
         if !self.plan.has_byte_strings() {
@@ -95,17 +96,17 @@ impl GroupedWork for GroupQuantiles {
         shared: &Shared<Self>,
         memory: &MemoryReservation,
     ) -> Result<QuantilesScan<W>> {
-        let (plan, floor) = (&self.plan, memory.new_empty());
+        let (plan, move_memory) = (&self.plan, memory.new_empty());
         let mut few = Vec::new();
         if !self.starts_partitioned() {
-            reserve(&floor, FLOOR)?;
+            reserve(&move_memory, MOVE_BYTES)?;
             let columns = self.specs.iter();
             few.extend(columns.map(|_| NumberedKeys::new(memory.new_empty(), shared.free.clone())));
         }
         let plain = &plan.aggregates.plain;
         Ok(QuantilesScan {
             few,
-            floor,
+            move_memory,
             plain: PlainGroups::try_new(plain)?,
             numbers: !plan.groups.is_packed() || (self.starts_partitioned() && !plain.is_empty()),
             states: None,
@@ -130,7 +131,7 @@ impl GroupedWork for GroupQuantiles {
     ) -> Result<Option<Evaluated<BatchValues>>> {
         let aggregates = &scan.shared.work.plan.aggregates;
         let (held, ids, wanted) = (&mut scan.held, &scan.numbers, &batch.values);
-        if make_few_room(&mut held.few, &aggregates.columns, &wanted.columns, ids.len()).is_err() {
+        if reserve_few(&mut held.few, &aggregates.columns, &wanted.columns, ids.len()).is_err() {
             return Ok(Some(batch));
         }
         append_few(&mut held.few, &aggregates.columns, ids, &wanted.columns)?;
@@ -147,7 +148,7 @@ impl GroupedWork for GroupQuantiles {
         if scan.ids.is_packed() {
             scan.held.end_numbers(&mut scan.ids)?;
         }
-        scan.held.floor.free();
+        scan.held.move_memory.free();
         let few = std::mem::take(&mut scan.held.few);
         if words.is_empty() {
             return Ok(());
@@ -185,7 +186,7 @@ impl GroupedWork for GroupQuantiles {
                 memory.shrink(chunk.held_bytes().min(memory.size()));
             }
         }
-        // Groups without any value are groups too.
+        // Groups without any value have an answer too.
         scan.rows.stage(staged(words, parts), &shared)
     }
 
@@ -225,24 +226,24 @@ impl GroupedWork for GroupQuantiles {
             return Ok(QuantilesScanned {
                 states,
                 words: words.unwrap_or_default(),
-                numbered: None,
+                groups: None,
             });
         }
         let order = PartitionOrder::new(&ids.group_partitions());
         let states = scan.plain.states(&ids.group_partitions())?;
-        let numbered = ScanGroups::new(ids.values()?, order);
-        reserve(memory, numbered.bytes())?;
+        let groups = ScanGroups::new(ids.values()?, order);
+        reserve(memory, groups.bytes())?;
         reserve(memory, states.bytes())?;
         Ok(QuantilesScanned {
             states: Some(states),
             words: Vec::new(),
-            numbered: Some(numbered),
+            groups: Some(groups),
         })
     }
 
-    /// Whether bringing the keys of some column together in one thread would take long: over distinct values there is no other
-    /// way for few groups. The same where the pool has no room for counters and for what they lead to: hash partitions can go
-    /// to disk.
+    /// Few groups are partitioned in two cases. First, if a column of distinct values has many rows: for few groups, one thread would
+    /// have to bring its keys together. Second, if the pool has no room for counters and for the keys of wanted cells: hash partitions
+    /// can go to disk.
     fn partitions_few<W: GroupKey>(&self, scans: &[GroupScan<Self, W>], memory: &MemoryReservation) -> bool {
         let columns = &self.plan.aggregates.columns;
         let rows = |index: usize| {
@@ -270,11 +271,11 @@ impl GroupedWork for GroupQuantiles {
         partition::worker_bytes(partitions, part)
     }
 
-    /// Distinct keys of few groups are brought together all the same.
+    /// Without byte strings, no hash partition is oversized if a call is over distinct values: counting does not help then. A hash
+    /// partition of usual size is never oversized, however many threads there are.
     fn oversized_rows(&self, rows: usize, threads: usize) -> Option<usize> {
         let mut columns = self.plan.aggregates.columns.iter();
         let may_be = self.plan.has_byte_strings() || !columns.any(|column| column.distinct);
-        // A hash partition of usual size is none, however many threads there are.
         may_be.then(|| {
             (rows / (4 * threads))
                 .max(4 * rows / HASH_PARTITIONS)
@@ -282,7 +283,8 @@ impl GroupedWork for GroupQuantiles {
         })
     }
 
-    /// What oversized ones work in was seen to be there, and byte strings may take all.
+    /// With a memory limit, the memory for oversized hash partitions was only seen to be free, not reserved. Byte strings may take
+    /// all memory.
     fn oversized_alone(&self, shared: &Shared<Self>) -> bool {
         shared.is_bounded() || self.plan.has_byte_strings()
     }
@@ -303,6 +305,6 @@ impl GroupedWork for GroupQuantiles {
         partitions: &Partitions<W>,
         part: usize,
     ) -> Result<Option<Answered>> {
-        worker.part(partitions, part)
+        worker.answer(partitions, part)
     }
 }

@@ -1,4 +1,4 @@
-//! One thread's work on hash partitions.
+//! A worker: one thread that answers hash partitions of usual size.
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -11,20 +11,22 @@ use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
 use crate::kernel::cpu::groups::strings::ByteSegments;
 use crate::key::{Key, Width};
 
-/// Answers hash partitions, one after the other. Its memory is used again from one to the next.
+/// Answers hash partitions, one after the other, and uses its memory again for the next one.
 pub(super) struct PartitionWorker<W> {
     groups: PartitionGroups<W>,
     plans: Vec<Plans>,
     words: Vec<W>,
-    /// Numbers of the groups of a hash partition's rows, run after run; and of one column's values.
+    /// Number of each row's group in a hash partition, run after run.
     ids: Vec<u32>,
+    /// Number of the group of each value of one column, where not every row has a value.
     own_ids: Vec<u32>,
     scratch: (Scratch<u32>, Scratch<u64>, Scratch<u128>),
     strings: ByteSegments,
-    /// For the answers of each column of byte strings.
+    /// Reservations for the answers of each column of byte strings.
     memory: Vec<MemoryReservation>,
 }
 
+/// Buffers for the keys of a hash partition.
 #[derive(Default)]
 struct Scratch<K> {
     keys: Vec<K>,
@@ -50,8 +52,8 @@ impl<W: GroupKey> PartitionWorker<W> {
     /// The answers of a hash partition; `None` if it has no groups.
     ///
     /// # Errors
-    /// Those of reading rows back, and of DataFusion's aggregates.
-    pub(super) fn part(&mut self, partitions: &Partitions<W>, part: usize) -> Result<Option<Answered>> {
+    /// Errors of reading rows back, and of DataFusion's aggregates.
+    pub(super) fn answer(&mut self, partitions: &Partitions<W>, part: usize) -> Result<Option<Answered>> {
         self.groups.begin(partitions, part)?;
         self.ids.clear();
         for (index, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
@@ -76,9 +78,10 @@ impl<W: GroupKey> PartitionWorker<W> {
         Ok(Some(Answered { groups, batch }))
     }
 
+    /// The answers of the calls over one key column.
     fn column(&mut self, partitions: &Partitions<W>, part: usize, index: usize) -> Result<Answers> {
         let mut runs = partitions.runs();
-        // Where every row has a value, the numbers of rows are those of values.
+        // If every row has a value, the group numbers of rows are those of values.
         let ids = if runs.all(|run| run.columns[index].own.is_none()) {
             &self.ids
         } else {
@@ -119,7 +122,7 @@ impl<W: GroupKey> PartitionWorker<W> {
     }
 }
 
-/// All byte strings of a column in a hash partition, in place of what was there.
+/// Replaces the values in `strings` by all byte strings of a column in a hash partition.
 fn append_strings<W: GroupKey>(
     partitions: &Partitions<W>,
     part: usize,
@@ -139,7 +142,7 @@ fn append_strings<W: GroupKey>(
 }
 
 impl<K: Key> Scratch<K> {
-    /// Brings the keys of a hash partition together by group, and selects.
+    /// The answers of the calls over a column of keys: brings the keys of each group together, and selects.
     fn answers<W: GroupKey>(
         &mut self,
         partitions: &Partitions<W>,

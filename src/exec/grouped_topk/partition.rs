@@ -1,4 +1,4 @@
-//! The rows of one hash partition brought together.
+//! Reader of one hash partition, which ranks the rows of each group.
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::buffer::Buffer;
@@ -12,7 +12,7 @@ use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::runs::Run;
 use crate::memory::SpillFile;
 
-/// Numbers the groups of one hash partition and finds their best rows. Its memory is used again from one to the next.
+/// Numbers the groups of one hash partition and finds their best rows. It uses its memory again for the next hash partition.
 pub(super) struct PartitionReader<W> {
     pub(super) groups: GroupIds<W>,
     pub(super) sieve: AnySieve,
@@ -38,13 +38,13 @@ impl<W: GroupKey> PartitionReader<W> {
     /// The best rows of all groups.
     pub(super) fn take(&mut self, plan: &TopKPlan) -> Result<BestRows> {
         let groups = self.groups.len();
-        // Groups without rows are there too.
+        // Tells the sieve of groups without rows.
         self.sieve
             .push(groups, &[], &Buffer::from(&[0_u8; 0]), &plan.no_rows())?;
         self.sieve.take(groups, plan)
     }
 
-    /// Numbers the groups of a run's share of a hash partition; what its rows carry.
+    /// Numbers the groups of those rows of a run that are in a hash partition. Returns the carried columns of these rows.
     pub(super) fn number(
         &mut self,
         plan: &TopKPlan,
@@ -69,7 +69,7 @@ impl<W: GroupKey> PartitionReader<W> {
         Ok(carried)
     }
 
-    /// Adds a run's share of a hash partition.
+    /// Adds those rows of a run that are in a hash partition.
     pub(super) fn push(
         &mut self,
         plan: &TopKPlan,
