@@ -18,7 +18,7 @@ pub(crate) fn file_scan(node: &dyn ExecutionPlan) -> Option<&FileScanConfig> {
 /// The plan with each scan of files replaced by the plan that `replaced` returns for it. `None` leaves a scan as it is.
 ///
 /// # Errors
-/// Those of `replaced`.
+/// The errors of `replaced`.
 pub(crate) fn with_file_scans(
     plan: Arc<dyn ExecutionPlan>,
     replaced: impl Fn(&FileScanConfig) -> Result<Option<Arc<dyn ExecutionPlan>>>,

@@ -36,7 +36,7 @@ impl Mode {
     /// numbers, and fails on a row that comes twice.
     ///
     /// # Errors
-    /// Those of the input.
+    /// The input's.
     pub(super) fn streams(self, on: &Execution<'_>) -> Result<Vec<SendableRecordBatchStream>> {
         match self {
             Mode::Single => on.partitions(),

@@ -227,7 +227,7 @@ impl<W: Work> Operator<W> {
         })
     }
 
-    /// What the operator does.
+    /// The operator's work.
     pub(crate) fn work(&self) -> &W {
         &self.work
     }

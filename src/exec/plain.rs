@@ -56,13 +56,8 @@ impl PlainAccumulators {
     /// # Errors
     /// `ResourcesExhausted` that names the bytes wanted.
     pub(super) fn reserve(&self) -> Result<()> {
-        let held = self.accumulators.iter().map(|accumulator| accumulator.size());
-        let held = held.sum();
-        self.memory.try_resize(held).map_err(|error| {
-            error.context(format!(
-                "aggregates beside exact quantiles, which cannot be spilled: {held} bytes wanted"
-            ))
-        })
+        let sizes = self.accumulators.iter().map(|accumulator| accumulator.size());
+        resize_for_accumulators(&self.memory, sizes.sum())
     }
 
     /// Adds the states of accumulators over further rows.
@@ -93,6 +88,18 @@ impl PlainAccumulators {
         let copied = reserved_copy(&self.memory, accumulator.size(), "answer")?;
         Ok((accumulator.evaluate()?, copied))
     }
+}
+
+/// Resizes a reservation to the `bytes` that accumulators hold.
+///
+/// # Errors
+/// `ResourcesExhausted` that names the bytes wanted.
+pub(super) fn resize_for_accumulators(memory: &MemoryReservation, bytes: usize) -> Result<()> {
+    memory.try_resize(bytes).map_err(|error| {
+        error.context(format!(
+            "aggregates beside exact quantiles, which cannot be spilled: {bytes} bytes wanted"
+        ))
+    })
 }
 
 /// A reservation for a copy of the `bytes` that an accumulator holds; empty if they are few.

@@ -143,17 +143,17 @@ impl<W: GroupKey> GroupIds<W> {
     pub(in crate::exec) fn number(&mut self, columns: &[ArrayRef], ids: &mut Vec<usize>) -> Result<()> {
         match self {
             GroupIds::Packed { packing, table, null } => {
-                let (words, nulls) = packing.words::<W>(columns)?;
+                let (keys, nulls) = packing.keys::<W>(columns)?;
                 ids.clear();
                 let Some(nulls) = nulls else {
-                    ids.extend(words.iter().map(|word| table.id(*word) as usize));
+                    ids.extend(keys.iter().map(|key| table.id(*key) as usize));
                     return Ok(());
                 };
-                for (row, word) in words.iter().enumerate() {
+                for (row, key) in keys.iter().enumerate() {
                     let id = if nulls.is_null(row) {
                         *null.get_or_insert_with(|| table.without_word())
                     } else {
-                        table.id(*word)
+                        table.id(*key)
                     };
                     ids.push(id as usize);
                 }
@@ -272,8 +272,8 @@ impl<W: GroupKey> GroupIds<W> {
     pub(in crate::exec) fn group_partitions(&self) -> Vec<u16> {
         match self {
             GroupIds::Packed { table, null, .. } => {
-                let words = table.words().iter();
-                let mut parts: Vec<u16> = words.map(|word| hash_partition_of(word.hash_key())).collect();
+                let keys = table.words().iter();
+                let mut parts: Vec<u16> = keys.map(|key| hash_partition_of(key.hash_key())).collect();
                 if let Some(null) = null {
                     parts[*null as usize] = NULL_PARTITION;
                 }

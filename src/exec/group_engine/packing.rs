@@ -83,7 +83,7 @@ impl Packing {
     ///
     /// # Errors
     /// An internal error if the columns have other types than the packing was made for.
-    pub(super) fn words<W: Key>(&self, columns: &[ArrayRef]) -> Result<(Vec<W>, Option<NullBuffer>)> {
+    pub(super) fn keys<W: Key>(&self, columns: &[ArrayRef]) -> Result<(Vec<W>, Option<NullBuffer>)> {
         let rows = columns.first().map_or(0, |column| column.len());
         let mut packed = vec![W::default(); rows];
         let single = columns.len() == 1;
@@ -103,29 +103,29 @@ impl Packing {
     /// The group key of each row. Appends to `parts` the hash partition of each row: that of the key's hash, or that of NULL.
     ///
     /// # Errors
-    /// As for [`Self::words`].
+    /// As for [`Self::keys`].
     pub(in crate::exec) fn place<W: GroupKey>(
         &self,
         columns: &[ArrayRef],
         parts: &mut Vec<u16>,
     ) -> Result<Vec<W>> {
-        let (words, nulls) = self.words::<W>(columns)?;
+        let (keys, nulls) = self.keys::<W>(columns)?;
         let from = parts.len();
-        parts.extend(words.iter().map(|word| hash_partition_of(word.hash_key())));
+        parts.extend(keys.iter().map(|key| hash_partition_of(key.hash_key())));
         for (row, is_valid) in nulls.iter().flat_map(NullBuffer::iter).enumerate() {
             if !is_valid {
                 parts[from + row] = NULL_PARTITION;
             }
         }
-        Ok(words)
+        Ok(keys)
     }
 
     /// The group columns that keys were packed from. `null` is the index of the group without a key.
     ///
     /// # Errors
     /// Internal errors only.
-    pub(in crate::exec) fn columns<W: Key>(&self, words: &[W], null: Option<usize>) -> Result<Vec<ArrayRef>> {
-        let fields = self.fields.iter().map(|field| field.array(words, null));
+    pub(in crate::exec) fn columns<W: Key>(&self, keys: &[W], null: Option<usize>) -> Result<Vec<ArrayRef>> {
+        let fields = self.fields.iter().map(|field| field.array(keys, null));
         fields.collect()
     }
 }
@@ -141,12 +141,12 @@ impl Field {
         let mask = W::from_bits(self.mask());
         if self.shift == 0 && self.bits == K::BITS {
             // The first column fills its bits, and finds none set.
-            for (value, word) in values.iter().zip(&mut *packed) {
-                *word = W::from_bits(value.to_bits());
+            for (value, key) in values.iter().zip(&mut *packed) {
+                *key = W::from_bits(value.to_bits());
             }
         } else {
-            for (value, word) in values.iter().zip(&mut *packed) {
-                *word = *word | ((W::from_bits(value.to_bits()) & mask) << self.shift);
+            for (value, key) in values.iter().zip(&mut *packed) {
+                *key = *key | ((W::from_bits(value.to_bits()) & mask) << self.shift);
             }
         }
         let Some(nulls) = nulls else { return };
@@ -156,30 +156,28 @@ impl Field {
             Some(bit) => W::from_bits(1 << bit),
             None => W::default(),
         };
-        for (row, word) in packed.iter_mut().enumerate() {
+        for (row, key) in packed.iter_mut().enumerate() {
             if nulls.is_null(row) {
-                *word = (*word & clear) | set;
+                *key = (*key & clear) | set;
             }
         }
     }
 
     /// The column that keys were packed from. `null` is the index of the group without a key.
-    fn array<W: Key>(&self, words: &[W], null: Option<usize>) -> Result<ArrayRef> {
-        let values = words
-            .iter()
-            .map(|word| (word.to_bits() >> self.shift) & self.mask());
-        let keys = with_key!(self.spec.width(), K => {
+    fn array<W: Key>(&self, keys: &[W], null: Option<usize>) -> Result<ArrayRef> {
+        let values = keys.iter().map(|key| (key.to_bits() >> self.shift) & self.mask());
+        let values = with_key!(self.spec.width(), K => {
             let raw: Vec<K> = values.map(K::from_bits).collect();
-            let mut keys = vec![K::default(); raw.len()];
-            self.spec.encoding().encode(&raw, &mut keys);
-            keys.into_iter().map(Key::to_bits).collect::<Vec<_>>()
+            let mut encoded = vec![K::default(); raw.len()];
+            self.spec.encoding().encode(&raw, &mut encoded);
+            encoded.into_iter().map(Key::to_bits).collect::<Vec<_>>()
         });
-        let array = self.spec.to_array(&keys)?;
-        let is_valid = |(at, word): (usize, &W)| {
-            let marked = self.null_bit.is_some_and(|bit| word.to_bits() >> bit & 1 == 1);
+        let array = self.spec.to_array(&values)?;
+        let is_valid = |(at, key): (usize, &W)| {
+            let marked = self.null_bit.is_some_and(|bit| key.to_bits() >> bit & 1 == 1);
             !marked && null != Some(at)
         };
-        let valid = BooleanBuffer::from_iter(words.iter().enumerate().map(is_valid));
+        let valid = BooleanBuffer::from_iter(keys.iter().enumerate().map(is_valid));
         let nulls = NullBuffer::new(valid);
         if nulls.null_count() == 0 {
             return Ok(array);
@@ -211,17 +209,17 @@ mod tests {
         let packing = Packing::try_new(&fields).unwrap();
         assert_eq!(packing.width(), width);
         with_key!(width, W => {
-            let (words, nulls) = packing.words::<W>(columns).unwrap();
+            let (keys, nulls) = packing.keys::<W>(columns).unwrap();
             let null = nulls.as_ref().and_then(|nulls| (0..nulls.len()).find(|row| nulls.is_null(*row)));
-            let back = packing.columns(&words, null).unwrap();
+            let back = packing.columns(&keys, null).unwrap();
             for (column, back) in columns.iter().zip(&back) {
                 assert_eq!(column, back);
             }
-            for i in 0..words.len() {
-                for j in 0..words.len() {
+            for i in 0..keys.len() {
+                for j in 0..keys.len() {
                     let same = columns.iter().all(|column| column.slice(i, 1) == column.slice(j, 1));
                     let marked = nulls.as_ref().is_some_and(|nulls| nulls.is_null(i) != nulls.is_null(j));
-                    assert_eq!(words[i] == words[j] && !marked, same, "{i} {j}");
+                    assert_eq!(keys[i] == keys[j] && !marked, same, "{i} {j}");
                 }
             }
         });

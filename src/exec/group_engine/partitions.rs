@@ -92,6 +92,13 @@ impl<T: GroupedWork, W: GroupKey> HashPartitions<T, W> {
         self.shared.work.oversized_rows(self.sizes.iter().sum(), threads)
     }
 
+    /// The runs of all scans, each as the index of its scan and its index there.
+    pub(in crate::exec) fn run_indices(&self) -> Vec<(usize, usize)> {
+        let scans = self.scans.iter().enumerate();
+        let runs = scans.flat_map(|(scan, scanned)| (0..scanned.rows.runs.len()).map(move |run| (scan, run)));
+        runs.collect()
+    }
+
     /// The runs of all scans.
     pub(in crate::exec) fn runs(&self) -> impl Iterator<Item = &Run> {
         self.scans.iter().flat_map(|scan| &scan.rows.runs)

@@ -17,7 +17,7 @@ use datafusion::arrow::compute::concat;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::partition::{FrozenGroups, Partitions, words_of};
+use super::partition::{FrozenGroups, Partitions, group_keys_of};
 use super::select::GATHERED;
 use crate::exec::collected::CollectedColumn;
 use crate::exec::selection::SelectionContext;
@@ -182,7 +182,7 @@ impl<W: GroupKey> PartitionStrings<W> {
     fn sizes(&self, stop: &Stop) -> Result<Vec<GroupSize>> {
         may_fail!("group_sizes");
         let mut sizes = vec![GroupSize::default(); self.groups];
-        for run in self.runs() {
+        for run in self.partitions.run_indices() {
             self.each_block(run, stop, |ids, lengths| {
                 for (id, length) in ids.iter().zip(lengths) {
                     let size = &mut sizes[*id as usize];
@@ -196,13 +196,6 @@ impl<W: GroupKey> PartitionStrings<W> {
         Ok(sizes)
     }
 
-    /// All runs, each as the index of its scan and its index there.
-    fn runs(&self) -> Vec<(usize, usize)> {
-        let scans = self.partitions.scans.iter().enumerate();
-        let runs = scans.flat_map(|(scan, scanned)| (0..scanned.rows.runs.len()).map(move |run| (scan, run)));
-        runs.collect()
-    }
-
     /// Calls `each` with the group numbers and the lengths in bytes of the values of one run, block by block.
     fn each_block(
         &self,
@@ -213,16 +206,16 @@ impl<W: GroupKey> PartitionStrings<W> {
         let rows = &self.partitions.scans[scan].rows;
         let (run, file) = (&rows.runs[run], rows.file.as_ref());
         let values = run.columns[self.column].byte_strings()?;
-        let (mut words, mut ids, mut lengths) = (Vec::<W>::new(), Vec::new(), Vec::new());
+        let (mut group_keys, mut ids, mut lengths) = (Vec::<W>::new(), Vec::new(), Vec::new());
         let len = values.partition_len(self.part);
         for from in (0..len).step_by(VALUES) {
             stop.check()?;
             let range = from..len.min(from + VALUES);
-            words_of(run, self.column).read(self.part, range.clone(), file, &mut words)?;
+            group_keys_of(run, self.column).read(self.part, range.clone(), file, &mut group_keys)?;
             values.lengths(self.part, range, file, &mut lengths)?;
             ids.clear();
             self.numbers
-                .append(&self.partitions, self.part, scan, &words, &mut ids, |id| id)?;
+                .append(&self.partitions, self.part, scan, &group_keys, &mut ids, |id| id)?;
             each(&ids, &lengths)?;
         }
         Ok(())
@@ -277,7 +270,7 @@ impl<W: GroupKey> PartitionStrings<W> {
         let values = all().map(|size| size.values).sum();
         let (mut segments, mut ids) = (ByteSegments::default(), Vec::with_capacity(values));
         segments.begin(values, all().map(|size| size.bytes).sum());
-        for run in self.runs() {
+        for run in self.partitions.run_indices() {
             self.each_value(run, stop, |group, value| {
                 if groups.contains(&group) {
                     segments.push(value);
@@ -322,7 +315,7 @@ impl<W: GroupKey> PartitionStrings<W> {
         size: GroupSize,
         solver: &SelectionContext,
     ) -> Result<Vec<ByteStrings>> {
-        let runs = self.runs();
+        let runs = self.partitions.run_indices();
         let thread_bytes = reading_bytes::<W>() + size.longest as usize;
         let reading = self.partitions.memory.new_empty();
         let most = solver.threads.clamp(1, runs.len().max(1));

@@ -12,7 +12,7 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::output::{self, Answers};
 use super::oversized_group::PartitionStrings;
-use super::partition::{FrozenGroups, PartitionGroups, Partitions, words_of};
+use super::partition::{FrozenGroups, PartitionGroups, Partitions, group_keys_of};
 use super::select::Selection;
 use super::worker::PartitionWorker;
 use crate::exec::group_engine::Answered;
@@ -71,19 +71,23 @@ impl<W: GroupKey, K: ShardKey> Numbered<K> for RunPartition<W> {
     fn blocks(&self, stop: &Stop, mut each: impl FnMut(&[u16], &[K]) -> Result<()>) -> Result<()> {
         let rows = &self.partitions.scans[self.scan].rows;
         let (run, file) = (&rows.runs[self.run], rows.file.as_ref());
-        let (mut words, mut keys, mut ids) = (Vec::<W>::new(), Vec::new(), Vec::new());
+        let (mut group_keys, mut keys, mut ids) = (Vec::<W>::new(), Vec::new(), Vec::new());
         let len = Numbered::<K>::len(self);
         for from in (0..len).step_by(BLOCK) {
             stop.check()?;
             let range = from..len.min(from + BLOCK);
             let own = run.columns[self.column].keys()?;
             own.read(self.part, range.clone(), file, &mut keys)?;
-            words_of(run, self.column).read(self.part, range, file, &mut words)?;
+            group_keys_of(run, self.column).read(self.part, range, file, &mut group_keys)?;
             ids.clear();
-            self.numbers
-                .append(&self.partitions, self.part, self.scan, &words, &mut ids, |id| {
-                    id as u16
-                })?;
+            self.numbers.append(
+                &self.partitions,
+                self.part,
+                self.scan,
+                &group_keys,
+                &mut ids,
+                |id| id as u16,
+            )?;
             if ids.len() != keys.len() {
                 return internal_err!("{} groups for {} keys", ids.len(), keys.len());
             }
@@ -146,11 +150,8 @@ async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Re
             answers.push(Answers::Bytes(strings.answers(plans, solver).await?));
             continue;
         }
-        let pieces = partitions.scans.iter().enumerate().flat_map(|(scan, scanned)| {
-            let piece = move |run| (scan, run);
-            (0..scanned.rows.runs.len()).map(piece)
-        });
-        let pieces = pieces.map(|(scan, run)| RunPartition {
+        let runs = partitions.run_indices().into_iter();
+        let pieces = runs.map(|(scan, run)| RunPartition {
             partitions: Arc::clone(partitions),
             numbers: Arc::clone(&numbers),
             part,
@@ -205,7 +206,7 @@ fn numbered<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> Result<Part
     }
     // The group without a key, which is NULL, is alone in its hash partition: one row is enough to number it.
     let is_single = part == usize::from(NULL_PARTITION);
-    let (mut words, mut ids) = (Vec::new(), Vec::new());
+    let (mut group_keys, mut ids) = (Vec::new(), Vec::new());
     for (index, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
         for run in &rows.runs {
             let len = if is_single {
@@ -215,9 +216,9 @@ fn numbered<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> Result<Part
             };
             for from in (0..len).step_by(BLOCK) {
                 let range = from..len.min(from + BLOCK);
-                run.words.read(part, range, rows.file.as_ref(), &mut words)?;
+                run.words.read(part, range, rows.file.as_ref(), &mut group_keys)?;
                 ids.clear();
-                groups.append_ids(partitions, part, index, &words, &mut ids)?;
+                groups.append_ids(partitions, part, index, &group_keys, &mut ids)?;
             }
         }
     }

@@ -99,23 +99,23 @@ impl<W: GroupKey> PartitionGroups<W> {
         self.ids.is_packed()
     }
 
-    /// Appends to `ids` the number of each row's group, from the group keys `words` of rows of one scan in a hash partition. New groups
+    /// Appends to `ids` the number of each row's group, from the group keys of rows of one scan in a hash partition. New groups
     /// get the next numbers.
     pub(super) fn append_ids(
         &mut self,
         partitions: &Partitions<W>,
         part: usize,
         scan: usize,
-        words: &[W],
+        group_keys: &[W],
         ids: &mut Vec<u32>,
     ) -> Result<()> {
         let Some(own) = self.from_scans.get(scan) else {
-            return self.ids.number_in(part, words, &[], ids);
+            return self.ids.number_in(part, group_keys, &[], ids);
         };
         ids.extend(
-            words
+            group_keys
                 .iter()
-                .map(|word| interned(partitions, part, scan, own, *word)),
+                .map(|group_key| interned(partitions, part, scan, own, *group_key)),
         );
         Ok(())
     }
@@ -141,7 +141,7 @@ impl<W: GroupKey> PartitionGroups<W> {
         let mut plain = PlainGroups::try_new(aggregates)?;
         let reserved = AccumulatorMemory::new(partitions.memory.new_empty());
         let mut order = FirstSeen::new(self.len());
-        let (mut words, mut ids) = (Vec::new(), Vec::new());
+        let (mut group_keys, mut ids) = (Vec::new(), Vec::new());
         for (index, scan) in partitions.scans.iter().enumerate() {
             if let Some(states) = &scan.held.states {
                 let members = states.order.part(part);
@@ -156,11 +156,11 @@ impl<W: GroupKey> PartitionGroups<W> {
                 if run.carried.is_empty() || range.is_empty() {
                     continue;
                 }
-                words.clear();
+                group_keys.clear();
                 ids.clear();
                 run.words
-                    .append_partition(part, scan.rows.file.as_ref(), &mut words)?;
-                self.append_ids(partitions, part, index, &words, &mut ids)?;
+                    .append_partition(part, scan.rows.file.as_ref(), &mut group_keys)?;
+                self.append_ids(partitions, part, index, &group_keys, &mut ids)?;
                 let inputs = run.partition_carried(part, scan.rows.file.as_ref())?;
                 let (ids, seen) = order.renumber(ids.iter().map(|id| *id as usize));
                 plain.update(aggregates, &inputs, ids, seen)?;
@@ -181,9 +181,9 @@ impl<W: GroupKey> PartitionGroups<W> {
         if let Some(own) = self.from_scans.get(index) {
             return Ok(own.iter().map(|id| *id as usize).collect());
         }
-        let words: Vec<W> = members.iter().map(|id| scan.words[*id as usize]).collect();
-        let mut ids = Vec::with_capacity(words.len());
-        self.ids.number_in(part, &words, &[], &mut ids)?;
+        let group_keys: Vec<W> = members.iter().map(|id| scan.group_keys[*id as usize]).collect();
+        let mut ids = Vec::with_capacity(group_keys.len());
+        self.ids.number_in(part, &group_keys, &[], &mut ids)?;
         Ok(ids.into_iter().map(|id| id as usize).collect())
     }
 }
@@ -196,7 +196,7 @@ pub(super) struct FrozenGroups<W> {
 }
 
 impl<W: GroupKey> FrozenGroups<W> {
-    /// Appends to `ids` the number of each row's group, from the group keys `words` of rows of one scan.
+    /// Appends to `ids` the number of each row's group, from the group keys of rows of one scan.
     ///
     /// # Errors
     /// An internal error for a group that was not numbered.
@@ -205,19 +205,24 @@ impl<W: GroupKey> FrozenGroups<W> {
         partitions: &Partitions<W>,
         part: usize,
         scan: usize,
-        words: &[W],
+        group_keys: &[W],
         ids: &mut Vec<T>,
         cast: impl Fn(u32) -> T,
     ) -> Result<()> {
-        let expected = ids.len() + words.len();
+        let expected = ids.len() + group_keys.len();
         match self.from_scans.get(scan) {
             Some(own) => {
-                let numbers = words
+                let numbers = group_keys
                     .iter()
-                    .map(|word| interned(partitions, part, scan, own, *word));
+                    .map(|group_key| interned(partitions, part, scan, own, *group_key));
                 ids.extend(numbers.map(cast));
             }
-            None => ids.extend(words.iter().filter_map(|word| self.ids.find(*word)).map(cast)),
+            None => ids.extend(
+                group_keys
+                    .iter()
+                    .filter_map(|group_key| self.ids.find(*group_key))
+                    .map(cast),
+            ),
         }
         if ids.len() == expected {
             Ok(())
@@ -269,17 +274,23 @@ impl FirstSeen {
     }
 }
 
-/// The number in a hash partition of a group that has the number `word` in a scan. `own` has the number in the hash partition of each
+/// The number in a hash partition of a group that has the number `group_key` in a scan. `own` has the number in the hash partition of each
 /// of the scan's groups there.
 #[inline(always)]
-fn interned<W: GroupKey>(partitions: &Partitions<W>, part: usize, scan: usize, own: &[u32], word: W) -> u32 {
+fn interned<W: GroupKey>(
+    partitions: &Partitions<W>,
+    part: usize,
+    scan: usize,
+    own: &[u32],
+    group_key: W,
+) -> u32 {
     match &partitions.scans[scan].held.groups {
-        Some(groups) => own[groups.index_in(part, word.to_bits() as usize)],
+        Some(groups) => own[groups.index_in(part, group_key.to_bits() as usize)],
         None => 0,
     }
 }
 
 /// The group keys of a column's values: the column's own if some rows have no value, else those of all rows.
-pub(super) fn words_of(run: &Run, column: usize) -> &Partitioned {
+pub(super) fn group_keys_of(run: &Run, column: usize) -> &Partitioned {
     run.columns[column].own.as_ref().unwrap_or(&run.words)
 }

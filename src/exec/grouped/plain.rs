@@ -12,7 +12,7 @@ use datafusion::physical_expr::GroupsAccumulatorAdapter;
 
 use crate::exec::aggregate::PlainAggregate;
 use crate::exec::expressions::mask;
-use crate::exec::plain::lean;
+use crate::exec::plain::{lean, resize_for_accumulators};
 use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::group_key::HASH_PARTITIONS;
 
@@ -52,12 +52,8 @@ impl AccumulatorMemory {
     /// # Errors
     /// `ResourcesExhausted` that names the bytes wanted.
     pub(super) fn resize(&self, bytes: usize) -> Result<()> {
-        let wanted = if bytes < Self::LEAST_BYTES { 0 } else { bytes };
-        self.0.try_resize(wanted).map_err(|error| {
-            error.context(format!(
-                "aggregates beside exact quantiles, which cannot be spilled: {bytes} bytes wanted"
-            ))
-        })
+        let reserved = if bytes < Self::LEAST_BYTES { 0 } else { bytes };
+        resize_for_accumulators(&self.0, reserved)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the operator computes, and one execution of it.
+//! The operator's work, and one execution of it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::exec::group_engine::GroupColumns;
 use crate::exec::selection::SelectionContext;
 use crate::key::KeySpec;
 
-/// What a [`GroupedQuantilesExec`](super::GroupedQuantilesExec) computes: group columns, quantiles and plain aggregates.
+/// Work of a [`GroupedQuantilesExec`](super::GroupedQuantilesExec): group columns, quantiles and plain aggregates.
 #[derive(Debug)]
 pub struct GroupPlan {
     pub(super) group: Vec<Arc<dyn PhysicalExpr>>,
@@ -37,7 +37,7 @@ pub(super) struct GroupQuantiles {
     pub(super) plan: Arc<GroupPlan>,
     /// How the values of each key column become keys.
     pub(super) specs: Vec<KeySpec>,
-    /// What selections of values without keys work with, such as threads and memory.
+    /// Settings and resources of selections by rounds, such as threads and memory.
     pub(super) solver: Arc<SelectionContext>,
 }
 

@@ -1,4 +1,4 @@
-//! What a scan holds of its groups and rows, and what it leaves behind.
+//! The state of a scan of quantiles by groups, and the part of it that remains at the end.
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
 use datafusion::arrow::compute::{filter, filter_record_batch};
@@ -54,7 +54,7 @@ pub(super) struct QuantilesScanned<W> {
     /// States of plain aggregates.
     pub(super) states: Option<PlainStates>,
     /// Keys of the groups that `states` belong to, where group keys are packed.
-    pub(super) words: Vec<W>,
+    pub(super) group_keys: Vec<W>,
     /// The groups that the scan has numbered, where group keys are not packed.
     pub(super) groups: Option<ScanGroups>,
 }

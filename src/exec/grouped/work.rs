@@ -144,21 +144,21 @@ impl GroupedWork for GroupQuantiles {
     fn leave_few<W: GroupKey>(scan: &mut GroupScan<Self, W>) -> Result<()> {
         let shared = Arc::clone(&scan.shared);
         let specs = shared.work.specs();
-        let (words, parts) = (scan.ids.keys(), scan.ids.group_partitions());
+        let (group_keys, parts) = (scan.ids.keys(), scan.ids.group_partitions());
         if scan.ids.is_packed() {
             scan.held.end_numbers(&mut scan.ids)?;
         }
         scan.held.move_memory.free();
         let few = std::mem::take(&mut scan.held.few);
-        if words.is_empty() {
+        if group_keys.is_empty() {
             return Ok(());
         }
         let empty = |spec: &KeySpec| StagedColumn {
             rows: Some(Vec::new()),
             values: StagedValues::Keys(with_key!(spec.width(), K => Vec::<K>::new().into())),
         };
-        let staged = |words, parts| Staged {
-            words,
+        let staged = |group_keys, parts| Staged {
+            words: group_keys,
             parts,
             columns: specs.iter().map(empty).collect(),
             others: Vec::new(),
@@ -170,7 +170,7 @@ impl GroupedWork for GroupQuantiles {
                     let range = from..chunk.len().min(from + MOVED_ROWS);
                     let ids = || chunk.ids()[range.clone()].iter().map(|id| usize::from(*id));
                     let mut batch = staged(
-                        ids().map(|id| words[id]).collect(),
+                        ids().map(|id| group_keys[id]).collect(),
                         ids().map(|id| parts[id]).collect(),
                     );
                     let keys = with_key!(
@@ -187,7 +187,7 @@ impl GroupedWork for GroupQuantiles {
             }
         }
         // Groups without any value have an answer too.
-        scan.rows.stage(staged(words, parts), &shared)
+        scan.rows.stage(staged(group_keys, parts), &shared)
     }
 
     fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: Evaluated<BatchValues>) -> Result<()> {
@@ -195,7 +195,7 @@ impl GroupedWork for GroupQuantiles {
         if held.numbers && ids.is_packed() && ids.len() > FEW_GROUPS {
             held.end_numbers(ids)?;
         }
-        let (words, parts) = ids.place(&batch.groups, held.numbers.then_some(numbers))?;
+        let (group_keys, parts) = ids.place(&batch.groups, held.numbers.then_some(numbers))?;
         let BatchValues { columns, mut inputs } = batch.values;
         if held.numbers {
             let plain = &scan.shared.work.plan.aggregates.plain;
@@ -203,7 +203,7 @@ impl GroupedWork for GroupQuantiles {
             inputs.clear();
         }
         let staged = Staged {
-            words,
+            words: group_keys,
             parts,
             columns,
             others: inputs,
@@ -221,11 +221,11 @@ impl GroupedWork for GroupQuantiles {
             if scan.numbers {
                 scan.end_numbers(&mut ids)?;
             }
-            let (states, words) = scan.states.unzip();
+            let (states, group_keys) = scan.states.unzip();
             reserve(memory, states.as_ref().map_or(0, PlainStates::bytes))?;
             return Ok(QuantilesScanned {
                 states,
-                words: words.unwrap_or_default(),
+                group_keys: group_keys.unwrap_or_default(),
                 groups: None,
             });
         }
@@ -236,7 +236,7 @@ impl GroupedWork for GroupQuantiles {
         reserve(memory, states.bytes())?;
         Ok(QuantilesScanned {
             states: Some(states),
-            words: Vec::new(),
+            group_keys: Vec::new(),
             groups: Some(groups),
         })
     }

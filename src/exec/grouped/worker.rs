@@ -15,7 +15,7 @@ use crate::key::{Key, Width};
 pub(super) struct PartitionWorker<W> {
     groups: PartitionGroups<W>,
     plans: Vec<Plans>,
-    words: Vec<W>,
+    group_keys: Vec<W>,
     /// Number of each row's group in a hash partition, run after run.
     ids: Vec<u32>,
     /// Number of the group of each value of one column, where not every row has a value.
@@ -41,7 +41,7 @@ impl<W: GroupKey> PartitionWorker<W> {
             groups: PartitionGroups::try_new(plan)?,
             memory: plans.iter().map(|_| partitions.memory.new_empty()).collect(),
             plans,
-            words: Vec::new(),
+            group_keys: Vec::new(),
             ids: Vec::new(),
             own_ids: Vec::new(),
             scratch: Default::default(),
@@ -58,11 +58,11 @@ impl<W: GroupKey> PartitionWorker<W> {
         self.ids.clear();
         for (index, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
             for run in &rows.runs {
-                self.words.clear();
+                self.group_keys.clear();
                 run.words
-                    .append_partition(part, rows.file.as_ref(), &mut self.words)?;
+                    .append_partition(part, rows.file.as_ref(), &mut self.group_keys)?;
                 self.groups
-                    .append_ids(partitions, part, index, &self.words, &mut self.ids)?;
+                    .append_ids(partitions, part, index, &self.group_keys, &mut self.ids)?;
             }
         }
         let groups = self.groups.len();
@@ -91,10 +91,11 @@ impl<W: GroupKey> PartitionWorker<W> {
                 for run in &all.runs {
                     let rows = run.partition_range(part).len();
                     if let Some(own) = &run.columns[index].own {
-                        self.words.clear();
-                        own.append_partition(part, all.file.as_ref(), &mut self.words)?;
-                        let (words, own_ids) = (&self.words, &mut self.own_ids);
-                        self.groups.append_ids(partitions, part, scan, words, own_ids)?;
+                        self.group_keys.clear();
+                        own.append_partition(part, all.file.as_ref(), &mut self.group_keys)?;
+                        let (group_keys, own_ids) = (&self.group_keys, &mut self.own_ids);
+                        self.groups
+                            .append_ids(partitions, part, scan, group_keys, own_ids)?;
                     } else {
                         self.own_ids.extend_from_slice(&self.ids[from..from + rows]);
                     }

@@ -83,11 +83,11 @@ impl<W: GroupKey> Compaction<W> {
             return Ok(());
         }
         let best = self.reader.take(&work.plan)?;
-        let words = self.reader.groups.keys();
+        let group_keys = self.reader.groups.keys();
         let ids = repeated(&best.lengths);
         self.kept += ids.len();
         let staged = Staged {
-            words: ids.iter().map(|id| words[*id as usize]).collect(),
+            words: ids.iter().map(|id| group_keys[*id as usize]).collect(),
             parts: vec![part as u16; ids.len()],
             columns: vec![StagedColumn {
                 rows: None,

@@ -16,7 +16,7 @@ use crate::memory::SpillFile;
 pub(super) struct PartitionReader<W> {
     pub(super) groups: GroupIds<W>,
     pub(super) sieve: AnySieve,
-    words: Vec<W>,
+    group_keys: Vec<W>,
     ids: Vec<u32>,
 }
 
@@ -25,7 +25,7 @@ impl<W: GroupKey> PartitionReader<W> {
         Ok(Self {
             groups: plan.groups.partition_ids()?,
             sieve: AnySieve::new(plan)?,
-            words: Vec::new(),
+            group_keys: Vec::new(),
             ids: Vec::new(),
         })
     }
@@ -52,12 +52,12 @@ impl<W: GroupKey> PartitionReader<W> {
         run: &Run,
         file: Option<&SpillFile>,
     ) -> Result<Vec<ArrayRef>> {
-        self.words.clear();
+        self.group_keys.clear();
         self.ids.clear();
         if run.partition_range(part).is_empty() {
             return Ok(Vec::new());
         }
-        run.words.append_partition(part, file, &mut self.words)?;
+        run.words.append_partition(part, file, &mut self.group_keys)?;
         let carried = run.partition_carried(part, file)?;
         let column = |value| match value {
             ColumnarValue::Array(column) => Ok(column),
@@ -65,7 +65,8 @@ impl<W: GroupKey> PartitionReader<W> {
         };
         let carried: Vec<ArrayRef> = carried.into_iter().map(column).collect::<Result<_>>()?;
         let columns = &carried[..plan.carried_groups()];
-        self.groups.number_in(part, &self.words, columns, &mut self.ids)?;
+        self.groups
+            .number_in(part, &self.group_keys, columns, &mut self.ids)?;
         Ok(carried)
     }
 

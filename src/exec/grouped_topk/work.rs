@@ -44,13 +44,13 @@ fn stage<W: GroupKey>(
         return Ok(());
     }
     // Groups that are not packed are told apart by carried columns.
-    let (words, parts) = scan.ids.place(groups, None)?;
+    let (group_keys, parts) = scan.ids.place(groups, None)?;
     let column = |keys| StagedColumn {
         rows: None,
         values: StagedValues::Keys(keys),
     };
     let staged = Staged {
-        words,
+        words: group_keys,
         parts,
         columns: keys.map(column).into_iter().collect(),
         others: carried.into_iter().map(ColumnarValue::Array).collect(),

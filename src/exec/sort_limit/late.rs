@@ -132,9 +132,9 @@ fn indices(expr: &Arc<dyn PhysicalExpr>) -> Vec<usize> {
 
 /// The expression over an input that has only these columns, in this order.
 fn moved(expr: &Arc<dyn PhysicalExpr>, columns: &[usize]) -> Result<Arc<dyn PhysicalExpr>> {
-    let moved = Arc::clone(expr).transform_up(|part| {
-        let Some(column) = part.downcast_ref::<Column>() else {
-            return Ok(Transformed::no(part));
+    let moved = Arc::clone(expr).transform_up(|node| {
+        let Some(column) = node.downcast_ref::<Column>() else {
+            return Ok(Transformed::no(node));
         };
         match columns.iter().position(|index| *index == column.index()) {
             Some(index) => Ok(Transformed::yes(Arc::new(Column::new(column.name(), index)) as _)),
