@@ -14,7 +14,7 @@ use super::expressions::{mask, values};
 use crate::kernel::cpu::columns::{row_bytes, without_others};
 
 /// Copies of fewer bytes than this are made without a reservation.
-const SMALL_BYTES: usize = 1 << 16;
+const UNRESERVED_BYTES: usize = 1 << 16;
 
 /// An accumulator for each plain aggregate, over the same rows.
 pub(super) struct PlainAccumulators {
@@ -105,7 +105,7 @@ pub(super) fn resize_for_accumulators(memory: &MemoryReservation, bytes: usize) 
 /// A reservation for a copy of the `bytes` that an accumulator holds; empty if they are few.
 fn reserved_copy(memory: &MemoryReservation, bytes: usize, what: &str) -> Result<MemoryReservation> {
     let copied = memory.new_empty();
-    if bytes >= SMALL_BYTES {
+    if bytes >= UNRESERVED_BYTES {
         copied.try_grow(bytes).map_err(|error| {
             error.context(format!(
                 "the {what} of an aggregate beside exact quantiles: {bytes} bytes wanted"

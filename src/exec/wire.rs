@@ -1,11 +1,11 @@
 //! Encoding of operators as bytes, without their inputs: best rows, branches of unions, and boundaries.
 //!
 //! ```text
-//! first rows:      TOP  | step | k | order
-//! rows of groups:  TOPK | step | k | numbering | groups | order | output | schema
-//! order:           expression | descending | nulls first, of each
-//! branch:          BRANCH
-//! boundary:        BOUNDARY | keys
+//! sort with limit:      SORT_LIMIT   | step | k | order
+//! best rows of groups:  GROUPED_TOPK | step | k | numbering | groups | order | output | schema
+//! order:                expression | descending | nulls first, of each
+//! branch of a union:    BRANCH
+//! boundary:             BOUNDARY | keys
 //! ```
 //! The schema is that of the answer, without the column of row numbers that a partial step adds. Expressions are written by the codec
 //! of the plan that the operator is part of.
@@ -27,8 +27,8 @@ use crate::key::SortColumn;
 use crate::wire::{Reader, put};
 
 /// First byte of each operator. No other node of a plan starts with one of these.
-const TOP: u8 = 64;
-const TOPK: u8 = 65;
+const SORT_LIMIT: u8 = 64;
+const GROUPED_TOPK: u8 = 65;
 const BRANCH: u8 = 66;
 const BOUNDARY: u8 = 67;
 
@@ -62,7 +62,7 @@ pub(crate) fn put_operator(
         out.push(BOUNDARY);
         put_list(boundary.keys(), out, |key, out| put_expr(key, out, exprs))?;
     } else if let Some((by, k, mode)) = plan.downcast_ref::<SortLimitExec>().and_then(SortLimitExec::sent) {
-        out.push(TOP);
+        out.push(SORT_LIMIT);
         put_step(mode, k, out);
         put_list(by, out, |by, out| {
             put_expr(&by.expr, out, exprs)?;
@@ -74,7 +74,7 @@ pub(crate) fn put_operator(
         .and_then(GroupedTopKExec::sent)
         && let Answer::Rows { k, numbering, output } = &spec.answer
     {
-        out.push(TOPK);
+        out.push(GROUPED_TOPK);
         put_step(mode, *k, out);
         out.push(u8::from(*numbering == Numbering::Rank));
         put_list(&spec.group, out, |group, out| put_expr(group, out, exprs))?;
@@ -141,22 +141,22 @@ pub(crate) fn read_operator(
     exprs: &dyn ExprCodec,
 ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let kind = match input.peek() {
-        Some(kind @ (TOP | TOPK | BRANCH | BOUNDARY)) => kind,
+        Some(kind @ (SORT_LIMIT | GROUPED_TOPK | BRANCH | BOUNDARY)) => kind,
         _ => return Ok(None),
     };
     input.byte("kind of node")?;
     Ok(Some(match (kind, inputs) {
         (BRANCH, [branch, slots]) => Arc::new(BranchExec::from_both(Arc::clone(branch), Arc::clone(slots))?),
-        (TOP | TOPK | BOUNDARY, [child]) => {
-            let over = Over {
+        (SORT_LIMIT | GROUPED_TOPK | BOUNDARY, [child]) => {
+            let reader = OperatorReader {
                 schema: &child.schema(),
                 exprs,
             };
             let child = Arc::clone(child);
             match kind {
-                TOP => Arc::new(over.top(input, child)?),
-                TOPK => Arc::new(over.topk(input, child)?),
-                _ => Arc::new(BoundaryExec::try_new(child, over.exprs(input, "keys")?)?),
+                SORT_LIMIT => Arc::new(reader.sort_limit(input, child)?),
+                GROUPED_TOPK => Arc::new(reader.grouped_topk(input, child)?),
+                _ => Arc::new(BoundaryExec::try_new(child, reader.exprs(input, "keys")?)?),
             }
         }
         _ => return input.damaged(format!("operator of {} inputs", inputs.len())),
@@ -164,13 +164,13 @@ pub(crate) fn read_operator(
 }
 
 /// Reads operators and expressions over an input of this schema.
-struct Over<'a> {
+struct OperatorReader<'a> {
     schema: &'a Schema,
     exprs: &'a dyn ExprCodec,
 }
 
-impl Over<'_> {
-    fn top(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<SortLimitExec> {
+impl OperatorReader<'_> {
+    fn sort_limit(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<SortLimitExec> {
         let (mode, k) = step(input)?;
         let Some(by) = LexOrdering::new(self.order(input)?) else {
             return input.damaged("rows in no order");
@@ -181,7 +181,7 @@ impl Over<'_> {
         }
     }
 
-    fn topk(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<GroupedTopKExec> {
+    fn grouped_topk(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<GroupedTopKExec> {
         let (mode, k) = step(input)?;
         let numbering = if input.flag("numbering")? {
             Numbering::Rank

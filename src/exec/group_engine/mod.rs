@@ -37,7 +37,7 @@ use futures::stream::BoxStream;
 pub(super) use self::few::FewGroups;
 pub(super) use self::ids::{FrozenIds, GroupColumns, GroupIds};
 pub(super) use self::partitions::HashPartitions;
-pub(super) use self::rows::{PartitionedRows, Waiting, staged_bytes};
+pub(super) use self::rows::{PartitionedRows, WaitingBatches, staged_bytes};
 pub(super) use self::run::{sliced, stream};
 pub(super) use self::scan::GroupScan;
 use super::operator::Execution;
@@ -50,13 +50,13 @@ use crate::memory::Spiller;
 pub(super) const FEW_GROUPS: usize = 4096;
 
 /// A batch whose expressions have been evaluated: its group columns, and the values that the work wants.
-pub(super) struct Evaluated<V> {
+pub(super) struct EvaluatedBatch<V> {
     pub(super) groups: Vec<ArrayRef>,
     pub(super) values: V,
 }
 
 /// Answers of some groups, and the number of these groups.
-pub(super) struct Answered {
+pub(super) struct AnsweredGroups {
     pub(super) groups: usize,
     pub(super) batch: RecordBatch,
 }
@@ -100,7 +100,7 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// Errors of expressions.
-    fn evaluate(&self, batch: &RecordBatch) -> Result<Evaluated<Self::Values>>;
+    fn evaluate(&self, batch: &RecordBatch) -> Result<EvaluatedBatch<Self::Values>>;
 
     /// The state of a scan before its first row.
     ///
@@ -123,8 +123,8 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
     /// Errors of the work on the rows.
     fn push_few<W: GroupKey>(
         scan: &mut GroupScan<Self, W>,
-        batch: Evaluated<Self::Values>,
-    ) -> Result<Option<Evaluated<Self::Values>>>;
+        batch: EvaluatedBatch<Self::Values>,
+    ) -> Result<Option<EvaluatedBatch<Self::Values>>>;
 
     /// Moves the rows that `scan` holds by group number to hash partitions.
     ///
@@ -136,7 +136,10 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// As for [`PartitionedRows::stage`].
-    fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: Evaluated<Self::Values>) -> Result<()>;
+    fn push_many<W: GroupKey>(
+        scan: &mut GroupScan<Self, W>,
+        batch: EvaluatedBatch<Self::Values>,
+    ) -> Result<()>;
 
     /// Drops rows that cannot be part of the answer, and returns whether at least half of those in memory were dropped. If fewer would
     /// be, all stay.
@@ -175,7 +178,7 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
         shared: Arc<Shared<Self>>,
         few: FewGroups<Self, W>,
         memory: Arc<MemoryReservation>,
-    ) -> impl Future<Output = Result<Answered>> + Send;
+    ) -> impl Future<Output = Result<AnsweredGroups>> + Send;
 
     /// Bytes that a worker needs for a hash partition.
     fn partition_bytes<W: GroupKey>(&self, partitions: &HashPartitions<Self, W>, part: usize) -> usize;
@@ -213,7 +216,7 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
         worker: &mut Self::Worker<W>,
         partitions: &HashPartitions<Self, W>,
         part: usize,
-    ) -> Result<Option<Answered>>;
+    ) -> Result<Option<AnsweredGroups>>;
 }
 
 /// Access to the metrics of one output partition.

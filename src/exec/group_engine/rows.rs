@@ -19,14 +19,14 @@ use crate::memory::SpillFile;
 const COMPACT_BYTES: usize = 64 << 20;
 
 /// Batches that wait to become one run. All have the same kinds of columns.
-pub(in crate::exec) struct Waiting<W> {
+pub(in crate::exec) struct WaitingBatches<W> {
     batches: Vec<Staged<W>>,
     rows: usize,
     /// Bytes of the run that the batches become.
     bytes: usize,
 }
 
-impl<W: GroupKey> Waiting<W> {
+impl<W: GroupKey> WaitingBatches<W> {
     pub(in crate::exec) fn new() -> Self {
         Self {
             batches: Vec::new(),
@@ -87,7 +87,7 @@ pub(in crate::exec) fn staged_bytes<W>(batch: &Staged<W>, specs: &[KeySpec]) -> 
 
 /// Rows in the order of their hash partitions (runs), and rows that wait to become a run.
 pub(in crate::exec) struct PartitionedRows<W> {
-    waiting: Vec<Waiting<W>>,
+    waiting: Vec<WaitingBatches<W>>,
     pub(in crate::exec) runs: Vec<Run>,
     /// File of the runs that are on disk.
     pub(in crate::exec) file: Option<SpillFile>,
@@ -131,7 +131,7 @@ impl<W: GroupKey> PartitionedRows<W> {
         let at = self.waiting.iter().position(|waiting| waiting.takes(&batch));
         let at = at.unwrap_or(self.waiting.len());
         if at == self.waiting.len() {
-            self.waiting.push(Waiting::new());
+            self.waiting.push(WaitingBatches::new());
         }
         self.waiting[at].add(batch, bytes);
         if self.waiting[at].is_full(T::STAGED_BYTES) {

@@ -13,7 +13,7 @@ use datafusion::physical_plan::stream::{RecordBatchReceiverStreamBuilder, Record
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
-use super::{Answered, FewGroups, GroupScan, GroupedWork, HashPartitions, Metrics, Shared};
+use super::{AnsweredGroups, FewGroups, GroupScan, GroupedWork, HashPartitions, Metrics, Shared};
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
@@ -150,7 +150,7 @@ fn ordinary<T: GroupedWork, W: GroupKey>(
         let sender = builder.tx();
         builder.spawn_blocking(move || {
             while let Some(part) = partitions.next() {
-                let Some(Answered { groups: own, batch }) = ({
+                let Some(AnsweredGroups { groups: own, batch }) = ({
                     let _timer = time.timer();
                     may_fail!("group_part");
                     T::partition(&mut worker, &partitions, part)?

@@ -13,7 +13,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::StreamExt;
 
-use super::{Evaluated, FEW_GROUPS, GroupIds, GroupedWork, PartitionedRows, Shared};
+use super::{EvaluatedBatch, FEW_GROUPS, GroupIds, GroupedWork, PartitionedRows, Shared};
 use crate::exec::give_way::give_way;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::group_key::GroupKey;
@@ -26,7 +26,7 @@ pub(in crate::exec) struct GroupScan<T: GroupedWork, W: GroupKey> {
     /// The state of the work.
     pub(in crate::exec) held: T::Scan<W>,
     /// A batch that could not be added to the rows of few groups: memory did not suffice, or groups are many with it.
-    pub(in crate::exec) rest: Option<Evaluated<T::Values>>,
+    pub(in crate::exec) rest: Option<EvaluatedBatch<T::Values>>,
     /// Whether rows are held by group number; otherwise they are partitioned.
     pub(super) is_few: bool,
     pub(in crate::exec) rows: PartitionedRows<W>,
@@ -143,7 +143,7 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
     }
 
     /// Adds rows to hash partitions. Their groups are numbered, if they have to be.
-    fn push_many(&mut self, batch: Evaluated<T::Values>) -> Result<()> {
+    fn push_many(&mut self, batch: EvaluatedBatch<T::Values>) -> Result<()> {
         T::push_many(self, batch)?;
         let bytes = self.held_bytes();
         if self.memory.try_resize(bytes).is_err() {

@@ -10,7 +10,7 @@ use super::output::{self, Answers};
 use super::plain::PlainGroups;
 use super::plan::GroupQuantiles;
 use super::select::Selection;
-use crate::exec::group_engine::{Answered, FewGroups};
+use crate::exec::group_engine::{AnsweredGroups, FewGroups};
 use crate::kernel::cpu::groups::cells::Piece;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
@@ -28,7 +28,7 @@ pub(super) async fn answer<W: GroupKey>(
     few: FewGroups<GroupQuantiles, W>,
     work: &GroupQuantiles,
     memory: &MemoryReservation,
-) -> Result<Answered> {
+) -> Result<AnsweredGroups> {
     let FewGroups { mut ids, scans } = few;
     let (plan, groups) = (&work.plan, ids.len());
     let mut plain = PlainGroups::try_new(&plan.aggregates.plain)?;
@@ -67,5 +67,5 @@ pub(super) async fn answer<W: GroupKey>(
         0 => RecordBatch::new_empty(Arc::clone(&plan.schema)),
         _ => output::batch(plan, ids.values()?, &answers, &plain.evaluate()?)?,
     };
-    Ok(Answered { groups, batch })
+    Ok(AnsweredGroups { groups, batch })
 }

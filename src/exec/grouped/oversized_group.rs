@@ -18,7 +18,7 @@ use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::partition::{FrozenGroups, Partitions, group_keys_of};
-use super::select::GATHERED;
+use super::select::GATHERED_ROWS;
 use crate::exec::collected::CollectedColumn;
 use crate::exec::selection::SelectionContext;
 use crate::failpoint::may_fail;
@@ -74,7 +74,7 @@ enum GroupBatch {
 fn group_batches(sizes: &[GroupSize], room: usize) -> Vec<GroupBatch> {
     let (mut batches, mut start, mut held) = (Vec::new(), 0, 0);
     for (group, size) in sizes.iter().enumerate() {
-        let is_alone = size.need() > room || size.values > GATHERED;
+        let is_alone = size.need() > room || size.values > GATHERED_ROWS;
         if (is_alone || held + size.need() > room) && start < group {
             batches.push(GroupBatch::Together(start..group));
             (start, held) = (group, 0);
@@ -423,7 +423,7 @@ mod tests {
             ]
         );
         let many = GroupSize {
-            values: GATHERED + 1,
+            values: GATHERED_ROWS + 1,
             ..GroupSize::default()
         };
         assert_eq!(

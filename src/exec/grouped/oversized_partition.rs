@@ -15,7 +15,7 @@ use super::oversized_group::PartitionStrings;
 use super::partition::{FrozenGroups, PartitionGroups, Partitions, group_keys_of};
 use super::select::Selection;
 use super::worker::PartitionWorker;
-use crate::exec::group_engine::Answered;
+use crate::exec::group_engine::AnsweredGroups;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::cells::{BLOCK, Numbered};
 use crate::kernel::cpu::groups::group_key::{GroupKey, NULL_PARTITION};
@@ -109,7 +109,7 @@ impl<W: GroupKey, K: ShardKey> Numbered<K> for RunPartition<W> {
 ///
 /// # Errors
 /// `ResourcesExhausted` if there is not even memory for counters; errors of reading rows back.
-async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Result<Option<Answered>> {
+async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Result<Option<AnsweredGroups>> {
     let shared = Arc::clone(partitions);
     let prepared = blocking(move || {
         let mut groups = numbered(&shared, part)?;
@@ -172,7 +172,7 @@ async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Re
         answers.push(Answers::Keys(found));
     }
     let batch = output::batch(plan, columns, &answers, &plain)?;
-    Ok(Some(Answered { groups: count, batch }))
+    Ok(Some(AnsweredGroups { groups: count, batch }))
 }
 
 /// The answers of a hash partition with too many groups to count by group, found by a worker as those of an ordinary one.
@@ -180,7 +180,7 @@ async fn by_a_worker<W: GroupKey>(
     partitions: &Arc<Partitions<W>>,
     part: usize,
     groups: usize,
-) -> Result<Option<Answered>> {
+) -> Result<Option<AnsweredGroups>> {
     let (memory, wanted) = (partitions.memory.new_empty(), partitions.needs[part]);
     partitions.shared.reserve(&memory, wanted).map_err(|error| {
         error.context(format!(

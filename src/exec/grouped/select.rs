@@ -16,7 +16,7 @@ use crate::threads::blocking;
 use crate::threads::{Stop, StopOnDrop};
 
 /// Up to this many rows, bringing the keys of each group together takes no longer than counting.
-pub(super) const GATHERED: usize = 1 << 17;
+pub(super) const GATHERED_ROWS: usize = 1 << 17;
 
 /// Selection over one key column of few groups.
 pub(super) struct Selection<P> {
@@ -41,7 +41,7 @@ impl<P: 'static> Selection<P> {
         P: Numbered<K>,
     {
         let rows: usize = self.pieces.iter().map(|piece| piece.len()).sum();
-        if rows <= GATHERED || self.distinct {
+        if rows <= GATHERED_ROWS || self.distinct {
             return self.gathered::<K>(rows, plans).await;
         }
         let grid = Arc::new(self.grid::<K>(rows)?);

@@ -15,12 +15,12 @@ use super::plan::GroupQuantiles;
 use super::scan::{
     BatchValues, QuantilesScan, QuantilesScanned, ScanGroups, append_few, column_values, reserve_few,
 };
-use super::select::GATHERED;
+use super::select::GATHERED_ROWS;
 use super::worker::PartitionWorker;
 use super::{few, oversized_partition};
 use crate::exec::expressions::values;
 use crate::exec::group_engine::{
-    Answered, Evaluated, FEW_GROUPS, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork,
+    AnsweredGroups, EvaluatedBatch, FEW_GROUPS, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork,
     HashPartitions, Shared,
 };
 use crate::kernel::cpu::columns::row_bytes;
@@ -77,12 +77,12 @@ impl GroupedWork for GroupQuantiles {
         fair.clamp(LEAST_ROWS, rows.max(LEAST_ROWS))
     }
 
-    fn evaluate(&self, batch: &RecordBatch) -> Result<Evaluated<BatchValues>> {
+    fn evaluate(&self, batch: &RecordBatch) -> Result<EvaluatedBatch<BatchValues>> {
         let groups = self.plan.group.iter().map(|expr| values(expr, batch));
         let aggregates = &self.plan.aggregates;
         let columns = aggregates.columns.iter();
         let columns = columns.map(|column| column_values(column, batch));
-        Ok(Evaluated {
+        Ok(EvaluatedBatch {
             groups: groups.collect::<Result<_>>()?,
             values: BatchValues {
                 columns: columns.collect::<Result<_>>()?,
@@ -127,8 +127,8 @@ impl GroupedWork for GroupQuantiles {
 
     fn push_few<W: GroupKey>(
         scan: &mut GroupScan<Self, W>,
-        batch: Evaluated<BatchValues>,
-    ) -> Result<Option<Evaluated<BatchValues>>> {
+        batch: EvaluatedBatch<BatchValues>,
+    ) -> Result<Option<EvaluatedBatch<BatchValues>>> {
         let aggregates = &scan.shared.work.plan.aggregates;
         let (held, ids, wanted) = (&mut scan.held, &scan.numbers, &batch.values);
         if reserve_few(&mut held.few, &aggregates.columns, &wanted.columns, ids.len()).is_err() {
@@ -190,7 +190,10 @@ impl GroupedWork for GroupQuantiles {
         scan.rows.stage(staged(group_keys, parts), &shared)
     }
 
-    fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: Evaluated<BatchValues>) -> Result<()> {
+    fn push_many<W: GroupKey>(
+        scan: &mut GroupScan<Self, W>,
+        batch: EvaluatedBatch<BatchValues>,
+    ) -> Result<()> {
         let (held, ids, numbers) = (&mut scan.held, &mut scan.ids, &scan.numbers);
         if held.numbers && ids.is_packed() && ids.len() > FEW_GROUPS {
             held.end_numbers(ids)?;
@@ -256,14 +259,14 @@ impl GroupedWork for GroupQuantiles {
         let mut columns = columns.iter().enumerate();
         let probe = memory.new_empty();
         probe.try_grow(few::COUNTING_BYTES.min(40 * most) + most).is_err()
-            || columns.any(|(index, column)| column.distinct && rows(index) > GATHERED)
+            || columns.any(|(index, column)| column.distinct && rows(index) > GATHERED_ROWS)
     }
 
     async fn few<W: GroupKey>(
         shared: Arc<Shared<Self>>,
         few: FewGroups<Self, W>,
         memory: Arc<MemoryReservation>,
-    ) -> Result<Answered> {
+    ) -> Result<AnsweredGroups> {
         few::answer(few, &shared.work, &memory).await
     }
 
@@ -279,7 +282,7 @@ impl GroupedWork for GroupQuantiles {
         may_be.then(|| {
             (rows / (4 * threads))
                 .max(4 * rows / HASH_PARTITIONS)
-                .max(GATHERED)
+                .max(GATHERED_ROWS)
         })
     }
 
@@ -304,7 +307,7 @@ impl GroupedWork for GroupQuantiles {
         worker: &mut PartitionWorker<W>,
         partitions: &Partitions<W>,
         part: usize,
-    ) -> Result<Option<Answered>> {
+    ) -> Result<Option<AnsweredGroups>> {
         worker.answer(partitions, part)
     }
 }

@@ -5,7 +5,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::output::{self, Answers};
 use super::partition::{PartitionGroups, Partitions, byte_strings};
-use crate::exec::group_engine::Answered;
+use crate::exec::group_engine::AnsweredGroups;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
 use crate::kernel::cpu::groups::strings::ByteSegments;
@@ -53,7 +53,11 @@ impl<W: GroupKey> PartitionWorker<W> {
     ///
     /// # Errors
     /// Errors of reading rows back, and of DataFusion's aggregates.
-    pub(super) fn answer(&mut self, partitions: &Partitions<W>, part: usize) -> Result<Option<Answered>> {
+    pub(super) fn answer(
+        &mut self,
+        partitions: &Partitions<W>,
+        part: usize,
+    ) -> Result<Option<AnsweredGroups>> {
         self.groups.begin(partitions, part)?;
         self.ids.clear();
         for (index, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
@@ -75,7 +79,7 @@ impl<W: GroupKey> PartitionWorker<W> {
         let answers = columns.map(|column| self.column(partitions, part, column));
         let answers = answers.collect::<Result<Vec<_>>>()?;
         let batch = output::batch(plan, self.groups.columns()?, &answers, &plain)?;
-        Ok(Some(Answered { groups, batch }))
+        Ok(Some(AnsweredGroups { groups, batch }))
     }
 
     /// The answers of the calls over one key column.

@@ -6,7 +6,7 @@
 use datafusion::common::Result;
 use datafusion::logical_expr::ColumnarValue;
 
-use super::super::group_engine::{GroupedWork, PartitionedRows, Shared, Waiting, staged_bytes};
+use super::super::group_engine::{GroupedWork, PartitionedRows, Shared, WaitingBatches, staged_bytes};
 use super::execution::{GroupTopK, repeated};
 use super::partition::PartitionReader;
 use crate::failpoint::may_fail;
@@ -32,7 +32,7 @@ pub(super) fn compact<W: GroupKey>(
     may_fail!("topk_compact");
     let mut compaction = Compaction::<W> {
         reader: PartitionReader::try_new(&work.plan)?,
-        waiting: Waiting::new(),
+        waiting: WaitingBatches::new(),
         seen: 0,
         kept: 0,
     };
@@ -64,7 +64,7 @@ pub(super) fn compact<W: GroupKey>(
 struct Compaction<W> {
     reader: PartitionReader<W>,
     /// Best rows that wait to become a run.
-    waiting: Waiting<W>,
+    waiting: WaitingBatches<W>,
     /// Number of rows read.
     seen: usize,
     /// Number of rows kept.

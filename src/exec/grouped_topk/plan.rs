@@ -94,7 +94,7 @@ pub(super) struct TopKPlan {
 }
 
 /// A batch whose expressions have been evaluated.
-pub(super) struct EvaluatedBatch {
+pub(super) struct EvaluatedRows {
     /// Group columns of all rows.
     pub(super) groups: Vec<ArrayRef>,
     /// Which rows count; `None`: all.
@@ -231,7 +231,7 @@ impl TopKPlan {
     ///
     /// # Errors
     /// Errors of expressions.
-    pub(super) fn evaluate(&self, batch: &RecordBatch) -> Result<EvaluatedBatch> {
+    pub(super) fn evaluate(&self, batch: &RecordBatch) -> Result<EvaluatedRows> {
         let evaluated = |exprs: &[Arc<dyn PhysicalExpr>], batch: &RecordBatch| {
             exprs
                 .iter()
@@ -242,7 +242,7 @@ impl TopKPlan {
         let by: Vec<_> = self.spec.order.iter().map(|by| Arc::clone(&by.expr)).collect();
         let rest = &self.carried[self.carried_groups()..];
         let Answer::Lists { filter, call, .. } = &self.spec.answer else {
-            return Ok(EvaluatedBatch {
+            return Ok(EvaluatedRows {
                 groups,
                 kept: None,
                 order: evaluated(&by, batch)?,
@@ -266,7 +266,7 @@ impl TopKPlan {
                 *column = datafusion::arrow::compute::filter(column, counts)?;
             }
         }
-        Ok(EvaluatedBatch {
+        Ok(EvaluatedRows {
             groups,
             kept: within(passed, counts),
             order,

@@ -15,8 +15,8 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::ColumnarValue;
 
 use super::super::group_engine::{
-    Answered, Evaluated, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork, HashPartitions,
-    PartitionedRows, Shared,
+    AnsweredGroups, EvaluatedBatch, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork,
+    HashPartitions, PartitionedRows, Shared,
 };
 use super::execution::{GroupTopK, repeated};
 use super::partition::PartitionReader;
@@ -93,7 +93,7 @@ impl GroupedWork for GroupTopK {
         &self.plan.schema
     }
 
-    fn evaluate(&self, batch: &RecordBatch) -> Result<Evaluated<BatchRows>> {
+    fn evaluate(&self, batch: &RecordBatch) -> Result<EvaluatedBatch<BatchRows>> {
         let prepared = self.plan.evaluate(batch)?;
         let counted: Vec<ArrayRef> = match &prepared.kept {
             None => prepared.groups.clone(),
@@ -108,7 +108,7 @@ impl GroupedWork for GroupTopK {
             kept: prepared.kept,
             counted,
         };
-        Ok(Evaluated {
+        Ok(EvaluatedBatch {
             groups: prepared.groups,
             values,
         })
@@ -133,8 +133,8 @@ impl GroupedWork for GroupTopK {
 
     fn push_few<W: GroupKey>(
         scan: &mut GroupScan<Self, W>,
-        batch: Evaluated<BatchRows>,
-    ) -> Result<Option<Evaluated<BatchRows>>> {
+        batch: EvaluatedBatch<BatchRows>,
+    ) -> Result<Option<EvaluatedBatch<BatchRows>>> {
         let (ready, numbers) = (batch.values, &scan.numbers);
         let ids: Vec<u32> = match &ready.kept {
             None => numbers.iter().map(|id| *id as u32).collect(),
@@ -180,8 +180,8 @@ impl GroupedWork for GroupTopK {
         scan.ids.free()
     }
 
-    fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: Evaluated<BatchRows>) -> Result<()> {
-        let Evaluated { groups, values } = batch;
+    fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: EvaluatedBatch<BatchRows>) -> Result<()> {
+        let EvaluatedBatch { groups, values } = batch;
         stage(scan, &values.counted, Some(values.keys), values.carried)?;
         let plan = &scan.shared.work.plan;
         let (Some(kept), true) = (values.kept, plan.answers_every_group()) else {
@@ -204,7 +204,7 @@ impl GroupedWork for GroupTopK {
         shared: Arc<Shared<Self>>,
         few: FewGroups<Self, W>,
         memory: Arc<MemoryReservation>,
-    ) -> Result<Answered> {
+    ) -> Result<AnsweredGroups> {
         blocking(move || best_of_few(&shared, few, &memory)).await
     }
 
@@ -228,7 +228,7 @@ impl GroupedWork for GroupTopK {
         worker: &mut Worker<W>,
         partitions: &HashPartitions<Self, W>,
         part: usize,
-    ) -> Result<Option<Answered>> {
+    ) -> Result<Option<AnsweredGroups>> {
         worker.answer(partitions, part)
     }
 }
@@ -243,7 +243,11 @@ pub(super) struct Worker<W> {
 
 impl<W: GroupKey> Worker<W> {
     /// The answer of a hash partition; `None` if it has no groups.
-    fn answer(&mut self, partitions: &HashPartitions<GroupTopK, W>, part: usize) -> Result<Option<Answered>> {
+    fn answer(
+        &mut self,
+        partitions: &HashPartitions<GroupTopK, W>,
+        part: usize,
+    ) -> Result<Option<AnsweredGroups>> {
         let (work, reader) = (&partitions.shared.work, &mut self.reader);
         reader.begin()?;
         for rows in partitions.scans.iter().map(|scan| &scan.rows) {
@@ -269,7 +273,7 @@ impl<W: GroupKey> Worker<W> {
         let before = std::mem::replace(&mut self.rejected, rejected);
         work.rejected.add((rejected - before) as usize);
         let batch = work.answer(reader.groups.values()?, best)?;
-        Ok(Some(Answered { groups, batch }))
+        Ok(Some(AnsweredGroups { groups, batch }))
     }
 }
 
@@ -278,7 +282,7 @@ fn best_of_few<W: GroupKey>(
     shared: &Shared<GroupTopK>,
     mut few: FewGroups<GroupTopK, W>,
     memory: &MemoryReservation,
-) -> Result<Answered> {
+) -> Result<AnsweredGroups> {
     let (work, groups) = (&shared.work, few.ids.len());
     let plan = &work.plan;
     let mut all = AnySieve::new(plan)?;
@@ -298,7 +302,7 @@ fn best_of_few<W: GroupKey>(
         0 => RecordBatch::new_empty(Arc::clone(&plan.schema)),
         _ => work.answer(few.ids.values()?, all.take(groups, plan)?)?,
     };
-    Ok(Answered { groups, batch })
+    Ok(AnsweredGroups { groups, batch })
 }
 
 fn filtered(columns: &[ArrayRef], kept: &BooleanArray) -> Result<Vec<ArrayRef>> {

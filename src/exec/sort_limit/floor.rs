@@ -17,19 +17,19 @@ use crate::key::KeyBits;
 
 /// Whether scans may skip rows by the statistics of floating-point columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Floats {
+pub(super) enum FloatBounds {
     /// Scans get no bound of them: statistics of files leave out NaNs, so that a bound might skip these.
     Unbounded,
     /// Scans get a bound of the first floating-point column. This is right for data without NaNs.
     Bounded,
 }
 
-impl Floats {
+impl FloatBounds {
     pub(super) fn of(config: &ConfigOptions) -> Self {
         if QuantilesOptions::of(config).trust_float_statistics {
-            Floats::Bounded
+            FloatBounds::Bounded
         } else {
-            Floats::Unbounded
+            FloatBounds::Unbounded
         }
     }
 }
@@ -46,7 +46,7 @@ pub(super) struct SharedFloor {
     /// The floor; `None`: not raised yet.
     key: Mutex<Option<KeyBits>>,
     filter: Option<Arc<DynamicFilterPhysicalExpr>>,
-    floats: Floats,
+    floats: FloatBounds,
 }
 
 impl SharedFloor {
@@ -54,7 +54,7 @@ impl SharedFloor {
     pub(super) fn new(
         plan: Arc<SortLimitPlan>,
         filter: Option<Arc<DynamicFilterPhysicalExpr>>,
-        floats: Floats,
+        floats: FloatBounds,
     ) -> Self {
         Self {
             plan,
@@ -114,7 +114,7 @@ impl SharedFloor {
 fn exceeding(
     by: &[PhysicalSortExpr],
     values: &[ScalarValue],
-    floats: Floats,
+    floats: FloatBounds,
 ) -> Result<Arc<dyn PhysicalExpr>> {
     let exact = values
         .iter()
@@ -124,8 +124,8 @@ fn exceeding(
         .get(exact)
         .zip(values.get(exact))
         .map(|(by, value)| match floats {
-            Floats::Unbounded => Ok(lit(true)),
-            Floats::Bounded => not_after(by, value),
+            FloatBounds::Unbounded => Ok(lit(true)),
+            FloatBounds::Bounded => not_after(by, value),
         })
         .transpose()?;
     for (by, value) in by.iter().zip(values).take(exact).rev() {
@@ -256,8 +256,8 @@ mod tests {
                     let filter = exceeding(&plan.by, &values, floats).unwrap();
                     filter.evaluate(&batch).unwrap().into_array(8).unwrap()
                 };
-                let passed = filtered(Floats::Unbounded);
-                let bounded = filtered(Floats::Bounded);
+                let passed = filtered(FloatBounds::Unbounded);
+                let bounded = filtered(FloatBounds::Bounded);
                 let bounded = bounded.as_boolean();
                 for (row, key) in keys.iter().enumerate() {
                     let passes = passed.as_boolean();

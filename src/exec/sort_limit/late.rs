@@ -25,7 +25,7 @@ use futures::{StreamExt, TryStreamExt};
 use super::super::operator::comma_separated;
 use super::rows::{CHANGED, RowSource};
 use super::scan::reserve;
-use super::store::Store;
+use super::store::RowStore;
 use super::{SortLimitExec, SortLimitWork};
 use crate::exec::operator::{Execution, Operator, Work};
 use crate::threads::in_order;
@@ -145,7 +145,7 @@ fn moved(expr: &Arc<dyn PhysicalExpr>, columns: &[usize]) -> Result<Arc<dyn Phys
 }
 
 /// One execution of the operator.
-struct Fetch {
+struct LateFetch {
     rows: Arc<RowSource>,
     early: Arc<[usize]>,
     k: usize,
@@ -156,16 +156,16 @@ struct Fetch {
 }
 
 /// All rows of the answer, and their numbers in the order of the answer.
-struct Fetched {
+struct FetchedRows {
     found: RecordBatch,
-    store: Store,
+    store: RowStore,
     numbers: Vec<u64>,
-    fetch: Fetch,
+    fetch: LateFetch,
 }
 
-impl Fetch {
+impl LateFetch {
     /// Fetches the rows that `found` names, in this order.
-    async fn fetch(self, mut found: SendableRecordBatchStream) -> Result<Fetched> {
+    async fn fetch(self, mut found: SendableRecordBatchStream) -> Result<FetchedRows> {
         let (schema, mut batches, mut held) = (found.schema(), Vec::new(), 0);
         while let Some(batch) = found.next().await {
             let batch = batch?;
@@ -179,7 +179,7 @@ impl Fetch {
         let wanted = self.rows.numbers(&found, self.early.len())?;
         let mut sorted = wanted.clone();
         sorted.sort_unstable();
-        let mut store = Store::new(Arc::clone(&self.schema));
+        let mut store = RowStore::new(Arc::clone(&self.schema));
         // Pairs of a row's number in the files and its number in the store.
         let mut stored = Vec::with_capacity(sorted.len());
         if !sorted.is_empty() {
@@ -203,7 +203,7 @@ impl Fetch {
             Err(_) => internal_err!("row {number} was not fetched"),
         };
         let numbers = wanted.iter().map(in_store).collect::<Result<_>>()?;
-        Ok(Fetched {
+        Ok(FetchedRows {
             found,
             store,
             numbers,
@@ -224,7 +224,7 @@ impl Fetch {
     }
 }
 
-impl Fetched {
+impl FetchedRows {
     /// A batch of `rows` rows of the answer, from index `from` on.
     fn batch(&self, from: usize, rows: usize) -> Result<RecordBatch> {
         let batch = self.store.gather(&self.numbers[from..from + rows])?;
@@ -269,7 +269,7 @@ impl Work for LateFetchWork {
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
         let found = on.input()?;
         let batch_rows = on.context.session_config().batch_size().max(1);
-        let fetch = Fetch {
+        let fetch = LateFetch {
             rows: Arc::clone(&self.rows),
             early: Arc::clone(&self.early),
             k: self.k,

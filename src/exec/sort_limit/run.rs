@@ -15,10 +15,10 @@ use datafusion::physical_plan::metrics::{
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{Stream, StreamExt, TryStreamExt};
 
-use super::floor::{Floats, SharedFloor};
+use super::floor::{FloatBounds, SharedFloor};
 use super::plan::SortLimitPlan;
 use super::scan::{Shared, SortLimitScan, reserve};
-use super::store::Store;
+use super::store::RowStore;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::top::{Best, Places};
 use crate::key::with_key;
@@ -44,7 +44,7 @@ pub(super) fn stream(
     let (schema, width) = (Arc::clone(&plan.schema), plan.keys.width());
     let config = context.session_config();
     let batch_rows = config.batch_size().max(1);
-    let floats = Floats::of(config.options());
+    let floats = FloatBounds::of(config.options());
     let shared = Arc::new(Shared {
         floor: SharedFloor::new(Arc::clone(&plan), filter, floats),
         plan,
@@ -62,7 +62,7 @@ pub(super) fn stream(
 
 /// The rows of the answer.
 struct FirstRows {
-    store: Store,
+    store: RowStore,
     /// Numbers of the rows of the answer, in order.
     numbers: Vec<u64>,
     memory: MemoryReservation,
@@ -119,7 +119,7 @@ fn merged<K: Key>(
 ) -> Result<FirstRows> {
     may_fail!("top_merge");
     let mut best = Best::<K>::try_new(plan.k)?;
-    let mut store = Store::new(Arc::clone(&plan.schema));
+    let mut store = RowStore::new(Arc::clone(&plan.schema));
     let mut held = 0;
     for scan in scans {
         let (keys, own) = (scan.best.keys(), scan.best.rows());

@@ -22,7 +22,7 @@ use futures::StreamExt;
 
 use super::floor::SharedFloor;
 use super::plan::SortLimitPlan;
-use super::store::{Store, copied_rows};
+use super::store::{RowStore, copied_rows};
 use crate::exec::expressions::values;
 use crate::exec::give_way::give_way;
 use crate::failpoint::may_fail;
@@ -61,7 +61,7 @@ pub(super) fn reserve(memory: &MemoryReservation, bytes: usize, k: usize) -> Res
 pub(super) struct SortLimitScan<K> {
     shared: Arc<Shared>,
     pub(super) best: Best<K>,
-    pub(super) store: Store,
+    pub(super) store: RowStore,
     pub(super) memory: MemoryReservation,
     /// Number of times that the shared floor had risen when it was last looked at.
     seen: u64,
@@ -73,7 +73,7 @@ impl<K: Key> SortLimitScan<K> {
     pub(super) fn try_new(shared: Arc<Shared>, memory: &MemoryReservation) -> Result<Self> {
         Ok(Self {
             best: Best::try_new(shared.plan.k)?,
-            store: Store::new(Arc::clone(&shared.plan.schema)),
+            store: RowStore::new(Arc::clone(&shared.plan.schema)),
             memory: memory.new_empty(),
             seen: 0,
             passing: Vec::new(),

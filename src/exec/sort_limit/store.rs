@@ -15,14 +15,14 @@ const CHUNK_ROWS: usize = 1 << 13;
 
 /// Chunks of rows. A row's number has the number of its chunk in the upper 32 bits, and its index there in the lower ones.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct RowStore {
     schema: SchemaRef,
     chunks: Vec<RecordBatch>,
     rows: usize,
     bytes: usize,
 }
 
-impl Store {
+impl RowStore {
     pub(super) fn new(schema: SchemaRef) -> Self {
         Self {
             schema,
@@ -55,7 +55,7 @@ impl Store {
     }
 
     /// Adds the chunks of another store. Returns the amount by which that store's row numbers increase.
-    pub(super) fn append(&mut self, mut other: Store) -> u64 {
+    pub(super) fn append(&mut self, mut other: RowStore) -> u64 {
         let first = self.next();
         self.chunks.append(&mut other.chunks);
         self.rows += other.rows;
