@@ -278,7 +278,7 @@ impl Run {
 /// The answer of a call, from the order statistics of its column.
 ///
 /// # Errors
-/// Those of interpolation and of making arrays; an internal error if `solved` is of another kind of column.
+/// Errors of interpolation and of making arrays; an internal error if `solved` is of another kind of column.
 pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValue> {
     match (call.selected(), solved) {
         (Selected::Keys(column), Solved::Keys(solution)) => {

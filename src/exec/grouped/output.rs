@@ -41,7 +41,7 @@ pub(super) fn plans(plan: &GroupPlan) -> Vec<Plans> {
 /// One row for each group: the group columns, then the answers in the order of the output.
 ///
 /// # Errors
-/// Those of interpolation and of making arrays.
+/// Errors of interpolation and of making arrays.
 pub(super) fn batch(
     plan: &GroupPlan,
     groups: Vec<ArrayRef>,
@@ -55,7 +55,7 @@ pub(super) fn batch(
 /// `answers` has those of each key column, `plain` those of each plain aggregate.
 ///
 /// # Errors
-/// Those of interpolation and of making arrays; an internal error if answers are of another kind of column.
+/// Errors of interpolation and of making arrays; an internal error if answers are of another kind of column.
 pub(in crate::exec) fn answered_groups(
     aggregates: &Aggregates,
     schema: &SchemaRef,

@@ -70,12 +70,12 @@ enum GroupBatch {
     Alone(usize),
 }
 
-/// Cuts groups into ranges that fit in `room` bytes together, and groups that are too large for that.
-fn group_batches(sizes: &[GroupSize], room: usize) -> Vec<GroupBatch> {
+/// Cuts groups into ranges that fit in `most_bytes` together, and groups that are too large for that.
+fn group_batches(sizes: &[GroupSize], most_bytes: usize) -> Vec<GroupBatch> {
     let (mut batches, mut start, mut held) = (Vec::new(), 0, 0);
     for (group, size) in sizes.iter().enumerate() {
-        let is_alone = size.need() > room || size.values > GATHERED_ROWS;
-        if (is_alone || held + size.need() > room) && start < group {
+        let is_alone = size.need() > most_bytes || size.values > GATHERED_ROWS;
+        if (is_alone || held + size.need() > most_bytes) && start < group {
             batches.push(GroupBatch::Together(start..group));
             (start, held) = (group, 0);
         }
@@ -118,10 +118,10 @@ impl<W: GroupKey> PartitionStrings<W> {
         )?;
         let (own, flag) = (self.clone(), stop.0.clone());
         let sizes = Arc::new(blocking(move || own.sizes(&flag)).await?);
-        let room = self.room(&sizes);
+        let most_bytes = self.together_bytes(&sizes);
         let mut found = CollectedAnswers::new(plans.calls());
         let answers = self.partitions.memory.new_empty();
-        for batch in group_batches(&sizes, room) {
+        for batch in group_batches(&sizes, most_bytes) {
             match batch {
                 GroupBatch::Together(groups) => {
                     let selected =
@@ -153,12 +153,12 @@ impl<W: GroupKey> PartitionStrings<W> {
     }
 
     /// Bytes in which a range of groups may be selected together: up to half of the memory that is there.
-    fn room(&self, sizes: &[GroupSize]) -> usize {
+    fn together_bytes(&self, sizes: &[GroupSize]) -> usize {
         let all: usize = sizes.iter().map(GroupSize::need).sum();
         let memory = self.partitions.memory.new_empty();
-        for room in TOGETHER_BYTES.map(|room| all.min(room)) {
-            if memory.try_grow(2 * room).is_ok() {
-                return room;
+        for bytes in TOGETHER_BYTES.map(|bytes| all.min(bytes)) {
+            if memory.try_grow(2 * bytes).is_ok() {
+                return bytes;
             }
         }
         TOGETHER_BYTES[TOGETHER_BYTES.len() - 1]

@@ -1,4 +1,4 @@
-//! Compaction of partitioned rows: drops all but the best rows of each group. A scan tries it each time that its rows have doubled, and
+//! Compaction of partitioned rows: drops all but the best rows of each group. A scan tries it each time that its rows have doubled in bytes, and
 //! before it writes rows to disk.
 //!
 //! So a scan holds little more than its answer if groups are much larger than k.

@@ -34,7 +34,7 @@ use super::{Mode, by_key};
 /// Reads each input partition once and in parallel. While groups are few, it holds only their best rows. With many groups, it holds
 /// group, key and wanted columns of each row, in the order of the group's hash partition. They are in memory that is reserved in the
 /// task's pool, and past the pool's limit on disk. Each time that the rows of an input partition have doubled, all but the best of
-/// each group are dropped. Neither a list nor an allocation is made for any single group.
+/// each group are dropped, if these are at least half. Neither a list nor an allocation is made for any single group.
 ///
 /// On many machines it takes two steps. First, each partition passes on its best rows while its groups are few, and all further rows
 /// once they are many (`passed_rows`). Then the rows of each group are brought together, by the hash of the group, and the best of

@@ -30,7 +30,7 @@ pub(crate) struct SortBy {
 pub(crate) enum Numbering {
     /// Consecutive numbers from 1, as `ROW_NUMBER()`.
     RowNumber,
-    /// The number of rows before, plus 1, so that ties have the same number, as `RANK()`.
+    /// The number of rows that come strictly before, plus 1, so that rows that tie have the same number, as `RANK()`.
     Rank,
 }
 
