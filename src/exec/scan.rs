@@ -1,7 +1,6 @@
 //! Scan of one input partition without groups: keys go into shards, values without keys into byte strings, and the input of other
 //! aggregates into plain accumulators.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use datafusion::arrow::compute::filter_record_batch;
