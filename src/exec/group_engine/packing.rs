@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_come_back_from_words() {
+    fn columns_come_back_from_keys() {
         let ints: ArrayRef = Arc::new(Int32Array::from(vec![1, -1, i32::MIN, 1]));
         let nullable: ArrayRef = Arc::new(UInt16Array::from(vec![Some(1), None, Some(0), Some(1)]));
         let flags: ArrayRef = Arc::new(BooleanArray::from(vec![
