@@ -1,4 +1,4 @@
-//! What a [`QuantilesExec`](super::QuantilesExec) computes: calls over shared columns, and plain aggregates.
+//! The aggregates that a [`QuantilesExec`](super::QuantilesExec) computes: calls of quantiles over shared columns, and plain aggregates.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -9,38 +9,38 @@ use datafusion::functions_aggregate::array_agg::ArrayAgg;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
-use super::quantiles::comma_separated;
+use super::operator::comma_separated;
 use crate::functions::EXACT_QUANTILES;
 use crate::functions::gk::{GkName, Sampled};
 use crate::key::{ByteSpec, KeySpec};
 use crate::quantile::Selected;
 use crate::quantile::{Quantile, QuantileSpec};
 
-/// One aggregate of the operator, one column of its output.
+/// One aggregate of the operator: one column of its output.
 #[derive(Debug, Clone)]
 pub enum ExecAggregate {
-    /// Exact quantiles, over keys that stay resident.
+    /// Quantiles of a column.
     Quantiles(QuantilesCall),
-    /// Any other aggregate, by DataFusion's accumulator.
+    /// Any other aggregate, computed by DataFusion's accumulator.
     Plain(PlainAggregate),
 }
 
-/// A call of `exact_quantiles`, or of one that is answered from a sample.
+/// A call of `exact_quantiles`, or of a function that is answered from a sample.
 #[derive(Debug, Clone)]
 pub struct QuantilesCall {
     argument: Arc<dyn PhysicalExpr>,
     filter: Option<Arc<dyn PhysicalExpr>>,
     selected: Selected,
-    /// How it is answered if not exactly.
+    /// How the call is answered from a sample; `None`: it is answered exactly.
     sampled: Option<Sampled>,
 }
 
 impl QuantilesCall {
-    /// Quantiles `quantile_spec` of `argument`, whose values are of `data_type`, over the rows where `filter` is true; the answer
-    /// is a list if `is_list`, else one value.
+    /// A call for the quantiles `quantile_spec` of `argument`, whose values are of `data_type`, over the rows where `filter` is
+    /// true. The answer is a list if `is_list`, else one value.
     ///
     /// # Errors
-    /// A planning error if the type has no order, or no values between two where the method needs them.
+    /// A planning error if the type has no order, or if the method interpolates and the type cannot.
     pub fn try_new(
         argument: Arc<dyn PhysicalExpr>,
         data_type: &DataType,
@@ -56,29 +56,30 @@ impl QuantilesCall {
         })
     }
 
-    /// The same by the nearest splitters of a sample, over a type with keys.
+    /// The call, answered by the nearest splitters of a sample. The argument's type must have keys.
     pub(crate) fn sampled(mut self, sampled: Sampled) -> Self {
         self.sampled = Some(sampled);
         self
     }
 
-    /// Whether it is answered exactly, over all values and by keys.
+    /// Whether the call is answered exactly, over all values (not only distinct ones), and by keys.
     #[cfg(feature = "cuda")]
     pub(crate) fn is_exact_by_keys(&self) -> bool {
         self.sampled.is_none() && !self.selected.is_distinct() && matches!(self.selected, Selected::Keys(_))
     }
 
-    /// Whether the ranks that the answers have are wanted too.
+    /// Whether the answer includes bounds of each value's rank.
     pub(super) fn wants_bounds(&self) -> bool {
         self.sampled.is_some_and(|sampled| sampled.bounds)
     }
 
-    /// The same over the distinct values only.
+    /// The call over the distinct values only.
     pub(crate) fn distinct(mut self) -> Self {
         self.selected = self.selected.distinct();
         self
     }
 
+    /// The column of answers: its type, and the quantiles in it.
     pub(super) fn selected(&self) -> &Selected {
         &self.selected
     }
@@ -118,7 +119,7 @@ fn fmt_filter(filter: &Option<Arc<dyn PhysicalExpr>>, f: &mut fmt::Formatter<'_>
     }
 }
 
-/// A list of quantiles that stays readable when it is long: `[0.01, 0.02, .., 0.99; 99 quantiles]`.
+/// Displays a list of quantiles; a long one is abbreviated: `[0.01, 0.02, .., 0.99; 99 quantiles]`.
 struct Abbreviated<'a>(&'a [Quantile]);
 
 impl Display for Abbreviated<'_> {
@@ -143,23 +144,23 @@ pub struct PlainAggregate {
 }
 
 impl PlainAggregate {
-    /// `expr`, which must not need sorted input, over the rows where `filter` is true.
+    /// The aggregate `expr`, which must not need sorted input, over the rows where `filter` is true.
     pub fn new(expr: Arc<AggregateFunctionExpr>, filter: Option<Arc<dyn PhysicalExpr>>) -> Self {
         Self { expr, filter }
     }
 
-    /// Whether it keeps its input as it came.
+    /// Whether the aggregate holds on to its input arrays, as `array_agg` does.
     pub(crate) fn keeps_input(&self) -> bool {
         let function: Option<&ArrayAgg> = self.expr.fun().inner().downcast_ref();
         function.is_some() && !self.expr.is_distinct()
     }
 
-    /// Whether it is given an order of its own, that of the rows in each group.
+    /// Whether the call has an `ORDER BY` of its own, for the rows within each group.
     pub(crate) fn needs_order(&self) -> bool {
         !self.expr.order_bys().is_empty()
     }
 
-    /// What its accumulator is given of each row: arguments, and what its own order is by.
+    /// The expressions that the accumulator is given: the arguments, then those of the call's own `ORDER BY`.
     pub(super) fn inputs(&self) -> Vec<Arc<dyn PhysicalExpr>> {
         let order = self.expr.order_bys().iter().map(|order| Arc::clone(&order.expr));
         self.expr.expressions().into_iter().chain(order).collect()
@@ -168,23 +169,23 @@ impl PlainAggregate {
 
 impl Display for PlainAggregate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // DataFusion's own name of the call says its filter, if it has one.
+        // DataFusion's name of the call includes its filter.
         f.write_str(self.expr.human_display().unwrap_or_else(|| self.expr.name()))
     }
 }
 
-/// A column of keys or of other values: several calls over the same expression and filter, in the same order, share it.
+/// A column of values. Calls over the same expression and filter, in the same order, share it.
 #[derive(Debug, Clone)]
 pub(super) struct KeyColumn {
     pub(super) argument: Arc<dyn PhysicalExpr>,
     pub(super) filter: Option<Arc<dyn PhysicalExpr>>,
-    /// Of its keys; those of a column of byte strings are their prefixes, of this width at most.
+    /// How values become keys. The keys of a column of byte strings are prefixes of at most this width.
     pub(super) spec: KeySpec,
-    /// How values become bytes, where they have no keys.
+    /// How values become byte strings, where they have no keys.
     pub(super) bytes: Option<ByteSpec>,
-    /// Whether its calls are over distinct values.
+    /// Whether the calls are over distinct values.
     pub(super) distinct: bool,
-    /// Buckets, if its calls are answered from a sample.
+    /// Number of buckets, if the calls are answered from a sample.
     pub(super) buckets: Option<u32>,
 }
 
@@ -195,16 +196,16 @@ impl Display for KeyColumn {
     }
 }
 
-/// The aggregates of an operator, in the order of its output, and what they share.
+/// The aggregates of an operator, and the columns that they share.
 #[derive(Debug, Clone)]
 pub(super) struct Aggregates {
-    /// Distinct columns.
+    /// Key columns, each once.
     pub(super) columns: Vec<KeyColumn>,
-    /// Calls, each with the index of its column.
+    /// Calls of quantiles, each with the index of its column in `columns`.
     pub(super) calls: Vec<(usize, QuantilesCall)>,
-    /// Aggregates that DataFusion computes.
+    /// Aggregates that DataFusion's accumulators compute.
     pub(super) plain: Vec<PlainAggregate>,
-    /// Where each output column comes from.
+    /// Source of each output column, in the order of the output.
     pub(super) outputs: Vec<Output>,
 }
 
@@ -239,7 +240,7 @@ impl Aggregates {
         aggregates
     }
 
-    /// Index of the column that `call` reads.
+    /// Index of the key column that `call` reads, which is added if it is new.
     fn column(&mut self, call: &QuantilesCall) -> usize {
         let (spec, distinct) = (call.selected.spec(), call.selected.is_distinct());
         let buckets = call.sampled.map(|sampled| sampled.buckets);
@@ -263,13 +264,13 @@ impl Aggregates {
         })
     }
 
-    /// The calls over one column.
+    /// The calls over one key column, in the order of the output.
     pub(super) fn calls_of(&self, column: usize) -> impl Iterator<Item = &QuantilesCall> {
         let mine = move |(other, _): &&(usize, QuantilesCall)| *other == column;
         self.calls.iter().filter(mine).map(|(_, call)| call)
     }
 
-    /// Columns, calls and plain aggregates, as `EXPLAIN` has them.
+    /// Columns, calls and plain aggregates, as `EXPLAIN` shows them on one line.
     pub(super) fn details(&self) -> String {
         let (columns, calls) = (comma_separated(self.columns.iter()), self.shown_calls());
         let plain = match comma_separated(self.plain.iter()) {
@@ -279,7 +280,7 @@ impl Aggregates {
         format!("columns=[{columns}], calls=[{calls}]{plain}")
     }
 
-    /// Calls and plain aggregates, in lines.
+    /// Calls and plain aggregates, as `EXPLAIN FORMAT TREE` shows them: a line for each kind.
     pub(super) fn tree_details(&self) -> String {
         let plain = match comma_separated(self.plain.iter()) {
             plain if plain.is_empty() => plain,
@@ -292,7 +293,7 @@ impl Aggregates {
         comma_separated(self.calls.iter().map(|(_, call)| call))
     }
 
-    /// Every physical expression, for rules that look into operators.
+    /// Every physical expression over the input, for optimizer rules that look into operators.
     pub(super) fn expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
         let columns = self.columns.iter().flat_map(|column| {
             let argument = Arc::clone(&column.argument);

@@ -1,4 +1,4 @@
-//! Operators that keep an engine of many machines from planning what it would run wrongly. They move no data.
+//! Operators that keep a distributed engine from planning what it would run wrongly. They pass rows on unchanged.
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ use datafusion::physical_plan::{
 };
 
 use super::mode::by_key;
+use super::operator::comma_separated;
 use super::operator::{Execution, Operator, Work};
-use super::quantiles::comma_separated;
 
-/// A branch of a union that is read whole, by the one task that asks for it.
+/// A branch of a union that exactly one task reads, and reads whole.
 ///
-/// Ballista cuts the plan of a union for each task, so that branches of other tasks have no partition. Of a branch that is
-/// gathered, or reads no table, one partition is always left: every task would run it. This operator has as many partitions as
-/// its second input, a table of one row in memory, of which such tasks get none.
+/// Ballista cuts the plan of a union for each task: the branches of other tasks are left without partitions. A branch that is
+/// gathered into one partition, or that reads no table, cannot be cut so, and every task would run it. This operator has as many
+/// partitions as its second input, a table of one row in memory. Tasks to which the branch does not belong get no partition of it.
 pub type BranchExec = Operator<BranchWork>;
 
-/// What a [`BranchExec`] does: it reads its first input for the task that has a partition of the second.
+/// Work of a [`BranchExec`]: reads the first input, for the task that has a partition of the second.
 #[derive(Debug)]
 pub struct BranchWork;
 
 impl BranchExec {
-    /// A branch over all partitions of `input`.
+    /// A branch that reads all partitions of `input`.
     ///
     /// # Errors
-    /// DataFusion's, where the table of one row cannot be made.
+    /// DataFusion's, if the table of one row cannot be made.
     pub fn try_new(input: Arc<dyn ExecutionPlan>) -> Result<Self> {
         let schema = Arc::new(Schema::new(vec![Field::new("slot", DataType::Boolean, false)]));
         let slot: ArrayRef = Arc::new(BooleanArray::from(vec![true]));
@@ -41,7 +41,7 @@ impl BranchExec {
         Self::from_both(input, slots)
     }
 
-    /// From the branch, and the table with one partition for the task that the branch belongs to.
+    /// A branch from its two inputs: the plan of the branch, and the table with one partition for the task that it belongs to.
     ///
     /// # Errors
     /// None but internal ones.
@@ -86,7 +86,7 @@ impl Work for BranchWork {
     }
 }
 
-/// Properties of rows of `input` that are passed on as they come, in no known order.
+/// Properties of an output that passes on the rows of `input` as they come, in no known order.
 fn as_they_come(input: &Arc<dyn ExecutionPlan>, partitioning: Partitioning) -> Arc<PlanProperties> {
     Arc::new(PlanProperties::new(
         EquivalenceProperties::new(input.schema()),
@@ -96,21 +96,21 @@ fn as_they_come(input: &Arc<dyn ExecutionPlan>, partitioning: Partitioning) -> A
     ))
 }
 
-/// Rows as they are, in no order that is known, across which no optimizer rule moves a sort, a limit or an exchange.
+/// Passes rows on unchanged, in no known order. No optimizer rule moves a sort, a limit or an exchange across it.
 ///
-/// With keys, rows of equal keys are to be in one partition, and are known to be. That also holds for no rows at all, whatever
-/// their partitions: an engine that plans again after each stage, with an empty relation in place of one without rows, would
-/// exchange that over and over for an operator that wants its rows by key.
+/// With keys, the operator requires that rows of equal keys are in one partition, and declares that its output is so. An input of no
+/// rows satisfies this whatever its partitions are. Otherwise an engine that plans again after each stage, and replaces an input
+/// without rows by an empty relation, would add an exchange below an operator that requires rows by key, again and again.
 pub type BoundaryExec = Operator<BoundaryWork>;
 
-/// What a [`BoundaryExec`] promises: that rows of equal keys are in one partition.
+/// Work of a [`BoundaryExec`]: passes rows on, and declares that rows of equal keys are in one partition.
 #[derive(Debug)]
 pub struct BoundaryWork {
     keys: Vec<Arc<dyn PhysicalExpr>>,
 }
 
 impl BoundaryExec {
-    /// Over `input`; without keys its partitions are left as they are.
+    /// A boundary over `input`. Without keys, nothing is required of the input's partitions.
     ///
     /// # Errors
     /// None but internal ones.
@@ -118,7 +118,7 @@ impl BoundaryExec {
         Self::over(BoundaryWork { keys }, vec![input])
     }
 
-    /// By which rows are together; none if it does not matter.
+    /// The keys by which rows are partitioned; empty if nothing is required of partitions.
     pub(crate) fn keys(&self) -> &[Arc<dyn PhysicalExpr>] {
         &self.work().keys
     }
@@ -131,17 +131,19 @@ impl Work for BoundaryWork {
 
     fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>> {
         let partitioning = inputs[0].output_partitioning();
-        let partitioning = match self.keys.is_empty() {
-            true => partitioning.clone(),
-            false => Partitioning::Hash(self.keys.clone(), partitioning.partition_count()),
+        let partitioning = if self.keys.is_empty() {
+            partitioning.clone()
+        } else {
+            Partitioning::Hash(self.keys.clone(), partitioning.partition_count())
         };
         Ok(as_they_come(&inputs[0], partitioning))
     }
 
     fn details(&self) -> String {
-        match self.keys.is_empty() {
-            true => String::new(),
-            false => format!("keys=[{}]", comma_separated(self.keys.iter())),
+        if self.keys.is_empty() {
+            String::new()
+        } else {
+            format!("keys=[{}]", comma_separated(self.keys.iter()))
         }
     }
 
@@ -150,9 +152,10 @@ impl Work for BoundaryWork {
     }
 
     fn distribution(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Vec<Distribution> {
-        vec![match self.keys.is_empty() {
-            true => Distribution::UnspecifiedDistribution,
-            false => by_key(&inputs[0], self.keys.clone()),
+        vec![if self.keys.is_empty() {
+            Distribution::UnspecifiedDistribution
+        } else {
+            by_key(&inputs[0], self.keys.clone())
         }]
     }
 

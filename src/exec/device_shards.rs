@@ -1,8 +1,8 @@
-//! A column in the memory of one device, or of several, as shards of [`crate::select`]: each device has a share of the rows.
+//! A column in the memory of one or several devices, as shards of [`crate::select`]: each device has some of the rows.
 //!
-//! One device, or several together, find ranks by a sequence of kernels without the host in between. Rounds run where another
-//! strategy was asked for by name, and where several devices leave a rank open; then each device is a shard, and between devices
-//! and host travel cells, counts, and the few keys that are left: what grows with the number of ranks, not of values.
+//! One device, or several together, find ranks by a sequence of kernels, without the host in between. Rounds run in two cases: if
+//! another strategy was asked for by name, and if several devices together leave a rank open. Then each device is a shard. Devices
+//! and host exchange cells, counts and the few keys that are left: their number grows with the ranks, not with the values.
 
 use std::sync::Arc;
 
@@ -22,28 +22,32 @@ use crate::select::sample_select::SampleSelect;
 use crate::select::{Found, LocalShards, Shards, Solution, Strategy, solve};
 use crate::threads::Stop;
 
-/// How one device found ranks without rounds.
+/// Name in metrics of a selection by one device without rounds.
 pub(super) const ALONE: &str = "sample_select on the device";
-/// How several devices did together.
+/// Name in metrics of a selection by several devices together without rounds.
 const TOGETHER: &str = "sample_select on the devices";
 
 /// A column's values on one device.
 #[derive(Debug)]
 pub(super) struct Share {
     pub(super) column: Arc<DeviceColumn>,
-    /// The rows that count, and how many of them are not NULL; `None`: all.
+    /// The rows that count, and how many of them are not NULL; `None`: all rows count.
     pub(super) mask: Option<(Arc<RowMask>, u64)>,
 }
 
-/// Memory that devices and host may use, and whether the time of each kernel is wanted.
+/// Limits of a selection on devices, and whether each kernel is timed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits<'a> {
+    /// Bytes of each device's memory that this crate may hold; `None`: no limit.
     pub(super) device: Option<u64>,
+    /// Host memory is reserved for the consumer of this reservation.
     pub(super) memory: &'a MemoryReservation,
+    /// Whether the time of each kernel is measured.
     pub(super) timed: bool,
 }
 
-/// What `quantile_specs` want of the values of all shares. What devices did is added to `report`. Waits for the devices.
+/// Finds the order statistics that `quantile_specs` want of a column on devices. Adds what the devices did to `report`. Blocks until
+/// the devices are done.
 ///
 /// # Errors
 /// `ResourcesExhausted` where memory of a device or of the pool ends; an execution error if a device fails.
@@ -67,15 +71,15 @@ pub(super) fn solve_on_devices(
     Ok(solution)
 }
 
-/// The shares of a column. What is asked of them blocks its caller.
+/// The shards of a column, one a device. Every request blocks its caller.
 struct DeviceShards<'a> {
     shares: &'a [Share],
     spec: &'a KeySpec,
     limits: Limits<'a>,
-    /// Of each share.
+    /// Backend of each device.
     backends: Vec<CudaBackend>,
     shards: LocalShards,
-    /// What devices did together.
+    /// What the devices did together, apart from what each did alone.
     together: Report,
 }
 
@@ -86,8 +90,8 @@ impl<'a> DeviceShards<'a> {
             CudaBackend::new(device, limits.device).timed(limits.timed)
         };
         let backends: Vec<_> = shares.iter().map(backend).collect();
-        let rooms = backends.iter().map(CudaBackend::budget);
-        let budget = rooms.min_by_key(|budget| budget.cells);
+        let budgets = backends.iter().map(CudaBackend::budget);
+        let budget = budgets.min_by_key(|budget| budget.cells);
         let budget = budget.ok_or_else(|| internal_datafusion_err!("a column of no shares"))?;
         let shards = shares.iter().zip(&backends).map(|(share, backend)| {
             let (column, mask) = (Arc::clone(&share.column), share.mask.clone());
@@ -106,7 +110,7 @@ impl<'a> DeviceShards<'a> {
         })
     }
 
-    /// The keys of `ranks`, by all devices together.
+    /// The keys of `ranks`, found by all devices together; `None` if they leave a rank open.
     fn select_together(&mut self, ranks: &[u64]) -> Result<Option<Vec<KeyBits>>> {
         let selections = self.shares.iter().map(|share| Selection {
             column: &share.column,
@@ -139,9 +143,10 @@ impl Shards for DeviceShards<'_> {
     }
 
     fn strategy(&self, name: StrategyName, ranks: &[u64]) -> Result<Box<dyn Strategy>> {
-        match name.is_sample_select() {
-            true => Ok(Box::new(SampleSelect::counting(self.population()))),
-            false => name.strategy(self.population(), ranks, self.parallelism(), &self.budget()),
+        if name.is_sample_select() {
+            Ok(Box::new(SampleSelect::counting(self.population())))
+        } else {
+            name.strategy(self.population(), ranks, self.parallelism(), &self.budget())
         }
     }
 

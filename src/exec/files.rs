@@ -8,17 +8,17 @@ use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::ExecutionPlan;
 
-/// The files that a node scans, and how; `None` for any other node.
+/// The scan of files that a node is; `None` for any other node.
 pub(crate) fn file_scan(node: &dyn ExecutionPlan) -> Option<&FileScanConfig> {
     node.downcast_ref::<DataSourceExec>()?
         .data_source()
         .downcast_ref()
 }
 
-/// The plan with what `replaced` gives in the place of its scans of files; `None` leaves a scan as it is.
+/// The plan with each scan of files replaced by the plan that `replaced` returns for it. `None` leaves a scan as it is.
 ///
 /// # Errors
-/// Those of `replaced`.
+/// The errors of `replaced`.
 pub(crate) fn with_file_scans(
     plan: Arc<dyn ExecutionPlan>,
     replaced: impl Fn(&FileScanConfig) -> Result<Option<Arc<dyn ExecutionPlan>>>,

@@ -7,16 +7,19 @@
 //! partition 1 ─ scan task ─┬─ shard of column 0 ──┤ │ │
 //!                          ├─ shard of column 1 ──┼─┤ │
 //!                          └─ plain accumulators ┼─┼─┤
-//!                                                │ │ └─ merged by their states
+//!                                                │ │ └─ states are merged
 //!                                  rounds over column 0, then over column 1 ─> one row
 //! ```
 
 mod aggregate;
 #[cfg(feature = "ballista")]
 mod boundary;
+mod collected;
 #[cfg(feature = "cuda")]
 mod device_shards;
+mod expressions;
 mod files;
+mod give_way;
 mod group_engine;
 mod grouped;
 mod grouped_topk;
@@ -52,6 +55,7 @@ pub(crate) use mode::{Mode, by_key};
 #[cfg(feature = "cuda")]
 pub(crate) use on_device::UploadChoice;
 pub use operator::Operator;
+pub(crate) use operator::comma_separated;
 #[cfg(feature = "cuda")]
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
@@ -63,7 +67,6 @@ pub(crate) use pinned::{
 #[cfg(feature = "ballista")]
 pub use planned_types::PlannedTypesExec;
 pub use quantiles::QuantilesExec;
-pub(crate) use quantiles::comma_separated;
 #[cfg(feature = "parquet")]
 pub use sort_limit::LateFetchExec;
 pub use sort_limit::SortLimitExec;

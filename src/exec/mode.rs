@@ -1,4 +1,4 @@
-//! Which step of a plan an operator of best rows is.
+//! The steps in which an operator of best rows can run.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use datafusion::physical_plan::{Distribution, ExecutionPlan, ExecutionPlanProper
 use super::numbered::each_once;
 use super::operator::Execution;
 
-/// Which rows one output partition is made of, in the words of DataFusion's aggregation.
+/// The step that an operator of best rows is, named as in DataFusion's aggregation. It says which rows an output partition is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// All partitions of the input, which the operator reads itself.
+    /// The only step: the operator reads all partitions of its input.
     Single,
-    /// One partition of the input: what may be among the best of all.
+    /// The first of two steps: reads one partition of the input, and passes on the rows that may be among the best of all.
     Partial,
-    /// One partition of the input, to which all that belongs together was brought.
+    /// The second of two steps: reads one partition of the input, in which all rows that belong together are.
     Final,
 }
 
 impl Mode {
-    /// Partitions of the output over this input.
+    /// Number of output partitions over this input.
     pub(super) fn partitions(self, input: &Arc<dyn ExecutionPlan>) -> usize {
         match self {
             Mode::Single => 1,
@@ -32,10 +32,11 @@ impl Mode {
         }
     }
 
-    /// What one output partition of an operator reads; as a final step, the rows of partial steps without their numbers, each once.
+    /// The streams that one output partition of an operator reads. A final step reads the rows of partial steps, without their
+    /// numbers, and fails on a row that comes twice.
     ///
     /// # Errors
-    /// Those of the input.
+    /// The input's.
     pub(super) fn streams(self, on: &Execution<'_>) -> Result<Vec<SendableRecordBatchStream>> {
         match self {
             Mode::Single => on.partitions(),
@@ -48,7 +49,7 @@ impl Mode {
     }
 }
 
-/// As it stands in plans, before all else; nothing in one process.
+/// The start of the operator's details in plans; nothing for [`Mode::Single`].
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -59,11 +60,12 @@ impl fmt::Display for Mode {
     }
 }
 
-/// All rows of equal keys in one partition. No rows at all are so wherever they are: an engine that plans again after each stage, and puts
-/// an empty relation in the place of one without rows, would exchange that over and over.
+/// The requirement that all rows of equal keys are in one partition. An empty relation satisfies it as it is: an engine that plans again
+/// after each stage, and replaces an input without rows by an empty relation, would otherwise add an exchange again and again.
 pub(crate) fn by_key(input: &Arc<dyn ExecutionPlan>, keys: Vec<Arc<dyn PhysicalExpr>>) -> Distribution {
-    match input.is::<EmptyExec>() {
-        true => Distribution::UnspecifiedDistribution,
-        false => Distribution::KeyPartitioned(keys),
+    if input.is::<EmptyExec>() {
+        Distribution::UnspecifiedDistribution
+    } else {
+        Distribution::KeyPartitioned(keys)
     }
 }

@@ -1,9 +1,9 @@
-//! Rows with numbers between two steps on many machines: what is delivered twice is an error.
+//! Numbers of rows between two steps on many machines: a row that is delivered twice is an error.
 //!
 //! ```text
 //! partial step:  rows | number   ── exchange ──>   final step: each number once, then the rows without it
 //! ```
-//! Rows that never come are not seen.
+//! Rows that never arrive are not noticed.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use futures::StreamExt;
 
 use crate::functions::{Merged, Numbers};
 
-/// The column of numbers, which is the last.
+/// Name of the column of row numbers, which is the last column.
 const NUMBER: &str = "quantiles.number";
 
-/// The columns, and one of numbers.
+/// The schema with a column of row numbers added.
 pub(super) fn numbered(schema: &SchemaRef) -> SchemaRef {
     let number = Arc::new(Field::new(NUMBER, DataType::UInt64, false));
     let fields = schema.fields().iter().cloned().chain([number]);
@@ -28,10 +28,10 @@ pub(super) fn numbered(schema: &SchemaRef) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), metadata))
 }
 
-/// The columns without that of numbers.
+/// The schema without its column of row numbers.
 ///
 /// # Errors
-/// An execution error if they have none.
+/// An execution error if it has none.
 pub(super) fn unnumbered(schema: &SchemaRef) -> Result<SchemaRef> {
     match schema.fields().split_last() {
         Some((last, fields)) if last.name() == NUMBER && *last.data_type() == DataType::UInt64 => {
@@ -42,7 +42,7 @@ pub(super) fn unnumbered(schema: &SchemaRef) -> Result<SchemaRef> {
     }
 }
 
-/// The rows, each with a number that no other row has.
+/// The rows, each with a number that no other row of any partition has.
 pub(super) fn with_numbers(rows: SendableRecordBatchStream) -> SendableRecordBatchStream {
     let (schema, mut numbers) = (numbered(&rows.schema()), Numbers::default());
     let rows = rows.map(move |batch| {
@@ -54,8 +54,8 @@ pub(super) fn with_numbers(rows: SendableRecordBatchStream) -> SendableRecordBat
     Box::pin(RecordBatchStreamAdapter::new(schema, rows))
 }
 
-/// The rows without their numbers; an execution error in place of one that has come before. `memory` is grown by a bit for
-/// each number, whether there is room or not: who can spill makes room.
+/// The rows without their numbers; an execution error in place of a row that has come before. `memory` grows by one bit a number,
+/// even beyond the limit of the pool: operators that can spill will give way.
 ///
 /// # Errors
 /// As for [`unnumbered`].

@@ -1,9 +1,9 @@
-//! Columns that no device holds, on their way to one: copied as they are read, selected there when all have come.
+//! Uploads of columns: values are copied to a device while they are read, and selected there when all have arrived.
 //!
-//! Each partition fills page-locked memory of its own, whose copies overlap with its reading and with other partitions. What
-//! they sent lies on the device in pieces, which are joined before the selection. Cost: the scan, and the copy, up to 55 GB/s
-//! where nothing but memory is read. So it pays where values are in memory: what has to be decoded comes at a tenth of that,
-//! and the CPU selects faster than it comes. Therefore only `quantiles.device = 'cuda'` asks for it, never `auto`.
+//! Each partition fills page-locked memory of its own. The copies overlap with its reading and with those of other partitions. The
+//! device holds the values in pieces, which are joined before the selection. Cost: the scan, and the copy, which runs at up to
+//! 55 GB/s if the scan reads nothing but memory. So an upload pays only for values in memory: values that have to be decoded arrive
+//! at a tenth of that rate, and the CPU selects faster than they arrive. Therefore `quantiles.device = 'cuda'` uploads, `auto` never.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -23,10 +23,11 @@ use crate::quantile::QuantileSpec;
 use crate::select::Solution;
 use crate::threads::blocking;
 
-/// Devices that columns are sent to, partition by partition, and the memory of each that this crate may hold.
+/// The devices that columns are sent to; partitions take them in turns.
 #[derive(Debug, Clone)]
 pub(crate) struct UploadChoice {
     pub(crate) devices: Devices,
+    /// Bytes of each device's memory that this crate may hold; `None`: no limit.
     pub(crate) limit: Option<u64>,
 }
 
@@ -36,7 +37,7 @@ impl Display for UploadChoice {
     }
 }
 
-/// Whether the column can be selected on a device: keys of fixed width, all of them, exactly.
+/// Whether the column can be selected on a device: it has keys of fixed width, and its calls are exact and over all values.
 pub(super) fn is_for_device(column: &KeyColumn) -> bool {
     column.bytes.is_none()
         && !column.distinct
@@ -44,14 +45,16 @@ pub(super) fn is_for_device(column: &KeyColumn) -> bool {
         && DeviceColumn::supports(column.spec.data_type())
 }
 
-/// Devices that are there.
+/// Open devices that columns are sent to.
 #[derive(Debug)]
-pub(super) struct ToDevice {
+pub(super) struct OpenDevices {
     devices: Vec<Arc<Device>>,
     limit: Option<u64>,
 }
 
-impl ToDevice {
+impl OpenDevices {
+    /// Opens the devices.
+    ///
     /// # Errors
     /// An execution error that says why there is no such device.
     pub(super) async fn open(choice: &UploadChoice) -> Result<Self> {
@@ -60,12 +63,12 @@ impl ToDevice {
         Ok(Self { devices, limit })
     }
 
-    /// The way of one partition to its device.
+    /// The page-locked memory through which one partition sends its columns to its device.
     pub(super) fn staging(&self, partition: usize, memory: MemoryReservation) -> SharedStaging {
         Staging::new(&self.devices[partition % self.devices.len()], memory)
     }
 
-    /// One partition's values of a column, none yet.
+    /// An upload of one partition's values of a column, without values yet.
     ///
     /// # Errors
     /// A planning error for a type that a device cannot hold.
@@ -81,7 +84,7 @@ impl ToDevice {
     }
 }
 
-/// Sends the rows of `values` where `passed` is true.
+/// Sends the values of the rows where `passed` is true; all if it is `None`.
 ///
 /// # Errors
 /// `ResourcesExhausted` where memory of the device ends; an execution error if the device fails.
@@ -92,14 +95,14 @@ pub(super) fn send(
 ) -> Result<()> {
     let filtered = passed.map(|passed| filter(values.as_ref(), passed)).transpose()?;
     let values = filtered.as_ref().unwrap_or(values);
-    match values.data_type() == upload.data_type() {
-        true => upload.append(values.as_ref()),
-        // A dictionary counts as its values.
-        false => upload.append(cast(values.as_ref(), upload.data_type())?.as_ref()),
+    if values.data_type() == upload.data_type() {
+        return upload.append(values.as_ref());
     }
+    // A dictionary is sent as its values.
+    upload.append(cast(values.as_ref(), upload.data_type())?.as_ref())
 }
 
-/// What `quantile_specs` want of a column that all partitions have sent.
+/// Finds the order statistics that `quantile_specs` want of a column that all partitions have sent. Also returns what the devices did.
 ///
 /// # Errors
 /// `ResourcesExhausted` where memory of the device ends; an execution error if the device fails.
@@ -131,7 +134,7 @@ pub(super) async fn solve(
     .await
 }
 
-/// What was sent to each device.
+/// The uploads by device.
 fn on_each_device(uploads: Vec<ColumnUpload>) -> Vec<Vec<ColumnUpload>> {
     let mut shares: Vec<Vec<ColumnUpload>> = Vec::new();
     for upload in uploads {
@@ -144,7 +147,7 @@ fn on_each_device(uploads: Vec<ColumnUpload>) -> Vec<Vec<ColumnUpload>> {
     shares
 }
 
-/// What a device did, as metrics of an operator.
+/// Adds what devices did to the metrics of an operator.
 pub(super) fn record(report: &Report, metrics: &ExecutionPlanMetricsSet) {
     let count = |name: &'static str, n: usize| MetricBuilder::new(metrics).counter(name, 0).add(n);
     count("kernels", report.kernels);

@@ -1,15 +1,15 @@
-//! What all operators of this crate have in common: [`ExecutionPlan`] is implemented once, over what is an operator's own.
+//! The part that all operators of this crate have in common: [`ExecutionPlan`] is implemented once, over a [`Work`] that says the rest.
 //!
 //! ```text
 //! Operator<W: Work>                  implements            W says
-//!   inputs ─────────────────────────  children, rebuild     what it wants of their partitions
+//!   inputs ─────────────────────────  children, rebuild     how their rows are to be distributed
 //!   work ───────────────────────────  EXPLAIN, expressions  details, expressions
-//!   properties, made of both ───────  schema, partitions    properties
+//!   properties, of inputs and work ─  schema, partitions    properties
 //!   metrics ────────────────────────  EXPLAIN ANALYZE
 //!                                     execute               execute: one output partition
 //! ```
 
-use std::fmt::{self, Debug};
+use std::fmt::{self, Debug, Display};
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
@@ -26,42 +26,42 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, Partitioning, PlanProperties, ReplaceChildrenOptions,
 };
 
-/// What one kind of operator does, apart from what all have in common: the whole of an operator but its inputs and its
-/// metrics. Defaults are those of an operator of one input that reads partitions in any number and order.
+/// What one kind of operator does: the whole of an operator except its inputs and its metrics. The defaults fit an operator of one
+/// input that takes any number of partitions, with rows in any order.
 pub trait Work: Debug + Send + Sync + Sized + 'static {
-    /// Name of the operator in plans.
+    /// The operator's name in plans.
     fn name(&self) -> &'static str;
 
     /// Schema, partitions and order of the output over these inputs.
     ///
     /// # Errors
-    /// The work's own, for inputs that it cannot be done over.
+    /// The work's own, for inputs that it cannot run over.
     fn properties(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<PlanProperties>>;
 
-    /// What `EXPLAIN` says behind the name; empty: nothing.
+    /// The text that `EXPLAIN` shows after the name; empty: only the name is shown.
     fn details(&self) -> String;
 
-    /// What the boxes of `EXPLAIN FORMAT TREE` say, in lines of `name=value`.
+    /// The text in the operator's box of `EXPLAIN FORMAT TREE`: lines of `name=value`.
     fn tree_details(&self) -> String {
         self.details()
     }
 
-    /// Expressions over the inputs.
+    /// All expressions over the inputs.
     fn expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
         Vec::new()
     }
 
-    /// Expressions that change while the operator runs, for scans below to read.
+    /// Expressions that the operator updates while it runs, and that scans below read (dynamic filters).
     fn dynamic_expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
         Vec::new()
     }
 
-    /// How the rows of each input are to be distributed over its partitions.
+    /// Required distribution of each input's rows over its partitions.
     fn distribution(&self, inputs: &[Arc<dyn ExecutionPlan>]) -> Vec<Distribution> {
         vec![Distribution::UnspecifiedDistribution; inputs.len()]
     }
 
-    /// The order that the rows of each partition are to have, of every input.
+    /// Required order of the rows in each partition of every input.
     fn wanted_order(&self) -> Option<OrderingRequirements> {
         None
     }
@@ -71,40 +71,40 @@ pub trait Work: Debug + Send + Sync + Sized + 'static {
         false
     }
 
-    /// Whether rows leave in the order in which they come.
+    /// Whether output rows keep the order of the input rows.
     fn keeps_order(&self) -> bool {
         false
     }
 
-    /// Whether statistics of the input hold for the output too, partition by partition.
+    /// Whether the input's statistics hold for the output too, partition by partition.
     fn keeps_statistics(&self) -> bool {
         false
     }
 
-    /// Most rows of the output, where that is known.
+    /// Maximum number of output rows, where known.
     fn fetch(&self) -> Option<usize> {
         None
     }
 
-    /// A plan that took over while the operator ran: shown as if it were an input, and never read as one.
+    /// A plan that took over while the operator ran. `EXPLAIN ANALYZE` shows it as if it were an input; it is never read as one.
     fn took_over(&self) -> Option<&Arc<dyn ExecutionPlan>> {
         None
     }
 
-    /// The work over other inputs, without what it keeps of an execution.
+    /// The work for other inputs, without state of an execution.
     fn renewed(self: &Arc<Self>) -> Arc<Self> {
         Arc::clone(self)
     }
 
-    /// The work for one more execution of a plan that has run.
+    /// The work for another execution of a plan that has run.
     fn reset(self: &Arc<Self>) -> Arc<Self> {
         self.renewed()
     }
 
-    /// Starts one partition of the output, which there is.
+    /// Starts one partition of the output. Its number has been checked.
     ///
     /// # Errors
-    /// Those of the inputs, and the work's own.
+    /// The inputs', and the work's own.
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream>;
 }
 
@@ -125,18 +125,18 @@ impl Execution<'_> {
         Arc::clone(self.properties.eq_properties.schema())
     }
 
-    /// Rows of the first input, of the partition that has the output's number.
+    /// The rows of the first input's partition with the same number as the output partition.
     ///
     /// # Errors
-    /// Those of the input.
+    /// The input's.
     pub(crate) fn input(&self) -> Result<SendableRecordBatchStream> {
         self.inputs[0].execute(self.partition, Arc::clone(&self.context))
     }
 
-    /// Rows of the first input, of all of its partitions.
+    /// The rows of all partitions of the first input, one stream each.
     ///
     /// # Errors
-    /// Those of the input.
+    /// The input's.
     pub(crate) fn partitions(&self) -> Result<Vec<SendableRecordBatchStream>> {
         let partitions = 0..self.inputs[0].output_partitioning().partition_count();
         partitions
@@ -144,13 +144,13 @@ impl Execution<'_> {
             .collect()
     }
 
-    /// Memory of the task's pool, in the operator's name. Not as one that can spill: a fair pool bounds each reservation of
-    /// such a consumer, and not their sum.
+    /// A reservation in the task's memory pool, in the operator's name. It is not registered as a consumer that can spill: a fair
+    /// pool bounds each reservation of such a consumer, not their sum.
     pub(crate) fn memory(&self) -> MemoryReservation {
         self.memory_named(self.name)
     }
 
-    /// Memory of the task's pool, in another name.
+    /// A reservation in the task's memory pool, in another name.
     pub(crate) fn memory_named(&self, name: impl Into<String>) -> MemoryReservation {
         MemoryConsumer::new(name).register(self.context.memory_pool())
     }
@@ -160,13 +160,13 @@ impl Execution<'_> {
         self.name
     }
 
-    /// The counter of this name, of this partition.
+    /// The metric counter of this name, for this output partition.
     pub(crate) fn counter(&self, name: &'static str) -> Count {
         MetricBuilder::new(self.metrics).counter(name, self.partition)
     }
 }
 
-/// Properties of an output whose rows come in no known order, once `input` has ended.
+/// Properties of an output in no known order that begins when `input` has ended.
 pub(crate) fn at_the_end(
     schema: SchemaRef,
     partitions: usize,
@@ -180,8 +180,15 @@ pub(crate) fn at_the_end(
     ))
 }
 
-/// An operator: its work, its inputs, and its metrics. The operators of this crate are this type with a work of their own,
-/// such as [`QuantilesExec`](super::QuantilesExec), which a plan is searched for by `plan.downcast_ref::<QuantilesExec>()`.
+/// The displayed items, separated by commas, as operators list them in `EXPLAIN`.
+pub(crate) fn comma_separated(items: impl Iterator<Item = impl Display>) -> String {
+    let items: Vec<_> = items.map(|item| item.to_string()).collect();
+    items.join(", ")
+}
+
+/// An operator: its work, its inputs, and its metrics. Every operator of this crate is this type with a work of its own.
+///
+/// [`QuantilesExec`](super::QuantilesExec) is one; `plan.downcast_ref::<QuantilesExec>()` recognizes it in a plan.
 #[derive(Debug)]
 pub struct Operator<W> {
     inputs: Vec<Arc<dyn ExecutionPlan>>,
@@ -191,7 +198,7 @@ pub struct Operator<W> {
 }
 
 impl<W> Clone for Operator<W> {
-    /// The same operator: with these metrics.
+    /// The same operator, sharing the metrics.
     fn clone(&self) -> Self {
         Self {
             inputs: self.inputs.clone(),
@@ -203,10 +210,10 @@ impl<W> Clone for Operator<W> {
 }
 
 impl<W: Work> Operator<W> {
-    /// `work` over `inputs`, which are all that the operator will ever have.
+    /// An operator that does `work` over `inputs`.
     ///
     /// # Errors
-    /// The work's, for inputs that it cannot be done over.
+    /// The work's, for inputs that it cannot run over.
     pub(crate) fn over(work: W, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Self> {
         Self::with(Arc::new(work), inputs)
     }
@@ -220,7 +227,7 @@ impl<W: Work> Operator<W> {
         })
     }
 
-    /// What the operator does.
+    /// The operator's work.
     pub(crate) fn work(&self) -> &W {
         &self.work
     }
@@ -357,9 +364,10 @@ impl<W: Work> ExecutionPlan for Operator<W> {
     }
 
     fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
-        let wanted = match self.work.keeps_statistics() {
-            true => ChildStats::At(partition),
-            false => ChildStats::Skip,
+        let wanted = if self.work.keeps_statistics() {
+            ChildStats::At(partition)
+        } else {
+            ChildStats::Skip
         };
         vec![wanted; self.children().len()]
     }

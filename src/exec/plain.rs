@@ -1,4 +1,4 @@
-//! DataFusion's accumulators beside quantiles, with the memory that they hold.
+//! Plain aggregates, which DataFusion's accumulators compute beside quantiles, and the memory that they hold.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::Accumulator;
 
 use super::aggregate::PlainAggregate;
-use super::scan::{mask, values};
+use super::expressions::{mask, values};
 use crate::kernel::cpu::columns::{row_bytes, without_others};
 
-/// Copies of less than so many bytes are not reserved before they are made.
-const SMALL_BYTES: usize = 1 << 16;
+/// Copies of fewer bytes than this are made without a reservation.
+const UNRESERVED_BYTES: usize = 1 << 16;
 
 /// An accumulator for each plain aggregate, over the same rows.
 pub(super) struct PlainAccumulators {
@@ -24,7 +24,7 @@ pub(super) struct PlainAccumulators {
 }
 
 impl PlainAccumulators {
-    /// Empty ones, whose memory is accounted to the consumer of `memory`.
+    /// Accumulators before their first row. Their memory is reserved for the consumer of `memory`.
     pub(super) fn try_new(list: &[PlainAggregate], memory: MemoryReservation) -> Result<Self> {
         Ok(Self {
             list: list.to_vec(),
@@ -33,7 +33,7 @@ impl PlainAccumulators {
         })
     }
 
-    /// Adds the rows of a batch. What is held then is reserved by [`Self::reserve`].
+    /// Adds the rows of a batch. [`Self::reserve`] then reserves the memory that the accumulators hold.
     ///
     /// # Errors
     /// An expression's, or an accumulator's.
@@ -51,43 +51,38 @@ impl PlainAccumulators {
         Ok(())
     }
 
-    /// Reserves what is held.
+    /// Reserves the memory that the accumulators hold.
     ///
     /// # Errors
-    /// `ResourcesExhausted` that says how much is wanted.
+    /// `ResourcesExhausted` that names the bytes wanted.
     pub(super) fn reserve(&self) -> Result<()> {
-        let held = self.accumulators.iter().map(|accumulator| accumulator.size());
-        let held = held.sum();
-        self.memory.try_resize(held).map_err(|error| {
-            error.context(format!(
-                "aggregates beside exact quantiles, which cannot be spilled: {held} bytes wanted"
-            ))
-        })
+        let sizes = self.accumulators.iter().map(|accumulator| accumulator.size());
+        resize_for_accumulators(&self.memory, sizes.sum())
     }
 
-    /// Adds what others, of further rows, have.
+    /// Adds the states of accumulators over further rows.
     ///
     /// # Errors
-    /// An accumulator's, or `ResourcesExhausted` where states do not fit beside what they are made of.
+    /// An accumulator's, or `ResourcesExhausted` if a state does not fit in memory beside its accumulator.
     pub(super) fn merge(&mut self, others: Self) -> Result<()> {
         let (accumulators, memory) = (others.accumulators, others.memory);
-        for (target, mut part) in self.accumulators.iter_mut().zip(accumulators) {
-            let held = part.size();
+        for (target, mut other) in self.accumulators.iter_mut().zip(accumulators) {
+            let held = other.size();
             let copied = reserved_copy(&self.memory, held, "state")?;
-            let state = part.state()?;
+            let state = other.state()?;
             let state = state.iter().map(ScalarValue::to_array);
             target.merge_batch(&state.collect::<Result<Vec<ArrayRef>>>()?)?;
-            drop((part, copied));
+            drop((other, copied));
             memory.shrink(held.min(memory.size()));
         }
         drop(memory);
         self.reserve()
     }
 
-    /// The answer of the aggregate at `index`, and its memory.
+    /// The answer of the aggregate at `index`, and the memory reserved for it.
     ///
     /// # Errors
-    /// The accumulator's, or `ResourcesExhausted` where the answer does not fit beside what it is made of.
+    /// The accumulator's, or `ResourcesExhausted` if the answer does not fit in memory beside the accumulator.
     pub(super) fn evaluate(&mut self, index: usize) -> Result<(ScalarValue, MemoryReservation)> {
         let accumulator = &mut self.accumulators[index];
         let copied = reserved_copy(&self.memory, accumulator.size(), "answer")?;
@@ -95,10 +90,22 @@ impl PlainAccumulators {
     }
 }
 
-/// Memory for a copy of what an accumulator holds.
+/// Resizes a reservation to the `bytes` that accumulators hold.
+///
+/// # Errors
+/// `ResourcesExhausted` that names the bytes wanted.
+pub(super) fn resize_for_accumulators(memory: &MemoryReservation, bytes: usize) -> Result<()> {
+    memory.try_resize(bytes).map_err(|error| {
+        error.context(format!(
+            "aggregates beside exact quantiles, which cannot be spilled: {bytes} bytes wanted"
+        ))
+    })
+}
+
+/// A reservation for a copy of the `bytes` that an accumulator holds; empty if they are few.
 fn reserved_copy(memory: &MemoryReservation, bytes: usize, what: &str) -> Result<MemoryReservation> {
     let copied = memory.new_empty();
-    if bytes >= SMALL_BYTES {
+    if bytes >= UNRESERVED_BYTES {
         copied.try_grow(bytes).map_err(|error| {
             error.context(format!(
                 "the {what} of an aggregate beside exact quantiles: {bytes} bytes wanted"
@@ -110,35 +117,41 @@ fn reserved_copy(memory: &MemoryReservation, bytes: usize, what: &str) -> Result
 
 fn accumulator(plain: &PlainAggregate) -> Result<Box<dyn Accumulator>> {
     let inner = plain.expr.create_accumulator()?;
-    Ok(match plain.keeps_input() {
-        true => Box::new(Keeping { inner, bytes: 0 }),
-        false => inner,
+    Ok(if plain.keeps_input() {
+        Box::new(InputCounting { inner, bytes: 0 })
+    } else {
+        inner
     })
 }
 
-/// An accumulator that keeps its input as it came: what it says of its size leaves out what lies behind views.
+/// An accumulator that holds on to its input arrays, as `array_agg` does. Its own size leaves out the buffers behind string views, so
+/// the bytes of the input are counted here.
 #[derive(Debug)]
-struct Keeping {
+struct InputCounting {
     inner: Box<dyn Accumulator>,
-    /// Of all that came.
+    /// Bytes of all input rows.
     bytes: usize,
 }
 
-impl Keeping {
+impl InputCounting {
     fn add(&mut self, columns: &[ArrayRef]) {
         self.bytes += columns.iter().map(row_bytes).sum::<usize>();
     }
 }
 
-/// The column, or a copy that does not keep much more alive than its own rows.
+/// The column, or a copy of it if it would keep alive more than twice the bytes of its own rows.
+///
+/// # Errors
+/// Arrow's.
 pub(super) fn lean(column: &ArrayRef) -> Result<ArrayRef> {
-    match column.get_array_memory_size() > 2 * row_bytes(column) {
-        true => without_others(column),
-        false => Ok(Arc::clone(column)),
+    if column.get_array_memory_size() > 2 * row_bytes(column) {
+        without_others(column)
+    } else {
+        Ok(Arc::clone(column))
     }
 }
 
-impl Accumulator for Keeping {
+impl Accumulator for InputCounting {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         let values = values.iter().map(lean).collect::<Result<Vec<_>>>()?;
         self.add(&values);

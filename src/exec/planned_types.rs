@@ -1,4 +1,4 @@
-//! The answer of a cluster in the types that its statement was planned with.
+//! Conversion of a cluster's answer to the types that its statement was planned with.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use futures::StreamExt;
 
 use super::operator::{Execution, Operator, Work};
 
-/// Gives the batches of a cluster's answer the types of its schema.
+/// Casts the batches of a cluster's answer to the types of its schema.
 ///
-/// Arrow Flight 59, by which they come, sends dictionaries as their values and large lists as lists.
+/// They arrive by Arrow Flight 59, which sends dictionaries as their values and large lists as lists.
 pub type PlannedTypesExec = Operator<PlannedTypesWork>;
 
-/// What a [`PlannedTypesExec`] does: it casts, where that is needed.
+/// Work of a [`PlannedTypesExec`]: casts columns whose type differs.
 #[derive(Debug)]
 pub struct PlannedTypesWork;
 
 impl PlannedTypesExec {
-    /// Over what fetches the answer.
+    /// The operator over the plan that fetches the answer.
     ///
     /// # Errors
     /// None but internal ones.
@@ -59,7 +59,7 @@ impl Work for PlannedTypesWork {
 /// The batch with the types of `planned`.
 ///
 /// # Errors
-/// Arrow's, for a value that the planned type has not.
+/// Arrow's, for a value that the planned type cannot hold.
 fn in_types_of(batch: RecordBatch, planned: &SchemaRef) -> Result<RecordBatch> {
     let sent = batch.schema();
     let pairs = || sent.fields().iter().zip(planned.fields());
@@ -74,9 +74,12 @@ fn in_types_of(batch: RecordBatch, planned: &SchemaRef) -> Result<RecordBatch> {
         ..CastOptions::default()
     };
     let columns = batch.columns().iter().zip(schema.fields());
-    let columns = columns.map(|(column, field)| match column.data_type() == field.data_type() {
-        true => Ok(Arc::clone(column)),
-        false => cast_with_options(column, field.data_type(), &never_null),
+    let columns = columns.map(|(column, field)| {
+        if column.data_type() == field.data_type() {
+            Ok(Arc::clone(column))
+        } else {
+            cast_with_options(column, field.data_type(), &never_null)
+        }
     });
     let columns = columns.collect::<Result<_, _>>()?;
     Ok(RecordBatch::try_new(Arc::new(schema), columns)?)

@@ -1,6 +1,5 @@
 //! The operator behind ungrouped `exact_quantiles`.
 
-use std::fmt::Display;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
@@ -14,50 +13,50 @@ use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use super::aggregate::{Aggregates, ExecAggregate};
 #[cfg(feature = "cuda")]
 use super::on_device::{UploadChoice, is_for_device};
-use super::operator::{Execution, Operator, Work, at_the_end};
+use super::operator::{Execution, Operator, Work, at_the_end, comma_separated};
 use super::run::{Run, RunMetrics};
 use super::selection::SelectionContext;
 use crate::config::StrategyName;
 
-/// Exact quantiles over a whole input, with plain aggregates beside them. One partition, one row.
+/// Exact quantiles over a whole input, with plain aggregates beside them. The output is one partition of one row.
 ///
-/// Reads each input partition once and in parallel, keeps the keys of every distinct (argument, filter), strings and
-/// the like as their bytes, and then narrows the ranks down in rounds over them. Cost: the scan, the width of the type
+/// Reads each input partition once and in parallel. Keeps the keys of every distinct pair of argument and filter; strings and
+/// similar types are kept as bytes. Then rounds over the keys narrow the ranks down. Cost: the scan, the width of the type in bytes
 /// for each value, and a few reads of those keys.
 ///
-/// Memory: all that grows is reserved in the task's pool. Up to two thirds of the pool hold keys and values; the others
-/// go to files of the task's disk manager, which are gone when the query is, however it ends. The rounds get what is left,
-/// up to a third of the pool, for which what is in memory is written out too; with less memory they are more. Where the
-/// disk manager is disabled, or a few hundred KiB a partition are more than there is, the query ends with
-/// `ResourcesExhausted`. A value of variable width must fit in memory, and the answers do.
+/// Memory: everything that grows with the input is reserved in the task's pool. Up to two thirds of the pool hold keys and values.
+/// Further ones go to files of the task's disk manager, which are removed when the query ends, however it ends. The rounds get up to
+/// a third of the pool; if needed, keys in memory are written out to make room for them. With less memory, more rounds run. If the
+/// disk manager is disabled, or the pool cannot hold a few hundred KiB for each partition, the query ends with `ResourcesExhausted`.
+/// Each value of variable width must fit in memory, and so must the answers.
 ///
-/// With `quantiles.device = 'cuda'` columns of fixed-width types go to the memory of a device as they are read, and are selected
-/// there; `EXPLAIN` names them (`on_device`). They take no host memory but some page-locked MB for each partition, and twice their
-/// size on the device; there is no spilling: where that memory ends, the query does.
+/// With `quantiles.device = 'cuda'`, columns of fixed-width types are sent to the memory of a device as they are read, and are
+/// selected there; `EXPLAIN` names them (`on_device`). They take a few MB of page-locked host memory for each partition, and twice
+/// their size on the device. They are never spilled: if the device's memory is too small, the query ends with an error.
 ///
-/// Metrics: `input_rows`, `values_kept`, `bytes_held` (in memory after the scan), `spill_count` (files),
-/// `spilled_bytes`, `rounds`, `candidates_after_round_<i>`, `scan_time` (processor time), `select_time` (elapsed) and its
-/// parts `sample_time`, `count_time` and `extract_time`, and a counter `strategy_<name>` for each column that was
-/// selected so. For types of variable width also `levels` of prefixes and `refined_values`, those that had to be looked
-/// at again behind a prefix. For a device those of [`PinnedExec`](super::PinnedExec).
+/// Metrics: `input_rows`, `values_kept`, `bytes_held` (in memory after the scan), `spill_count` (files), `spilled_bytes`, `rounds`,
+/// `candidates_after_round_<i>`, `scan_time` (processor time), `select_time` (elapsed) and its parts `sample_time`, `count_time` and
+/// `extract_time`, and `strategy_<name>`, the number of columns that the strategy selected. For types of variable width also
+/// `levels` (of prefixes) and `refined_values` (those whose bytes behind a prefix were read too). For columns on a device also those
+/// of [`PinnedExec`](super::PinnedExec).
 pub type QuantilesExec = Operator<QuantilesWork>;
 
-/// What a [`QuantilesExec`] computes, and how.
+/// Work of a [`QuantilesExec`]: its aggregates, and the strategy that selects.
 #[derive(Debug, Clone)]
 pub struct QuantilesWork {
     aggregates: Arc<Aggregates>,
     strategy: StrategyName,
     schema: SchemaRef,
-    /// Where columns go as they are read, those that a device can select.
+    /// Devices to which columns are sent as they are read, if a device can select them; `None`: the CPU selects.
     #[cfg(feature = "cuda")]
     device: Option<UploadChoice>,
 }
 
 impl QuantilesExec {
-    /// `aggregates` over `input`, one output column for each, under the names and types of `schema`.
+    /// An operator that computes `aggregates` over `input`. Each becomes one output column, with the name and type in `schema`.
     ///
     /// # Errors
-    /// An internal error if `schema` has another number of columns.
+    /// An internal error if `schema` has a different number of columns.
     pub fn try_new(
         input: Arc<dyn ExecutionPlan>,
         aggregates: Vec<ExecAggregate>,
@@ -81,7 +80,7 @@ impl QuantilesExec {
         Self::over(work, vec![input])
     }
 
-    /// Makes the operator send columns to a device as they are read, those that a device can select.
+    /// The operator, sending the columns that a device can select to a device while they are read.
     ///
     /// # Errors
     /// None but internal ones.
@@ -97,14 +96,14 @@ impl QuantilesExec {
         Self::over(work, vec![Arc::clone(self.input())])
     }
 
-    /// How it selects; `auto` decides when the number of values is known.
+    /// The strategy that selects; `auto` decides when the number of values is known.
     pub fn strategy(&self) -> StrategyName {
         self.work().strategy
     }
 }
 
 impl QuantilesWork {
-    /// The device, and what is sent there.
+    /// The device, and the columns that are sent there, as `EXPLAIN` shows them.
     #[cfg(feature = "cuda")]
     fn device_details(&self) -> String {
         let columns = self.aggregates.columns.iter();
@@ -119,12 +118,6 @@ impl QuantilesWork {
     fn device_details(&self) -> String {
         String::new()
     }
-}
-
-/// The items as they are shown, between commas.
-pub(crate) fn comma_separated(items: impl Iterator<Item = impl Display>) -> String {
-    let items: Vec<_> = items.map(|item| item.to_string()).collect();
-    items.join(", ")
 }
 
 impl Work for QuantilesWork {

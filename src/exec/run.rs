@@ -1,4 +1,4 @@
-//! From the streams of all partitions to the one row of answers.
+//! One execution of quantiles without groups: reads the streams of all partitions, and answers with one row.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,11 +13,12 @@ use datafusion::physical_plan::metrics::{
 };
 
 use super::aggregate::{Aggregates, Output, QuantilesCall};
+use super::collected::CollectedColumn;
 #[cfg(feature = "cuda")]
-use super::on_device::{self, ToDevice, UploadChoice, is_for_device};
+use super::on_device::{self, OpenDevices, UploadChoice, is_for_device};
 use super::plain::PlainAccumulators;
 use super::round_memory::Columns;
-use super::scan::{Kept, PartitionScan};
+use super::scan::PartitionScan;
 use super::selection::SelectionContext;
 use crate::failpoint::may_fail;
 use crate::functions::gk::with_bounds;
@@ -27,23 +28,23 @@ use crate::select::Solution;
 use crate::select::byte_strings::ByteStringSolution;
 use crate::threads::in_order;
 
-/// Metrics of one execution. Their names are stable.
+/// Metrics of one execution. Their names are stable: users may rely on them.
 pub(super) struct RunMetrics {
     set: ExecutionPlanMetricsSet,
     pub(super) baseline: BaselineMetrics,
-    /// Rows read.
+    /// Rows read from the input.
     input_rows: Count,
-    /// Values that calls may still answer with: not NULL, not filtered out. Once for each key column.
+    /// Values that are not NULL and not filtered out, added up over all key columns.
     values_kept: Count,
-    /// Bytes of keys and values in memory at the end of the scan.
+    /// Bytes of keys and values in memory after the scan.
     bytes_held: Gauge,
-    /// Files that they were written to.
+    /// Files that keys and values were written to.
     spill_count: Count,
     /// Bytes in these files.
     spilled_bytes: Count,
-    /// Rounds over the keys, of all columns.
+    /// Rounds over the keys, added up over all columns.
     rounds: Count,
-    /// Processor time to take batches in, of all partitions.
+    /// Processor time of taking batches in, added up over all partitions.
     scan_time: Time,
     /// Elapsed time of the rounds.
     select_time: Time,
@@ -66,7 +67,7 @@ impl RunMetrics {
         }
     }
 
-    /// Strategy that ran, and what each round left to search. Figures of several columns add up.
+    /// Adds the strategy that ran for a column, its rounds, and the candidates that each round left.
     fn record(&self, solution: &Solution) {
         self.count(strategy_metric(solution.strategy), 1);
         self.rounds.add(solution.rounds.len());
@@ -81,7 +82,7 @@ impl RunMetrics {
         }
     }
 
-    /// The rounds of all levels of prefixes, and how much those left to look at again.
+    /// Adds the rounds of a column of byte strings, its levels of prefixes, and the values that were refined.
     fn record_levels(&self, solution: &ByteStringSolution) {
         solution.rounds.iter().for_each(|rounds| self.record(rounds));
         self.count("levels".to_owned(), solution.levels);
@@ -93,12 +94,12 @@ impl RunMetrics {
     }
 }
 
-/// Metric names are single words: `sample_select (brackets)` is `sample_select__brackets`.
+/// The character as part of a metric name, which is a single word: `sample_select (brackets)` becomes `sample_select__brackets`.
 fn word_char(c: char) -> char {
     if c.is_ascii_alphanumeric() { c } else { '_' }
 }
 
-/// The metric that counts columns which were selected so.
+/// Name of the metric that counts the columns which the strategy of this label selected.
 pub(super) fn strategy_metric(label: &str) -> String {
     let name: String = label.chars().map(word_char).collect();
     format!("strategy_{}", name.trim_matches('_'))
@@ -116,26 +117,26 @@ pub(super) struct Run {
     pub(super) schema: SchemaRef,
     pub(super) selection: SelectionContext,
     pub(super) metrics: RunMetrics,
-    /// Where columns are selected that a device can.
+    /// Devices that select the columns which a device can select; `None`: the CPU selects all.
     #[cfg(feature = "cuda")]
     pub(super) device: Option<UploadChoice>,
 }
 
 impl Run {
-    /// Reads all partitions, then answers.
+    /// Reads all partitions, then answers with one row.
     ///
     /// # Errors
-    /// The first error of any partition: the others are stopped.
+    /// The first error of any partition, which stops the others.
     pub(super) async fn batch(self, streams: Vec<SendableRecordBatchStream>) -> Result<RecordBatch> {
         let scans = self.scan(streams).await?;
         let mut columns = Columns::new();
         columns.resize_with(self.aggregates.columns.len(), Vec::new);
-        let mut parts = Vec::with_capacity(scans.len());
+        let mut plain = Vec::with_capacity(scans.len());
         for scan in scans {
-            for (column, kept) in columns.iter_mut().zip(scan.kept) {
-                column.push(kept);
+            for (column, collected) in columns.iter_mut().zip(scan.collected) {
+                column.push(collected);
             }
-            parts.push(scan.plain);
+            plain.push(scan.plain);
         }
         self.record_held(&columns);
         let mut solutions = Vec::with_capacity(columns.len());
@@ -153,15 +154,15 @@ impl Run {
         let (files, bytes) = self.selection.backend.spilled();
         self.metrics.spill_count.add(files as usize);
         self.metrics.spilled_bytes.add(bytes as usize);
-        self.assemble(&solutions, merged(parts)?)
+        self.assemble(&solutions, merged(plain)?)
     }
 
-    /// All partitions at once, in a task each. Results in the order of partitions, so that merging is reproducible.
+    /// Reads all partitions at once, each in a task. Results come in the order of partitions, so that merging is reproducible.
     async fn scan(&self, streams: Vec<SendableRecordBatchStream>) -> Result<Vec<PartitionScan>> {
         #[cfg(feature = "cuda")]
-        let to_device = match &self.device {
+        let devices = match &self.device {
             Some(choice) if self.aggregates.columns.iter().any(is_for_device) => {
-                Some(ToDevice::open(choice).await?)
+                Some(OpenDevices::open(choice).await?)
             }
             _ => None,
         };
@@ -178,8 +179,8 @@ impl Run {
                 ],
             )?;
             #[cfg(feature = "cuda")]
-            let scan = match &to_device {
-                Some(to) => scan.onto_device(to, partition, &self.selection.memory)?,
+            let scan = match &devices {
+                Some(devices) => scan.onto_device(devices, partition, &self.selection.memory)?,
                 None => scan,
             };
             tasks.spawn(async move { (partition, scan.read(stream).await) });
@@ -187,17 +188,22 @@ impl Run {
         in_order(tasks).await
     }
 
-    fn record_held(&self, columns: &[Vec<Kept>]) {
-        let kept = || columns.iter().flatten();
-        let values: u64 = kept().map(Kept::len).sum();
+    fn record_held(&self, columns: &[Vec<CollectedColumn>]) {
+        let collected = || columns.iter().flatten();
+        let values: u64 = collected().map(CollectedColumn::len).sum();
         self.metrics.values_kept.add(values as usize);
-        self.metrics.bytes_held.add(kept().map(Kept::held_bytes).sum());
+        self.metrics
+            .bytes_held
+            .add(collected().map(CollectedColumn::held_bytes).sum());
     }
 
-    /// Rounds over a column of keys, for all the calls that share it. What was kept of the others comes back.
+    /// Solves a column of keys, for all the calls that share it. Returns the other columns too.
     async fn solve_keys(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
         #[cfg(feature = "cuda")]
-        if columns[column].iter().any(|kept| matches!(kept, Kept::Device(_))) {
+        if columns[column]
+            .iter()
+            .any(|collected| matches!(collected, CollectedColumn::Device(_)))
+        {
             return self.solve_on_device(column, columns).await;
         }
         let (of, quantile_specs) = (&self.aggregates.columns[column], self.quantile_specs(column));
@@ -209,12 +215,12 @@ impl Run {
         Ok((columns, Solved::Keys(solution)))
     }
 
-    /// Solves a column on the devices that it was sent to.
+    /// Solves a column on the devices that it was sent to. Returns the other columns too.
     #[cfg(feature = "cuda")]
     async fn solve_on_device(&self, column: usize, mut columns: Columns) -> Result<(Columns, Solved)> {
         let uploads = std::mem::take(&mut columns[column]).into_iter();
-        let uploads = uploads.filter_map(|kept| match kept {
-            Kept::Device(upload) => Some(*upload),
+        let uploads = uploads.filter_map(|collected| match collected {
+            CollectedColumn::Device(upload) => Some(*upload),
             _ => None,
         });
         let spec = self.aggregates.columns[column].spec.clone();
@@ -228,12 +234,13 @@ impl Run {
         Ok((columns, Solved::Keys(solution)))
     }
 
+    /// The quantiles that the calls over a column want.
     fn quantile_specs(&self, column: usize) -> Vec<&QuantileSpec> {
         let calls = self.aggregates.calls_of(column);
         calls.map(|call| call.selected().quantile_spec()).collect()
     }
 
-    /// The same over a column of byte strings.
+    /// Solves a column of byte strings, for all the calls that share it. Returns the other columns too.
     async fn solve_byte_strings(&self, column: usize, columns: Columns) -> Result<(Columns, Solved)> {
         let distinct = self.aggregates.columns[column].distinct;
         let quantile_specs = self.quantile_specs(column);
@@ -245,6 +252,7 @@ impl Run {
         Ok((columns, Solved::Bytes(solution)))
     }
 
+    /// The row of answers, from the order statistics of each column and the plain accumulators of all partitions.
     fn assemble(&self, solutions: &[Solved], mut plain: PlainAccumulators) -> Result<RecordBatch> {
         may_fail!("answer");
         let mut copies = Vec::new();
@@ -267,6 +275,10 @@ impl Run {
     }
 }
 
+/// The answer of a call, from the order statistics of its column.
+///
+/// # Errors
+/// Errors of interpolation and of making arrays; an internal error if `solved` is of another kind of column.
 pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValue> {
     match (call.selected(), solved) {
         (Selected::Keys(column), Solved::Keys(solution)) => {
@@ -287,7 +299,7 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
     }
 }
 
-/// The accumulators of all partitions' rows.
+/// The accumulators of all partitions, merged into one.
 fn merged(parts: Vec<PlainAccumulators>) -> Result<PlainAccumulators> {
     let mut parts = parts.into_iter();
     let mut merged = parts

@@ -1,4 +1,4 @@
-//! Order statistics of one column of an execution: memory for the rounds, then the rounds.
+//! Selection over one column: sets memory aside for the rounds, then runs them.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 
 use super::aggregate::KeyColumn;
-use super::round_memory::{Columns, Wanting, reserve_for_rounds};
-use super::scan::Kept;
+use super::collected::CollectedColumn;
+use super::round_memory::{ColumnNeed, Columns, reserve_for_rounds};
 use crate::config::StrategyName;
 use crate::kernel::CpuBackend;
 use crate::kernel::byte_strings::ByteStrings;
@@ -22,20 +22,21 @@ use crate::select::splitters::nearest_splitters;
 use crate::select::{LocalShards, Solution, solve};
 use crate::threads::{Stop, ThreadPool};
 
-/// What selections of one execution work with.
+/// The settings and resources that all selections of one execution share.
 pub(super) struct SelectionContext {
     pub(super) strategy: StrategyName,
-    /// Threads that work on one column at a time.
+    /// Threads that work together on one column at a time.
     pub(super) threads: usize,
+    /// Memory is reserved for the consumer of this reservation.
     pub(super) memory: MemoryReservation,
     pub(super) pool: Arc<dyn MemoryPool>,
     pub(super) backend: CpuBackend,
-    /// What the rounds work in.
+    /// Memory that the rounds work in.
     pub(super) round_memory: Arc<RoundMemory>,
 }
 
 impl SelectionContext {
-    /// In the pool of `context`, on the account of the consumer of `memory`.
+    /// A context in the memory pool of `context`. Memory is reserved for the consumer of `memory`.
     pub(super) fn new(strategy: StrategyName, memory: MemoryReservation, context: &TaskContext) -> Self {
         let round_memory = RoundMemory::new(memory.new_empty());
         Self {
@@ -48,10 +49,11 @@ impl SelectionContext {
         }
     }
 
-    /// What `quantile_specs` want of one of some columns, which is of keys as `of` says. What was kept of the others comes back.
+    /// Finds the order statistics that `quantile_specs` want of the column at index `column`, whose keys `of` describes. Returns the
+    /// other columns too.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where there is not even the least memory, or the disk is full; those of the rounds.
+    /// `ResourcesExhausted` if not even the least memory is there, or the disk is full; the errors of the rounds.
     pub(super) async fn solve_keys(
         &self,
         columns: Columns,
@@ -59,19 +61,19 @@ impl SelectionContext {
         of: &KeyColumn,
         quantile_specs: &[&QuantileSpec],
     ) -> Result<(Columns, Solution)> {
-        let wanting = Wanting {
-            n: columns[column].iter().map(Kept::len).sum(),
+        let need = ColumnNeed {
+            values: columns[column].iter().map(CollectedColumn::len).sum(),
             width: of.spec.width(),
             distinct: of.distinct,
-            each: 0,
-            free: 0,
+            bytes_per_thread: 0,
+            free_bytes_per_thread: 0,
         };
-        let (columns, plan, own) = self.take(columns, column, wanting).await?;
-        let shards = own.into_iter().filter_map(|kept| match kept {
-            Kept::Keys(shard) => Some(shard),
+        let (columns, plan, own) = self.take(columns, column, need).await?;
+        let shards = own.into_iter().filter_map(|collected| match collected {
+            CollectedColumn::Keys(shard) => Some(shard),
             _ => None,
         });
-        // Dropping the shards, be it with this future, stops their kernels: a flag for each column.
+        // Dropping the shards, for example with this future, stops the work on them: each column has a stop flag of its own.
         let mut shards = LocalShards::new(of.spec.width(), shards.collect(), plan.threads, Stop::default())
             .within(plan.budget, Arc::clone(&self.round_memory));
         let solution = match of.buckets {
@@ -89,7 +91,8 @@ impl SelectionContext {
         Ok((columns, solution))
     }
 
-    /// The same of a column of byte strings; with `distinct`, of its distinct values.
+    /// Finds the order statistics that `quantile_specs` want of the column of byte strings at index `column`; with `distinct`, those of
+    /// its distinct values. Returns the other columns too.
     ///
     /// # Errors
     /// As for [`Self::solve_keys`].
@@ -103,34 +106,35 @@ impl SelectionContext {
         if distinct {
             let (others, plan, spec, values) = self.take_byte_strings(columns, column).await?;
             let distinct = self.selection(&plan).distinct(values).await?;
-            let kept = |values| Kept::Bytes(spec.clone(), Box::new(values));
+            let collected = |values| CollectedColumn::Bytes(spec.clone(), Box::new(values));
             columns = others;
-            columns[column] = distinct.into_iter().map(kept).collect();
+            columns[column] = distinct.into_iter().map(collected).collect();
         }
         let (columns, plan, _, values) = self.take_byte_strings(columns, column).await?;
         let solution = self.selection(&plan).solve(values, quantile_specs).await?;
-        // Others want memory now.
+        // Gives the memory back: other columns want it now.
         self.round_memory.set_aside(0)?;
         Ok((columns, solution))
     }
 
+    /// Sets memory aside for rounds over a column of byte strings, and takes its values out of `columns`.
     async fn take_byte_strings(
         &self,
         columns: Columns,
         column: usize,
     ) -> Result<(Columns, Plan, ByteSpec, ByteStrings)> {
-        let reading = columns[column].iter().map(Kept::reading_bytes);
-        let wanting = Wanting {
-            n: columns[column].iter().map(Kept::len).sum(),
+        let reading = columns[column].iter().map(CollectedColumn::reading_bytes);
+        let need = ColumnNeed {
+            values: columns[column].iter().map(CollectedColumn::len).sum(),
             width: Width::W128,
             distinct: false,
-            each: reading.max().unwrap_or(0) + ByteStringSelection::THREAD_BYTES,
-            free: ByteStringSelection::SHARD_BYTES,
+            bytes_per_thread: reading.max().unwrap_or(0) + ByteStringSelection::THREAD_BYTES,
+            free_bytes_per_thread: ByteStringSelection::SHARD_BYTES,
         };
-        let (columns, plan, own) = self.take(columns, column, wanting).await?;
+        let (columns, plan, own) = self.take(columns, column, need).await?;
         let (mut spec, mut values) = (None, Vec::new());
-        for kept in own {
-            if let Kept::Bytes(of, own) = kept {
+        for collected in own {
+            if let CollectedColumn::Bytes(of, own) = collected {
                 spec = Some(of);
                 values.push(*own);
             }
@@ -139,20 +143,21 @@ impl SelectionContext {
         Ok((columns, plan, spec, ByteStrings::merged(values)))
     }
 
-    /// Makes room for rounds over a column, and takes out what was kept of it.
+    /// Sets memory aside for rounds over a column, and takes its values out of `columns`.
     async fn take(
         &self,
         columns: Columns,
         column: usize,
-        wanting: Wanting,
-    ) -> Result<(Columns, Plan, Vec<Kept>)> {
+        need: ColumnNeed,
+    ) -> Result<(Columns, Plan, Vec<CollectedColumn>)> {
         let pool = self.pool.as_ref();
         let (mut columns, plan) =
-            reserve_for_rounds(columns, wanting, self.threads, pool, &self.round_memory).await?;
+            reserve_for_rounds(columns, need, self.threads, pool, &self.round_memory).await?;
         let own = std::mem::take(&mut columns[column]);
         Ok((columns, plan, own))
     }
 
+    /// A selection among byte strings with the threads and the memory budget of `plan`.
     fn selection(&self, plan: &Plan) -> ByteStringSelection {
         ByteStringSelection {
             backend: Arc::new(self.backend.clone()),

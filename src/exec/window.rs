@@ -1,11 +1,11 @@
-//! DataFusion's windows over whole groups of `PARTITION BY`, with what they hold reserved.
+//! DataFusion's window functions, evaluated group by group of `PARTITION BY`, with reserved memory.
 //!
 //! ```text
 //! sorted batches ─┬─ rows of groups that begin and end in the batch ─ evaluated group by group ──┬─> batches
-//!                 └─ rows of the batch's last group ─ held and reserved until it has ended ───────┘
+//!                 └─ rows of the batch's last group ─ held and reserved until it ends ────────────┘
 //! ```
-//! DataFusion's `WindowAggExec` holds its whole input, a copy of it and all answers, a small array for each group, and reserves none of
-//! that. Its input is sorted by `PARTITION BY`: one group at a time is enough, and without `PARTITION BY` all rows are that group.
+//! DataFusion's `WindowAggExec` holds its whole input, a copy of it, all answers and a small array for each group. It reserves none of
+//! that. Its input is sorted by `PARTITION BY`, so one group at a time is enough. Without `PARTITION BY`, all rows are one group.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -27,29 +27,29 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt};
 
+use super::operator::comma_separated;
 use super::operator::{Execution, Operator, Work};
 use super::plain::lean;
-use super::quantiles::comma_separated;
 use crate::kernel::cpu::columns::row_bytes;
 
-/// What evaluating a group takes beside its answers, as a multiple of its rows' bytes: the rows, one copy that brings their batches
-/// together, and what an accumulator keeps.
+/// Bytes that evaluating a group takes besides its answers, as a multiple of the bytes of its rows: the rows, a copy that joins their
+/// batches, and the state of an accumulator.
 const GROUP_FACTOR: usize = 3;
 
-/// A `WindowAggExec` that holds the rows of one group of `PARTITION BY` at a time, and reserves what that takes: `ResourcesExhausted`
-/// where there is no room. Rows, their order and the answers are those of the `WindowAggExec`.
+/// A `WindowAggExec` that holds the rows of one group of `PARTITION BY` at a time, and reserves the memory for them. It fails with
+/// `ResourcesExhausted` if the pool is too small. Its rows, their order and the answers are those of a `WindowAggExec`.
 ///
-/// Planned where the memory pool has a limit. Metrics: `output_rows`, `elapsed_compute`.
+/// It is planned if the memory pool has a limit. Metrics: `output_rows`, `elapsed_compute`.
 pub type ReservingWindowExec = Operator<WindowWork>;
 
-/// The windows of a [`ReservingWindowExec`].
+/// Work of a [`ReservingWindowExec`]: the window functions of the operator that it replaces.
 #[derive(Debug)]
 pub struct WindowWork {
     window: Arc<WindowAggExec>,
 }
 
 impl ReservingWindowExec {
-    /// In place of `window`.
+    /// An operator that replaces `window`.
     ///
     /// # Errors
     /// None but internal ones.
@@ -131,20 +131,20 @@ impl Work for WindowWork {
     }
 }
 
-/// The rows of one partition, with the answers behind their columns.
+/// The rows of one partition, with the answers as further columns.
 struct WindowRows {
     window: Arc<WindowAggExec>,
-    /// `PARTITION BY`.
+    /// The sort keys of `PARTITION BY`.
     keys: Vec<PhysicalSortExpr>,
-    /// `None` at its end.
+    /// Rows still to be read; `None` at the end.
     input: Option<SendableRecordBatchStream>,
     /// Rows of a group that may go on, and the keys of the last of them.
     open: Vec<RecordBatch>,
     last_keys: Vec<SortColumn>,
     open_bytes: usize,
-    /// Rows with answers, to be given out.
+    /// Rows with answers, still to be returned.
     ready: VecDeque<RecordBatch>,
-    /// Bytes that are held for `ready`.
+    /// Bytes that `ready` holds.
     ready_bytes: usize,
     batch_rows: usize,
     memory: MemoryReservation,
@@ -172,7 +172,7 @@ impl WindowRows {
                 Some(batch) if batch.num_rows() > 0 => self.push(&batch)?,
                 Some(_) => (),
                 None => {
-                    // What the input held is free before the last group is evaluated.
+                    // Frees the memory of the input before the last group is evaluated.
                     self.input = None;
                     self.end_group()?;
                 }
@@ -202,7 +202,7 @@ impl WindowRows {
         self.hold(&slice(batch, &last))
     }
 
-    /// Whether the group that is open is that of the first of further rows.
+    /// Whether the first of further rows, with these keys, belongs to the open group.
     fn goes_on(&self, keys: &[SortColumn]) -> Result<bool> {
         if self.open.is_empty() {
             return Ok(false);
@@ -218,7 +218,7 @@ impl WindowRows {
         Ok(evaluate_partition_ranges(2, &both)?.len() == 1)
     }
 
-    /// Keeps rows of a group that may go on, without what other rows keep alive.
+    /// Holds rows of a group that may go on. They are copied if they would keep much more memory alive than their own.
     fn hold(&mut self, rows: &RecordBatch) -> Result<()> {
         let columns = rows.columns().iter().map(lean).collect::<Result<Vec<_>>>()?;
         self.open_bytes += columns.iter().map(row_bytes).sum::<usize>();
@@ -229,7 +229,7 @@ impl WindowRows {
         Ok(())
     }
 
-    /// Evaluates the group that is open, if one is.
+    /// Evaluates the open group, if there is one.
     fn end_group(&mut self) -> Result<()> {
         let open = std::mem::take(&mut self.open);
         let Some(first) = open.first() else {
@@ -242,18 +242,18 @@ impl WindowRows {
         drop(open);
         let group = 0..rows.num_rows();
         self.finish(&rows, std::slice::from_ref(&group))?;
-        // From here on its rows are given out.
+        // From here on, its rows are part of `ready`.
         self.ready_bytes += std::mem::take(&mut self.open_bytes);
         self.reserve()
     }
 
-    /// Evaluates whole groups, which are all of `rows`.
+    /// Evaluates whole groups, which together are all of `rows`.
     fn finish(&mut self, rows: &RecordBatch, groups: &[Range<usize>]) -> Result<()> {
         let mut columns = rows.columns().to_vec();
         let window = Arc::clone(&self.window);
         for expr in window.window_expr() {
             let answers = groups.iter().map(|group| expr.evaluate(&slice(rows, group)));
-            let answers = together(answers.collect::<Result<Vec<_>>>()?)?;
+            let answers = concatenated(answers.collect::<Result<Vec<_>>>()?)?;
             self.ready_bytes += row_bytes(&answers);
             self.reserve()?;
             columns.push(answers);
@@ -267,7 +267,7 @@ impl WindowRows {
         Ok(())
     }
 
-    /// Reserves what is held.
+    /// Reserves the memory of the open group and of `ready`.
     fn reserve(&self) -> Result<()> {
         let bytes = GROUP_FACTOR * self.open_bytes + self.ready_bytes;
         self.memory.try_resize(bytes).map_err(|error| {
@@ -282,7 +282,7 @@ fn slice(batch: &RecordBatch, rows: &Range<usize>) -> RecordBatch {
     batch.slice(rows.start, rows.len())
 }
 
-/// One row of a key.
+/// One row of a sort key.
 fn row_of(key: &SortColumn, row: usize) -> SortColumn {
     SortColumn {
         values: key.values.slice(row, 1),
@@ -290,8 +290,8 @@ fn row_of(key: &SortColumn, row: usize) -> SortColumn {
     }
 }
 
-/// Arrays one behind the other.
-fn together(mut arrays: Vec<ArrayRef>) -> Result<ArrayRef> {
+/// The arrays, concatenated.
+fn concatenated(mut arrays: Vec<ArrayRef>) -> Result<ArrayRef> {
     if arrays.len() == 1 {
         return Ok(arrays.remove(0));
     }

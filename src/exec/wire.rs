@@ -1,13 +1,14 @@
-//! Operators of best rows, and of branches and boundaries, as bytes, without their inputs.
+//! Encoding of operators as bytes, without their inputs: best rows, branches of unions, and boundaries.
 //!
 //! ```text
-//! first rows:      TOP  | step | k | order
-//! rows of groups:  TOPK | step | k | numbering | groups | order | output | schema
-//! order:           expression | descending | nulls first, of each
-//! branch:          BRANCH
-//! boundary:        BOUNDARY | keys
+//! sort with limit:      SORT_LIMIT   | step | k | order
+//! best rows of groups:  GROUPED_TOPK | step | k | numbering | groups | order | output | schema
+//! order:                expression | descending | nulls first, of each
+//! branch of a union:    BRANCH
+//! boundary:             BOUNDARY | keys
 //! ```
-//! The schema is that of the answer: a partial step gives a column of numbers besides. Expressions are written by the codec of whatever plan this is part of.
+//! The schema is that of the answer, without the column of row numbers that a partial step adds. Expressions are written by the codec
+//! of the plan that the operator is part of.
 
 use std::sync::Arc;
 
@@ -25,27 +26,31 @@ use super::{
 use crate::key::SortColumn;
 use crate::wire::{Reader, put};
 
-/// First bytes, of which other nodes have none.
-const TOP: u8 = 64;
-const TOPK: u8 = 65;
+/// First byte of each operator. No other node of a plan starts with one of these.
+const SORT_LIMIT: u8 = 64;
+const GROUPED_TOPK: u8 = 65;
 const BRANCH: u8 = 66;
 const BOUNDARY: u8 = 67;
 
-/// How expressions are written and read.
+/// Codec of physical expressions.
 pub(crate) trait ExprCodec {
+    /// The expression as bytes.
+    ///
     /// # Errors
     /// For an expression that cannot be written.
     fn encode(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<Vec<u8>>;
 
+    /// The expression over `schema` that these bytes are.
+    ///
     /// # Errors
     /// For bytes that are no expression over `schema`.
     fn decode(&self, bytes: &[u8], schema: &Schema) -> Result<Arc<dyn PhysicalExpr>>;
 }
 
-/// Appends an operator of ours; false, and nothing, for another's.
+/// Appends an operator of this crate to `out` and returns true. For any other operator, appends nothing and returns false.
 ///
 /// # Errors
-/// Those of expressions and types that cannot be written.
+/// Errors of expressions and types that cannot be written.
 pub(crate) fn put_operator(
     plan: &dyn ExecutionPlan,
     out: &mut Vec<u8>,
@@ -57,7 +62,7 @@ pub(crate) fn put_operator(
         out.push(BOUNDARY);
         put_list(boundary.keys(), out, |key, out| put_expr(key, out, exprs))?;
     } else if let Some((by, k, mode)) = plan.downcast_ref::<SortLimitExec>().and_then(SortLimitExec::sent) {
-        out.push(TOP);
+        out.push(SORT_LIMIT);
         put_step(mode, k, out);
         put_list(by, out, |by, out| {
             put_expr(&by.expr, out, exprs)?;
@@ -69,7 +74,7 @@ pub(crate) fn put_operator(
         .and_then(GroupedTopKExec::sent)
         && let Answer::Rows { k, numbering, output } = &spec.answer
     {
-        out.push(TOPK);
+        out.push(GROUPED_TOPK);
         put_step(mode, *k, out);
         out.push(u8::from(*numbering == Numbering::Rank));
         put_list(&spec.group, out, |group, out| put_expr(group, out, exprs))?;
@@ -126,46 +131,46 @@ fn put_column(column: &OutputColumn, out: &mut Vec<u8>, exprs: &dyn ExprCodec) -
     Ok(())
 }
 
-/// The operator that comes next, over these inputs; `None` if it is no such operator, and then nothing is read.
+/// Reads the next operator, over these inputs. `None` if the next node is none of these operators; then nothing is read.
 ///
 /// # Errors
-/// An execution error for bytes that are no such operator, or one of other inputs.
+/// An execution error for damaged bytes, or for another number of inputs than the operator has.
 pub(crate) fn read_operator(
     input: &mut Reader<'_>,
     inputs: &[Arc<dyn ExecutionPlan>],
     exprs: &dyn ExprCodec,
 ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let kind = match input.peek() {
-        Some(kind @ (TOP | TOPK | BRANCH | BOUNDARY)) => kind,
+        Some(kind @ (SORT_LIMIT | GROUPED_TOPK | BRANCH | BOUNDARY)) => kind,
         _ => return Ok(None),
     };
     input.byte("kind of node")?;
     Ok(Some(match (kind, inputs) {
         (BRANCH, [branch, slots]) => Arc::new(BranchExec::from_both(Arc::clone(branch), Arc::clone(slots))?),
-        (TOP | TOPK | BOUNDARY, [child]) => {
-            let over = Over {
+        (SORT_LIMIT | GROUPED_TOPK | BOUNDARY, [child]) => {
+            let reader = OperatorReader {
                 schema: &child.schema(),
                 exprs,
             };
             let child = Arc::clone(child);
             match kind {
-                TOP => Arc::new(over.top(input, child)?),
-                TOPK => Arc::new(over.topk(input, child)?),
-                _ => Arc::new(BoundaryExec::try_new(child, over.exprs(input, "keys")?)?),
+                SORT_LIMIT => Arc::new(reader.sort_limit(input, child)?),
+                GROUPED_TOPK => Arc::new(reader.grouped_topk(input, child)?),
+                _ => Arc::new(BoundaryExec::try_new(child, reader.exprs(input, "keys")?)?),
             }
         }
         _ => return input.damaged(format!("operator of {} inputs", inputs.len())),
     }))
 }
 
-/// Reads expressions over an input.
-struct Over<'a> {
+/// Reads operators and expressions over an input of this schema.
+struct OperatorReader<'a> {
     schema: &'a Schema,
     exprs: &'a dyn ExprCodec,
 }
 
-impl Over<'_> {
-    fn top(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<SortLimitExec> {
+impl OperatorReader<'_> {
+    fn sort_limit(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<SortLimitExec> {
         let (mode, k) = step(input)?;
         let Some(by) = LexOrdering::new(self.order(input)?) else {
             return input.damaged("rows in no order");
@@ -176,11 +181,12 @@ impl Over<'_> {
         }
     }
 
-    fn topk(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<GroupedTopKExec> {
+    fn grouped_topk(&self, input: &mut Reader<'_>, child: Arc<dyn ExecutionPlan>) -> Result<GroupedTopKExec> {
         let (mode, k) = step(input)?;
-        let numbering = match input.flag("numbering")? {
-            false => Numbering::RowNumber,
-            true => Numbering::Rank,
+        let numbering = if input.flag("numbering")? {
+            Numbering::Rank
+        } else {
+            Numbering::RowNumber
         };
         let group = self.exprs(input, "groups")?;
         let order = self.order(input)?.into_iter().map(|by| self.sort_by(by));
@@ -224,7 +230,7 @@ impl Over<'_> {
         })
     }
 
-    /// An output column of rows that have a number of group expressions.
+    /// Reads an output column, of an operator with `groups` group expressions.
     fn column(&self, input: &mut Reader<'_>, groups: usize) -> Result<OutputColumn> {
         Ok(match input.byte("output column")? {
             0 => OutputColumn::Row(self.expr(input)?),
@@ -238,7 +244,7 @@ impl Over<'_> {
     }
 }
 
-/// Which step of a plan an operator is, and how many rows it keeps.
+/// Reads the step that an operator is, and the number of rows that it keeps.
 fn step(input: &mut Reader<'_>) -> Result<(Mode, usize)> {
     let mode = match input.byte("step")? {
         0 => Mode::Partial,

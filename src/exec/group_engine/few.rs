@@ -1,4 +1,4 @@
-//! The end of scans with few groups: one numbering for all.
+//! Scans that have ended with few groups, and one numbering of groups for all of them.
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -6,16 +6,17 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use super::{FEW_GROUPS, GroupIds, GroupScan, GroupedWork};
 use crate::kernel::cpu::groups::group_key::GroupKey;
 
-/// The groups of all scans, if they are few.
+/// The scans of all partitions, whose groups are few, and their groups.
 pub(in crate::exec) struct FewGroups<T: GroupedWork, W: GroupKey> {
+    /// Numbers of all groups.
     pub(in crate::exec) ids: GroupIds<W>,
-    /// The scans, each with the map from its numbers to those of all.
+    /// The scans, each with a map from its own group numbers to those in `ids`.
     pub(in crate::exec) scans: Vec<(GroupScan<T, W>, Vec<usize>)>,
 }
 
 impl<T: GroupedWork, W: GroupKey> FewGroups<T, W> {
-    /// All scans, if none of them has partitioned its rows, and all together have few groups that are not better partitioned;
-    /// else they come back.
+    /// Numbers the groups of all scans together. Returns the scans as they are, as `Err`, if one of them has partitioned its rows, if
+    /// groups are too many, or if the work prefers to partition them.
     ///
     /// # Errors
     /// DataFusion's.

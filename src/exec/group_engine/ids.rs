@@ -1,4 +1,4 @@
-//! Numbers for groups.
+//! Numbers of groups: each distinct row of the group columns gets one.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::group_key::{GroupKey, GroupTable, NULL_PARTITION, hash_partition_of};
 use crate::key::Width;
 
-/// The seed of hashes that choose hash partitions: the same in all scans.
+/// Seed of the hashes that choose hash partitions. All scans use the same.
 const SEED: u64 = 0x1337;
 
-/// Columns that rows are grouped by.
+/// The columns that rows are grouped by.
 #[derive(Debug)]
 pub(in crate::exec) struct GroupColumns {
     schema: SchemaRef,
-    /// How they become group keys; `None` where those would not fit in 128 bits.
+    /// How group columns become packed group keys; `None` if those would not fit in 128 bits.
     packing: Option<Packing>,
 }
 
 impl GroupColumns {
-    /// Columns like `fields`.
+    /// Group columns with these fields.
     pub(in crate::exec) fn new(fields: Vec<FieldRef>) -> Self {
         Self {
             packing: Packing::try_new(&fields),
@@ -35,22 +35,23 @@ impl GroupColumns {
         }
     }
 
+    /// Whether group columns are packed into group keys.
     pub(in crate::exec) fn is_packed(&self) -> bool {
         self.packing.is_some()
     }
 
-    /// Width of group keys. Groups that DataFusion numbers have keys of 32 bits.
+    /// Width of group keys: 32 bits where they are not packed.
     pub(in crate::exec) fn width(&self) -> Width {
         let packing = self.packing.as_ref();
         packing.map_or(Width::W32, |packing| packing.width())
     }
 
-    /// No group yet, and many rows of each.
+    /// An empty numbering, made for many rows of each group.
     pub(in crate::exec) fn ids<W: GroupKey>(&self) -> Result<GroupIds<W>> {
         self.ids_in(GroupTable::for_rows())
     }
 
-    /// No group of a hash partition yet.
+    /// An empty numbering for the groups of one hash partition.
     pub(in crate::exec) fn partition_ids<W: GroupKey>(&self) -> Result<GroupIds<W>> {
         self.ids_in(GroupTable::new())
     }
@@ -73,28 +74,29 @@ impl GroupColumns {
     }
 }
 
-/// An empty table of DataFusion's for the group columns.
+/// An empty table of DataFusion's for values of the group columns.
 fn group_values(schema: &SchemaRef) -> Result<Box<dyn GroupValues>> {
     new_group_values(Arc::clone(schema), &GroupOrdering::None)
 }
 
-/// Numbers of groups, from 0 in the order of their first rows.
+/// Numbers of groups, counted from 0 in the order of their first rows.
 pub(in crate::exec) enum GroupIds<W> {
-    /// Told apart by keys that the group columns are packed into.
+    /// Groups are told apart by group keys, into which the group columns are packed.
     Packed {
         packing: Packing,
         table: GroupTable<W>,
-        /// Number of the group without a key.
+        /// Number of the group without a key, which is NULL.
         null: Option<u32>,
     },
-    /// Told apart by DataFusion's own tables, for columns of any type. The key of a group is its number here.
+    /// Groups are told apart by DataFusion's own tables, which take columns of any type. The key of a group is its number.
     Interned {
         values: Box<dyn GroupValues>,
         schema: SchemaRef,
         /// The hash partition of each group that [`Self::number`] has numbered.
         parts: Vec<u16>,
+        /// Buffer for the hashes of a batch.
         hashes: Vec<u64>,
-        /// What [`Self::values`] has taken from the table, which is empty from then on.
+        /// Group columns that [`Self::values`] has taken from the table, which is empty from then on.
         taken: Option<Vec<ArrayRef>>,
     },
 }
@@ -105,7 +107,7 @@ impl<W: GroupKey> GroupIds<W> {
         matches!(self, GroupIds::Packed { .. })
     }
 
-    /// Groups that have a number.
+    /// Number of groups that have a number.
     pub(in crate::exec) fn len(&self) -> usize {
         match self {
             GroupIds::Packed { table, .. } => table.len(),
@@ -134,23 +136,24 @@ impl<W: GroupKey> GroupIds<W> {
         }
     }
 
-    /// The number of each row's group.
+    /// Sets `ids` to the number of each row's group. New groups get the next numbers.
     ///
     /// # Errors
-    /// DataFusion's; an internal error once [`Self::values`] were taken.
+    /// DataFusion's; an internal error after [`Self::values`] has been called.
     pub(in crate::exec) fn number(&mut self, columns: &[ArrayRef], ids: &mut Vec<usize>) -> Result<()> {
         match self {
             GroupIds::Packed { packing, table, null } => {
-                let (words, nulls) = packing.words::<W>(columns)?;
+                let (keys, nulls) = packing.keys::<W>(columns)?;
                 ids.clear();
                 let Some(nulls) = nulls else {
-                    ids.extend(words.iter().map(|word| table.id(*word) as usize));
+                    ids.extend(keys.iter().map(|key| table.id(*key) as usize));
                     return Ok(());
                 };
-                for (row, word) in words.iter().enumerate() {
-                    let id = match nulls.is_null(row) {
-                        true => *null.get_or_insert_with(|| table.without_word()),
-                        false => table.id(*word),
+                for (row, key) in keys.iter().enumerate() {
+                    let id = if nulls.is_null(row) {
+                        *null.get_or_insert_with(|| table.without_word())
+                    } else {
+                        table.id(*key)
                     };
                     ids.push(id as usize);
                 }
@@ -172,7 +175,7 @@ impl<W: GroupKey> GroupIds<W> {
                     hashes.resize(ids.len(), 0);
                     create_hashes(columns, &RandomState::with_seed(SEED), hashes)?;
                     parts.resize(values.len(), 0);
-                    // Numbers come in any order: a group whose hash is that of another waits until the others are numbered.
+                    // New numbers come in any order: DataFusion numbers a group whose hash another group has after the others.
                     for (id, hash) in ids.iter().zip(&*hashes).filter(|(id, _)| **id >= known) {
                         parts[*id] = hash_partition_of(hash.hash_key());
                     }
@@ -182,8 +185,8 @@ impl<W: GroupKey> GroupIds<W> {
         Ok(())
     }
 
-    /// Appends the number of each row's group to `ids`, of rows of one hash partition: by their group keys, or by `columns`
-    /// where those are not packed.
+    /// Appends to `ids` the number of each row's group, for rows of one hash partition. Groups are told apart by `keys`, or by
+    /// `columns` where keys are not packed.
     ///
     /// # Errors
     /// DataFusion's.
@@ -211,11 +214,11 @@ impl<W: GroupKey> GroupIds<W> {
         Ok(())
     }
 
-    /// The key and the hash partition of each row's group. Where keys are not packed, they are the numbers `ids`, as
-    /// [`Self::number`] gave them, or without those all 0.
+    /// The group key and the hash partition of each row. Where keys are not packed, the key is the number in `ids`, as
+    /// [`Self::number`] gave it; without `ids`, it is 0.
     ///
     /// # Errors
-    /// An internal error for columns of other types; those of hashing.
+    /// An internal error for columns of other types; errors of hashing.
     pub(in crate::exec) fn place(
         &self,
         columns: &[ArrayRef],
@@ -236,7 +239,7 @@ impl<W: GroupKey> GroupIds<W> {
         Ok((keys, into))
     }
 
-    /// Appends the hash partition of each row's group, which needs no number.
+    /// Appends to `into` the hash partition of each row's group. The group need not have a number.
     ///
     /// # Errors
     /// As for [`Self::place`].
@@ -257,7 +260,7 @@ impl<W: GroupKey> GroupIds<W> {
         }
     }
 
-    /// The key of each group.
+    /// The key of each group, by number.
     pub(in crate::exec) fn keys(&self) -> Vec<W> {
         match self {
             GroupIds::Packed { table, .. } => table.words().to_vec(),
@@ -265,12 +268,12 @@ impl<W: GroupKey> GroupIds<W> {
         }
     }
 
-    /// The hash partition of each group.
+    /// The hash partition of each group, by number.
     pub(in crate::exec) fn group_partitions(&self) -> Vec<u16> {
         match self {
             GroupIds::Packed { table, null, .. } => {
-                let words = table.words().iter();
-                let mut parts: Vec<u16> = words.map(|word| hash_partition_of(word.hash_key())).collect();
+                let keys = table.words().iter();
+                let mut parts: Vec<u16> = keys.map(|key| hash_partition_of(key.hash_key())).collect();
                 if let Some(null) = null {
                     parts[*null as usize] = NULL_PARTITION;
                 }
@@ -280,7 +283,7 @@ impl<W: GroupKey> GroupIds<W> {
         }
     }
 
-    /// Forgets all groups. Memory for packed keys is kept.
+    /// Forgets all groups, and keeps the memory of packed keys for further ones.
     ///
     /// # Errors
     /// DataFusion's.
@@ -321,7 +324,8 @@ impl<W: GroupKey> GroupIds<W> {
         Ok(())
     }
 
-    /// The columns of the numbered groups, which keep their numbers. No more are numbered then.
+    /// The group columns, with one value for each group, by number. Where keys are not packed, no more groups can be numbered after
+    /// that.
     ///
     /// # Errors
     /// DataFusion's.
@@ -333,7 +337,7 @@ impl<W: GroupKey> GroupIds<W> {
             GroupIds::Interned {
                 taken: Some(taken), ..
             } => Ok(taken.clone()),
-            // Tables that have seen no row have nothing to give: DataFusion's for rows panics.
+            // DataFusion's table for rows panics if it is to give values before its first row.
             GroupIds::Interned { values, schema, .. } if values.is_empty() => {
                 Ok(RecordBatch::new_empty(Arc::clone(schema)).columns().to_vec())
             }
@@ -350,7 +354,7 @@ impl<W: GroupKey> GroupIds<W> {
         }
     }
 
-    /// The columns of the numbered groups, and their numbers by key for reading from several threads.
+    /// The group columns, with one value for each group, and the numbers of groups by key, which several threads may read.
     ///
     /// # Errors
     /// As for [`Self::values`].
@@ -367,15 +371,15 @@ impl<W: GroupKey> GroupIds<W> {
     }
 }
 
-/// Numbers of the groups of one hash partition by packed key, none of which are new any more.
+/// Numbers of the groups of one hash partition by packed key. No group is added any more.
 pub(in crate::exec) struct FrozenIds<W> {
     table: GroupTable<W>,
-    /// That of the only group, if it has no key.
+    /// Number of the only group, if that has no key.
     null: Option<u32>,
 }
 
 impl<W: GroupKey> FrozenIds<W> {
-    /// The number of the group with this key.
+    /// Number of the group with this key; `None` if there is no such group.
     pub(in crate::exec) fn find(&self, key: W) -> Option<u32> {
         self.null.or_else(|| self.table.find(key))
     }

@@ -1,14 +1,14 @@
-//! The engine of operators over groups: reads partitions, numbers groups, and answers them all at once or by hash partition.
+//! The engine of operators over groups: reads partitions, numbers groups, and answers all groups at once or by hash partition.
 //!
 //! ```text
-//! partition 0 ─ scan ─ few groups:  rows held by the number of their group ─────────────┐
+//! partition 0 ─ scan ─ few groups:  rows with the number of their group ────────────────┐
 //!                      many groups: runs, rows in order of their group's hash partition ┤ (past the memory limit: on disk)
 //! partition 1 ─ scan ─ ...                                                             ─┤
 //!                                                                                       │
-//!   few:  what all scans hold, under one numbering ─────────────────────────────────────┼─> one answer
-//!   many: hash partition by hash partition, numbers of its own ─────────────────────────┴─> an answer for each
+//!   few:  rows of all scans, under one numbering of groups ─────────────────────────────┼─> one answer
+//!   many: one hash partition after the other, each with a numbering of its own ─────────┴─> an answer for each
 //! ```
-//! What is kept of rows and how groups are answered is a [`GroupedWork`]: quantiles ([`grouped`](super::grouped)) or best rows
+//! A [`GroupedWork`] says what is kept of rows and how groups are answered: quantiles ([`grouped`](super::grouped)) or best rows
 //! ([`grouped_topk`](super::grouped_topk)).
 
 mod few;
@@ -37,7 +37,7 @@ use futures::stream::BoxStream;
 pub(super) use self::few::FewGroups;
 pub(super) use self::ids::{FrozenIds, GroupColumns, GroupIds};
 pub(super) use self::partitions::HashPartitions;
-pub(super) use self::rows::{PartitionedRows, Waiting, staged_bytes};
+pub(super) use self::rows::{PartitionedRows, WaitingBatches, staged_bytes};
 pub(super) use self::run::{sliced, stream};
 pub(super) use self::scan::GroupScan;
 use super::operator::Execution;
@@ -46,44 +46,44 @@ use crate::key::KeySpec;
 use crate::memory::FreePages;
 use crate::memory::Spiller;
 
-/// More groups than this, and rows are partitioned.
+/// Most groups that count as few. Rows of more groups are partitioned by hash.
 pub(super) const FEW_GROUPS: usize = 4096;
 
-/// A batch: its group columns, and what else is wanted of it.
-pub(super) struct Evaluated<V> {
+/// A batch whose expressions have been evaluated: its group columns, and the values that the work wants.
+pub(super) struct EvaluatedBatch<V> {
     pub(super) groups: Vec<ArrayRef>,
     pub(super) values: V,
 }
 
-/// An answer, and how many groups it is of.
-pub(super) struct Answered {
+/// Answers of some groups, and the number of these groups.
+pub(super) struct AnsweredGroups {
     pub(super) groups: usize,
     pub(super) batch: RecordBatch,
 }
 
-/// What differs between operators over groups. One value for an execution.
+/// What one kind of operator over groups does. There is one value for each execution of an operator.
 pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
-    /// What memory is for, in the words of errors.
+    /// What memory is reserved for, as errors call it.
     const ROWS: &'static str;
-    /// Bytes of rows that wait to become a run, at most, but for one batch.
+    /// Most bytes of rows that wait to become a run, not counting one last batch.
     const STAGED_BYTES: usize;
 
-    /// What is wanted of a batch.
+    /// The values of a batch that the work wants, besides group columns.
     type Values: Send + 'static;
-    /// What a scan holds beside the numbers of its groups and its partitioned rows.
+    /// The state of a scan, besides the numbers of its groups and its partitioned rows.
     type Scan<W: GroupKey>: Send + 'static;
-    /// What of it is there when rows are partitioned and the scan is over.
+    /// The part of a scan's state that remains at its end, if its rows are partitioned.
     type Scanned<W: GroupKey>: Send + Sync + 'static;
-    /// What a thread works on hash partitions with, one after the other.
+    /// The state of a thread that answers hash partitions, one after the other.
     type Worker<W: GroupKey>: Send + 'static;
 
-    /// Columns that rows are grouped by.
+    /// The columns that rows are grouped by.
     fn groups(&self) -> &GroupColumns;
 
-    /// The keys that partitioned rows have; some kinds of rows have none of them.
+    /// The key columns of partitioned rows. Some kinds of rows have none of them.
     fn specs(&self) -> &[KeySpec];
 
-    /// Columns of the answer.
+    /// Schema of the answer.
     fn schema(&self) -> &SchemaRef;
 
     /// Whether rows are partitioned from the start.
@@ -91,62 +91,66 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
         false
     }
 
-    /// Rows of a batch of so many bytes that are taken in at a time.
+    /// Number of rows of a batch that are taken in at a time, where a scan may hold `_share` bytes.
     fn rows_at_a_time(&self, batch: &RecordBatch, _share: usize) -> usize {
         batch.num_rows()
     }
 
-    /// Evaluates a batch.
+    /// Evaluates the expressions over a batch.
     ///
     /// # Errors
-    /// Those of expressions.
-    fn evaluate(&self, batch: &RecordBatch) -> Result<Evaluated<Self::Values>>;
+    /// Errors of expressions.
+    fn evaluate(&self, batch: &RecordBatch) -> Result<EvaluatedBatch<Self::Values>>;
 
-    /// A scan before its first row.
+    /// The state of a scan before its first row.
     ///
     /// # Errors
-    /// `ResourcesExhausted`; those of accumulators.
+    /// `ResourcesExhausted`; errors of accumulators.
     fn scan<W: GroupKey>(&self, shared: &Shared<Self>, memory: &MemoryReservation) -> Result<Self::Scan<W>>;
 
-    /// Whether rows of `scan` are numbered although they are partitioned.
+    /// Whether rows of `scan` are numbered by group although they are partitioned.
     fn numbers_partitioned<W: GroupKey>(&self, scan: &Self::Scan<W>) -> bool;
 
     /// Bytes that the rows of few groups hold.
     fn few_bytes<W: GroupKey>(&self, scan: &Self::Scan<W>) -> usize;
 
-    /// Bytes that `scan` holds, but for what has a reservation of its own.
+    /// Bytes that `scan` holds, without those that have a reservation of their own.
     fn held_bytes<W: GroupKey>(&self, scan: &Self::Scan<W>) -> usize;
 
-    /// Adds rows by the numbers of their groups. A batch for which there is no memory comes back.
+    /// Adds rows of few groups, by the numbers of their groups. Returns the batch if there is no memory for it.
     ///
     /// # Errors
-    /// Those of the work on the rows.
+    /// Errors of the work on the rows.
     fn push_few<W: GroupKey>(
         scan: &mut GroupScan<Self, W>,
-        batch: Evaluated<Self::Values>,
-    ) -> Result<Option<Evaluated<Self::Values>>>;
+        batch: EvaluatedBatch<Self::Values>,
+    ) -> Result<Option<EvaluatedBatch<Self::Values>>>;
 
-    /// Partitions what `scan` holds by number.
+    /// Moves the rows that `scan` holds by group number to hash partitions.
     ///
     /// # Errors
     /// As for [`PartitionedRows::stage`].
     fn leave_few<W: GroupKey>(scan: &mut GroupScan<Self, W>) -> Result<()>;
 
-    /// Partitions rows, whose groups have numbers where [`Self::numbers_partitioned`].
+    /// Adds rows to hash partitions. Their groups have numbers if [`Self::numbers_partitioned`] says so.
     ///
     /// # Errors
     /// As for [`PartitionedRows::stage`].
-    fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: Evaluated<Self::Values>) -> Result<()>;
+    fn push_many<W: GroupKey>(
+        scan: &mut GroupScan<Self, W>,
+        batch: EvaluatedBatch<Self::Values>,
+    ) -> Result<()>;
 
-    /// Drops rows that are not wanted; whether half of those in memory or more were dropped. If not, all stay.
+    /// Drops rows that cannot be part of the answer, and returns whether at least half of those in memory were dropped. If fewer would
+    /// be, all stay.
     ///
     /// # Errors
-    /// Those of taking rows; `ResourcesExhausted` when the system gives no memory.
+    /// Errors of taking rows; `ResourcesExhausted` if the system gives no memory.
     fn compact<W: GroupKey>(&self, _rows: &mut PartitionedRows<W>, _shared: &Shared<Self>) -> Result<bool> {
         Ok(false)
     }
 
-    /// Ends a scan whose rows are partitioned. What stays is reserved in `memory`.
+    /// Ends a scan whose rows are partitioned. Memory of the state that remains is reserved in `memory`.
     ///
     /// # Errors
     /// `ResourcesExhausted`; DataFusion's.
@@ -157,7 +161,7 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
         memory: &MemoryReservation,
     ) -> Result<Self::Scanned<W>>;
 
-    /// Whether groups that are few are better partitioned.
+    /// Whether the rows of these scans should be partitioned although groups are few.
     fn partitions_few<W: GroupKey>(
         &self,
         _scans: &[GroupScan<Self, W>],
@@ -166,31 +170,31 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
         false
     }
 
-    /// The answer of few groups. What it holds until it is given out is reserved in `memory`.
+    /// The answers of few groups. Their memory is reserved in `memory` until they are given out.
     ///
     /// # Errors
-    /// `ResourcesExhausted`, or when the work was cancelled.
+    /// `ResourcesExhausted`; an error if the query was cancelled.
     fn few<W: GroupKey>(
         shared: Arc<Shared<Self>>,
         few: FewGroups<Self, W>,
         memory: Arc<MemoryReservation>,
-    ) -> impl Future<Output = Result<Answered>> + Send;
+    ) -> impl Future<Output = Result<AnsweredGroups>> + Send;
 
-    /// Bytes that a worker sets aside for a hash partition.
+    /// Bytes that a worker needs for a hash partition.
     fn partition_bytes<W: GroupKey>(&self, partitions: &HashPartitions<Self, W>, part: usize) -> usize;
 
-    /// Hash partitions with more rows, of `rows` in all, are oversized: not for one worker. `None`: whatever its size and the
-    /// memory limit, one worker takes on each.
+    /// Most rows of a hash partition that one worker answers, of `rows` rows in all; larger ones are oversized. `None`: none is
+    /// oversized, whatever its size and the memory limit.
     fn oversized_rows(&self, _rows: usize, _threads: usize) -> Option<usize> {
         None
     }
 
-    /// Whether oversized hash partitions must have memory for themselves.
+    /// Whether oversized hash partitions are answered before workers start, so that they have the memory to themselves.
     fn oversized_alone(&self, _shared: &Shared<Self>) -> bool {
         false
     }
 
-    /// The answers of oversized hash partitions, one after the other.
+    /// The answers of oversized hash partitions, a batch for each, one after the other.
     fn oversized<W: GroupKey>(
         _partitions: &Arc<HashPartitions<Self, W>>,
         _groups: &Count,
@@ -198,24 +202,24 @@ pub(super) trait GroupedWork: Sized + Send + Sync + 'static {
         futures::stream::empty().boxed()
     }
 
-    /// A worker on hash partitions.
+    /// The state of a worker before its first hash partition.
     ///
     /// # Errors
     /// DataFusion's.
     fn worker<W: GroupKey>(partitions: &HashPartitions<Self, W>) -> Result<Self::Worker<W>>;
 
-    /// The answer of a hash partition; `None` if it has no groups.
+    /// The answers of a hash partition; `None` if it has no groups.
     ///
     /// # Errors
-    /// Those of reading rows back; `ResourcesExhausted`.
+    /// Errors of reading rows back; `ResourcesExhausted`.
     fn partition<W: GroupKey>(
         worker: &mut Self::Worker<W>,
         partitions: &HashPartitions<Self, W>,
         part: usize,
-    ) -> Result<Option<Answered>>;
+    ) -> Result<Option<AnsweredGroups>>;
 }
 
-/// Metrics of one output partition.
+/// Access to the metrics of one output partition.
 #[derive(Debug, Clone)]
 pub(super) struct Metrics {
     pub(super) set: ExecutionPlanMetricsSet,
@@ -223,7 +227,7 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Those of one execution.
+    /// The metrics of one execution.
     pub(super) fn of(on: &Execution<'_>) -> Self {
         Self {
             set: on.metrics.clone(),
@@ -231,31 +235,36 @@ impl Metrics {
         }
     }
 
+    /// The counter of this name.
     pub(super) fn count(&self, name: &'static str) -> Count {
         MetricBuilder::new(&self.set).counter(name, self.partition)
     }
 
+    /// The time of this name.
     pub(super) fn time(&self, name: &'static str) -> Time {
         MetricBuilder::new(&self.set).subset_time(name, self.partition)
     }
 }
 
-/// What the scans and workers of one execution share.
+/// The state that all scans and workers of one execution share.
 pub(super) struct Shared<T> {
     pub(super) work: T,
     /// Whether any scan has met too many groups.
     many: AtomicBool,
+    /// Pages that were given back, for further use.
     pub(super) free: Option<Arc<FreePages>>,
     pub(super) spiller: Spiller,
-    /// Bytes that the rows of one scan may hold, so that it leaves the others theirs.
-    share: usize,
+    /// Bytes that the rows of one scan may hold, so that all scans have an equal share of the memory.
+    memory_share: usize,
     pub(super) metrics: Metrics,
+    /// Counts the input rows.
     pub(super) rows: Count,
+    /// Count processor time of scans.
     times: [Time; 2],
 }
 
 impl<T: GroupedWork> Shared<T> {
-    /// For so many scans.
+    /// The shared state of an execution with `scans` scans.
     pub(super) fn new(
         work: T,
         scans: usize,
@@ -269,17 +278,17 @@ impl<T: GroupedWork> Shared<T> {
             many: AtomicBool::new(false),
             free: FreePages::of(pool),
             spiller: Spiller::new(&context.runtime_env()),
-            share: share(pool, scans),
+            memory_share: memory_share(pool, scans),
             rows: metrics.count("input_rows"),
             times: [metrics.time("scan_time"), baseline.elapsed_compute().clone()],
             metrics,
         }
     }
 
-    /// Reserves `bytes`.
+    /// Reserves `bytes` more.
     ///
     /// # Errors
-    /// `ResourcesExhausted` that says what they were for.
+    /// `ResourcesExhausted` that says what the memory is for.
     pub(super) fn reserve(&self, memory: &MemoryReservation, bytes: usize) -> Result<()> {
         memory.try_grow(bytes).map_err(|error| {
             let (rows, held) = (T::ROWS, memory.size());
@@ -289,12 +298,12 @@ impl<T: GroupedWork> Shared<T> {
 
     /// Whether the pool has a limit that is known.
     pub(super) fn is_bounded(&self) -> bool {
-        self.share < usize::MAX
+        self.memory_share < usize::MAX
     }
 }
 
-/// What each of `scans` scans may hold of a pool: together half of it. The rest is for what is in flight.
-fn share(pool: &dyn MemoryPool, scans: usize) -> usize {
+/// Bytes that each of `scans` scans may hold of a pool. Together they may hold half of it; the rest is for batches in flight.
+fn memory_share(pool: &dyn MemoryPool, scans: usize) -> usize {
     match pool.memory_limit() {
         MemoryLimit::Finite(limit) => limit / 2 / scans.max(1),
         MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,

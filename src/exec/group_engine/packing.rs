@@ -1,8 +1,8 @@
-//! Group columns of fixed width, packed into one unsigned integer a row.
+//! Group keys: group columns of fixed width, packed into one unsigned integer for each row.
 //!
 //! ```text
-//! one column, 33 to 64 bits     |vvvvvvvv|            u64; NULL has no word and a part of its own
-//! Int32, UInt16 NULL, Boolean   ..|b|n|uuuu|iiiiiiii|  u64; a column that may be NULL has a bit that says so
+//! one column, 33 to 64 bits     |vvvvvvvv|            u64; NULL has no key, and a hash partition of its own
+//! Int32, UInt16 NULL, Boolean   ..|b|n|uuuu|iiiiiiii|  u64; a column that may be NULL has a bit `n` that says whether it is
 //! ```
 
 use datafusion::arrow::array::{Array, ArrayRef, make_array};
@@ -14,31 +14,33 @@ use crate::kernel::cpu::groups::group_key::{GroupKey, NULL_PARTITION, hash_parti
 use crate::key::with_key;
 use crate::key::{Key, KeyBits, KeySpec, Width, words};
 
-/// How group columns become words.
+/// How group columns are packed into group keys.
 #[derive(Debug, Clone)]
 pub(in crate::exec) struct Packing {
     fields: Vec<Field>,
     width: Width,
 }
 
+/// Position of one group column in the key.
 #[derive(Debug, Clone)]
 struct Field {
     spec: KeySpec,
-    /// Bits of a value in a word.
+    /// Number of bits that a value takes.
     bits: u32,
+    /// Position of the value's lowest bit in the key.
     shift: u32,
-    /// Place of the bit that says NULL.
+    /// Position of the bit that marks NULL; `None` if the column has none.
     null_bit: Option<u32>,
 }
 
-/// Bits that tell values of a type apart; `None` where equal values need not have equal bits, or not so few.
+/// Number of bits that tell values of a type apart; `None` if equal values may have different bits, or if the type is too wide.
 fn bits_of(data_type: &DataType) -> Option<u32> {
     use DataType::*;
     match data_type {
         Boolean => Some(1),
         UInt8 => Some(8),
         UInt16 => Some(16),
-        // Zeros of either sign are one group, NaNs are not: the general way knows how. A group of NULLs needs no bits.
+        // Zeros of either sign are one group, NaNs are not: DataFusion's tables take care of that. A column of type Null has no bits.
         Float16 | Float32 | Float64 | Null => None,
         other => {
             let width = KeySpec::try_new(other).ok()?.width();
@@ -48,7 +50,7 @@ fn bits_of(data_type: &DataType) -> Option<u32> {
 }
 
 impl Packing {
-    /// For group columns like `fields`; `None` if their words would not fit in 128 bits.
+    /// The packing of group columns with these fields; `None` if their keys would not fit in 128 bits.
     pub(in crate::exec) fn try_new(columns: &[FieldRef]) -> Option<Self> {
         let single = columns.len() == 1;
         let (mut fields, mut shift) = (Vec::with_capacity(columns.len()), 0);
@@ -72,16 +74,16 @@ impl Packing {
         Some(Self { fields, width })
     }
 
-    /// Width of the words.
+    /// Width of the keys.
     pub(in crate::exec) fn width(&self) -> Width {
         self.width
     }
 
-    /// The words of a batch's rows, and which of them have one: a single column's NULLs do not.
+    /// The group key of each row, and which rows have none: those where the only group column is NULL.
     ///
     /// # Errors
-    /// An internal error if the columns are not of the types that this was made for.
-    pub(super) fn words<W: Key>(&self, columns: &[ArrayRef]) -> Result<(Vec<W>, Option<NullBuffer>)> {
+    /// An internal error if the columns have other types than the packing was made for.
+    pub(super) fn keys<W: Key>(&self, columns: &[ArrayRef]) -> Result<(Vec<W>, Option<NullBuffer>)> {
         let rows = columns.first().map_or(0, |column| column.len());
         let mut packed = vec![W::default(); rows];
         let single = columns.len() == 1;
@@ -98,83 +100,84 @@ impl Packing {
         Ok((packed, nulls.filter(|nulls| nulls.null_count() > 0)))
     }
 
-    /// The words of a batch's rows, and appends the part of each: that of its word's hash, or of NULL.
+    /// The group key of each row. Appends to `parts` the hash partition of each row: that of the key's hash, or that of NULL.
     ///
     /// # Errors
-    /// As for [`Self::words`].
+    /// As for [`Self::keys`].
     pub(in crate::exec) fn place<W: GroupKey>(
         &self,
         columns: &[ArrayRef],
         parts: &mut Vec<u16>,
     ) -> Result<Vec<W>> {
-        let (words, nulls) = self.words::<W>(columns)?;
+        let (keys, nulls) = self.keys::<W>(columns)?;
         let from = parts.len();
-        parts.extend(words.iter().map(|word| hash_partition_of(word.hash_key())));
+        parts.extend(keys.iter().map(|key| hash_partition_of(key.hash_key())));
         for (row, is_valid) in nulls.iter().flat_map(NullBuffer::iter).enumerate() {
             if !is_valid {
                 parts[from + row] = NULL_PARTITION;
             }
         }
-        Ok(words)
+        Ok(keys)
     }
 
-    /// The group columns of words; `null` is the place of the group without a word.
+    /// The group columns that keys were packed from. `null` is the index of the group without a key.
     ///
     /// # Errors
     /// Internal errors only.
-    pub(in crate::exec) fn columns<W: Key>(&self, words: &[W], null: Option<usize>) -> Result<Vec<ArrayRef>> {
-        let fields = self.fields.iter().map(|field| field.array(words, null));
+    pub(in crate::exec) fn columns<W: Key>(&self, keys: &[W], null: Option<usize>) -> Result<Vec<ArrayRef>> {
+        let fields = self.fields.iter().map(|field| field.array(keys, null));
         fields.collect()
     }
 }
 
 impl Field {
+    /// Mask of a value's bits, before they are shifted.
     fn mask(&self) -> KeyBits {
         KeyBits::MAX >> (KeyBits::BITS - self.bits)
     }
 
+    /// Adds the values of the column to the keys of their rows.
     fn add<K: Key, W: Key>(&self, values: &[K], nulls: Option<&NullBuffer>, packed: &mut [W]) {
         let mask = W::from_bits(self.mask());
         if self.shift == 0 && self.bits == K::BITS {
             // The first column fills its bits, and finds none set.
-            for (value, word) in values.iter().zip(&mut *packed) {
-                *word = W::from_bits(value.to_bits());
+            for (value, key) in values.iter().zip(&mut *packed) {
+                *key = W::from_bits(value.to_bits());
             }
         } else {
-            for (value, word) in values.iter().zip(&mut *packed) {
-                *word = *word | ((W::from_bits(value.to_bits()) & mask) << self.shift);
+            for (value, key) in values.iter().zip(&mut *packed) {
+                *key = *key | ((W::from_bits(value.to_bits()) & mask) << self.shift);
             }
         }
         let Some(nulls) = nulls else { return };
-        // What lies under a NULL is anything: it must not tell groups apart.
+        // The value bits of a NULL may be anything: they must not tell groups apart.
         let clear = W::MAX ^ (mask << self.shift);
         let set = match self.null_bit {
             Some(bit) => W::from_bits(1 << bit),
             None => W::default(),
         };
-        for (row, word) in packed.iter_mut().enumerate() {
+        for (row, key) in packed.iter_mut().enumerate() {
             if nulls.is_null(row) {
-                *word = (*word & clear) | set;
+                *key = (*key & clear) | set;
             }
         }
     }
 
-    fn array<W: Key>(&self, words: &[W], null: Option<usize>) -> Result<ArrayRef> {
-        let values = words
-            .iter()
-            .map(|word| (word.to_bits() >> self.shift) & self.mask());
-        let keys = with_key!(self.spec.width(), K => {
+    /// The column that keys were packed from. `null` is the index of the group without a key.
+    fn array<W: Key>(&self, keys: &[W], null: Option<usize>) -> Result<ArrayRef> {
+        let values = keys.iter().map(|key| (key.to_bits() >> self.shift) & self.mask());
+        let values = with_key!(self.spec.width(), K => {
             let raw: Vec<K> = values.map(K::from_bits).collect();
-            let mut keys = vec![K::default(); raw.len()];
-            self.spec.encoding().encode(&raw, &mut keys);
-            keys.into_iter().map(Key::to_bits).collect::<Vec<_>>()
+            let mut encoded = vec![K::default(); raw.len()];
+            self.spec.encoding().encode(&raw, &mut encoded);
+            encoded.into_iter().map(Key::to_bits).collect::<Vec<_>>()
         });
-        let array = self.spec.to_array(&keys)?;
-        let is_valid = |(at, word): (usize, &W)| {
-            let marked = self.null_bit.is_some_and(|bit| word.to_bits() >> bit & 1 == 1);
+        let array = self.spec.to_array(&values)?;
+        let is_valid = |(at, key): (usize, &W)| {
+            let marked = self.null_bit.is_some_and(|bit| key.to_bits() >> bit & 1 == 1);
             !marked && null != Some(at)
         };
-        let valid = BooleanBuffer::from_iter(words.iter().enumerate().map(is_valid));
+        let valid = BooleanBuffer::from_iter(keys.iter().enumerate().map(is_valid));
         let nulls = NullBuffer::new(valid);
         if nulls.null_count() == 0 {
             return Ok(array);
@@ -206,24 +209,24 @@ mod tests {
         let packing = Packing::try_new(&fields).unwrap();
         assert_eq!(packing.width(), width);
         with_key!(width, W => {
-            let (words, nulls) = packing.words::<W>(columns).unwrap();
+            let (keys, nulls) = packing.keys::<W>(columns).unwrap();
             let null = nulls.as_ref().and_then(|nulls| (0..nulls.len()).find(|row| nulls.is_null(*row)));
-            let back = packing.columns(&words, null).unwrap();
+            let back = packing.columns(&keys, null).unwrap();
             for (column, back) in columns.iter().zip(&back) {
                 assert_eq!(column, back);
             }
-            for i in 0..words.len() {
-                for j in 0..words.len() {
+            for i in 0..keys.len() {
+                for j in 0..keys.len() {
                     let same = columns.iter().all(|column| column.slice(i, 1) == column.slice(j, 1));
                     let marked = nulls.as_ref().is_some_and(|nulls| nulls.is_null(i) != nulls.is_null(j));
-                    assert_eq!(words[i] == words[j] && !marked, same, "{i} {j}");
+                    assert_eq!(keys[i] == keys[j] && !marked, same, "{i} {j}");
                 }
             }
         });
     }
 
     #[test]
-    fn columns_come_back_from_words() {
+    fn columns_come_back_from_keys() {
         let ints: ArrayRef = Arc::new(Int32Array::from(vec![1, -1, i32::MIN, 1]));
         let nullable: ArrayRef = Arc::new(UInt16Array::from(vec![Some(1), None, Some(0), Some(1)]));
         let flags: ArrayRef = Arc::new(BooleanArray::from(vec![

@@ -1,7 +1,7 @@
-//! The end of scans with many groups: rows lie in hash partitions, and each of those has groups of its own.
+//! Scans that have ended with many groups: their rows are in hash partitions, each of which has groups of its own.
 //!
-//! Workers take hash partitions off, one at a time. One with a large share of the rows, be it because one group has them, may
-//! be oversized: not for one thread.
+//! Workers answer hash partitions, one at a time. A hash partition with a large part of the rows, for example because a single group
+//! has them, may be oversized: too large for one worker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,13 +13,13 @@ use super::{GroupScan, GroupedWork, PartitionedRows, Shared};
 use crate::kernel::cpu::groups::group_key::{GroupKey, HASH_PARTITIONS};
 use crate::kernel::cpu::groups::runs::Run;
 
-/// Bytes of what oversized hash partitions are worked on with, if there are any.
+/// Bytes that must be free for the work on oversized hash partitions, if there are any.
 const OVERSIZED_BYTES: usize = 4 << 20;
 
-/// A hash partition that needs no more is never oversized for want of memory.
+/// A hash partition that needs no more bytes than this is never oversized for lack of memory.
 const LEAST_BYTES: usize = 64 << 10;
 
-/// What one scan left behind.
+/// The result of one scan: its rows in hash partitions, and the state of the work that remains.
 pub(in crate::exec) struct Scanned<T: GroupedWork, W: GroupKey> {
     pub(in crate::exec) rows: PartitionedRows<W>,
     pub(in crate::exec) held: T::Scanned<W>,
@@ -29,23 +29,25 @@ pub(in crate::exec) struct Scanned<T: GroupedWork, W: GroupKey> {
 pub(in crate::exec) struct HashPartitions<T: GroupedWork, W: GroupKey> {
     pub(in crate::exec) shared: Arc<Shared<T>>,
     pub(in crate::exec) scans: Vec<Scanned<T, W>>,
-    /// Rows of each.
+    /// Number of rows of each hash partition.
     pub(in crate::exec) sizes: Vec<usize>,
-    /// Bytes that a worker needs for each.
+    /// Bytes that a worker needs for each hash partition.
     pub(in crate::exec) needs: Vec<usize>,
-    /// Those with more rows, or that need more bytes, are oversized.
+    /// Hash partitions with more rows are oversized.
     most_rows: usize,
+    /// Hash partitions for which a worker needs more bytes are oversized.
     most_bytes: usize,
+    /// The next hash partition for a worker.
     next: AtomicUsize,
     pub(in crate::exec) memory: MemoryReservation,
-    /// Workers that there is memory for.
+    /// Number of workers that there is memory for.
     pub(super) workers: usize,
-    /// Of `memory`, what each worker may use.
-    pub(in crate::exec) each: usize,
+    /// Bytes of `memory` that each worker may use.
+    pub(in crate::exec) bytes_per_worker: usize,
 }
 
 impl<T: GroupedWork, W: GroupKey> HashPartitions<T, W> {
-    /// Of scans that have partitioned their rows. Reserves what workers need.
+    /// The hash partitions of scans that have partitioned their rows. Reserves the memory of workers.
     ///
     /// # Errors
     /// `ResourcesExhausted` if there is not enough for one worker.
@@ -56,7 +58,7 @@ impl<T: GroupedWork, W: GroupKey> HashPartitions<T, W> {
         threads: usize,
     ) -> Result<Self> {
         let scanned = |scan: GroupScan<T, W>| {
-            // What it was for is reserved anew.
+            // `scanned` reserves anew what remains.
             scan.memory.free();
             let held = shared.work.scanned(scan.held, scan.ids, &memory)?;
             let rows = scan.rows;
@@ -71,7 +73,7 @@ impl<T: GroupedWork, W: GroupKey> HashPartitions<T, W> {
             next: AtomicUsize::new(0),
             memory,
             workers: 0,
-            each: 0,
+            bytes_per_worker: 0,
             shared,
         };
         let rows = |part| partitions.runs().map(|run| run.partition_range(part).len()).sum();
@@ -90,6 +92,14 @@ impl<T: GroupedWork, W: GroupKey> HashPartitions<T, W> {
         self.shared.work.oversized_rows(self.sizes.iter().sum(), threads)
     }
 
+    /// The runs of all scans, each as the index of its scan and its index there.
+    pub(in crate::exec) fn run_indices(&self) -> Vec<(usize, usize)> {
+        let scans = self.scans.iter().enumerate();
+        let runs = scans.flat_map(|(scan, scanned)| (0..scanned.rows.runs.len()).map(move |run| (scan, run)));
+        runs.collect()
+    }
+
+    /// The runs of all scans.
     pub(in crate::exec) fn runs(&self) -> impl Iterator<Item = &Run> {
         self.scans.iter().flat_map(|scan| &scan.rows.runs)
     }
@@ -98,21 +108,21 @@ impl<T: GroupedWork, W: GroupKey> HashPartitions<T, W> {
         self.sizes[part] > self.most_rows || self.needs[part] > self.most_bytes
     }
 
-    /// Those that are not for one worker.
+    /// The oversized hash partitions, which are too large for one worker.
     pub(in crate::exec) fn oversized(&self) -> Vec<usize> {
         (0..HASH_PARTITIONS)
             .filter(|part| self.is_oversized(*part))
             .collect()
     }
 
-    /// Bytes that a worker needs for the largest that is not oversized.
+    /// Bytes that a worker needs for the largest hash partition that is not oversized.
     fn worker_bytes(&self) -> usize {
         let ordinary = (0..HASH_PARTITIONS).filter(|part| !self.is_oversized(*part));
         ordinary.map(|part| self.needs[part]).max().unwrap_or(0)
     }
 
-    /// For as many workers as there is memory for, if need be on disk's account. Where there is none even for one, large hash
-    /// partitions become oversized, if they may.
+    /// Reserves memory for as many workers as it suffices for, after rows have gone to disk if need be. If there is none even for one
+    /// worker, large hash partitions become oversized, if the work allows that.
     fn reserve_workers(&mut self, threads: usize) -> Result<()> {
         if self.reserves(threads..=threads) {
             return Ok(());
@@ -125,27 +135,32 @@ impl<T: GroupedWork, W: GroupKey> HashPartitions<T, W> {
                 return Ok(());
             }
         }
-        while self.each > LEAST_BYTES && self.oversized_rows(threads).is_some() {
-            self.most_bytes = self.each / 2;
+        while self.bytes_per_worker > LEAST_BYTES && self.oversized_rows(threads).is_some() {
+            self.most_bytes = self.bytes_per_worker / 2;
             if self.reserves(1..=threads) {
                 return Ok(());
             }
         }
-        // So much is needed for oversized ones, too.
+        // One worker's memory is needed even if all large hash partitions are oversized.
         self.workers = 1;
-        self.shared.reserve(&self.memory, self.each)
+        self.shared.reserve(&self.memory, self.bytes_per_worker)
     }
 
-    /// Whether there is memory for so many workers, as many as can be.
+    /// Reserves memory for the greatest number of workers in this range that it suffices for. Returns whether there was any.
     fn reserves(&mut self, workers: std::ops::RangeInclusive<usize>) -> bool {
-        self.each = self.worker_bytes();
-        let oversized = match self.oversized().is_empty() {
-            true => 0,
-            false => OVERSIZED_BYTES,
+        self.bytes_per_worker = self.worker_bytes();
+        let oversized = if self.oversized().is_empty() {
+            0
+        } else {
+            OVERSIZED_BYTES
         };
         for workers in workers.rev() {
-            if self.memory.try_grow(workers * self.each + oversized).is_ok() {
-                // Those for oversized ones are theirs to reserve again.
+            if self
+                .memory
+                .try_grow(workers * self.bytes_per_worker + oversized)
+                .is_ok()
+            {
+                // The work on oversized hash partitions reserves these bytes again.
                 self.memory.shrink(oversized);
                 self.workers = workers;
                 return true;
@@ -154,7 +169,7 @@ impl<T: GroupedWork, W: GroupKey> HashPartitions<T, W> {
         false
     }
 
-    /// The next one for a worker.
+    /// The next hash partition for a worker; `None` at the end.
     pub(super) fn next(&self) -> Option<usize> {
         loop {
             let part = self.next.fetch_add(1, Ordering::Relaxed);

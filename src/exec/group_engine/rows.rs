@@ -1,4 +1,4 @@
-//! Rows of one scan in order of their hash partition, in memory or on disk, and those that wait to be put in order.
+//! Rows of one scan in the order of their hash partitions, in memory or on disk, and rows that wait to be put in order.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use crate::key::KeySpec;
 use crate::memory::FreePages;
 use crate::memory::SpillFile;
 
-/// Bytes of runs from which on a scan tries to drop rows that are not wanted.
+/// Once its runs hold this many bytes, a scan tries to drop rows that cannot be part of the answer.
 const COMPACT_BYTES: usize = 64 << 20;
 
-/// Batches that become one run: all have columns and others of the same kinds.
-pub(in crate::exec) struct Waiting<W> {
+/// Batches that wait to become one run. All have the same kinds of columns.
+pub(in crate::exec) struct WaitingBatches<W> {
     batches: Vec<Staged<W>>,
     rows: usize,
-    /// Bytes of the run that they become.
+    /// Bytes of the run that the batches become.
     bytes: usize,
 }
 
-impl<W: GroupKey> Waiting<W> {
+impl<W: GroupKey> WaitingBatches<W> {
     pub(in crate::exec) fn new() -> Self {
         Self {
             batches: Vec::new(),
@@ -35,7 +35,7 @@ impl<W: GroupKey> Waiting<W> {
         }
     }
 
-    /// Whether the run of these batches can take this one in.
+    /// Whether this batch can become part of the same run.
     fn takes(&self, batch: &Staged<W>) -> bool {
         let kind = |batch: &Staged<W>| (batch.columns.len(), batch.others.len());
         self.batches
@@ -43,22 +43,22 @@ impl<W: GroupKey> Waiting<W> {
             .is_none_or(|first| kind(first) == kind(batch))
     }
 
-    /// Adds a batch, which takes `bytes` in a run.
+    /// Adds a batch, which takes `bytes` bytes in a run.
     pub(in crate::exec) fn add(&mut self, batch: Staged<W>, bytes: usize) {
         self.rows += batch.words.len();
         self.bytes += bytes;
         self.batches.push(batch);
     }
 
-    /// Whether the rows make a run, by their number or by their bytes.
+    /// Whether the batches have enough rows for a run, or at least `bytes` bytes.
     pub(in crate::exec) fn is_full(&self, bytes: usize) -> bool {
         self.rows >= RUN_ROWS || self.bytes >= bytes
     }
 
-    /// The run of all batches, none of which waits then; `None` of no rows.
+    /// Makes a run of all batches, so that none waits any more; `None` if there are no rows.
     ///
     /// # Errors
-    /// When the system gives no memory.
+    /// An error if the system gives no memory.
     pub(in crate::exec) fn run(
         &mut self,
         specs: &[KeySpec],
@@ -75,32 +75,32 @@ impl<W: GroupKey> Waiting<W> {
     }
 }
 
-/// Bytes that a batch takes in a run, and what says where its rows go.
+/// Bytes that a batch takes in a run, with those of its rows' hash partition numbers.
 pub(in crate::exec) fn staged_bytes<W>(batch: &Staged<W>, specs: &[KeySpec]) -> usize {
     let others = batch.others.iter().map(|column| match column {
-        // Batches may be slices of one array, each of which would count as all of it.
+        // Batches may be slices of one array, so the bytes of whole buffers would be counted several times.
         ColumnarValue::Array(column) => row_bytes(column),
         ColumnarValue::Scalar(_) => 0,
     });
     run_bytes(batch, specs) + size_of::<u16>() * batch.parts.len() + others.sum::<usize>()
 }
 
-/// Rows in order of their hash partition, and those that wait to become a run.
+/// Rows in the order of their hash partitions (runs), and rows that wait to become a run.
 pub(in crate::exec) struct PartitionedRows<W> {
-    waiting: Vec<Waiting<W>>,
+    waiting: Vec<WaitingBatches<W>>,
     pub(in crate::exec) runs: Vec<Run>,
-    /// Where runs are that left memory.
+    /// File of the runs that are on disk.
     pub(in crate::exec) file: Option<SpillFile>,
-    /// For the rows that wait, and as much again for the runs that they become.
+    /// Memory of the rows that wait, and as much again for the runs that they become.
     staging: MemoryReservation,
-    /// For what runs hold in memory.
+    /// Memory of the runs that are not on disk.
     held: MemoryReservation,
-    /// Once runs hold so many bytes, rows that are not wanted are dropped, if they are most.
+    /// Bytes of runs in memory at which the scan next tries to drop rows.
     compact_at: usize,
 }
 
 impl<W: GroupKey> PartitionedRows<W> {
-    /// No rows, whose memory is accounted to the consumer of `memory`.
+    /// Without rows. Memory is reserved for the consumer of `memory`.
     pub(in crate::exec) fn new(memory: &MemoryReservation) -> Self {
         Self {
             waiting: Vec::new(),
@@ -112,26 +112,26 @@ impl<W: GroupKey> PartitionedRows<W> {
         }
     }
 
-    /// Adds rows. They are written to disk where there is no memory for them.
+    /// Adds rows. Rows are written to disk if there is no memory for them.
     ///
     /// # Errors
-    /// `ResourcesExhausted` where neither memory nor disk is left.
+    /// `ResourcesExhausted` if neither memory nor disk is left.
     pub(in crate::exec) fn stage<T: GroupedWork>(
         &mut self,
         batch: Staged<W>,
         shared: &Shared<T>,
     ) -> Result<()> {
         let bytes = staged_bytes(&batch, shared.work.specs());
-        // What waits, and the run that it becomes: about as much.
+        // The rows that wait, and the run that they become, which takes about as much.
         let wanted = 2 * bytes;
-        if self.held.size() + self.staging.size() + wanted > shared.share {
+        if self.held.size() + self.staging.size() + wanted > shared.memory_share {
             self.make_room(shared)?;
         }
         self.reserve(wanted, shared)?;
         let at = self.waiting.iter().position(|waiting| waiting.takes(&batch));
         let at = at.unwrap_or(self.waiting.len());
         if at == self.waiting.len() {
-            self.waiting.push(Waiting::new());
+            self.waiting.push(WaitingBatches::new());
         }
         self.waiting[at].add(batch, bytes);
         if self.waiting[at].is_full(T::STAGED_BYTES) {
@@ -141,7 +141,7 @@ impl<W: GroupKey> PartitionedRows<W> {
         Ok(())
     }
 
-    /// Reserves `wanted` bytes for rows that wait, and makes room in one way after the other until they are there.
+    /// Reserves `wanted` bytes for rows that wait. If they are not there, frees memory in one way after the other.
     fn reserve<T: GroupedWork>(&mut self, wanted: usize, shared: &Shared<T>) -> Result<()> {
         for make_room in [Self::flush::<T>, Self::make_room::<T>, Self::spill::<T>] {
             if self.staging.try_grow(wanted).is_ok() {
@@ -155,11 +155,11 @@ impl<W: GroupKey> PartitionedRows<W> {
     /// Makes runs of all rows that wait.
     ///
     /// # Errors
-    /// When the system gives no memory.
+    /// An error if the system gives no memory.
     pub(in crate::exec) fn flush<T: GroupedWork>(&mut self, shared: &Shared<T>) -> Result<()> {
         for mut waiting in std::mem::take(&mut self.waiting) {
             if let Some(run) = waiting.run(shared.work.specs(), shared.free.as_ref())? {
-                // Before the reservation of what waited is given back: nobody else may take it in between.
+                // Grown before `staging` is given back, so that no other consumer takes the memory in between.
                 self.held.grow(run.bytes() + run.index_bytes());
                 self.runs.push(run);
             }
@@ -168,8 +168,8 @@ impl<W: GroupKey> PartitionedRows<W> {
         Ok(())
     }
 
-    /// Drops rows that are not wanted, whenever twice as many bytes are held as after the last time: so what is held grows
-    /// with the groups, not with the input.
+    /// Drops rows that cannot be part of the answer, each time that runs hold twice as many bytes as after the last time. So memory
+    /// grows with the number of groups, not with the input.
     fn compact_at_times<T: GroupedWork>(&mut self, shared: &Shared<T>) -> Result<()> {
         if self.held.size() >= self.compact_at {
             shared.work.compact(self, shared)?;
@@ -178,19 +178,21 @@ impl<W: GroupKey> PartitionedRows<W> {
         Ok(())
     }
 
-    /// Drops rows that are not wanted, or if they are not most, moves all to disk, if there is one.
+    /// Frees memory: drops rows that cannot be part of the answer or, if they are less than half, moves all rows to disk, if there is
+    /// one.
     ///
     /// # Errors
-    /// Those of the disk; when the system gives no memory.
+    /// Errors of the disk; an error if the system gives no memory.
     pub(in crate::exec) fn make_room<T: GroupedWork>(&mut self, shared: &Shared<T>) -> Result<()> {
         self.flush(shared)?;
-        match shared.work.compact(self, shared)? {
-            true => Ok(()),
-            false => self.spill(shared),
+        if shared.work.compact(self, shared)? {
+            Ok(())
+        } else {
+            self.spill(shared)
         }
     }
 
-    /// Moves all to disk, if there is one.
+    /// Moves all rows to disk, if there is one.
     ///
     /// # Errors
     /// As for [`Self::make_room`].
@@ -209,16 +211,16 @@ impl<W: GroupKey> PartitionedRows<W> {
         Ok(())
     }
 
-    /// Runs in memory that have a value column.
+    /// Runs in memory that have a key column.
     pub(in crate::exec) fn resident(&self) -> impl Iterator<Item = &Run> {
         let runs = self.runs.iter();
         runs.filter(|run| run.is_in_memory() && !run.columns.is_empty())
     }
 
-    /// Puts `runs` in the place of [`Self::resident`] ones, in their memory.
+    /// Replaces the [`Self::resident`] runs by `runs`, and resizes the reservation.
     ///
     /// # Errors
-    /// `ResourcesExhausted` if they hold more.
+    /// `ResourcesExhausted` if `runs` hold more bytes than there are.
     pub(in crate::exec) fn replace_resident(&mut self, runs: Vec<Run>) -> Result<()> {
         self.runs
             .retain(|run| !run.is_in_memory() || run.columns.is_empty());

@@ -1,4 +1,4 @@
-//! From the streams of all partitions to the stream of answers.
+//! One execution of an operator over groups: reads the streams of all partitions, and answers with a stream.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use datafusion::physical_plan::stream::{RecordBatchReceiverStreamBuilder, Record
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
-use super::{Answered, FewGroups, GroupScan, GroupedWork, HashPartitions, Metrics, Shared};
+use super::{AnsweredGroups, FewGroups, GroupScan, GroupedWork, HashPartitions, Metrics, Shared};
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
 use crate::key::with_key;
 use crate::threads::{blocking, in_order};
 
-/// What `work` makes of the groups of `streams`, on so many threads.
+/// The answers of `work` over the groups of `streams`, by `threads` threads.
 ///
 /// # Errors
-/// `ResourcesExhausted` from the start; all others come with the stream.
+/// `ResourcesExhausted` at the start; all other errors come with the stream.
 pub(in crate::exec) fn stream<T: GroupedWork>(
     work: T,
     streams: Vec<SendableRecordBatchStream>,
@@ -48,7 +48,7 @@ pub(in crate::exec) fn stream<T: GroupedWork>(
     Ok(make_cooperative(Box::pin(stream)))
 }
 
-/// A batch in batches of at most `rows` rows each.
+/// The rows of a batch, in batches of at most `rows` rows each.
 pub(in crate::exec) fn sliced(batch: RecordBatch, rows: usize) -> impl Iterator<Item = RecordBatch> {
     let (all, rows) = (batch.num_rows(), rows.max(1));
     (0..all)
@@ -60,13 +60,13 @@ pub(in crate::exec) fn sliced(batch: RecordBatch, rows: usize) -> impl Iterator<
 struct GroupRun<T> {
     shared: Arc<Shared<T>>,
     threads: usize,
-    /// Rows of an output batch.
+    /// Most rows of an output batch.
     batch_rows: usize,
     memory: MemoryReservation,
 }
 
 impl<T: GroupedWork> GroupRun<T> {
-    /// Reads all partitions, then gives the answers.
+    /// Reads all partitions, then answers.
     async fn batches<W: GroupKey>(
         self,
         streams: Vec<SendableRecordBatchStream>,
@@ -83,6 +83,7 @@ impl<T: GroupedWork> GroupRun<T> {
         }
     }
 
+    /// The answers of few groups.
     async fn few<W: GroupKey>(self, few: FewGroups<T, W>) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let metrics = &self.shared.metrics;
         metrics.count("few_groups").add(1);
@@ -94,13 +95,14 @@ impl<T: GroupedWork> GroupRun<T> {
         };
         metrics.count("groups").add(answered.groups);
         let batches = sliced(answered.batch, self.batch_rows).map(move |batch| {
-            // What is left to give out stays reserved until it is.
+            // Memory stays reserved until the last batch is given out.
             let _held = &memory;
             Ok(batch)
         });
         Ok(futures::stream::iter(batches).boxed())
     }
 
+    /// The answers of many groups: those of oversized hash partitions, then those of the others.
     async fn many<W: GroupKey>(
         self,
         scans: Vec<GroupScan<T, W>>,
@@ -124,17 +126,16 @@ impl<T: GroupedWork> GroupRun<T> {
         let is_alone = !partitions.oversized().is_empty() && self.shared.work.oversized_alone(&self.shared);
         let rows = self.batch_rows;
         let ordinary = move || ordinary(&partitions, &groups, &time, rows);
-        Ok(match is_alone {
-            true => {
-                let ordinary = futures::stream::once(async move { ordinary() }).try_flatten();
-                oversized.chain(ordinary).boxed()
-            }
-            false => oversized.chain(ordinary()?).boxed(),
+        Ok(if is_alone {
+            let ordinary = futures::stream::once(async move { ordinary() }).try_flatten();
+            oversized.chain(ordinary).boxed()
+        } else {
+            oversized.chain(ordinary()?).boxed()
         })
     }
 }
 
-/// The answers of hash partitions that are not oversized, by workers that run as soon as this is called.
+/// The answers of hash partitions that are not oversized. The workers start at once, before the stream is read.
 fn ordinary<T: GroupedWork, W: GroupKey>(
     partitions: &Arc<HashPartitions<T, W>>,
     groups: &Count,
@@ -149,7 +150,7 @@ fn ordinary<T: GroupedWork, W: GroupKey>(
         let sender = builder.tx();
         builder.spawn_blocking(move || {
             while let Some(part) = partitions.next() {
-                let Some(Answered { groups: own, batch }) = ({
+                let Some(AnsweredGroups { groups: own, batch }) = ({
                     let _timer = time.timer();
                     may_fail!("group_part");
                     T::partition(&mut worker, &partitions, part)?

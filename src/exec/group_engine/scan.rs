@@ -1,7 +1,7 @@
-//! One input partition, read once.
+//! Scan of one input partition, by groups.
 //!
-//! While groups are few, rows are held by the numbers of their groups. Once any partition has met too many groups, or there
-//! is no memory, rows are partitioned by the hash of their group; past the pool's limit they go to disk.
+//! While groups are few, rows are held by the numbers of their groups. Once any partition has met too many groups, or memory does not
+//! suffice, rows are partitioned by the hash of their group. Past the pool's limit, they go to disk.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,8 +13,8 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::StreamExt;
 
-use super::{Evaluated, FEW_GROUPS, GroupIds, GroupedWork, PartitionedRows, Shared};
-use crate::exec::scan::YIELD;
+use super::{EvaluatedBatch, FEW_GROUPS, GroupIds, GroupedWork, PartitionedRows, Shared};
+use crate::exec::give_way::give_way;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::threads::blocking;
@@ -23,16 +23,16 @@ use crate::threads::blocking;
 pub(in crate::exec) struct GroupScan<T: GroupedWork, W: GroupKey> {
     pub(in crate::exec) shared: Arc<Shared<T>>,
     pub(in crate::exec) ids: GroupIds<W>,
-    /// What the work holds.
+    /// The state of the work.
     pub(in crate::exec) held: T::Scan<W>,
-    /// A batch that is not among the rows of few groups, for want of memory or because groups are many with it.
-    pub(in crate::exec) rest: Option<Evaluated<T::Values>>,
-    /// Whether rows are held by number; else they are partitioned.
+    /// A batch that could not be added to the rows of few groups: memory did not suffice, or groups are many with it.
+    pub(in crate::exec) rest: Option<EvaluatedBatch<T::Values>>,
+    /// Whether rows are held by group number; otherwise they are partitioned.
     pub(super) is_few: bool,
     pub(in crate::exec) rows: PartitionedRows<W>,
-    /// For [`Self::held_bytes`].
+    /// Memory for [`Self::held_bytes`].
     pub(in crate::exec) memory: MemoryReservation,
-    /// Numbers of the last batch's groups.
+    /// Number of the group of each row of the last batch.
     pub(in crate::exec) numbers: Vec<usize>,
 }
 
@@ -54,7 +54,7 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
     /// Reads the whole partition.
     ///
     /// # Errors
-    /// The stream's, an expression's, or `ResourcesExhausted` where neither memory nor disk is left.
+    /// The stream's, an expression's, or `ResourcesExhausted` if neither memory nor disk is left.
     pub(super) async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
         if self.is_few {
             if self.read_few(&mut stream).await? {
@@ -66,7 +66,11 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
         while let Some(batch) = stream.next().await {
             let batch = batch?;
             self.shared.rows.add(batch.num_rows());
-            let most = self.shared.work.rows_at_a_time(&batch, self.shared.share).max(1);
+            let most = self
+                .shared
+                .work
+                .rows_at_a_time(&batch, self.shared.memory_share)
+                .max(1);
             for from in (0..batch.num_rows()).step_by(most) {
                 let piece = batch.slice(from, most.min(batch.num_rows() - from));
                 self.timed(|scan| scan.push(&piece))?;
@@ -77,8 +81,8 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
         Ok(self)
     }
 
-    /// Reads while groups are few and there is memory for their rows; whether that was to the end. If not, the rest of
-    /// `stream` has not been looked at, but for [`Self::rest`].
+    /// Reads while groups are few and memory suffices for their rows. Returns whether the stream was read to its end. If not, the rest of
+    /// it has not been looked at, except for [`Self::rest`].
     ///
     /// # Errors
     /// The stream's or an expression's.
@@ -96,6 +100,7 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
         Ok(true)
     }
 
+    /// Runs `push`, and counts its time.
     fn timed(&mut self, push: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let start = Instant::now();
         let pushed = push(self);
@@ -103,7 +108,7 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
         pushed
     }
 
-    /// Adds rows to those of few groups, and sees whether groups stay few.
+    /// Adds rows to those of few groups. If groups are many then, or memory does not suffice, tells all scans to partition.
     fn push_few(&mut self, batch: &RecordBatch) -> Result<()> {
         may_fail!("group_scan");
         if batch.num_rows() == 0 {
@@ -111,22 +116,23 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
         }
         let batch = self.shared.work.evaluate(batch)?;
         self.ids.number(&batch.groups, &mut self.numbers)?;
-        self.rest = match self.ids.len() > FEW_GROUPS || self.shared.many.load(Ordering::Relaxed) {
-            true => Some(batch),
-            false => T::push_few(self, batch)?,
+        self.rest = if self.ids.len() > FEW_GROUPS || self.shared.many.load(Ordering::Relaxed) {
+            Some(batch)
+        } else {
+            T::push_few(self, batch)?
         };
         let is_full = || {
-            self.shared.work.few_bytes(&self.held) > self.shared.share
+            self.shared.work.few_bytes(&self.held) > self.shared.memory_share
                 || self.memory.try_resize(self.held_bytes()).is_err()
         };
         if self.rest.is_some() || is_full() {
-            // On disk, by hash partitions, is room.
+            // In hash partitions, rows can go to disk.
             self.shared.many.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Partitions rows.
+    /// Adds rows to hash partitions.
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         may_fail!("group_scan");
         let batch = self.shared.work.evaluate(batch)?;
@@ -136,8 +142,8 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
         self.push_many(batch)
     }
 
-    /// Partitions rows whose groups are numbered, if they must be.
-    fn push_many(&mut self, batch: Evaluated<T::Values>) -> Result<()> {
+    /// Adds rows to hash partitions. Their groups are numbered, if they have to be.
+    fn push_many(&mut self, batch: EvaluatedBatch<T::Values>) -> Result<()> {
         T::push_many(self, batch)?;
         let bytes = self.held_bytes();
         if self.memory.try_resize(bytes).is_err() {
@@ -150,14 +156,14 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
         Ok(())
     }
 
-    /// Bytes of groups, and of what the work holds of them.
+    /// Bytes of the numbers of groups, and of the state of the work.
     fn held_bytes(&self) -> usize {
         let numbers = self.is_few || self.shared.work.numbers_partitioned(&self.held);
         let ids = if numbers { self.ids.bytes() } else { 0 };
         ids + self.shared.work.held_bytes(&self.held)
     }
 
-    /// Partitions all rows if they are not yet.
+    /// Moves all rows to hash partitions, if they are not there yet.
     ///
     /// # Errors
     /// As for [`Self::read`].
@@ -169,19 +175,12 @@ impl<T: GroupedWork, W: GroupKey> GroupScan<T, W> {
         Ok(self)
     }
 
+    /// Moves the rows of few groups to hash partitions.
     fn leave_few(&mut self) -> Result<()> {
         self.is_few = false;
         T::leave_few(self)?;
         let held = self.held_bytes();
         self.memory.shrink(self.memory.size().saturating_sub(held));
         self.rest.take().map_or(Ok(()), |batch| self.push_many(batch))
-    }
-}
-
-/// Gives way to other tasks now and then: a stream that is always ready would not notice that the query is gone.
-async fn give_way(since: &mut Instant) {
-    if since.elapsed() > YIELD {
-        tokio::task::yield_now().await;
-        *since = Instant::now();
     }
 }

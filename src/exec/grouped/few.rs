@@ -1,4 +1,4 @@
-//! The end of a scan with few groups: (group, cell) pairs are counted, wanted cells taken out.
+//! Answers of few groups: keys are counted by pair of group and cell, and those of the wanted cells are taken out.
 
 use std::sync::Arc;
 
@@ -8,27 +8,27 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::output::{self, Answers};
 use super::plain::PlainGroups;
+use super::plan::GroupQuantiles;
 use super::select::Selection;
-use super::work::GroupQuantiles;
-use crate::exec::group_engine::{Answered, FewGroups};
+use crate::exec::group_engine::{AnsweredGroups, FewGroups};
 use crate::kernel::cpu::groups::cells::Piece;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
 use crate::key::with_key;
 use crate::threads::StopOnDrop;
 
-/// Bytes of the counters of a few threads.
+/// Bytes that the counters of a few threads take.
 pub(super) const COUNTING_BYTES: usize = 8 << 20;
 
-/// The answers of all groups.
+/// The answers of all groups, from the scans of all partitions.
 ///
 /// # Errors
-/// `ResourcesExhausted`, or when the work was cancelled.
+/// `ResourcesExhausted`; an error if the query was cancelled.
 pub(super) async fn answer<W: GroupKey>(
     few: FewGroups<GroupQuantiles, W>,
     work: &GroupQuantiles,
     memory: &MemoryReservation,
-) -> Result<Answered> {
+) -> Result<AnsweredGroups> {
     let FewGroups { mut ids, scans } = few;
     let (plan, groups) = (&work.plan, ids.len());
     let mut plain = PlainGroups::try_new(&plan.aggregates.plain)?;
@@ -38,7 +38,7 @@ pub(super) async fn answer<W: GroupKey>(
     for (scan, map) in scans {
         let mut held = scan.held;
         let states = held.plain.states(&[])?;
-        // Numbers are in the order of scans: each adds the groups that the ones before have not.
+        // Groups are numbered in the order of scans: each scan adds those that the scans before it do not have.
         seen = map.iter().fold(seen, |seen, id| seen.max(id + 1));
         plain.merge(states.all(), &map, seen)?;
         let map: Arc<[u16]> = map.iter().map(|id| *id as u16).collect();
@@ -67,5 +67,5 @@ pub(super) async fn answer<W: GroupKey>(
         0 => RecordBatch::new_empty(Arc::clone(&plan.schema)),
         _ => output::batch(plan, ids.values()?, &answers, &plain.evaluate()?)?,
     };
-    Ok(Answered { groups, batch })
+    Ok(AnsweredGroups { groups, batch })
 }

@@ -1,14 +1,15 @@
 //! The operator behind `exact_quantiles` with `GROUP BY`.
 //!
-//! A work of the [engine for groups](super::group_engine):
+//! It is a work of the [engine for groups](super::group_engine):
 //!
-//! - few groups: keys lie in the order in which they come, each with its group's number beside it; (group, cell) pairs are
-//!   counted, and the wanted cells taken out ([`few`]);
-//! - many groups: in each hash partition groups are numbered, keys brought together, and ranks selected in place ([`worker`]).
+//! - few groups: keys stay in the order in which they come, each with the number of its group beside it. Keys are counted by pair of
+//!   group and cell, and those of the wanted cells are taken out ([`few`]);
+//! - many groups: in each hash partition, groups are numbered, the keys of each are brought together, and ranks are selected in
+//!   place ([`worker`]).
 //!
-//! Values without keys go the second way, as byte strings. A hash partition that is too large for one thread is worked on by
-//! all ([`oversized_partition`]); a group of byte strings that is too large even for that is selected as all values are without
-//! groups ([`oversized_group`]).
+//! Values without keys always go the second way, as byte strings. All threads work on a hash partition that is too large for one
+//! ([`oversized_partition`]). A group of byte strings that is too large for memory goes through the same rounds as a query without
+//! `GROUP BY` ([`oversized_group`]).
 
 mod few;
 mod output;
@@ -16,6 +17,8 @@ mod oversized_group;
 mod oversized_partition;
 mod partition;
 mod plain;
+mod plan;
+mod scan;
 mod select;
 mod work;
 mod worker;
@@ -30,48 +33,29 @@ use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 
 #[cfg(feature = "cuda")]
 pub(super) use self::output::{Answers, answered_groups};
-use self::work::GroupQuantiles;
+use self::plan::{GroupPlan, GroupQuantiles};
 use super::aggregate::{Aggregates, ExecAggregate};
 use super::group_engine::{self, GroupColumns, Metrics};
+use super::operator::comma_separated;
 use super::operator::{Execution, Operator, Work, at_the_end};
-use super::quantiles::comma_separated;
 
-/// What a [`GroupedQuantilesExec`] computes.
-#[derive(Debug)]
-pub struct GroupPlan {
-    group: Vec<Arc<dyn PhysicalExpr>>,
-    groups: GroupColumns,
-    aggregates: Aggregates,
-    schema: SchemaRef,
-}
-
-impl GroupPlan {
-    /// Whether quantiles of any call are over a type without keys.
-    fn has_byte_strings(&self) -> bool {
-        self.aggregates
-            .columns
-            .iter()
-            .any(|column| column.bytes.is_some())
-    }
-}
-
-/// Exact quantiles of every group, with plain aggregates beside them. One partition, one row for each group, in any
-/// order.
+/// Exact quantiles of every group, with plain aggregates beside them. The output is one partition, with one row for each group, in
+/// any order.
 ///
-/// Reads each input partition once and in parallel, and keeps group and key of each row in memory that is reserved in
-/// the task's pool; past the pool's limit they go to disk. Cost: the scan, the width of group and key for each value,
-/// and a few reads of those. Neither a list nor an allocation is made for any single group.
+/// Reads each input partition once and in parallel. Keeps group and key of each row in memory that is reserved in the task's pool;
+/// past the pool's limit they go to disk. Cost: the scan, the width of group and key in bytes for each value, and a few reads of
+/// those. Neither a list nor an allocation is made for any single group.
 ///
-/// Metrics: `input_rows`, `output_rows`, `groups`, `scan_time` and `select_time` (processor time), `few_groups` or
-/// `many_groups` (1 for the way that was taken), `spill_count`, `spilled_bytes`.
+/// Metrics: `input_rows`, `output_rows`, `groups`, `scan_time` and `select_time` (processor time), `few_groups` or `many_groups` (1
+/// for the method that ran), `spill_count`, `spilled_bytes`.
 pub type GroupedQuantilesExec = Operator<GroupPlan>;
 
 impl GroupedQuantilesExec {
-    /// `aggregates` over the rows of `input` that agree in all of `group`, under the names and types of `schema`: one
-    /// column for each group expression, then one for each aggregate.
+    /// An operator that computes `aggregates` over each group of rows of `input` that agree in all of `group`. The output has the
+    /// names and types of `schema`: one column for each group expression, then one for each aggregate.
     ///
     /// # Errors
-    /// An internal error if `schema` has another number of columns, or there is no group expression.
+    /// An internal error if `schema` has a different number of columns, or if there is no group expression.
     pub fn try_new(
         input: Arc<dyn ExecutionPlan>,
         group: Vec<Arc<dyn PhysicalExpr>>,

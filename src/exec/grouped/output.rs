@@ -1,4 +1,4 @@
-//! Answers of groups as a batch.
+//! Answers of groups, put together as a batch.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 
-use super::GroupPlan;
+use super::plan::GroupPlan;
 use crate::exec::aggregate::{Aggregates, Output};
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
@@ -17,14 +17,16 @@ use crate::quantile::Selected;
 /// The answers of the calls over one column.
 #[derive(Debug)]
 pub(in crate::exec) enum Answers {
+    /// Answers as keys.
     Keys(GroupAnswers),
-    /// Those of the groups that have values, for each call, and the values of each group.
+    /// Answers as arrays, one for each call, of the groups that have values; and the number of values in each group.
     #[cfg(feature = "cuda")]
     Values(Vec<ArrayRef>, Vec<u64>),
+    /// Answers as byte strings.
     Bytes(ByteAnswers),
 }
 
-/// The ranks that each key column's calls want.
+/// The target ranks of each key column's calls.
 pub(super) fn plans(plan: &GroupPlan) -> Vec<Plans> {
     let columns = 0..plan.aggregates.columns.len();
     let quantile_specs = |column| {
@@ -36,7 +38,10 @@ pub(super) fn plans(plan: &GroupPlan) -> Vec<Plans> {
     columns.map(|column| Plans::new(quantile_specs(column))).collect()
 }
 
-/// One row for each group: its values, then the answers in the order of the output.
+/// One row for each group: the group columns, then the answers in the order of the output.
+///
+/// # Errors
+/// Errors of interpolation and of making arrays.
 pub(super) fn batch(
     plan: &GroupPlan,
     groups: Vec<ArrayRef>,
@@ -46,7 +51,11 @@ pub(super) fn batch(
     answered_groups(&plan.aggregates, &plan.schema, groups, answers, plain)
 }
 
-/// The same of aggregates, under the names and types of `schema`.
+/// One row for each group, under the names and types of `schema`: the group columns `groups`, then the answers of `aggregates`.
+/// `answers` has those of each key column, `plain` those of each plain aggregate.
+///
+/// # Errors
+/// Errors of interpolation and of making arrays; an internal error if answers are of another kind of column.
 pub(in crate::exec) fn answered_groups(
     aggregates: &Aggregates,
     schema: &SchemaRef,
@@ -58,7 +67,7 @@ pub(in crate::exec) fn answered_groups(
     let mut next = vec![0; aggregates.columns.len()];
     let mut calls = Vec::with_capacity(aggregates.calls.len());
     for (column, call) in &aggregates.calls {
-        // Calls of a column stand in the order in which its plans saw them.
+        // The calls of a column come in the order in which `plans` listed them.
         let index = next[*column];
         next[*column] += 1;
         calls.push(match (call.selected(), &answers[*column]) {

@@ -1,12 +1,13 @@
-//! Byte strings of a hash partition that is too large for one worker.
+//! Selection among the byte strings of a hash partition that is too large for one worker.
 //!
 //! ```text
-//! groups of it, by number           0 1 2 3 4 | 5 | 6 7 8 ..
-//! bytes of each                     few         heavy
-//!                                   read and selected     collected, then selected as all values are
-//!                                   together, in memory   without groups: rounds, on all threads, spilling
+//! groups, by number     0 1 2 3 4 | 5 | 6 7 8 ..
+//!                       ^           ^
+//!                       |           a group too large for memory: its values are collected, on disk if need be,
+//!                       |           and selected by rounds on all threads, as without GROUP BY
+//!                       a range of groups that fit in memory together: their values are read and selected together
 //! ```
-//! Each range of groups and each heavy one is one read of the hash partition.
+//! The hash partition is read once for each range, and once for each group that is too large.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,9 +17,9 @@ use datafusion::arrow::compute::concat;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::partition::{FrozenGroups, Partitions, words_of};
-use super::select::GATHERED;
-use crate::exec::scan::Kept;
+use super::partition::{FrozenGroups, Partitions, group_keys_of};
+use super::select::GATHERED_ROWS;
+use crate::exec::collected::CollectedColumn;
 use crate::exec::selection::SelectionContext;
 use crate::failpoint::may_fail;
 use crate::kernel::byte_strings::ByteStrings;
@@ -35,70 +36,74 @@ use crate::threads::StopOnDrop;
 use crate::threads::ThreadPool;
 use crate::threads::blocking;
 
-/// Memory that groups are selected in together, best first.
-const TOGETHER: [usize; 4] = [16 << 20, 4 << 20, 1 << 20, 256 << 10];
+/// Bytes in which a range of groups is selected together, best first.
+const TOGETHER_BYTES: [usize; 4] = [16 << 20, 4 << 20, 1 << 20, 256 << 10];
 
-/// The byte strings of one column in a part.
+/// The byte strings of one column in one hash partition.
 #[derive(Clone)]
-pub(super) struct Strings<W: GroupKey> {
+pub(super) struct PartitionStrings<W: GroupKey> {
     pub(super) partitions: Arc<Partitions<W>>,
+    /// Numbers of the hash partition's groups.
     pub(super) numbers: Arc<FrozenGroups<W>>,
+    /// Number of the hash partition.
     pub(super) part: usize,
+    /// Index of the key column.
     pub(super) column: usize,
+    /// Number of groups.
     pub(super) groups: usize,
 }
 
-/// Values of a group.
+/// Number of values in a group, their bytes together, and those of the longest.
 #[derive(Debug, Clone, Copy, Default)]
-struct Size {
+struct GroupSize {
     values: usize,
     bytes: usize,
     longest: u32,
 }
 
-/// How some groups are selected.
+/// Groups that one read of the hash partition selects.
 #[derive(Debug, PartialEq, Eq)]
-enum Share {
-    /// Together, in memory.
-    Light(Range<usize>),
-    Heavy(usize),
+enum GroupBatch {
+    /// A range of groups, together in memory.
+    Together(Range<usize>),
+    /// One group that is too large for memory.
+    Alone(usize),
 }
 
-/// Cuts groups into those that fit in `room` together and those that are too large for it.
-fn shares(sizes: &[Size], room: usize) -> Vec<Share> {
-    let (mut shares, mut start, mut held) = (Vec::new(), 0, 0);
+/// Cuts groups into ranges that fit in `most_bytes` together, and groups that are too large for that.
+fn group_batches(sizes: &[GroupSize], most_bytes: usize) -> Vec<GroupBatch> {
+    let (mut batches, mut start, mut held) = (Vec::new(), 0, 0);
     for (group, size) in sizes.iter().enumerate() {
-        let is_heavy = size.need() > room || size.values > GATHERED;
-        if (is_heavy || held + size.need() > room) && start < group {
-            shares.push(Share::Light(start..group));
+        let is_alone = size.need() > most_bytes || size.values > GATHERED_ROWS;
+        if (is_alone || held + size.need() > most_bytes) && start < group {
+            batches.push(GroupBatch::Together(start..group));
             (start, held) = (group, 0);
         }
-        match is_heavy {
-            true => {
-                shares.push(Share::Heavy(group));
-                start = group + 1;
-            }
-            false => held += size.need(),
+        if is_alone {
+            batches.push(GroupBatch::Alone(group));
+            start = group + 1;
+        } else {
+            held += size.need()
         }
     }
     if start < sizes.len() {
-        shares.push(Share::Light(start..sizes.len()));
+        batches.push(GroupBatch::Together(start..sizes.len()));
     }
-    shares
+    batches
 }
 
-impl Size {
-    /// Memory to select in a group.
+impl GroupSize {
+    /// Bytes needed to select in a group.
     fn need(&self) -> usize {
         self.bytes + self.values * ByteSegments::VALUE_BYTES + ByteSegments::GROUP_BYTES
     }
 }
 
-impl<W: GroupKey> Strings<W> {
+impl<W: GroupKey> PartitionStrings<W> {
     /// The answers of all groups.
     ///
     /// # Errors
-    /// `ResourcesExhausted`; those of reading; when the work was cancelled.
+    /// `ResourcesExhausted`; errors of reading; an error if the query was cancelled.
     pub(super) async fn answers(self, mut plans: Plans, solver: &SelectionContext) -> Result<ByteAnswers> {
         let stop = StopOnDrop::default();
         let column = &self.partitions.shared.work.plan.aggregates.columns[self.column];
@@ -106,53 +111,63 @@ impl<W: GroupKey> Strings<W> {
             return Err(internal_datafusion_err!("{column} has keys"));
         };
         let memory = self.partitions.memory.new_empty();
-        // For what is read at a time, and a size for each group.
-        reserve(&memory, reading_bytes::<W>() + self.groups * size_of::<Size>())?;
+        // For the rows read at a time, and a size for each group.
+        reserve(
+            &memory,
+            reading_bytes::<W>() + self.groups * size_of::<GroupSize>(),
+        )?;
         let (own, flag) = (self.clone(), stop.0.clone());
         let sizes = Arc::new(blocking(move || own.sizes(&flag)).await?);
-        let room = self.room(&sizes);
-        let mut found = Found::new(plans.calls());
+        let most_bytes = self.together_bytes(&sizes);
+        let mut found = CollectedAnswers::new(plans.calls());
         let answers = self.partitions.memory.new_empty();
-        for share in shares(&sizes, room) {
-            match share {
-                Share::Light(groups) => {
-                    let light = self.light(groups, Arc::clone(&sizes), &spec, plans, distinct, &stop.0);
-                    let (back, light, held) = light.await?;
+        for batch in group_batches(&sizes, most_bytes) {
+            match batch {
+                GroupBatch::Together(groups) => {
+                    let selected =
+                        self.select_together(groups, Arc::clone(&sizes), &spec, plans, distinct, &stop.0);
+                    let (back, selected, held) = selected.await?;
                     plans = back;
                     answers.grow(held.free());
-                    found.add(light);
+                    found.add(selected);
                 }
-                Share::Heavy(group) => {
+                GroupBatch::Alone(group) => {
                     let quantile_specs: Vec<&QuantileSpec> = plans.quantile_specs().iter().collect();
-                    let heavy = self
-                        .heavy(group, sizes[group], &spec, distinct, &quantile_specs, solver)
+                    let selected = self
+                        .select_alone(group, sizes[group], &spec, distinct, &quantile_specs, solver)
                         .await?;
-                    answers.grow(heavy.calls.iter().map(|call| call.get_array_memory_size()).sum());
-                    found.add(heavy);
+                    answers.grow(
+                        selected
+                            .calls
+                            .iter()
+                            .map(|call| call.get_array_memory_size())
+                            .sum(),
+                    );
+                    found.add(selected);
                 }
             }
         }
-        // All pieces once more, as one.
+        // The answers are copied once more, into one array for each call.
         reserve(&memory, answers.size())?;
         found.finish()
     }
 
-    /// How many bytes groups may want together: half of what is there, or a little.
-    fn room(&self, sizes: &[Size]) -> usize {
-        let all: usize = sizes.iter().map(Size::need).sum();
+    /// Bytes in which a range of groups may be selected together: up to half of the memory that is there.
+    fn together_bytes(&self, sizes: &[GroupSize]) -> usize {
+        let all: usize = sizes.iter().map(GroupSize::need).sum();
         let memory = self.partitions.memory.new_empty();
-        for room in TOGETHER.map(|room| all.min(room)) {
-            if memory.try_grow(2 * room).is_ok() {
-                return room;
+        for bytes in TOGETHER_BYTES.map(|bytes| all.min(bytes)) {
+            if memory.try_grow(2 * bytes).is_ok() {
+                return bytes;
             }
         }
-        TOGETHER[TOGETHER.len() - 1]
+        TOGETHER_BYTES[TOGETHER_BYTES.len() - 1]
     }
 
-    /// Memory to select some groups in.
-    fn together(&self, sizes: &[Size]) -> Result<MemoryReservation> {
+    /// Reserves memory to select groups of these sizes in.
+    fn reserve_together(&self, sizes: &[GroupSize]) -> Result<MemoryReservation> {
         let memory = self.partitions.memory.new_empty();
-        let bytes: usize = sizes.iter().map(Size::need).sum();
+        let bytes: usize = sizes.iter().map(GroupSize::need).sum();
         memory.try_grow(bytes).map_err(|error| {
             let groups = sizes.len();
             error.context(format!(
@@ -164,10 +179,10 @@ impl<W: GroupKey> Strings<W> {
     }
 
     /// The size of each group.
-    fn sizes(&self, stop: &Stop) -> Result<Vec<Size>> {
+    fn sizes(&self, stop: &Stop) -> Result<Vec<GroupSize>> {
         may_fail!("group_sizes");
-        let mut sizes = vec![Size::default(); self.groups];
-        for run in self.runs() {
+        let mut sizes = vec![GroupSize::default(); self.groups];
+        for run in self.partitions.run_indices() {
             self.each_block(run, stop, |ids, lengths| {
                 for (id, length) in ids.iter().zip(lengths) {
                     let size = &mut sizes[*id as usize];
@@ -181,14 +196,7 @@ impl<W: GroupKey> Strings<W> {
         Ok(sizes)
     }
 
-    /// All runs, each by its scan and number.
-    fn runs(&self) -> Vec<(usize, usize)> {
-        let scans = self.partitions.scans.iter().enumerate();
-        let runs = scans.flat_map(|(scan, scanned)| (0..scanned.rows.runs.len()).map(move |run| (scan, run)));
-        runs.collect()
-    }
-
-    /// Calls `each` with the numbers of the groups and the lengths of the values of one run, block by block.
+    /// Calls `each` with the group numbers and the lengths in bytes of the values of one run, block by block.
     fn each_block(
         &self,
         (scan, run): (usize, usize),
@@ -198,22 +206,22 @@ impl<W: GroupKey> Strings<W> {
         let rows = &self.partitions.scans[scan].rows;
         let (run, file) = (&rows.runs[run], rows.file.as_ref());
         let values = run.columns[self.column].byte_strings()?;
-        let (mut words, mut ids, mut lengths) = (Vec::<W>::new(), Vec::new(), Vec::new());
+        let (mut group_keys, mut ids, mut lengths) = (Vec::<W>::new(), Vec::new(), Vec::new());
         let len = values.partition_len(self.part);
         for from in (0..len).step_by(VALUES) {
             stop.check()?;
             let range = from..len.min(from + VALUES);
-            words_of(run, self.column).read(self.part, range.clone(), file, &mut words)?;
+            group_keys_of(run, self.column).read(self.part, range.clone(), file, &mut group_keys)?;
             values.lengths(self.part, range, file, &mut lengths)?;
             ids.clear();
             self.numbers
-                .append(&self.partitions, self.part, scan, &words, &mut ids, |id| id)?;
+                .append(&self.partitions, self.part, scan, &group_keys, &mut ids, |id| id)?;
             each(&ids, &lengths)?;
         }
         Ok(())
     }
 
-    /// Calls `each` with the group's number and the bytes of the values of one run.
+    /// Calls `each` with the group number and the bytes of each value of one run.
     fn each_value(
         &self,
         run: (usize, usize),
@@ -228,11 +236,11 @@ impl<W: GroupKey> Strings<W> {
         })
     }
 
-    /// The answers of groups that fit in memory together, and what those reserve.
-    async fn light(
+    /// The answers of groups that fit in memory together, and the memory reserved for these. Returns `plans` too.
+    async fn select_together(
         &self,
         groups: Range<usize>,
-        sizes: Arc<Vec<Size>>,
+        sizes: Arc<Vec<GroupSize>>,
         spec: &ByteSpec,
         mut plans: Plans,
         distinct: bool,
@@ -240,7 +248,7 @@ impl<W: GroupKey> Strings<W> {
     ) -> Result<(Plans, ByteAnswers, MemoryReservation)> {
         let (own, spec, stop) = (self.clone(), spec.clone(), stop.clone());
         let memory = self.partitions.memory.new_empty();
-        let _together = self.together(&sizes[groups.clone()])?;
+        let _together = self.reserve_together(&sizes[groups.clone()])?;
         blocking(move || {
             let count = groups.len();
             let (mut segments, ids) = own.together_by_group(groups, &sizes, &stop)?;
@@ -250,11 +258,11 @@ impl<W: GroupKey> Strings<W> {
         .await
     }
 
-    /// The values of some groups, and the number of each one's group among these.
+    /// The values of some groups, and the number of each value's group, counted from the first of these groups.
     fn together_by_group(
         &self,
         groups: Range<usize>,
-        sizes: &[Size],
+        sizes: &[GroupSize],
         stop: &Stop,
     ) -> Result<(ByteSegments, Vec<u32>)> {
         may_fail!("group_light");
@@ -262,7 +270,7 @@ impl<W: GroupKey> Strings<W> {
         let values = all().map(|size| size.values).sum();
         let (mut segments, mut ids) = (ByteSegments::default(), Vec::with_capacity(values));
         segments.begin(values, all().map(|size| size.bytes).sum());
-        for run in self.runs() {
+        for run in self.partitions.run_indices() {
             self.each_value(run, stop, |group, value| {
                 if groups.contains(&group) {
                     segments.push(value);
@@ -275,20 +283,21 @@ impl<W: GroupKey> Strings<W> {
     }
 
     /// The answers of one group, by rounds over its values.
-    async fn heavy(
+    async fn select_alone(
         &self,
         group: usize,
-        size: Size,
+        size: GroupSize,
         spec: &ByteSpec,
         distinct: bool,
         quantile_specs: &[&QuantileSpec],
         solver: &SelectionContext,
     ) -> Result<ByteAnswers> {
         let values = self.collect(group, size, solver).await?;
-        let kept = values.into_iter();
-        let kept = kept.map(|values| Kept::Bytes(spec.clone(), Box::new(values)));
+        let collected = values
+            .into_iter()
+            .map(|values| CollectedColumn::Bytes(spec.clone(), Box::new(values)));
         let (_, solution) = solver
-            .solve_byte_strings(vec![kept.collect()], 0, distinct, quantile_specs)
+            .solve_byte_strings(vec![collected.collect()], 0, distinct, quantile_specs)
             .await?;
         let calls = quantile_specs
             .iter()
@@ -299,34 +308,39 @@ impl<W: GroupKey> Strings<W> {
         })
     }
 
-    /// The values of a group, in memory or on disk.
-    async fn collect(&self, group: usize, size: Size, solver: &SelectionContext) -> Result<Vec<ByteStrings>> {
-        let runs = self.runs();
-        let each = reading_bytes::<W>() + size.longest as usize;
+    /// The values of one group, in memory or on disk, collected by several threads.
+    async fn collect(
+        &self,
+        group: usize,
+        size: GroupSize,
+        solver: &SelectionContext,
+    ) -> Result<Vec<ByteStrings>> {
+        let runs = self.partitions.run_indices();
+        let thread_bytes = reading_bytes::<W>() + size.longest as usize;
         let reading = self.partitions.memory.new_empty();
         let most = solver.threads.clamp(1, runs.len().max(1));
         let threads = (2..=most)
             .rev()
-            .find(|threads| reading.try_grow(threads * each).is_ok());
+            .find(|threads| reading.try_grow(threads * thread_bytes).is_ok());
         if threads.is_none() {
-            reserve(&reading, each)?;
+            reserve(&reading, thread_bytes)?;
         }
         let threads = threads.unwrap_or(1);
-        let share = runs.len().div_ceil(threads).max(1);
-        let shares = runs
-            .chunks(share)
+        let chunk = runs.len().div_ceil(threads).max(1);
+        let chunks = runs
+            .chunks(chunk)
             .map(|runs| (runs.to_vec(), solver.memory.new_empty()));
         let (own, disk) = (self.clone(), solver.backend.disk());
         let work = move |(runs, memory): (Vec<(usize, usize)>, MemoryReservation), stop: &Stop| {
-            own.collected(group, runs, memory, disk.clone(), stop)
+            own.collect_runs(group, runs, memory, disk.clone(), stop)
         };
         ThreadPool::new(threads, Stop::default())
-            .map(shares.collect(), work)
+            .map(chunks.collect(), work)
             .await
     }
 
-    /// Those of some runs.
-    fn collected(
+    /// The values of one group in some runs.
+    fn collect_runs(
         &self,
         group: usize,
         runs: Vec<(usize, usize)>,
@@ -337,27 +351,30 @@ impl<W: GroupKey> Strings<W> {
         may_fail!("group_heavy");
         let mut values = ByteStrings::spilling(memory, disk)?;
         for run in runs {
-            self.each_value(run, stop, |of, value| match of == group {
-                true => values.push(value).map(drop),
-                false => Ok(()),
+            self.each_value(run, stop, |of, value| {
+                if of == group {
+                    values.push(value).map(drop)
+                } else {
+                    Ok(())
+                }
             })?;
         }
         Ok(values)
     }
 }
 
-/// What a thread reads a run into, but for values that are longer.
+/// Bytes of the buffers that a thread reads a run into. A value that is longer takes its own length besides.
 fn reading_bytes<W>() -> usize {
     READ_BYTES + VALUES * (size_of::<W>() + 2 * size_of::<u32>())
 }
 
-/// Answers of groups that were found one share after the other.
-struct Found {
+/// Answers of groups, in the order of their numbers, while further ones are added.
+struct CollectedAnswers {
     calls: Vec<Vec<ArrayRef>>,
     lengths: Vec<u64>,
 }
 
-impl Found {
+impl CollectedAnswers {
     fn new(calls: usize) -> Self {
         Self {
             calls: vec![Vec::new(); calls],
@@ -389,31 +406,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_cut_into_light_ranges_and_heavy_ones() {
-        let size = |bytes: usize| Size {
+    fn groups_are_cut_into_ranges_and_single_large_ones() {
+        let size = |bytes: usize| GroupSize {
             values: 1,
             bytes,
             longest: bytes as u32,
         };
         let sizes = [10, 500, 20, 2000, 10, 10, 900].map(size);
         assert_eq!(
-            shares(&sizes, 1000),
+            group_batches(&sizes, 1000),
             [
-                Share::Light(0..3),
-                Share::Heavy(3),
-                Share::Light(4..6),
-                Share::Light(6..7)
+                GroupBatch::Together(0..3),
+                GroupBatch::Alone(3),
+                GroupBatch::Together(4..6),
+                GroupBatch::Together(6..7)
             ]
         );
-        let many = Size {
-            values: GATHERED + 1,
-            ..Size::default()
+        let many = GroupSize {
+            values: GATHERED_ROWS + 1,
+            ..GroupSize::default()
         };
         assert_eq!(
-            shares(&[many, many], usize::MAX),
-            [Share::Heavy(0), Share::Heavy(1)]
+            group_batches(&[many, many], usize::MAX),
+            [GroupBatch::Alone(0), GroupBatch::Alone(1)]
         );
-        assert_eq!(shares(&[size(7)], 1 << 20), [Share::Light(0..1)]);
-        assert!(shares(&[], 1000).is_empty());
+        assert_eq!(group_batches(&[size(7)], 1 << 20), [GroupBatch::Together(0..1)]);
+        assert!(group_batches(&[], 1000).is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! Hash partitions with a large share of the rows: their few groups are selected by counting, in parallel; those of byte
-//! strings as [`oversized_group`](super::oversized_group) says.
+//! Answers of hash partitions with a large part of all rows. Keys are selected by counting, on all threads; byte strings as
+//! [`oversized_group`](super::oversized_group) says.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use super::output::{self, Answers};
-use super::oversized_group::Strings;
-use super::partition::{FrozenGroups, PartitionGroups, Partitions, words_of};
+use super::oversized_group::PartitionStrings;
+use super::partition::{FrozenGroups, PartitionGroups, Partitions, group_keys_of};
 use super::select::Selection;
 use super::worker::PartitionWorker;
-use crate::exec::group_engine::Answered;
+use crate::exec::group_engine::AnsweredGroups;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::cells::{BLOCK, Numbered};
 use crate::kernel::cpu::groups::group_key::{GroupKey, NULL_PARTITION};
@@ -26,7 +26,7 @@ use crate::threads::Stop;
 use crate::threads::StopOnDrop;
 use crate::threads::blocking;
 
-/// The answers of oversized hash partitions, one after the other.
+/// The answers of oversized hash partitions, a batch for each, one after the other.
 pub(super) fn batches<W: GroupKey>(
     partitions: &Arc<Partitions<W>>,
     groups: &Count,
@@ -51,7 +51,7 @@ pub(super) fn batches<W: GroupKey>(
         .boxed()
 }
 
-/// The values of one column in one run's share of a hash partition.
+/// The keys of one column in one run, as far as they are in one hash partition.
 struct RunPartition<W: GroupKey> {
     partitions: Arc<Partitions<W>>,
     numbers: Arc<FrozenGroups<W>>,
@@ -71,19 +71,23 @@ impl<W: GroupKey, K: ShardKey> Numbered<K> for RunPartition<W> {
     fn blocks(&self, stop: &Stop, mut each: impl FnMut(&[u16], &[K]) -> Result<()>) -> Result<()> {
         let rows = &self.partitions.scans[self.scan].rows;
         let (run, file) = (&rows.runs[self.run], rows.file.as_ref());
-        let (mut words, mut keys, mut ids) = (Vec::<W>::new(), Vec::new(), Vec::new());
+        let (mut group_keys, mut keys, mut ids) = (Vec::<W>::new(), Vec::new(), Vec::new());
         let len = Numbered::<K>::len(self);
         for from in (0..len).step_by(BLOCK) {
             stop.check()?;
             let range = from..len.min(from + BLOCK);
             let own = run.columns[self.column].keys()?;
             own.read(self.part, range.clone(), file, &mut keys)?;
-            words_of(run, self.column).read(self.part, range, file, &mut words)?;
+            group_keys_of(run, self.column).read(self.part, range, file, &mut group_keys)?;
             ids.clear();
-            self.numbers
-                .append(&self.partitions, self.part, self.scan, &words, &mut ids, |id| {
-                    id as u16
-                })?;
+            self.numbers.append(
+                &self.partitions,
+                self.part,
+                self.scan,
+                &group_keys,
+                &mut ids,
+                |id| id as u16,
+            )?;
             if ids.len() != keys.len() {
                 return internal_err!("{} groups for {} keys", ids.len(), keys.len());
             }
@@ -104,8 +108,8 @@ impl<W: GroupKey, K: ShardKey> Numbered<K> for RunPartition<W> {
 /// The answers of an oversized hash partition; `None` if it has no groups.
 ///
 /// # Errors
-/// `ResourcesExhausted` where even counters find no room; those of reading rows back.
-async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Result<Option<Answered>> {
+/// `ResourcesExhausted` if there is not even memory for counters; errors of reading rows back.
+async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Result<Option<AnsweredGroups>> {
     let shared = Arc::clone(partitions);
     let prepared = blocking(move || {
         let mut groups = numbered(&shared, part)?;
@@ -136,7 +140,7 @@ async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Re
         .enumerate()
     {
         if column.bytes.is_some() {
-            let strings = Strings {
+            let strings = PartitionStrings {
                 partitions: Arc::clone(partitions),
                 numbers: Arc::clone(&numbers),
                 part,
@@ -146,11 +150,8 @@ async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Re
             answers.push(Answers::Bytes(strings.answers(plans, solver).await?));
             continue;
         }
-        let pieces = partitions.scans.iter().enumerate().flat_map(|(scan, scanned)| {
-            let piece = move |run| (scan, run);
-            (0..scanned.rows.runs.len()).map(piece)
-        });
-        let pieces = pieces.map(|(scan, run)| RunPartition {
+        let runs = partitions.run_indices().into_iter();
+        let pieces = runs.map(|(scan, run)| RunPartition {
             partitions: Arc::clone(partitions),
             numbers: Arc::clone(&numbers),
             part,
@@ -171,15 +172,15 @@ async fn answer<W: GroupKey>(partitions: &Arc<Partitions<W>>, part: usize) -> Re
         answers.push(Answers::Keys(found));
     }
     let batch = output::batch(plan, columns, &answers, &plain)?;
-    Ok(Some(Answered { groups: count, batch }))
+    Ok(Some(AnsweredGroups { groups: count, batch }))
 }
 
-/// The answers of a hash partition of many groups, brought together as those of an ordinary one.
+/// The answers of a hash partition with too many groups to count by group, found by a worker as those of an ordinary one.
 async fn by_a_worker<W: GroupKey>(
     partitions: &Arc<Partitions<W>>,
     part: usize,
     groups: usize,
-) -> Result<Option<Answered>> {
+) -> Result<Option<AnsweredGroups>> {
     let (memory, wanted) = (partitions.memory.new_empty(), partitions.needs[part]);
     partitions.shared.reserve(&memory, wanted).map_err(|error| {
         error.context(format!(
@@ -188,14 +189,14 @@ async fn by_a_worker<W: GroupKey>(
     })?;
     let partitions = Arc::clone(partitions);
     blocking(move || {
-        let answered = PartitionWorker::try_new(&partitions)?.part(&partitions, part);
+        let answered = PartitionWorker::try_new(&partitions)?.answer(&partitions, part);
         drop(memory);
         answered
     })
     .await
 }
 
-/// The groups of a hash partition, each with its number.
+/// The groups of a hash partition, all numbered.
 fn numbered<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> Result<PartitionGroups<W>> {
     may_fail!("group_giant");
     let mut groups = PartitionGroups::try_new(&partitions.shared.work.plan)?;
@@ -203,20 +204,21 @@ fn numbered<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> Result<Part
     if !groups.is_packed() {
         return Ok(groups);
     }
-    // The group without a key is alone in its hash partition: one row tells that it is there.
+    // The group without a key, which is NULL, is alone in its hash partition: one row is enough to number it.
     let is_single = part == usize::from(NULL_PARTITION);
-    let (mut words, mut ids) = (Vec::new(), Vec::new());
+    let (mut group_keys, mut ids) = (Vec::new(), Vec::new());
     for (index, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
         for run in &rows.runs {
-            let len = match is_single {
-                true => run.words.partition_len(part).min(1),
-                false => run.words.partition_len(part),
+            let len = if is_single {
+                run.words.partition_len(part).min(1)
+            } else {
+                run.words.partition_len(part)
             };
             for from in (0..len).step_by(BLOCK) {
                 let range = from..len.min(from + BLOCK);
-                run.words.read(part, range, rows.file.as_ref(), &mut words)?;
+                run.words.read(part, range, rows.file.as_ref(), &mut group_keys)?;
                 ids.clear();
-                groups.append_ids(partitions, part, index, &words, &mut ids)?;
+                groups.append_ids(partitions, part, index, &group_keys, &mut ids)?;
             }
         }
     }

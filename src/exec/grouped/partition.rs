@@ -1,50 +1,22 @@
-//! The rows of one hash partition, and numbers for its groups.
+//! Numbers for the groups of one hash partition.
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt64Array};
 use datafusion::arrow::compute::take;
 use datafusion::common::{Result, internal_err};
 
-use super::GroupPlan;
-use super::plain::{Held, PartitionOrder, PlainGroups};
-use super::work::{GroupQuantiles, QuantilesScanned};
+use super::plain::{AccumulatorMemory, PlainGroups};
+use super::plan::{GroupPlan, GroupQuantiles};
+use super::scan::QuantilesScanned;
 use crate::exec::group_engine::{FrozenIds, GroupIds, HashPartitions};
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::partitioned::Partitioned;
 use crate::kernel::cpu::groups::runs::Run;
 use crate::kernel::cpu::groups::strings::ByteSegments;
 
-/// All rows, in hash partitions.
+/// All rows of an execution, in hash partitions.
 pub(super) type Partitions<W> = HashPartitions<GroupQuantiles, W>;
 
-/// The groups of a scan that has numbered them.
-pub(super) struct Numbered {
-    values: Vec<ArrayRef>,
-    order: PartitionOrder,
-    /// Where each number stands in the order.
-    places: Vec<u32>,
-}
-
-impl Numbered {
-    pub(super) fn new(values: Vec<ArrayRef>, order: PartitionOrder) -> Self {
-        let mut places = vec![0; order.order.len()];
-        for (place, id) in order.order.iter().enumerate() {
-            places[*id as usize] = place as u32;
-        }
-        Self {
-            values,
-            order,
-            places,
-        }
-    }
-
-    /// Bytes held.
-    pub(super) fn bytes(&self) -> usize {
-        let values = self.values.iter().map(|values| values.get_array_memory_size());
-        values.sum::<usize>() + 2 * size_of::<u32>() * self.places.len()
-    }
-}
-
-/// Bytes that a worker needs for a hash partition.
+/// Bytes that a worker needs for a hash partition (an estimate).
 pub(super) fn worker_bytes<W: GroupKey>(partitions: &Partitions<W>, part: usize) -> usize {
     let rows = partitions.sizes[part];
     let columns = partitions.shared.work.plan.aggregates.columns.iter().enumerate();
@@ -55,18 +27,19 @@ pub(super) fn worker_bytes<W: GroupKey>(partitions: &Partitions<W>, part: usize)
             bytes + values * ByteSegments::VALUE_BYTES
         }
     });
-    // What rows carry is read run by run.
+    // The inputs of plain aggregates are read run by run.
     let carried = partitions
         .runs()
         .map(|run| run.partition_carried_bytes(part))
         .max();
-    // Words and ids, ids for plain aggregates, keys twice, and for each group, one a row at most, some places.
+    // Group keys and group numbers, numbers for plain aggregates, keys twice, and a few indices for each group, of which there is at most
+    // one a row.
     rows * (size_of::<W>() + 4 + 8 + 4 * size_of::<usize>())
         + widest.max().unwrap_or(0)
         + carried.unwrap_or(0)
 }
 
-/// Byte strings of a column in a hash partition, and their bytes.
+/// Number of a column's byte strings in a hash partition, and their bytes.
 pub(super) fn byte_strings<W: GroupKey>(
     partitions: &Partitions<W>,
     part: usize,
@@ -85,8 +58,8 @@ pub(super) fn byte_strings<W: GroupKey>(
 /// The groups of one hash partition.
 pub(super) struct PartitionGroups<W> {
     ids: GroupIds<W>,
-    /// For each scan that has numbered its groups: the number here of each of those in the hash partition. None where keys are
-    /// packed.
+    /// For each scan that has numbered its groups: the number here of each of its groups in the hash partition. Empty where group keys
+    /// are packed.
     from_scans: Vec<Vec<u32>>,
 }
 
@@ -98,8 +71,8 @@ impl<W: GroupKey> PartitionGroups<W> {
         })
     }
 
-    /// Begins with the groups of a hash partition. Those with packed keys are not known before [`Self::append_ids`] has seen
-    /// all of them.
+    /// Forgets all groups and begins with those of a hash partition. Groups with packed keys are not numbered before
+    /// [`Self::append_ids`] has seen them.
     pub(super) fn begin(&mut self, partitions: &Partitions<W>, part: usize) -> Result<()> {
         self.ids.clear()?;
         self.from_scans.clear();
@@ -108,10 +81,9 @@ impl<W: GroupKey> PartitionGroups<W> {
         }
         for scan in &partitions.scans {
             let mut own = Vec::new();
-            if let Some(numbered) = &scan.held.numbered
-                && !numbered.order.part(part).is_empty()
+            if let Some(groups) = &scan.held.groups
+                && let Some(values) = groups.values_in(part)?
             {
-                let values = numbered.order.take_partition(part, &numbered.values)?;
                 self.ids.number_in(part, &[], &values, &mut own)?;
             }
             self.from_scans.push(own);
@@ -119,7 +91,7 @@ impl<W: GroupKey> PartitionGroups<W> {
         Ok(())
     }
 
-    /// Number of groups.
+    /// Number of groups numbered so far.
     pub(super) fn len(&self) -> usize {
         self.ids.len()
     }
@@ -128,55 +100,56 @@ impl<W: GroupKey> PartitionGroups<W> {
         self.ids.is_packed()
     }
 
-    /// Appends the numbers of the groups of a hash partition that `words`, of this scan, mean; new words get the next numbers.
+    /// Appends to `ids` the number of each row's group, from the group keys of rows of one scan in a hash partition. New groups
+    /// get the next numbers.
     pub(super) fn append_ids(
         &mut self,
         partitions: &Partitions<W>,
         part: usize,
         scan: usize,
-        words: &[W],
+        group_keys: &[W],
         ids: &mut Vec<u32>,
     ) -> Result<()> {
         let Some(own) = self.from_scans.get(scan) else {
-            return self.ids.number_in(part, words, &[], ids);
+            return self.ids.number_in(part, group_keys, &[], ids);
         };
         ids.extend(
-            words
+            group_keys
                 .iter()
-                .map(|word| interned(partitions, part, scan, own, *word)),
+                .map(|group_key| interned(partitions, part, scan, own, *group_key)),
         );
         Ok(())
     }
 
-    /// The group columns.
+    /// The group columns, one value for each group.
     pub(super) fn columns(&mut self) -> Result<Vec<ArrayRef>> {
         self.ids.values()
     }
 
-    /// The group columns, and the numbers to share between threads.
+    /// The group columns, and the numbers of groups to share between threads.
     pub(super) fn freeze(self) -> Result<(Vec<ArrayRef>, FrozenGroups<W>)> {
         let (columns, ids) = self.ids.freeze()?;
         let from_scans = self.from_scans;
         Ok((columns, FrozenGroups { ids, from_scans }))
     }
 
-    /// The plain aggregates of a hash partition, all of whose groups are numbered.
+    /// The answers of plain aggregates in a hash partition, all of whose groups are numbered.
     pub(super) fn plain(&mut self, partitions: &Partitions<W>, part: usize) -> Result<Vec<ArrayRef>> {
         let aggregates = &partitions.shared.work.plan.aggregates.plain;
         if aggregates.is_empty() {
             return Ok(Vec::new());
         }
         let mut plain = PlainGroups::try_new(aggregates)?;
-        let held = Held::new(partitions.memory.new_empty());
+        let reserved = AccumulatorMemory::new(partitions.memory.new_empty());
         let mut order = FirstSeen::new(self.len());
-        let (mut words, mut ids) = (Vec::new(), Vec::new());
+        let (mut group_keys, mut ids) = (Vec::new(), Vec::new());
         for (index, scan) in partitions.scans.iter().enumerate() {
             if let Some(states) = &scan.held.states {
                 let members = states.order.part(part);
                 if !members.is_empty() {
                     let (ids, seen) = order.renumber(self.state_ids(&scan.held, index, part, members)?);
                     plain.merge(&states.part(part)?, ids, seen)?;
-                    held.resize(plain.bytes())?;
+                    reserved.resize(plain.bytes())?;
                 }
             }
             for run in &scan.rows.runs {
@@ -184,21 +157,21 @@ impl<W: GroupKey> PartitionGroups<W> {
                 if run.carried.is_empty() || range.is_empty() {
                     continue;
                 }
-                words.clear();
+                group_keys.clear();
                 ids.clear();
                 run.words
-                    .append_partition(part, scan.rows.file.as_ref(), &mut words)?;
-                self.append_ids(partitions, part, index, &words, &mut ids)?;
+                    .append_partition(part, scan.rows.file.as_ref(), &mut group_keys)?;
+                self.append_ids(partitions, part, index, &group_keys, &mut ids)?;
                 let inputs = run.partition_carried(part, scan.rows.file.as_ref())?;
                 let (ids, seen) = order.renumber(ids.iter().map(|id| *id as usize));
                 plain.update(aggregates, &inputs, ids, seen)?;
-                held.resize(plain.bytes())?;
+                reserved.resize(plain.bytes())?;
             }
         }
         order.restore(plain.evaluate()?)
     }
 
-    /// The numbers of the groups that a scan's states are of. Each of them has stood among the words.
+    /// The numbers of the groups in a hash partition that a scan has states of. Each of these groups has rows, so it is numbered.
     fn state_ids(
         &mut self,
         scan: &QuantilesScanned<W>,
@@ -209,55 +182,62 @@ impl<W: GroupKey> PartitionGroups<W> {
         if let Some(own) = self.from_scans.get(index) {
             return Ok(own.iter().map(|id| *id as usize).collect());
         }
-        let words: Vec<W> = members.iter().map(|id| scan.words[*id as usize]).collect();
-        let mut ids = Vec::with_capacity(words.len());
-        self.ids.number_in(part, &words, &[], &mut ids)?;
+        let group_keys: Vec<W> = members.iter().map(|id| scan.group_keys[*id as usize]).collect();
+        let mut ids = Vec::with_capacity(group_keys.len());
+        self.ids.number_in(part, &group_keys, &[], &mut ids)?;
         Ok(ids.into_iter().map(|id| id as usize).collect())
     }
 }
 
-/// Numbers of the groups of a hash partition, for reading from several threads.
+/// Numbers of the groups of a hash partition, none of which are new any more: several threads may read them.
 pub(super) struct FrozenGroups<W> {
     ids: FrozenIds<W>,
-    /// As [`PartitionGroups`] has it.
+    /// As [`PartitionGroups::from_scans`].
     from_scans: Vec<Vec<u32>>,
 }
 
 impl<W: GroupKey> FrozenGroups<W> {
-    /// Appends the numbers of the groups that `words`, of this scan, mean.
+    /// Appends to `ids` the number of each row's group, from the group keys of rows of one scan.
     ///
     /// # Errors
-    /// An internal error for a word that was not numbered.
+    /// An internal error for a group that was not numbered.
     pub(super) fn append<T>(
         &self,
         partitions: &Partitions<W>,
         part: usize,
         scan: usize,
-        words: &[W],
+        group_keys: &[W],
         ids: &mut Vec<T>,
         cast: impl Fn(u32) -> T,
     ) -> Result<()> {
-        let expected = ids.len() + words.len();
+        let expected = ids.len() + group_keys.len();
         match self.from_scans.get(scan) {
             Some(own) => {
-                let numbers = words
+                let numbers = group_keys
                     .iter()
-                    .map(|word| interned(partitions, part, scan, own, *word));
+                    .map(|group_key| interned(partitions, part, scan, own, *group_key));
                 ids.extend(numbers.map(cast));
             }
-            None => ids.extend(words.iter().filter_map(|word| self.ids.find(*word)).map(cast)),
+            None => ids.extend(
+                group_keys
+                    .iter()
+                    .filter_map(|group_key| self.ids.find(*group_key))
+                    .map(cast),
+            ),
         }
-        match ids.len() == expected {
-            true => Ok(()),
-            false => internal_err!("{} words have no group", expected - ids.len()),
+        if ids.len() == expected {
+            Ok(())
+        } else {
+            internal_err!("{} words have no group", expected - ids.len())
         }
     }
 }
 
-/// Numbers in the order of first appearance: accumulators take it that each batch has rows of all groups that are new.
+/// New numbers for groups, in the order of their first rows: accumulators assume that each batch has rows of all groups that are new.
 struct FirstSeen {
-    /// From a group's number to the new one.
+    /// New number of each group, by its old number.
     new: Vec<Option<usize>>,
+    /// Number of groups seen so far.
     seen: usize,
     renumbered: Vec<usize>,
 }
@@ -271,7 +251,7 @@ impl FirstSeen {
         }
     }
 
-    /// The new numbers, and the number of groups seen so far.
+    /// The new numbers of these groups, and the number of groups seen so far.
     fn renumber(&mut self, ids: impl IntoIterator<Item = usize>) -> (&[usize], usize) {
         self.renumbered.clear();
         for id in ids {
@@ -284,7 +264,7 @@ impl FirstSeen {
         (&self.renumbered, self.seen)
     }
 
-    /// Columns by new number, in the order of the numbers that groups had.
+    /// Columns that are in the order of new numbers, put in the order of the old ones.
     fn restore(&self, columns: Vec<ArrayRef>) -> Result<Vec<ArrayRef>> {
         let rows: UInt64Array = self.new.iter().map(|new| new.map(|new| new as u64)).collect();
         if rows.null_count() > 0 {
@@ -295,19 +275,23 @@ impl FirstSeen {
     }
 }
 
-/// The number in a hash partition of the group that has the number `word` in a scan.
+/// The number in a hash partition of a group that has the number `group_key` in a scan. `own` has the number in the hash partition of each
+/// of the scan's groups there.
 #[inline(always)]
-fn interned<W: GroupKey>(partitions: &Partitions<W>, part: usize, scan: usize, own: &[u32], word: W) -> u32 {
-    match &partitions.scans[scan].held.numbered {
-        Some(numbered) => {
-            let place = numbered.places[word.to_bits() as usize] as usize;
-            own[place - numbered.order.start(part)]
-        }
+fn interned<W: GroupKey>(
+    partitions: &Partitions<W>,
+    part: usize,
+    scan: usize,
+    own: &[u32],
+    group_key: W,
+) -> u32 {
+    match &partitions.scans[scan].held.groups {
+        Some(groups) => own[groups.index_in(part, group_key.to_bits() as usize)],
         None => 0,
     }
 }
 
-/// The words that tell the groups of a column's values apart: its own, or those of all rows.
-pub(super) fn words_of(run: &Run, column: usize) -> &Partitioned {
+/// The group keys of a column's values: the column's own if some rows have no value, else those of all rows.
+pub(super) fn group_keys_of(run: &Run, column: usize) -> &Partitioned {
     run.columns[column].own.as_ref().unwrap_or(&run.words)
 }

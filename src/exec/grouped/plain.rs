@@ -1,4 +1,4 @@
-//! Aggregates that DataFusion computes, beside quantiles.
+//! Plain aggregates of groups, which DataFusion's accumulators compute beside quantiles.
 
 use std::sync::Arc;
 
@@ -11,18 +11,17 @@ use datafusion::logical_expr::{ColumnarValue, EmitTo, GroupsAccumulator};
 use datafusion::physical_expr::GroupsAccumulatorAdapter;
 
 use crate::exec::aggregate::PlainAggregate;
-use crate::exec::plain::lean;
-use crate::exec::scan::mask;
+use crate::exec::expressions::mask;
+use crate::exec::plain::{lean, resize_for_accumulators};
 use crate::kernel::cpu::columns::row_bytes;
 use crate::kernel::cpu::groups::group_key::HASH_PARTITIONS;
 
-/// Accumulators, each for all groups.
+/// An accumulator for each plain aggregate. Each holds all groups.
 pub(super) struct PlainGroups {
     accumulators: Vec<Box<dyn GroupsAccumulator>>,
-    /// For each accumulator that keeps its input as it came, the bytes of that: what such a one says of its size leaves out
-    /// what lies behind views.
-    kept: Vec<Option<usize>>,
-    /// Groups that the accumulators know of: the first so many.
+    /// Bytes of the input of each accumulator that holds on to its input arrays. Its own size leaves out the buffers behind string views.
+    input_bytes: Vec<Option<usize>>,
+    /// Number of groups that the accumulators know, which are those with the lowest numbers.
     groups: usize,
 }
 
@@ -36,29 +35,25 @@ fn accumulator(plain: &PlainAggregate) -> Result<Box<dyn GroupsAccumulator>> {
     })))
 }
 
-/// Memory of accumulators that cannot be spilled.
-pub(super) struct Held(MemoryReservation);
+/// Memory of accumulators, which cannot be spilled.
+pub(super) struct AccumulatorMemory(MemoryReservation);
 
-impl Held {
-    /// So little needs no reservation of its own.
-    const LEAST: usize = 64 << 10;
+impl AccumulatorMemory {
+    /// Fewer bytes than this are not reserved.
+    const LEAST_BYTES: usize = 64 << 10;
 
-    /// Of the consumer of `memory`.
+    /// Memory that is reserved for the consumer of `memory`.
     pub(super) fn new(memory: MemoryReservation) -> Self {
         Self(memory)
     }
 
-    /// Reserves what accumulators hold now.
+    /// Reserves the `bytes` that accumulators hold now.
     ///
     /// # Errors
     /// `ResourcesExhausted` that names the bytes wanted.
     pub(super) fn resize(&self, bytes: usize) -> Result<()> {
-        let wanted = if bytes < Self::LEAST { 0 } else { bytes };
-        self.0.try_resize(wanted).map_err(|error| {
-            error.context(format!(
-                "aggregates beside exact quantiles, which cannot be spilled: {bytes} bytes wanted"
-            ))
-        })
+        let reserved = if bytes < Self::LEAST_BYTES { 0 } else { bytes };
+        resize_for_accumulators(&self.0, reserved)
     }
 }
 
@@ -67,7 +62,7 @@ impl PlainGroups {
         let accumulators = plain.iter().map(accumulator);
         Ok(Self {
             accumulators: accumulators.collect::<Result<_>>()?,
-            kept: plain
+            input_bytes: plain
                 .iter()
                 .map(|plain| plain.keeps_input().then_some(0))
                 .collect(),
@@ -77,13 +72,13 @@ impl PlainGroups {
 
     /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
-        let sizes = self.accumulators.iter().zip(&self.kept);
+        let sizes = self.accumulators.iter().zip(&self.input_bytes);
         sizes
-            .map(|(accumulator, kept)| accumulator.size().max(kept.unwrap_or(0)))
+            .map(|(accumulator, input_bytes)| accumulator.size().max(input_bytes.unwrap_or(0)))
             .sum()
     }
 
-    /// What the accumulators want of a batch: for each aggregate its arguments and, if it has one, its filter.
+    /// The inputs of the accumulators from a batch: for each aggregate its arguments and, if it has one, its filter.
     pub(super) fn inputs(plain: &[PlainAggregate], batch: &RecordBatch) -> Result<Vec<ColumnarValue>> {
         let mut inputs = Vec::new();
         for plain in plain {
@@ -97,7 +92,7 @@ impl PlainGroups {
         Ok(inputs)
     }
 
-    /// Adds rows by the number of each one's group among `groups`; `inputs` as [`Self::inputs`] gave them.
+    /// Adds rows. `ids` has the number of each row's group, of `groups` groups; `inputs` are those that [`Self::inputs`] returned.
     pub(super) fn update(
         &mut self,
         plain: &[PlainAggregate],
@@ -110,13 +105,13 @@ impl PlainGroups {
         }
         self.groups = groups;
         let mut inputs = inputs.iter().map(|input| input.to_array(ids.len()));
-        let accumulators = self.accumulators.iter_mut().zip(&mut self.kept);
-        for (plain, (accumulator, kept)) in plain.iter().zip(accumulators) {
+        let accumulators = self.accumulators.iter_mut().zip(&mut self.input_bytes);
+        for (plain, (accumulator, input_bytes)) in plain.iter().zip(accumulators) {
             let count = plain.expr.expressions().len();
             let mut arguments = inputs.by_ref().take(count).collect::<Result<Vec<_>>>()?;
-            if let Some(kept) = kept {
+            if let Some(input_bytes) = input_bytes {
                 arguments = arguments.iter().map(lean).collect::<Result<_>>()?;
-                *kept += arguments.iter().map(row_bytes).sum::<usize>();
+                *input_bytes += arguments.iter().map(row_bytes).sum::<usize>();
             }
             let filter = match plain.filter {
                 Some(_) => inputs.next().transpose()?,
@@ -128,10 +123,10 @@ impl PlainGroups {
         Ok(())
     }
 
-    /// The states of all groups that they know of, of which none is left; `parts` are those of the groups.
+    /// Takes the states of all groups out of the accumulators, which know no group then. `parts` has the hash partition of each group.
     pub(super) fn states(&mut self, parts: &[u16]) -> Result<PlainStates> {
         let known = std::mem::take(&mut self.groups);
-        self.kept.iter_mut().flatten().for_each(|kept| *kept = 0);
+        self.input_bytes.iter_mut().flatten().for_each(|bytes| *bytes = 0);
         let states = self
             .accumulators
             .iter_mut()
@@ -142,23 +137,23 @@ impl PlainGroups {
         })
     }
 
-    /// Adds the states of groups, by their numbers among `groups`.
+    /// Adds the states of some groups. `ids` has their numbers, of `groups` groups.
     pub(super) fn merge(&mut self, states: &[Vec<ArrayRef>], ids: &[usize], groups: usize) -> Result<()> {
-        // Of no groups, some have no columns either.
+        // Some accumulators give states of no groups without columns.
         if ids.is_empty() {
             return Ok(());
         }
-        let accumulators = self.accumulators.iter_mut().zip(&mut self.kept);
-        for (states, (accumulator, kept)) in states.iter().zip(accumulators) {
-            if let Some(kept) = kept {
-                *kept += states.iter().map(row_bytes).sum::<usize>();
+        let accumulators = self.accumulators.iter_mut().zip(&mut self.input_bytes);
+        for (states, (accumulator, input_bytes)) in states.iter().zip(accumulators) {
+            if let Some(input_bytes) = input_bytes {
+                *input_bytes += states.iter().map(row_bytes).sum::<usize>();
             }
             accumulator.merge_batch(states, ids, groups)?;
         }
         Ok(())
     }
 
-    /// The answers of all groups.
+    /// The answers of all groups, one column for each aggregate.
     pub(super) fn evaluate(&mut self) -> Result<Vec<ArrayRef>> {
         self.accumulators
             .iter_mut()
@@ -167,13 +162,16 @@ impl PlainGroups {
     }
 }
 
-/// Numbers of groups in order of their parts.
+/// Groups in the order of their hash partitions.
 pub(super) struct PartitionOrder {
-    pub(super) order: Vec<u32>,
+    /// Numbers of the groups.
+    pub(super) ids: Vec<u32>,
+    /// Position of the first group of each hash partition, and the number of groups at the end.
     starts: Vec<usize>,
 }
 
 impl PartitionOrder {
+    /// The order of groups, from the hash partition of each.
     pub(super) fn new(parts: &[u16]) -> Self {
         let mut starts = vec![0; HASH_PARTITIONS + 1];
         for part in parts {
@@ -183,26 +181,26 @@ impl PartitionOrder {
             starts[part + 1] += starts[part];
         }
         let mut next = starts.clone();
-        let mut order = vec![0; parts.len()];
+        let mut ids = vec![0; parts.len()];
         for (id, part) in parts.iter().enumerate() {
             let next = &mut next[usize::from(*part)];
-            order[*next] = id as u32;
+            ids[*next] = id as u32;
             *next += 1;
         }
-        Self { order, starts }
+        Self { ids, starts }
     }
 
-    /// The groups of a part.
+    /// Numbers of the groups in a hash partition.
     pub(super) fn part(&self, part: usize) -> &[u32] {
-        &self.order[self.starts[part]..self.starts[part + 1]]
+        &self.ids[self.starts[part]..self.starts[part + 1]]
     }
 
-    /// Where the groups of a part start in the order.
+    /// Position of a hash partition's first group in the order.
     pub(super) fn start(&self, part: usize) -> usize {
         self.starts[part]
     }
 
-    /// Values by group, of the groups of a part.
+    /// The rows of `values` that belong to the groups of a hash partition. `values` has one row for each group, by number.
     pub(super) fn take_partition(&self, part: usize, values: &[ArrayRef]) -> Result<Vec<ArrayRef>> {
         let ids = UInt32Array::from(self.part(part).to_vec());
         let taken = values.iter().map(|values| take(values.as_ref(), &ids, None));
@@ -210,7 +208,7 @@ impl PartitionOrder {
     }
 }
 
-/// States of one scan's groups.
+/// States of the plain aggregates of one scan's groups.
 pub(super) struct PlainStates {
     states: Vec<Vec<ArrayRef>>,
     pub(super) order: PartitionOrder,
@@ -220,7 +218,7 @@ impl PlainStates {
     /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
         let arrays = self.states.iter().flatten();
-        arrays.map(row_bytes).sum::<usize>() + self.order.order.len() * 4
+        arrays.map(row_bytes).sum::<usize>() + self.order.ids.len() * 4
     }
 
     /// The states of all groups, in the order of their numbers.
@@ -228,7 +226,7 @@ impl PlainStates {
         &self.states
     }
 
-    /// The states of the groups of a part.
+    /// The states of the groups in a hash partition.
     pub(super) fn part(&self, part: usize) -> Result<Vec<Vec<ArrayRef>>> {
         let states = self
             .states

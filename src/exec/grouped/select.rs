@@ -1,4 +1,4 @@
-//! Few groups, numbered: selection over all their keys, in parallel.
+//! Selection among all keys of few, numbered groups, in parallel.
 
 use std::sync::Arc;
 
@@ -15,15 +15,16 @@ use crate::memory::reserve;
 use crate::threads::blocking;
 use crate::threads::{Stop, StopOnDrop};
 
-/// Up to so many rows, bringing the keys of each group together takes no longer than counting.
-pub(super) const GATHERED: usize = 1 << 17;
+/// Up to this many rows, bringing the keys of each group together takes no longer than counting.
+pub(super) const GATHERED_ROWS: usize = 1 << 17;
 
-/// Few groups of one key column, numbered.
+/// Selection over one key column of few groups.
 pub(super) struct Selection<P> {
+    /// Keys, each with the number of its group.
     pub(super) pieces: Arc<Vec<P>>,
     pub(super) groups: usize,
     pub(super) spec: KeySpec,
-    /// Whether it selects among distinct keys: then all are brought together.
+    /// Whether it selects among distinct keys. If so, all keys of a group are brought together.
     pub(super) distinct: bool,
     pub(super) threads: usize,
     pub(super) memory: MemoryReservation,
@@ -34,13 +35,13 @@ impl<P: 'static> Selection<P> {
     /// The answers of all groups.
     ///
     /// # Errors
-    /// `ResourcesExhausted`, or when the work was cancelled.
+    /// `ResourcesExhausted`; an error if the query was cancelled.
     pub(super) async fn answers<K: ShardKey>(self, mut plans: Plans) -> Result<GroupAnswers>
     where
         P: Numbered<K>,
     {
         let rows: usize = self.pieces.iter().map(|piece| piece.len()).sum();
-        if rows <= GATHERED || self.distinct {
+        if rows <= GATHERED_ROWS || self.distinct {
             return self.gathered::<K>(rows, plans).await;
         }
         let grid = Arc::new(self.grid::<K>(rows)?);
@@ -68,7 +69,7 @@ impl<P: 'static> Selection<P> {
             })
             .await?
         };
-        // Brought together by wanted pair.
+        // The keys of each wanted pair of group and cell are brought together.
         let keys: usize = extracted.iter().map(|(_, keys)| keys.len()).sum();
         reserve(
             &self.memory,
@@ -77,7 +78,7 @@ impl<P: 'static> Selection<P> {
         wanted.answers(&extracted, &mut plans)
     }
 
-    /// As good a grid as there is memory for.
+    /// The grid with the most cells that there is memory for, up to a limit.
     fn grid<K: ShardKey>(&self, rows: usize) -> Result<Grid>
     where
         P: Numbered<K>,
@@ -85,7 +86,7 @@ impl<P: 'static> Selection<P> {
         let mut most = COUNTERS;
         loop {
             let grid = Grid::sampled::<K>(&self.pieces, rows, self.groups, most)?;
-            // Counters of each thread, totals, and the numbers of wanted pairs.
+            // Counters of each thread (4 bytes), and their totals and the numbers of wanted pairs (12 bytes).
             let reserved = reserve(&self.memory, grid.counters() * (4 * self.threads + 12));
             if reserved.is_ok() || most <= LEAST_CELLS * self.groups {
                 return reserved.map(|()| grid);
@@ -94,7 +95,7 @@ impl<P: 'static> Selection<P> {
         }
     }
 
-    /// Few rows, or distinct values: all keys brought together by group.
+    /// The answers of few rows, or of distinct values: brings the keys of each group together, in one thread.
     async fn gathered<K: ShardKey>(self, rows: usize, mut plans: Plans) -> Result<GroupAnswers>
     where
         P: Numbered<K>,
@@ -117,7 +118,7 @@ impl<P: 'static> Selection<P> {
         .await
     }
 
-    /// Runs `work` over all pieces, a share a thread.
+    /// Runs `work` over all pieces, divided between threads. Results come in the order of pieces.
     async fn each<K: ShardKey, T: Send + 'static>(
         &self,
         work: impl Fn(&[P], &MemoryReservation, &Stop) -> Result<T> + Clone + Send + Sync + 'static,

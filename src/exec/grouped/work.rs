@@ -1,117 +1,49 @@
-//! Quantiles as the work of the engine for groups.
+//! Quantiles of groups, as a work of the engine for groups.
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, BooleanArray};
-use datafusion::arrow::compute::{filter, filter_record_batch};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::Result;
-use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::logical_expr::ColumnarValue;
-use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::metrics::Count;
 use futures::stream::BoxStream;
 
-use super::partition::{self, Numbered, Partitions};
+use super::partition::{self, Partitions};
 use super::plain::{PartitionOrder, PlainGroups, PlainStates};
-use super::select::GATHERED;
+use super::plan::GroupQuantiles;
+use super::scan::{
+    BatchValues, QuantilesScan, QuantilesScanned, ScanGroups, append_few, column_values, reserve_few,
+};
+use super::select::GATHERED_ROWS;
 use super::worker::PartitionWorker;
-use super::{GroupPlan, few, oversized_partition};
-use crate::config::StrategyName;
-use crate::exec::aggregate::KeyColumn;
+use super::{few, oversized_partition};
+use crate::exec::expressions::values;
 use crate::exec::group_engine::{
-    Answered, Evaluated, FEW_GROUPS, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork,
+    AnsweredGroups, EvaluatedBatch, FEW_GROUPS, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork,
     HashPartitions, Shared,
 };
-use crate::exec::scan::{mask, values};
-use crate::exec::selection::SelectionContext;
 use crate::kernel::cpu::columns::row_bytes;
-use crate::kernel::cpu::groups::bytes::StagedBytes;
 use crate::kernel::cpu::groups::cells::NumberedKeys;
 use crate::kernel::cpu::groups::group_key::{GroupKey, HASH_PARTITIONS};
 use crate::kernel::cpu::groups::runs::{Staged, StagedColumn, StagedValues};
 use crate::key::with_key;
-use crate::key::{self, KeySpec, Width};
+use crate::key::{KeySpec, Width};
 use crate::memory::reserve;
 
-/// Bytes that a scan keeps for going over to hash partitions, on disk if there is no memory.
-const FLOOR: usize = 1 << 18;
-/// Rows that go over at a time.
+/// Bytes that a scan reserves for its move from few groups to hash partitions, which may be on disk.
+const MOVE_BYTES: usize = 1 << 18;
+/// Rows that are moved to hash partitions at a time.
 const MOVED_ROWS: usize = 1 << 12;
 
-/// Fewest rows of a batch that are taken in at a time because their byte strings are long.
+/// Fewest rows of a batch that are taken in at a time, however long their byte strings are.
 const LEAST_ROWS: usize = 64;
-
-/// Quantiles of groups, with plain aggregates beside them.
-pub(super) struct GroupQuantiles {
-    pub(super) plan: Arc<GroupPlan>,
-    /// Of the key columns.
-    specs: Vec<KeySpec>,
-    pub(super) solver: Arc<SelectionContext>,
-}
-
-impl GroupQuantiles {
-    pub(super) fn new(plan: Arc<GroupPlan>, memory: &MemoryReservation, context: &TaskContext) -> Self {
-        let columns = plan.aggregates.columns.iter();
-        Self {
-            specs: columns.map(|column| column.spec.clone()).collect(),
-            solver: Arc::new(SelectionContext::new(
-                StrategyName::Auto,
-                memory.new_empty(),
-                context,
-            )),
-            plan,
-        }
-    }
-}
-
-/// What is wanted of a batch: values of the key columns, and what plain aggregates are given.
-pub(super) struct Wanted {
-    columns: Vec<StagedColumn>,
-    inputs: Vec<ColumnarValue>,
-}
-
-/// What one scan holds.
-pub(super) struct QuantilesScan<W> {
-    /// Keys beside the numbers of their groups, for each key column, while groups are few.
-    pub(super) few: Vec<NumberedKeys>,
-    /// What is kept while groups are few.
-    floor: MemoryReservation,
-    /// Aggregates of DataFusion's by the numbers of this scan.
-    pub(super) plain: PlainGroups,
-    /// Whether partitioned rows are numbered: where keys are not packed, and for plain aggregates beside byte strings while
-    /// groups are few.
-    numbers: bool,
-    /// The states of plain aggregates when numbers ended, and the keys of the groups that they are of.
-    states: Option<(PlainStates, Vec<W>)>,
-}
-
-impl<W: GroupKey> QuantilesScan<W> {
-    /// Ends the numbers of packed groups: what plain aggregates want stays with the rows from now on.
-    fn end_numbers(&mut self, ids: &mut GroupIds<W>) -> Result<()> {
-        let states = self.plain.states(&ids.group_partitions())?;
-        self.states = Some((states, ids.keys()));
-        self.numbers = false;
-        ids.free()
-    }
-}
-
-/// What one scan leaves behind, beside its rows.
-pub(super) struct QuantilesScanned<W> {
-    pub(super) states: Option<PlainStates>,
-    /// Keys of the groups that `states` are of, where they are packed.
-    pub(super) words: Vec<W>,
-    /// Where groups have numbers in each scan.
-    pub(super) numbered: Option<Numbered>,
-}
 
 impl GroupedWork for GroupQuantiles {
     const ROWS: &'static str = "grouped quantiles";
     const STAGED_BYTES: usize = 64 << 20;
 
-    type Values = Wanted;
+    type Values = BatchValues;
     type Scan<W: GroupKey> = QuantilesScan<W>;
     type Scanned<W: GroupKey> = QuantilesScanned<W>;
     type Worker<W: GroupKey> = PartitionWorker<W>;
@@ -132,7 +64,8 @@ impl GroupedWork for GroupQuantiles {
         self.plan.has_byte_strings()
     }
 
-    /// As many as have byte strings that leave room for others.
+    /// Fewer rows are taken in at a time if their batch holds byte strings of more than 64 MiB, or of more than an eighth of the scan's
+    /// memory share.
     fn rows_at_a_time(&self, batch: &RecordBatch, share: usize) -> usize {
         let rows = batch.num_rows();
         if !self.plan.has_byte_strings() {
@@ -144,14 +77,14 @@ impl GroupedWork for GroupQuantiles {
         fair.clamp(LEAST_ROWS, rows.max(LEAST_ROWS))
     }
 
-    fn evaluate(&self, batch: &RecordBatch) -> Result<Evaluated<Wanted>> {
+    fn evaluate(&self, batch: &RecordBatch) -> Result<EvaluatedBatch<BatchValues>> {
         let groups = self.plan.group.iter().map(|expr| values(expr, batch));
         let aggregates = &self.plan.aggregates;
         let columns = aggregates.columns.iter();
         let columns = columns.map(|column| column_values(column, batch));
-        Ok(Evaluated {
+        Ok(EvaluatedBatch {
             groups: groups.collect::<Result<_>>()?,
-            values: Wanted {
+            values: BatchValues {
                 columns: columns.collect::<Result<_>>()?,
                 inputs: PlainGroups::inputs(&aggregates.plain, batch)?,
             },
@@ -163,17 +96,17 @@ impl GroupedWork for GroupQuantiles {
         shared: &Shared<Self>,
         memory: &MemoryReservation,
     ) -> Result<QuantilesScan<W>> {
-        let (plan, floor) = (&self.plan, memory.new_empty());
+        let (plan, move_memory) = (&self.plan, memory.new_empty());
         let mut few = Vec::new();
         if !self.starts_partitioned() {
-            reserve(&floor, FLOOR)?;
+            reserve(&move_memory, MOVE_BYTES)?;
             let columns = self.specs.iter();
             few.extend(columns.map(|_| NumberedKeys::new(memory.new_empty(), shared.free.clone())));
         }
         let plain = &plan.aggregates.plain;
         Ok(QuantilesScan {
             few,
-            floor,
+            move_memory,
             plain: PlainGroups::try_new(plain)?,
             numbers: !plan.groups.is_packed() || (self.starts_partitioned() && !plain.is_empty()),
             states: None,
@@ -194,11 +127,11 @@ impl GroupedWork for GroupQuantiles {
 
     fn push_few<W: GroupKey>(
         scan: &mut GroupScan<Self, W>,
-        batch: Evaluated<Wanted>,
-    ) -> Result<Option<Evaluated<Wanted>>> {
+        batch: EvaluatedBatch<BatchValues>,
+    ) -> Result<Option<EvaluatedBatch<BatchValues>>> {
         let aggregates = &scan.shared.work.plan.aggregates;
         let (held, ids, wanted) = (&mut scan.held, &scan.numbers, &batch.values);
-        if make_few_room(&mut held.few, &aggregates.columns, &wanted.columns, ids.len()).is_err() {
+        if reserve_few(&mut held.few, &aggregates.columns, &wanted.columns, ids.len()).is_err() {
             return Ok(Some(batch));
         }
         append_few(&mut held.few, &aggregates.columns, ids, &wanted.columns)?;
@@ -211,21 +144,21 @@ impl GroupedWork for GroupQuantiles {
     fn leave_few<W: GroupKey>(scan: &mut GroupScan<Self, W>) -> Result<()> {
         let shared = Arc::clone(&scan.shared);
         let specs = shared.work.specs();
-        let (words, parts) = (scan.ids.keys(), scan.ids.group_partitions());
+        let (group_keys, parts) = (scan.ids.keys(), scan.ids.group_partitions());
         if scan.ids.is_packed() {
             scan.held.end_numbers(&mut scan.ids)?;
         }
-        scan.held.floor.free();
+        scan.held.move_memory.free();
         let few = std::mem::take(&mut scan.held.few);
-        if words.is_empty() {
+        if group_keys.is_empty() {
             return Ok(());
         }
         let empty = |spec: &KeySpec| StagedColumn {
             rows: Some(Vec::new()),
             values: StagedValues::Keys(with_key!(spec.width(), K => Vec::<K>::new().into())),
         };
-        let staged = |words, parts| Staged {
-            words,
+        let staged = |group_keys, parts| Staged {
+            words: group_keys,
             parts,
             columns: specs.iter().map(empty).collect(),
             others: Vec::new(),
@@ -237,7 +170,7 @@ impl GroupedWork for GroupQuantiles {
                     let range = from..chunk.len().min(from + MOVED_ROWS);
                     let ids = || chunk.ids()[range.clone()].iter().map(|id| usize::from(*id));
                     let mut batch = staged(
-                        ids().map(|id| words[id]).collect(),
+                        ids().map(|id| group_keys[id]).collect(),
                         ids().map(|id| parts[id]).collect(),
                     );
                     let keys = with_key!(
@@ -253,24 +186,27 @@ impl GroupedWork for GroupQuantiles {
                 memory.shrink(chunk.held_bytes().min(memory.size()));
             }
         }
-        // Groups without any value are groups too.
-        scan.rows.stage(staged(words, parts), &shared)
+        // Groups without any value have an answer too.
+        scan.rows.stage(staged(group_keys, parts), &shared)
     }
 
-    fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: Evaluated<Wanted>) -> Result<()> {
+    fn push_many<W: GroupKey>(
+        scan: &mut GroupScan<Self, W>,
+        batch: EvaluatedBatch<BatchValues>,
+    ) -> Result<()> {
         let (held, ids, numbers) = (&mut scan.held, &mut scan.ids, &scan.numbers);
         if held.numbers && ids.is_packed() && ids.len() > FEW_GROUPS {
             held.end_numbers(ids)?;
         }
-        let (words, parts) = ids.place(&batch.groups, held.numbers.then_some(numbers))?;
-        let Wanted { columns, mut inputs } = batch.values;
+        let (group_keys, parts) = ids.place(&batch.groups, held.numbers.then_some(numbers))?;
+        let BatchValues { columns, mut inputs } = batch.values;
         if held.numbers {
             let plain = &scan.shared.work.plan.aggregates.plain;
             held.plain.update(plain, &inputs, numbers, ids.len())?;
             inputs.clear();
         }
         let staged = Staged {
-            words,
+            words: group_keys,
             parts,
             columns,
             others: inputs,
@@ -288,29 +224,29 @@ impl GroupedWork for GroupQuantiles {
             if scan.numbers {
                 scan.end_numbers(&mut ids)?;
             }
-            let (states, words) = scan.states.unzip();
+            let (states, group_keys) = scan.states.unzip();
             reserve(memory, states.as_ref().map_or(0, PlainStates::bytes))?;
             return Ok(QuantilesScanned {
                 states,
-                words: words.unwrap_or_default(),
-                numbered: None,
+                group_keys: group_keys.unwrap_or_default(),
+                groups: None,
             });
         }
         let order = PartitionOrder::new(&ids.group_partitions());
         let states = scan.plain.states(&ids.group_partitions())?;
-        let numbered = Numbered::new(ids.values()?, order);
-        reserve(memory, numbered.bytes())?;
+        let groups = ScanGroups::new(ids.values()?, order);
+        reserve(memory, groups.bytes())?;
         reserve(memory, states.bytes())?;
         Ok(QuantilesScanned {
             states: Some(states),
-            words: Vec::new(),
-            numbered: Some(numbered),
+            group_keys: Vec::new(),
+            groups: Some(groups),
         })
     }
 
-    /// Whether bringing the keys of some column together in one thread would take long: over distinct values there is no other
-    /// way for few groups. The same where the pool has no room for counters and for what they lead to: hash partitions can go
-    /// to disk.
+    /// Few groups are partitioned in two cases. First, if a column of distinct values has many rows: for few groups, one thread would
+    /// have to bring its keys together. Second, if the pool has no room for counters and for the keys of wanted cells: hash partitions
+    /// can go to disk.
     fn partitions_few<W: GroupKey>(&self, scans: &[GroupScan<Self, W>], memory: &MemoryReservation) -> bool {
         let columns = &self.plan.aggregates.columns;
         let rows = |index: usize| {
@@ -323,14 +259,14 @@ impl GroupedWork for GroupQuantiles {
         let mut columns = columns.iter().enumerate();
         let probe = memory.new_empty();
         probe.try_grow(few::COUNTING_BYTES.min(40 * most) + most).is_err()
-            || columns.any(|(index, column)| column.distinct && rows(index) > GATHERED)
+            || columns.any(|(index, column)| column.distinct && rows(index) > GATHERED_ROWS)
     }
 
     async fn few<W: GroupKey>(
         shared: Arc<Shared<Self>>,
         few: FewGroups<Self, W>,
         memory: Arc<MemoryReservation>,
-    ) -> Result<Answered> {
+    ) -> Result<AnsweredGroups> {
         few::answer(few, &shared.work, &memory).await
     }
 
@@ -338,19 +274,20 @@ impl GroupedWork for GroupQuantiles {
         partition::worker_bytes(partitions, part)
     }
 
-    /// Distinct keys of few groups are brought together all the same.
+    /// Without byte strings, no hash partition is oversized if a call is over distinct values: counting does not help then. A hash
+    /// partition of usual size is never oversized, however many threads there are.
     fn oversized_rows(&self, rows: usize, threads: usize) -> Option<usize> {
         let mut columns = self.plan.aggregates.columns.iter();
         let may_be = self.plan.has_byte_strings() || !columns.any(|column| column.distinct);
-        // A hash partition of usual size is none, however many threads there are.
         may_be.then(|| {
             (rows / (4 * threads))
                 .max(4 * rows / HASH_PARTITIONS)
-                .max(GATHERED)
+                .max(GATHERED_ROWS)
         })
     }
 
-    /// What oversized ones work in was seen to be there, and byte strings may take all.
+    /// With a memory limit, the memory for oversized hash partitions was only seen to be free, not reserved. Byte strings may take
+    /// all memory.
     fn oversized_alone(&self, shared: &Shared<Self>) -> bool {
         shared.is_bounded() || self.plan.has_byte_strings()
     }
@@ -370,83 +307,7 @@ impl GroupedWork for GroupQuantiles {
         worker: &mut PartitionWorker<W>,
         partitions: &Partitions<W>,
         part: usize,
-    ) -> Result<Option<Answered>> {
-        worker.part(partitions, part)
+    ) -> Result<Option<AnsweredGroups>> {
+        worker.answer(partitions, part)
     }
-}
-
-/// Makes room for the values of a batch.
-fn make_few_room(
-    few: &mut [NumberedKeys],
-    columns: &[KeyColumn],
-    staged: &[StagedColumn],
-    rows: usize,
-) -> Result<()> {
-    for ((keys, column), staged) in few.iter_mut().zip(columns).zip(staged) {
-        let rows = staged.rows.as_ref().map_or(rows, Vec::len);
-        with_key!(column.spec.width(), K => keys.make_room::<K>(rows)?);
-    }
-    Ok(())
-}
-
-/// Adds the values of a batch by the numbers of its rows.
-fn append_few(
-    few: &mut [NumberedKeys],
-    columns: &[KeyColumn],
-    ids: &[usize],
-    staged: &[StagedColumn],
-) -> Result<()> {
-    // There are at most as many as `FEW_GROUPS`.
-    let all: Vec<u16> = ids.iter().map(|id| *id as u16).collect();
-    for ((keys, column), staged) in few.iter_mut().zip(columns).zip(staged) {
-        let own: Vec<u16>;
-        let ids = match &staged.rows {
-            None => &all,
-            Some(rows) => {
-                own = rows.iter().map(|row| all[*row as usize]).collect();
-                &own
-            }
-        };
-        let StagedValues::Raw(raw) = &staged.values else {
-            continue;
-        };
-        with_key!(column.spec.width(), K => keys.append::<K>(ids, raw, &column.spec)?);
-    }
-    Ok(())
-}
-
-/// The values of a key column in a batch, without NULLs and rows that are filtered out.
-fn column_values(column: &KeyColumn, batch: &RecordBatch) -> Result<StagedColumn> {
-    let Some(predicate) = &column.filter else {
-        return kept(&values(&column.argument, batch)?, None, column);
-    };
-    let passed = mask(predicate, batch)?;
-    if column.argument.downcast_ref::<Column>().is_some() {
-        return kept(&values(&column.argument, batch)?, Some(&passed), column);
-    }
-    // An expression must not see rows that the filter drops: `1 / x` with FILTER (WHERE x <> 0).
-    let rows: Vec<u32> = passed.values().set_indices_u32().collect();
-    let batch = filter_record_batch(batch, &passed)?;
-    let mut staged = kept(&values(&column.argument, &batch)?, None, column)?;
-    staged.rows = Some(match staged.rows {
-        None => rows,
-        Some(inner) => inner.into_iter().map(|row| rows[row as usize]).collect(),
-    });
-    Ok(staged)
-}
-
-fn kept(values: &ArrayRef, passed: Option<&BooleanArray>, column: &KeyColumn) -> Result<StagedColumn> {
-    let kept = key::kept(values.as_ref(), passed)?;
-    let values = match (&column.bytes, &kept) {
-        (Some(spec), kept) => {
-            let kept = kept.as_ref().map(BooleanArray::values);
-            StagedValues::Bytes(StagedBytes::of(spec, values.as_ref(), kept)?)
-        }
-        (None, None) => StagedValues::Raw(column.spec.raw(values.as_ref())?),
-        (None, Some(kept)) => StagedValues::Raw(column.spec.raw(filter(values, kept)?.as_ref())?),
-    };
-    Ok(StagedColumn {
-        rows: kept.map(|kept| kept.values().set_indices_u32().collect()),
-        values,
-    })
 }

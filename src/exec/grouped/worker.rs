@@ -1,30 +1,32 @@
-//! One thread's work on hash partitions.
+//! A worker: one thread that answers hash partitions of usual size.
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::output::{self, Answers};
 use super::partition::{PartitionGroups, Partitions, byte_strings};
-use crate::exec::group_engine::Answered;
+use crate::exec::group_engine::AnsweredGroups;
 use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans, Segments};
 use crate::kernel::cpu::groups::strings::ByteSegments;
 use crate::key::{Key, Width};
 
-/// Answers hash partitions, one after the other. Its memory is used again from one to the next.
+/// Answers hash partitions, one after the other, and uses its memory again for the next one.
 pub(super) struct PartitionWorker<W> {
     groups: PartitionGroups<W>,
     plans: Vec<Plans>,
-    words: Vec<W>,
-    /// Numbers of the groups of a hash partition's rows, run after run; and of one column's values.
+    group_keys: Vec<W>,
+    /// Number of each row's group in a hash partition, run after run.
     ids: Vec<u32>,
+    /// Number of the group of each value of one column, where not every row has a value.
     own_ids: Vec<u32>,
     scratch: (Scratch<u32>, Scratch<u64>, Scratch<u128>),
     strings: ByteSegments,
-    /// For the answers of each column of byte strings.
+    /// Reservations for the answers of each column of byte strings.
     memory: Vec<MemoryReservation>,
 }
 
+/// Buffers for the keys of a hash partition.
 #[derive(Default)]
 struct Scratch<K> {
     keys: Vec<K>,
@@ -39,7 +41,7 @@ impl<W: GroupKey> PartitionWorker<W> {
             groups: PartitionGroups::try_new(plan)?,
             memory: plans.iter().map(|_| partitions.memory.new_empty()).collect(),
             plans,
-            words: Vec::new(),
+            group_keys: Vec::new(),
             ids: Vec::new(),
             own_ids: Vec::new(),
             scratch: Default::default(),
@@ -50,17 +52,21 @@ impl<W: GroupKey> PartitionWorker<W> {
     /// The answers of a hash partition; `None` if it has no groups.
     ///
     /// # Errors
-    /// Those of reading rows back, and of DataFusion's aggregates.
-    pub(super) fn part(&mut self, partitions: &Partitions<W>, part: usize) -> Result<Option<Answered>> {
+    /// Errors of reading rows back, and of DataFusion's aggregates.
+    pub(super) fn answer(
+        &mut self,
+        partitions: &Partitions<W>,
+        part: usize,
+    ) -> Result<Option<AnsweredGroups>> {
         self.groups.begin(partitions, part)?;
         self.ids.clear();
         for (index, rows) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
             for run in &rows.runs {
-                self.words.clear();
+                self.group_keys.clear();
                 run.words
-                    .append_partition(part, rows.file.as_ref(), &mut self.words)?;
+                    .append_partition(part, rows.file.as_ref(), &mut self.group_keys)?;
                 self.groups
-                    .append_ids(partitions, part, index, &self.words, &mut self.ids)?;
+                    .append_ids(partitions, part, index, &self.group_keys, &mut self.ids)?;
             }
         }
         let groups = self.groups.len();
@@ -73,33 +79,34 @@ impl<W: GroupKey> PartitionWorker<W> {
         let answers = columns.map(|column| self.column(partitions, part, column));
         let answers = answers.collect::<Result<Vec<_>>>()?;
         let batch = output::batch(plan, self.groups.columns()?, &answers, &plain)?;
-        Ok(Some(Answered { groups, batch }))
+        Ok(Some(AnsweredGroups { groups, batch }))
     }
 
+    /// The answers of the calls over one key column.
     fn column(&mut self, partitions: &Partitions<W>, part: usize, index: usize) -> Result<Answers> {
         let mut runs = partitions.runs();
-        // Where every row has a value, the numbers of rows are those of values.
-        let ids = match runs.all(|run| run.columns[index].own.is_none()) {
-            true => &self.ids,
-            false => {
-                self.own_ids.clear();
-                let mut from = 0;
-                for (scan, all) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
-                    for run in &all.runs {
-                        let rows = run.partition_range(part).len();
-                        if let Some(own) = &run.columns[index].own {
-                            self.words.clear();
-                            own.append_partition(part, all.file.as_ref(), &mut self.words)?;
-                            let (words, own_ids) = (&self.words, &mut self.own_ids);
-                            self.groups.append_ids(partitions, part, scan, words, own_ids)?;
-                        } else {
-                            self.own_ids.extend_from_slice(&self.ids[from..from + rows]);
-                        }
-                        from += rows;
+        // If every row has a value, the group numbers of rows are those of values.
+        let ids = if runs.all(|run| run.columns[index].own.is_none()) {
+            &self.ids
+        } else {
+            self.own_ids.clear();
+            let mut from = 0;
+            for (scan, all) in partitions.scans.iter().map(|scan| &scan.rows).enumerate() {
+                for run in &all.runs {
+                    let rows = run.partition_range(part).len();
+                    if let Some(own) = &run.columns[index].own {
+                        self.group_keys.clear();
+                        own.append_partition(part, all.file.as_ref(), &mut self.group_keys)?;
+                        let (group_keys, own_ids) = (&self.group_keys, &mut self.own_ids);
+                        self.groups
+                            .append_ids(partitions, part, scan, group_keys, own_ids)?;
+                    } else {
+                        self.own_ids.extend_from_slice(&self.ids[from..from + rows]);
                     }
+                    from += rows;
                 }
-                &self.own_ids
             }
+            &self.own_ids
         };
         let plans = &mut self.plans[index];
         let count = self.groups.len();
@@ -120,7 +127,7 @@ impl<W: GroupKey> PartitionWorker<W> {
     }
 }
 
-/// All byte strings of a column in a hash partition, in place of what was there.
+/// Replaces the values in `strings` by all byte strings of a column in a hash partition.
 fn append_strings<W: GroupKey>(
     partitions: &Partitions<W>,
     part: usize,
@@ -140,7 +147,7 @@ fn append_strings<W: GroupKey>(
 }
 
 impl<K: Key> Scratch<K> {
-    /// Brings the keys of a hash partition together by group, and selects.
+    /// The answers of the calls over a column of keys: brings the keys of each group together, and selects.
     fn answers<W: GroupKey>(
         &mut self,
         partitions: &Partitions<W>,

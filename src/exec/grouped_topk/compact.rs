@@ -1,24 +1,26 @@
-//! Partitioned rows, cut to the best of each group: what a scan tries now and then, and before it writes rows to disk.
+//! Compaction of partitioned rows: drops all but the best rows of each group. A scan tries it each time that its rows have doubled in bytes, and
+//! before it writes rows to disk.
 //!
-//! So a scan holds about what its answer takes, where groups are much larger than the rows that are wanted of them.
+//! So a scan holds little more than its answer if groups are much larger than k.
 
 use datafusion::common::Result;
 use datafusion::logical_expr::ColumnarValue;
 
-use super::super::group_engine::{GroupedWork, PartitionedRows, Shared, Waiting, staged_bytes};
+use super::super::group_engine::{GroupedWork, PartitionedRows, Shared, WaitingBatches, staged_bytes};
 use super::execution::{GroupTopK, repeated};
 use super::partition::PartitionReader;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::groups::group_key::{GroupKey, HASH_PARTITIONS};
 use crate::kernel::cpu::groups::runs::{RUN_ROWS, Run, Staged, StagedColumn, StagedValues};
 
-/// Hash partitions that tell whether it is worth it.
-const TRIED: usize = 16;
+/// Number of hash partitions that are compacted to see whether it is worth it.
+const PROBED_PARTITIONS: usize = 16;
 
-/// Cuts the rows in memory to the best of each group; whether half of them or more were dropped. If not, all stay.
+/// Drops all rows in memory but the best of each group, and returns whether at least half of them were dropped. If fewer would be, all
+/// stay.
 ///
 /// # Errors
-/// Those of taking rows; `ResourcesExhausted` when the system gives no memory.
+/// Errors of taking rows; `ResourcesExhausted` if the system gives no memory.
 pub(super) fn compact<W: GroupKey>(
     work: &GroupTopK,
     rows: &mut PartitionedRows<W>,
@@ -30,19 +32,19 @@ pub(super) fn compact<W: GroupKey>(
     may_fail!("topk_compact");
     let mut compaction = Compaction::<W> {
         reader: PartitionReader::try_new(&work.plan)?,
-        waiting: Waiting::new(),
+        waiting: WaitingBatches::new(),
         seen: 0,
         kept: 0,
     };
     let (extra, mut runs) = (rows.new_reservation(), Vec::new());
     for part in 0..HASH_PARTITIONS {
         compaction.add(work, part, rows.resident())?;
-        if part == TRIED && 2 * compaction.kept > compaction.seen {
+        if part == PROBED_PARTITIONS && 2 * compaction.kept > compaction.seen {
             return Ok(false);
         }
-        // Old and new are there at the same time.
-        let made = runs.iter().map(Run::bytes).sum();
-        if made > extra.size() && extra.try_resize(made).is_err() {
+        // The old runs and the new ones are in memory at the same time.
+        let new_bytes = runs.iter().map(Run::bytes).sum();
+        if new_bytes > extra.size() && extra.try_resize(new_bytes).is_err() {
             return Ok(false);
         }
         if compaction.waiting.is_full(GroupTopK::STAGED_BYTES) {
@@ -58,10 +60,14 @@ pub(super) fn compact<W: GroupKey>(
     Ok(true)
 }
 
+/// A compaction under way.
 struct Compaction<W> {
     reader: PartitionReader<W>,
-    waiting: Waiting<W>,
+    /// Best rows that wait to become a run.
+    waiting: WaitingBatches<W>,
+    /// Number of rows read.
     seen: usize,
+    /// Number of rows kept.
     kept: usize,
 }
 
@@ -77,11 +83,11 @@ impl<W: GroupKey> Compaction<W> {
             return Ok(());
         }
         let best = self.reader.take(&work.plan)?;
-        let words = self.reader.groups.keys();
+        let group_keys = self.reader.groups.keys();
         let ids = repeated(&best.lengths);
         self.kept += ids.len();
         let staged = Staged {
-            words: ids.iter().map(|id| words[*id as usize]).collect(),
+            words: ids.iter().map(|id| group_keys[*id as usize]).collect(),
             parts: vec![part as u16; ids.len()],
             columns: vec![StagedColumn {
                 rows: None,

@@ -1,4 +1,4 @@
-//! What an execution over groups has, whichever way the rows go: the plan, and counts of rows that were left out.
+//! One execution of the operator: its plan, and counts of the rows that were left out.
 
 use std::sync::Arc;
 
@@ -15,19 +15,20 @@ use super::select::BestRows;
 use crate::failpoint::may_fail;
 use crate::key::{KeySpec, Width};
 
-/// The best rows of groups.
+/// One execution of the best rows of groups, as a work of the engine for groups.
 pub(super) struct GroupTopK {
     pub(super) plan: Arc<TopKPlan>,
+    /// Type of the only key column.
     pub(super) specs: [KeySpec; 1],
-    /// Rows below the floor of their group.
+    /// Counts rows that did not reach the floor of their group.
     pub(super) rejected: Count,
-    /// Rows that were held, and were not among the best.
+    /// Counts rows that were held, and dropped because they were not among the best.
     pub(super) dropped: Count,
 }
 
 impl GroupTopK {
     pub(super) fn try_new(plan: Arc<TopKPlan>, metrics: &Metrics) -> Result<Self> {
-        // Keys are made already: the spec says no more than their width.
+        // Rows come with keys, so only the width of the type matters.
         let spec = KeySpec::try_new(&match plan.keys.width() {
             Width::W32 => DataType::UInt32,
             Width::W64 => DataType::UInt64,
@@ -41,7 +42,7 @@ impl GroupTopK {
         })
     }
 
-    /// The answer of groups and their best rows.
+    /// The answer for some groups, from their group columns and their best rows.
     pub(super) fn answer(&self, groups: Vec<ArrayRef>, best: BestRows) -> Result<RecordBatch> {
         may_fail!("topk_answer");
         let plan = &self.plan;
@@ -54,7 +55,7 @@ impl GroupTopK {
     }
 }
 
-/// The number of each row's group, from the number of rows that each group has.
+/// The number of each row's group, for rows in the order of groups; `lengths` has the number of rows of each group.
 pub(super) fn repeated(lengths: &[usize]) -> Vec<u32> {
     let mut ids = Vec::with_capacity(lengths.iter().sum());
     for (group, length) in lengths.iter().enumerate() {

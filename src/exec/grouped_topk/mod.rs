@@ -1,7 +1,7 @@
-//! The operator behind `topk_by` with `GROUP BY`, and behind `ROW_NUMBER()` or `RANK()` up to a constant.
+//! The operator behind `topk_by` with `GROUP BY`, and behind a filter of `ROW_NUMBER()` or `RANK()` up to a constant.
 //!
-//! A work of the [engine for groups](super::group_engine): few groups have a sieve, whose floors reject most rows; of many,
-//! the rows of a hash partition are brought together and ranked.
+//! It is a work of the [engine for groups](super::group_engine). Few groups share a sieve, which rejects most rows by the floor of their
+//! group. For many groups, the rows of a hash partition are brought together and ranked.
 
 mod compact;
 mod execution;
@@ -28,24 +28,24 @@ use super::numbered::{numbered, unnumbered, with_numbers};
 use super::operator::{Execution, Operator, Work, at_the_end};
 use super::{Mode, by_key};
 
-/// The best rows of every group: as one list a group (`topk_by`), or as rows with their number (`ROW_NUMBER`, `RANK`).
-/// One partition; groups in any order, rows of a group best first.
+/// The best rows of every group: one list for each group (`topk_by`), or rows with their number (`ROW_NUMBER`, `RANK`). The output is
+/// one partition, with groups in any order and the rows of a group best first.
 ///
-/// Reads each input partition once and in parallel. While groups are few it holds their best rows only; with many, group,
-/// key and the wanted columns of each row wait in order of the group's part, in memory that is reserved in the task's
-/// pool, and past the pool's limit on disk; now and then a partition drops those that its best rows leave behind. Neither
-/// a list nor an allocation is made for any single group.
+/// Reads each input partition once and in parallel. While groups are few, it holds only their best rows. With many groups, it holds
+/// group, key and wanted columns of each row, in the order of the group's hash partition. They are in memory that is reserved in the
+/// task's pool, and past the pool's limit on disk. Each time that the rows of an input partition have doubled, all but the best of
+/// each group are dropped, if these are at least half. Neither a list nor an allocation is made for any single group.
 ///
-/// On many machines it takes two steps: each partition passes on its best rows while its groups are few, and all rows once
-/// they are not (`passed_rows`); those of a group are brought together by the hash of it, and the best of them are the answer.
-/// Between the steps each row has a number, and one that comes twice is an error.
+/// On many machines it takes two steps. First, each partition passes on its best rows while its groups are few, and all further rows
+/// once they are many (`passed_rows`). Then the rows of each group are brought together, by the hash of the group, and the best of
+/// them are the answer. Between the steps each row has a number; a row that comes twice is an error.
 ///
-/// Metrics: `input_rows`, `output_rows`, `groups`, `rejected_rows` (by the floor of their group), `dropped_rows` (held,
-/// and dropped before the end), `scan_time` and `select_time` (processor time), `few_groups` or `many_groups` (1 for the
-/// way that was taken), `spill_count`, `spilled_bytes`.
+/// Metrics: `input_rows`, `output_rows`, `groups`, `rejected_rows` (by the floor of their group), `dropped_rows` (held, and dropped
+/// before the end), `scan_time` and `select_time` (processor time), `few_groups` or `many_groups` (1 for the method that ran),
+/// `spill_count`, `spilled_bytes`.
 pub type GroupedTopKExec = Operator<GroupedTopKWork>;
 
-/// What a [`GroupedTopKExec`] computes, and which step of it.
+/// Work of a [`GroupedTopKExec`]: what it computes, and which step of that it is.
 #[derive(Debug)]
 pub struct GroupedTopKWork {
     plan: Arc<TopKPlan>,
@@ -53,7 +53,7 @@ pub struct GroupedTopKWork {
 }
 
 impl GroupedTopKExec {
-    /// What `spec` says of the rows of `input`, under the names and types of `schema`.
+    /// An operator that computes `spec` over the rows of `input`. The output has the names and types of `schema`.
     ///
     /// # Errors
     /// An internal error if `schema` is not that of the answer; a planning error for types that have no order.
@@ -61,11 +61,11 @@ impl GroupedTopKExec {
         Self::step(input, spec, schema, Mode::Single)
     }
 
-    /// All of it, or one of the two steps on many machines.
+    /// An operator that is the step `mode` of computing `spec`.
     ///
     /// # Errors
-    /// As for [`Self::try_new`]; an internal error if what a partial step gives is not rows of its input, an execution error if
-    /// those of a final step have no numbers.
+    /// As for [`Self::try_new`]. An internal error if a partial step would not give rows of its input; an execution error if the
+    /// input rows of a final step have no numbers.
     pub(crate) fn step(
         input: Arc<dyn ExecutionPlan>,
         spec: TopKSpec,
@@ -83,7 +83,7 @@ impl GroupedTopKExec {
         Self::over(GroupedTopKWork { plan, mode }, vec![input])
     }
 
-    /// What another machine must know of it, with the schema of the answer; `None`: it does not travel.
+    /// The parts of the operator that are sent to another machine, with the schema of the answer; `None` if it runs in one process.
     #[cfg(feature = "ballista")]
     pub(crate) fn sent(&self) -> Option<(&TopKSpec, &SchemaRef, Mode)> {
         let GroupedTopKWork { plan, mode } = self.work();
@@ -132,7 +132,7 @@ impl Work for GroupedTopKWork {
                 return partial::stream(work, streams, memory, metrics, context).map(with_numbers);
             }
             Mode::Single => context.session_config().target_partitions(),
-            // Other partitions have threads of their own.
+            // The other partitions run on threads of their own.
             Mode::Final => 1,
         };
         group_engine::stream(work, streams, memory, metrics, context, threads)

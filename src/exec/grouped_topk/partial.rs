@@ -1,7 +1,7 @@
-//! The first of two steps on many machines: the best rows of one partition, while its groups are few.
+//! The first of two steps on many machines: passes on the best rows of one partition, while its groups are few.
 //!
-//! Rows of other partitions may be better, so this step only drops. Once groups are many it would hold most rows to drop few of
-//! them; then it gives out what it holds and passes on the rest as it comes.
+//! Rows of other partitions may be better, so this step can only drop rows. With many groups, it would have to hold most rows to drop
+//! few of them. So once groups are many, it gives out the rows that it holds, and passes on all further rows as they come.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::key::Width;
 use crate::key::with_key;
 
-/// The rows of one partition, but for those that its best rows leave behind.
+/// The rows of one partition, without those that cannot be among the best of their group.
 pub(super) fn stream(
     work: GroupTopK,
     mut streams: Vec<SendableRecordBatchStream>,
@@ -48,7 +48,7 @@ pub(super) fn stream(
     Ok(make_cooperative(Box::pin(stream)))
 }
 
-/// What is left of a partition.
+/// The best rows of a partition that has few groups; for many groups, also all rows that come after these.
 async fn best_rows<W: GroupKey>(
     mut scan: GroupScan<GroupTopK, W>,
     mut stream: SendableRecordBatchStream,
@@ -58,7 +58,7 @@ async fn best_rows<W: GroupKey>(
     let shared = Arc::clone(&scan.shared);
     scan.read_few(&mut stream).await?;
     let (work, groups) = (&shared.work, scan.ids.len());
-    // Rows with which groups are many are given out with those that are held.
+    // The batch with which groups became many is given out with the rows that are held.
     if let Some(rest) = scan.rest.take() {
         GroupTopK::push_few(&mut scan, rest)?;
     }
@@ -69,13 +69,13 @@ async fn best_rows<W: GroupKey>(
     work.rejected.add(sieve.rejected() as usize);
     drop((scan.ids, sieve));
     let best = sliced(work.answer(Vec::new(), best)?, batch_rows);
-    // Reserved until they are given out.
+    // Memory stays reserved until the last batch is given out.
     let memory = scan.memory;
     let best = best.map(move |batch| {
         let _held = &memory;
         Ok(batch)
     });
-    // Of these no row has been looked at.
+    // No row of these batches has been looked at.
     let rest = stream.inspect_ok(move |batch| {
         shared.rows.add(batch.num_rows());
         passed.add(batch.num_rows());

@@ -1,4 +1,4 @@
-//! The rows of one hash partition brought together.
+//! Reader of one hash partition, which ranks the rows of each group.
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::buffer::Buffer;
@@ -12,11 +12,11 @@ use crate::kernel::cpu::groups::group_key::GroupKey;
 use crate::kernel::cpu::groups::runs::Run;
 use crate::memory::SpillFile;
 
-/// Numbers the groups of one hash partition and finds their best rows. Its memory is used again from one to the next.
+/// Numbers the groups of one hash partition and finds their best rows. It uses its memory again for the next hash partition.
 pub(super) struct PartitionReader<W> {
     pub(super) groups: GroupIds<W>,
     pub(super) sieve: AnySieve,
-    words: Vec<W>,
+    group_keys: Vec<W>,
     ids: Vec<u32>,
 }
 
@@ -25,7 +25,7 @@ impl<W: GroupKey> PartitionReader<W> {
         Ok(Self {
             groups: plan.groups.partition_ids()?,
             sieve: AnySieve::new(plan)?,
-            words: Vec::new(),
+            group_keys: Vec::new(),
             ids: Vec::new(),
         })
     }
@@ -38,13 +38,13 @@ impl<W: GroupKey> PartitionReader<W> {
     /// The best rows of all groups.
     pub(super) fn take(&mut self, plan: &TopKPlan) -> Result<BestRows> {
         let groups = self.groups.len();
-        // Groups without rows are there too.
+        // Tells the sieve of groups without rows.
         self.sieve
             .push(groups, &[], &Buffer::from(&[0_u8; 0]), &plan.no_rows())?;
         self.sieve.take(groups, plan)
     }
 
-    /// Numbers the groups of a run's share of a hash partition; what its rows carry.
+    /// Numbers the groups of those rows of a run that are in a hash partition. Returns the carried columns of these rows.
     pub(super) fn number(
         &mut self,
         plan: &TopKPlan,
@@ -52,12 +52,12 @@ impl<W: GroupKey> PartitionReader<W> {
         run: &Run,
         file: Option<&SpillFile>,
     ) -> Result<Vec<ArrayRef>> {
-        self.words.clear();
+        self.group_keys.clear();
         self.ids.clear();
         if run.partition_range(part).is_empty() {
             return Ok(Vec::new());
         }
-        run.words.append_partition(part, file, &mut self.words)?;
+        run.words.append_partition(part, file, &mut self.group_keys)?;
         let carried = run.partition_carried(part, file)?;
         let column = |value| match value {
             ColumnarValue::Array(column) => Ok(column),
@@ -65,11 +65,12 @@ impl<W: GroupKey> PartitionReader<W> {
         };
         let carried: Vec<ArrayRef> = carried.into_iter().map(column).collect::<Result<_>>()?;
         let columns = &carried[..plan.carried_groups()];
-        self.groups.number_in(part, &self.words, columns, &mut self.ids)?;
+        self.groups
+            .number_in(part, &self.group_keys, columns, &mut self.ids)?;
         Ok(carried)
     }
 
-    /// Adds a run's share of a hash partition.
+    /// Adds those rows of a run that are in a hash partition.
     pub(super) fn push(
         &mut self,
         plan: &TopKPlan,

@@ -1,4 +1,4 @@
-//! What the operator computes: which rows, in what order, and what becomes of them.
+//! What the operator computes: the groups, the order of rows, and the form of the answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use datafusion::common::{Result, internal_err};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 
+use super::super::expressions::{mask, values};
 use super::super::group_engine::GroupColumns;
-use super::super::quantiles::comma_separated;
-use super::super::scan::{mask, values};
+use super::super::operator::comma_separated;
 use crate::functions::topk::{Call, lists};
 use crate::kernel::cpu::top::{GroupLimit, Ties};
 use crate::key::{OrderBy, RowOrder, SortColumn, SortKeys, kept};
 
-/// One expression to order by.
+/// One expression that rows are ordered by.
 #[derive(Debug, Clone)]
 pub(crate) struct SortBy {
     pub(crate) expr: Arc<dyn PhysicalExpr>,
@@ -28,9 +28,9 @@ pub(crate) struct SortBy {
 /// How the rows of a group are numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Numbering {
-    /// From 1 on, one after the other.
+    /// Consecutive numbers from 1, as `ROW_NUMBER()`.
     RowNumber,
-    /// As many as stand before, and one more.
+    /// The number of rows that come strictly before, plus 1, so that rows that tie have the same number, as `RANK()`.
     Rank,
 }
 
@@ -43,10 +43,10 @@ impl fmt::Display for Numbering {
     }
 }
 
-/// Where an output column comes from.
+/// Source of an output column.
 #[derive(Debug, Clone)]
 pub(crate) enum OutputColumn {
-    /// A group expression.
+    /// The group expression of this index.
     Group(usize),
     /// An expression over the row.
     Row(Arc<dyn PhysicalExpr>),
@@ -54,16 +54,17 @@ pub(crate) enum OutputColumn {
     Number,
 }
 
-/// What is made of the best rows.
+/// Form of the answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
-    /// One row a group: the group, and the list of the values of its rows that have a key and pass the filter.
+    /// One row for each group: the group, and a list of the values of its best rows. Rows without a key, or that do not pass the filter,
+    /// do not count.
     Lists {
         call: Call,
         value: Arc<dyn PhysicalExpr>,
         filter: Option<Arc<dyn PhysicalExpr>>,
     },
-    /// The rows.
+    /// The best rows of each group.
     Rows {
         k: usize,
         numbering: Numbering,
@@ -71,7 +72,7 @@ pub(crate) enum Answer {
     },
 }
 
-/// What to compute.
+/// Specification of the best rows of groups.
 #[derive(Debug, Clone)]
 pub(crate) struct TopKSpec {
     pub(crate) group: Vec<Arc<dyn PhysicalExpr>>,
@@ -79,27 +80,28 @@ pub(crate) struct TopKSpec {
     pub(crate) answer: Answer,
 }
 
-/// The same, made ready.
+/// A [`TopKSpec`] over an input of a known schema.
 #[derive(Debug)]
 pub(super) struct TopKPlan {
     spec: TopKSpec,
     pub(super) groups: GroupColumns,
     pub(super) keys: SortKeys,
-    /// What rows carry: group columns where they are not packed, then what is wanted of rows.
+    /// Expressions whose values are kept with each row: group columns where they are not packed, then columns of the answer, then what
+    /// rows are ordered by where keys do not tell all rows apart.
     carried: Vec<Arc<dyn PhysicalExpr>>,
     pub(super) carried_types: Vec<DataType>,
     pub(super) schema: SchemaRef,
 }
 
-/// A batch, ready to be grouped.
-pub(super) struct Prepared {
+/// A batch whose expressions have been evaluated.
+pub(super) struct EvaluatedRows {
     /// Group columns of all rows.
     pub(super) groups: Vec<ArrayRef>,
     /// Which rows count; `None`: all.
     pub(super) kept: Option<BooleanArray>,
     /// Key columns of the rows that count.
     pub(super) order: Vec<ArrayRef>,
-    /// What the rows that count carry, but for group columns.
+    /// Carried columns of the rows that count, without group columns.
     pub(super) carried: Vec<ArrayRef>,
 }
 
@@ -120,9 +122,10 @@ impl TopKPlan {
         let groups = GroupColumns::new(fields);
         let by: Vec<SortColumn> = spec.order.iter().map(|by| by.column.clone()).collect();
         let keys = SortKeys::try_new(&by)?;
-        let mut carried = match groups.is_packed() {
-            true => Vec::new(),
-            false => spec.group.clone(),
+        let mut carried = if groups.is_packed() {
+            Vec::new()
+        } else {
+            spec.group.clone()
         };
         match &spec.answer {
             Answer::Lists { value, .. } => carried.push(Arc::clone(value)),
@@ -150,12 +153,12 @@ impl TopKPlan {
         &self.spec
     }
 
-    /// Expressions of the groups.
+    /// The group expressions.
     pub(super) fn group(&self) -> &[Arc<dyn PhysicalExpr>] {
         &self.spec.group
     }
 
-    /// Whether the answer is rows of the input, with all of their columns and nothing else.
+    /// Whether the answer is rows of the input, with all of their columns and no others.
     pub(super) fn passes_rows(&self, input: &SchemaRef) -> bool {
         let is_column = |(index, column): (usize, &OutputColumn)| match column {
             OutputColumn::Row(expr) => expr
@@ -169,20 +172,21 @@ impl TopKPlan {
                 .is_some_and(|(_, output)| output.iter().enumerate().all(is_column))
     }
 
-    /// Columns that rows carry only so that groups are told apart.
+    /// Number of carried columns that only tell groups apart.
     pub(super) fn carried_groups(&self) -> usize {
-        match self.groups.is_packed() {
-            true => 0,
-            false => self.spec.group.len(),
+        if self.groups.is_packed() {
+            0
+        } else {
+            self.spec.group.len()
         }
     }
 
-    /// Whether groups without a row that counts have an answer too.
+    /// Whether a group has an answer even if none of its rows counts.
     pub(super) fn answers_every_group(&self) -> bool {
         matches!(self.spec.answer, Answer::Lists { .. })
     }
 
-    /// What is kept of each group.
+    /// Which rows are kept of each group.
     pub(super) fn wanted(&self) -> Result<GroupLimit> {
         let first = self.carried.len()
             - if self.keys.is_exact() {
@@ -193,9 +197,10 @@ impl TopKPlan {
         let by_key = |(index, by): (usize, &SortBy)| {
             OrderBy::rows(first + index, by.column.data_type.clone(), by.column.options)
         };
-        let mut order: Vec<_> = match self.keys.is_exact() {
-            true => Vec::new(),
-            false => self.spec.order.iter().enumerate().map(by_key).collect(),
+        let mut order: Vec<_> = if self.keys.is_exact() {
+            Vec::new()
+        } else {
+            self.spec.order.iter().enumerate().map(by_key).collect()
         };
         let (k, ties) = match &self.spec.answer {
             Answer::Lists { call, .. } => {
@@ -222,11 +227,11 @@ impl TopKPlan {
         })
     }
 
-    /// Evaluates what is wanted of a batch.
+    /// Evaluates the expressions over a batch.
     ///
     /// # Errors
-    /// Those of expressions.
-    pub(super) fn prepare(&self, batch: &RecordBatch) -> Result<Prepared> {
+    /// Errors of expressions.
+    pub(super) fn evaluate(&self, batch: &RecordBatch) -> Result<EvaluatedRows> {
         let evaluated = |exprs: &[Arc<dyn PhysicalExpr>], batch: &RecordBatch| {
             exprs
                 .iter()
@@ -237,7 +242,7 @@ impl TopKPlan {
         let by: Vec<_> = self.spec.order.iter().map(|by| Arc::clone(&by.expr)).collect();
         let rest = &self.carried[self.carried_groups()..];
         let Answer::Lists { filter, call, .. } = &self.spec.answer else {
-            return Ok(Prepared {
+            return Ok(EvaluatedRows {
                 groups,
                 kept: None,
                 order: evaluated(&by, batch)?,
@@ -261,7 +266,7 @@ impl TopKPlan {
                 *column = datafusion::arrow::compute::filter(column, counts)?;
             }
         }
-        Ok(Prepared {
+        Ok(EvaluatedRows {
             groups,
             kept: within(passed, counts),
             order,
@@ -269,12 +274,12 @@ impl TopKPlan {
         })
     }
 
-    /// Columns of no row.
+    /// The carried columns without rows.
     pub(super) fn no_rows(&self) -> Vec<ArrayRef> {
         self.carried_types.iter().map(new_empty_array).collect()
     }
 
-    /// One output batch of lists: the columns of the groups, what their rows carry, and how many each has.
+    /// An output batch of lists, from the group columns, the carried columns of all best rows, and the number of rows of each group.
     ///
     /// # Errors
     /// Arrow's, where arrays become too large.
@@ -296,7 +301,7 @@ impl TopKPlan {
         Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
     }
 
-    /// How rows are numbered, and what their columns are, if the answer is rows.
+    /// The numbering and the output columns, if the answer is rows.
     pub(super) fn rows(&self) -> Option<(Numbering, &[OutputColumn])> {
         match &self.spec.answer {
             Answer::Lists { .. } => None,
@@ -306,7 +311,7 @@ impl TopKPlan {
         }
     }
 
-    /// One output batch of rows; `groups`: the group columns, a value for each row.
+    /// An output batch of rows, from the group columns (one value for each row), the carried columns and the numbers of rows.
     ///
     /// # Errors
     /// Internal errors only.
@@ -353,7 +358,7 @@ impl TopKPlan {
     }
 }
 
-/// Rows of the first mask that the second one, over these rows, keeps.
+/// The rows that pass both masks. The second mask has one value for each row that passes the first.
 fn within(passed: Option<BooleanArray>, counts: Option<BooleanArray>) -> Option<BooleanArray> {
     let Some(passed) = passed else { return counts };
     let Some(counts) = counts else { return Some(passed) };
@@ -364,7 +369,7 @@ fn within(passed: Option<BooleanArray>, counts: Option<BooleanArray>) -> Option<
     Some(BooleanArray::from(both.collect::<Vec<_>>()))
 }
 
-/// What rows are ordered by, as SQL has it.
+/// An expression that rows are ordered by, in SQL: `expr DESC NULLS LAST`.
 pub(in crate::exec) fn in_words(expr: &Arc<dyn PhysicalExpr>, column: &SortColumn) -> String {
     let direction = if column.options.descending { " DESC" } else { "" };
     let nulls = match (column.nullable, column.options.nulls_first) {

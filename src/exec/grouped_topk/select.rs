@@ -1,4 +1,4 @@
-//! A sieve whose keys are of the width that the plan says.
+//! A sieve for keys of any width, and the best rows that it gives.
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::buffer::Buffer;
@@ -10,15 +10,18 @@ use crate::kernel::cpu::top::{Rows, Sieve};
 use crate::key::{Key, Width, on_width, with_key, words};
 use crate::memory::SpillFile;
 
-/// The best rows of groups: their carried columns, how many each group has, and their numbers if rows are wanted.
+/// The best rows of groups, in the order of groups, best first.
 pub(super) struct BestRows {
+    /// Carried columns.
     pub(super) rows: Vec<ArrayRef>,
     pub(super) keys: Buffer,
+    /// Number of rows of each group.
     pub(super) lengths: Vec<usize>,
+    /// Number of each row in its group, from 1; empty if the answer is lists.
     pub(super) numbers: Vec<u64>,
 }
 
-/// A [`Sieve`] of any width of keys.
+/// A [`Sieve`] for keys of any width.
 pub(super) enum AnySieve {
     W32(Sieve<u32>),
     W64(Sieve<u64>),
@@ -35,7 +38,7 @@ impl AnySieve {
         })
     }
 
-    /// Adds rows of `groups` groups at most.
+    /// Adds rows. `ids` has the number of each row's group, which is below `groups`.
     pub(super) fn push(
         &mut self,
         groups: usize,
@@ -46,15 +49,17 @@ impl AnySieve {
         on_width!(AnySieve, self, sieve => sieve.push(groups, Rows { groups: ids, keys: words(keys), payload }))
     }
 
+    /// Bytes that the rows hold.
     pub(super) fn held_bytes(&self) -> usize {
         on_width!(AnySieve, self, sieve => sieve.held_bytes())
     }
 
+    /// Number of rows that did not reach the floor of their group.
     pub(super) fn rejected(&self) -> u64 {
         on_width!(AnySieve, self, sieve => sieve.rejected())
     }
 
-    /// Takes out the best rows of the first so many groups, all that there are.
+    /// Takes out the best rows of all groups, of which there are `groups`.
     pub(super) fn take(&mut self, groups: usize, plan: &TopKPlan) -> Result<BestRows> {
         on_width!(AnySieve, self, sieve => {
             let best = sieve.take_first(groups)?;
@@ -72,6 +77,7 @@ impl AnySieve {
     }
 }
 
+/// The number of each row in its group, from 1. `lengths` has the number of rows of each group.
 fn numbers<K: Key>(numbering: Numbering, keys: &[K], lengths: &[usize]) -> Vec<u64> {
     let mut numbers = Vec::with_capacity(keys.len());
     let mut rest = keys;
@@ -89,12 +95,12 @@ fn numbers<K: Key>(numbering: Numbering, keys: &[K], lengths: &[usize]) -> Vec<u
     numbers
 }
 
-/// The keys of a batch.
+/// The sort keys of a batch.
 pub(super) fn keys(plan: &TopKPlan, order: &[ArrayRef]) -> Result<Buffer> {
     with_key!(plan.keys.width(), K => Ok(plan.keys.keys::<K>(order)?.into()))
 }
 
-/// The keys of a part.
+/// The keys of a run's rows in a hash partition.
 pub(super) fn partition_keys(
     width: Width,
     keys: &Partitioned,

@@ -1,7 +1,7 @@
-//! Best rows as the work of the engine for groups.
+//! Best rows of groups, as a work of the engine for groups.
 //!
-//! While groups are few, a sieve holds their best rows. Rows of many groups carry what is wanted of them; where a group has
-//! none that counts, but an answer all the same, rows without a key tell that it is there.
+//! While groups are few, a sieve holds their best rows. Rows of many groups go to hash partitions, with the columns of the answer. A group
+//! may have an answer although none of its rows counts: then a row without a key says that the group exists.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::ColumnarValue;
 
 use super::super::group_engine::{
-    Answered, Evaluated, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork, HashPartitions,
-    PartitionedRows, Shared,
+    AnsweredGroups, EvaluatedBatch, FewGroups, GroupColumns, GroupIds, GroupScan, GroupedWork,
+    HashPartitions, PartitionedRows, Shared,
 };
 use super::execution::{GroupTopK, repeated};
 use super::partition::PartitionReader;
@@ -27,13 +27,13 @@ use crate::kernel::cpu::groups::runs::{Staged, StagedColumn, StagedValues};
 use crate::key::KeySpec;
 use crate::threads::blocking;
 
-/// Rows that go over to hash partitions at a time.
+/// Rows that are moved to hash partitions at a time.
 const MOVED_ROWS: usize = 1 << 12;
 
-/// Rows of a hash partition that a worker sets memory aside for; what larger ones need is asked for on the way.
+/// Rows of a hash partition for which a worker's memory is reserved in advance. For larger ones, it is reserved on the way.
 const USUAL_ROWS: usize = 1 << 17;
 
-/// Partitions rows; without keys, they only tell that their groups are there.
+/// Adds rows to hash partitions. Rows without keys only say that their groups exist.
 fn stage<W: GroupKey>(
     scan: &mut GroupScan<GroupTopK, W>,
     groups: &[ArrayRef],
@@ -43,14 +43,14 @@ fn stage<W: GroupKey>(
     if groups.first().is_none_or(|column| column.is_empty()) {
         return Ok(());
     }
-    // Groups that are not packed are told apart by what their rows carry.
-    let (words, parts) = scan.ids.place(groups, None)?;
+    // Groups that are not packed are told apart by carried columns.
+    let (group_keys, parts) = scan.ids.place(groups, None)?;
     let column = |keys| StagedColumn {
         rows: None,
         values: StagedValues::Keys(keys),
     };
     let staged = Staged {
-        words,
+        words: group_keys,
         parts,
         columns: keys.map(column).into_iter().collect(),
         others: carried.into_iter().map(ColumnarValue::Array).collect(),
@@ -58,23 +58,25 @@ fn stage<W: GroupKey>(
     scan.rows.stage(staged, &scan.shared)
 }
 
-/// What is wanted of a batch.
-pub(super) struct Ready {
+/// A batch's rows that count, with their keys and carried columns.
+pub(super) struct BatchRows {
     /// Which rows count; `None`: all.
     kept: Option<BooleanArray>,
     /// Group columns of the rows that count.
     counted: Vec<ArrayRef>,
+    /// Keys of the rows that count.
     keys: Buffer,
+    /// Carried columns of the rows that count.
     carried: Vec<ArrayRef>,
 }
 
 impl GroupedWork for GroupTopK {
     const ROWS: &'static str = "the best rows of groups";
-    /// Far below the 2 GiB that a column of strings can hold.
+    /// This is far below the 2 GiB that a column of strings can hold.
     const STAGED_BYTES: usize = 256 << 20;
 
-    type Values = Ready;
-    /// The best rows while groups are few.
+    type Values = BatchRows;
+    /// The best rows, while groups are few.
     type Scan<W: GroupKey> = Option<Box<AnySieve>>;
     type Scanned<W: GroupKey> = ();
     type Worker<W: GroupKey> = Worker<W>;
@@ -91,8 +93,8 @@ impl GroupedWork for GroupTopK {
         &self.plan.schema
     }
 
-    fn evaluate(&self, batch: &RecordBatch) -> Result<Evaluated<Ready>> {
-        let prepared = self.plan.prepare(batch)?;
+    fn evaluate(&self, batch: &RecordBatch) -> Result<EvaluatedBatch<BatchRows>> {
+        let prepared = self.plan.evaluate(batch)?;
         let counted: Vec<ArrayRef> = match &prepared.kept {
             None => prepared.groups.clone(),
             Some(kept) => filtered(&prepared.groups, kept)?,
@@ -100,13 +102,13 @@ impl GroupedWork for GroupTopK {
         let carried = counted[..self.plan.carried_groups()]
             .iter()
             .chain(&prepared.carried);
-        let values = Ready {
+        let values = BatchRows {
             keys: keys(&self.plan, &prepared.order)?,
             carried: carried.cloned().collect(),
             kept: prepared.kept,
             counted,
         };
-        Ok(Evaluated {
+        Ok(EvaluatedBatch {
             groups: prepared.groups,
             values,
         })
@@ -121,7 +123,7 @@ impl GroupedWork for GroupTopK {
     }
 
     fn few_bytes<W: GroupKey>(&self, scan: &Self::Scan<W>) -> usize {
-        // What is held, and a copy while it is cut.
+        // The rows, and a copy of them while they are cut to the best.
         scan.as_ref().map_or(0, |sieve| 2 * sieve.held_bytes())
     }
 
@@ -131,8 +133,8 @@ impl GroupedWork for GroupTopK {
 
     fn push_few<W: GroupKey>(
         scan: &mut GroupScan<Self, W>,
-        batch: Evaluated<Ready>,
-    ) -> Result<Option<Evaluated<Ready>>> {
+        batch: EvaluatedBatch<BatchRows>,
+    ) -> Result<Option<EvaluatedBatch<BatchRows>>> {
         let (ready, numbers) = (batch.values, &scan.numbers);
         let ids: Vec<u32> = match &ready.kept {
             None => numbers.iter().map(|id| *id as u32).collect(),
@@ -178,8 +180,8 @@ impl GroupedWork for GroupTopK {
         scan.ids.free()
     }
 
-    fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: Evaluated<Ready>) -> Result<()> {
-        let Evaluated { groups, values } = batch;
+    fn push_many<W: GroupKey>(scan: &mut GroupScan<Self, W>, batch: EvaluatedBatch<BatchRows>) -> Result<()> {
+        let EvaluatedBatch { groups, values } = batch;
         stage(scan, &values.counted, Some(values.keys), values.carried)?;
         let plan = &scan.shared.work.plan;
         let (Some(kept), true) = (values.kept, plan.answers_every_group()) else {
@@ -202,14 +204,14 @@ impl GroupedWork for GroupTopK {
         shared: Arc<Shared<Self>>,
         few: FewGroups<Self, W>,
         memory: Arc<MemoryReservation>,
-    ) -> Result<Answered> {
+    ) -> Result<AnsweredGroups> {
         blocking(move || best_of_few(&shared, few, &memory)).await
     }
 
     fn partition_bytes<W: GroupKey>(&self, partitions: &HashPartitions<Self, W>, part: usize) -> usize {
         let all: usize = partitions.sizes.iter().sum();
         let carried: usize = partitions.runs().map(|run| run.bytes()).sum();
-        // What a row takes, three times: as it was, in the sieve, and in order; and the offsets of groups.
+        // The bytes of a row three times: as it was read, in the sieve, and in order; and the offsets of groups.
         let row = carried / all.max(1) + size_of::<W>() + 16;
         partitions.sizes[part].min(USUAL_ROWS) * (3 * row + 24)
     }
@@ -226,29 +228,34 @@ impl GroupedWork for GroupTopK {
         worker: &mut Worker<W>,
         partitions: &HashPartitions<Self, W>,
         part: usize,
-    ) -> Result<Option<Answered>> {
+    ) -> Result<Option<AnsweredGroups>> {
         worker.answer(partitions, part)
     }
 }
 
-/// One thread's memory, used again from hash partition to hash partition.
+/// A worker: answers hash partitions, one after the other, and uses its memory again for the next one.
 pub(super) struct Worker<W> {
     reader: PartitionReader<W>,
     memory: MemoryReservation,
-    /// Rows that its sieve has kept out, as far as they were counted.
+    /// Number of rows that its sieve has rejected, as far as they are in the metric.
     rejected: u64,
 }
 
 impl<W: GroupKey> Worker<W> {
-    fn answer(&mut self, partitions: &HashPartitions<GroupTopK, W>, part: usize) -> Result<Option<Answered>> {
+    /// The answer of a hash partition; `None` if it has no groups.
+    fn answer(
+        &mut self,
+        partitions: &HashPartitions<GroupTopK, W>,
+        part: usize,
+    ) -> Result<Option<AnsweredGroups>> {
         let (work, reader) = (&partitions.shared.work, &mut self.reader);
         reader.begin()?;
         for rows in partitions.scans.iter().map(|scan| &scan.rows) {
             for run in rows.runs.iter().filter(|run| !run.columns.is_empty()) {
                 reader.push(&work.plan, part, run, rows.file.as_ref())?;
-                // What workers usually need is set aside.
+                // The memory that a worker usually needs is reserved already.
                 let held = 2 * reader.sieve.held_bytes();
-                let more = held.saturating_sub(self.memory.size() + partitions.each);
+                let more = held.saturating_sub(self.memory.size() + partitions.bytes_per_worker);
                 partitions.shared.reserve(&self.memory, more)?;
             }
         }
@@ -266,16 +273,16 @@ impl<W: GroupKey> Worker<W> {
         let before = std::mem::replace(&mut self.rejected, rejected);
         work.rejected.add((rejected - before) as usize);
         let batch = work.answer(reader.groups.values()?, best)?;
-        Ok(Some(Answered { groups, batch }))
+        Ok(Some(AnsweredGroups { groups, batch }))
     }
 }
 
-/// The best rows of all scans, through one more sieve.
+/// The best rows of all scans, which one more sieve merges.
 fn best_of_few<W: GroupKey>(
     shared: &Shared<GroupTopK>,
     mut few: FewGroups<GroupTopK, W>,
     memory: &MemoryReservation,
-) -> Result<Answered> {
+) -> Result<AnsweredGroups> {
     let (work, groups) = (&shared.work, few.ids.len());
     let plan = &work.plan;
     let mut all = AnySieve::new(plan)?;
@@ -295,7 +302,7 @@ fn best_of_few<W: GroupKey>(
         0 => RecordBatch::new_empty(Arc::clone(&plan.schema)),
         _ => work.answer(few.ids.values()?, all.take(groups, plan)?)?,
     };
-    Ok(Answered { groups, batch })
+    Ok(AnsweredGroups { groups, batch })
 }
 
 fn filtered(columns: &[ArrayRef], kept: &BooleanArray) -> Result<Vec<ArrayRef>> {

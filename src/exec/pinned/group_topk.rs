@@ -11,7 +11,7 @@ use super::calls::{OnDevice, PinnedCalls, distinct};
 use super::groups::{GROUP_BYTES, all_codes, of_each};
 use super::table::PinnedTable;
 use super::topk::{PinnedTopKCall, value_bytes};
-use crate::exec::quantiles::comma_separated;
+use crate::exec::operator::comma_separated;
 use crate::functions::topk::{firsts, lists};
 use crate::kernel::cuda::{GroupTop, GroupTopSelection, Groups, Predicate, RowMask};
 use crate::key::KeySpec;

@@ -14,7 +14,7 @@ use super::quantiles::sourced_columns;
 use super::table::PinnedTable;
 use crate::exec::aggregate::{Aggregates, ExecAggregate};
 use crate::exec::grouped::{Answers, answered_groups};
-use crate::exec::quantiles::comma_separated;
+use crate::exec::operator::comma_separated;
 use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
 use crate::kernel::cuda::{Groups, PickedKeys, Predicate, RowMask, Segments};
 use crate::key::KeySpec;

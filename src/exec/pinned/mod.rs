@@ -33,7 +33,7 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::on_device::record;
 use super::operator::{Execution, Operator, Work};
-use super::quantiles::comma_separated;
+use super::operator::comma_separated;
 use super::run::strategy_metric;
 use calls::OnDevice;
 pub(crate) use calls::{FilteredColumn, PinnedCalls};

@@ -12,7 +12,7 @@ use super::table::PinnedTable;
 use crate::config::StrategyName;
 use crate::exec::aggregate::{Aggregates, ExecAggregate, Output};
 use crate::exec::device_shards::{ALONE, Limits, Share, solve_on_devices};
-use crate::exec::quantiles::comma_separated;
+use crate::exec::operator::comma_separated;
 use crate::exec::run::{Solved, answer};
 use crate::quantile::QuantileSpec;
 

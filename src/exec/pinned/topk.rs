@@ -13,7 +13,7 @@ use datafusion::common::Result;
 
 use super::calls::{FilteredColumn, OnDevice, PinnedCalls, distinct};
 use super::table::PinnedTable;
-use crate::exec::quantiles::comma_separated;
+use crate::exec::operator::comma_separated;
 use crate::functions::topk::{Call, firsts, lists};
 use crate::kernel::cuda::{Gather, RowMask, Top, TopSelection};
 use crate::key::{KeyBits, KeySpec, OrderBy, RowOrder};

@@ -1,4 +1,4 @@
-//! The bound that all partitions share, and the scans below through DataFusion's dynamic filter.
+//! The floor that all partitions share. Scans below read it through DataFusion's dynamic filter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,46 +11,50 @@ use datafusion::physical_expr::expressions::{
 };
 use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
 
-use super::plan::TopPlan;
+use super::plan::SortLimitPlan;
 use crate::config::QuantilesOptions;
 use crate::key::KeyBits;
 
-/// What scans are told of floating-point columns.
+/// Whether scans may skip rows by the statistics of floating-point columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Floats {
-    /// Nothing: the statistics of files know nothing of NaNs, so a bound would skip them.
+pub(super) enum FloatBounds {
+    /// Scans get no bound of them: statistics of files leave out NaNs, so that a bound might skip these.
     Unbounded,
-    /// The first of them is bounded, for data without NaNs.
+    /// Scans get a bound of the first floating-point column. This is right for data without NaNs.
     Bounded,
 }
 
-impl Floats {
+impl FloatBounds {
     pub(super) fn of(config: &ConfigOptions) -> Self {
-        match QuantilesOptions::of(config).trust_float_statistics {
-            true => Floats::Bounded,
-            false => Floats::Unbounded,
+        if QuantilesOptions::of(config).trust_float_statistics {
+            FloatBounds::Bounded
+        } else {
+            FloatBounds::Unbounded
         }
     }
 }
 
-/// The greatest key that `k` rows of some partition reach: rows of others that do not exceed it are not wanted.
+/// The floor of all partitions: the greatest key that `k` rows of one partition reach. Rows of other partitions that do not exceed it
+/// cannot be part of the answer.
 ///
-/// Whoever raised it holds `k` rows that reach it until someone raises it further, so those are never lost.
+/// The partition that raised the floor holds `k` rows that reach it until another partition raises it further. So no row of the answer
+/// is lost.
 pub(super) struct SharedFloor {
-    plan: Arc<TopPlan>,
-    /// How often it rose: what partitions look at for each batch.
+    plan: Arc<SortLimitPlan>,
+    /// Number of times that the floor has risen. Partitions look at it once a batch.
     risen: AtomicU64,
+    /// The floor; `None`: not raised yet.
     key: Mutex<Option<KeyBits>>,
     filter: Option<Arc<DynamicFilterPhysicalExpr>>,
-    floats: Floats,
+    floats: FloatBounds,
 }
 
 impl SharedFloor {
-    /// Not raised yet. `filter`: what scans below are to be told.
+    /// A floor that is not raised yet. Scans below read it through `filter`.
     pub(super) fn new(
-        plan: Arc<TopPlan>,
+        plan: Arc<SortLimitPlan>,
         filter: Option<Arc<DynamicFilterPhysicalExpr>>,
-        floats: Floats,
+        floats: FloatBounds,
     ) -> Self {
         Self {
             plan,
@@ -61,7 +65,7 @@ impl SharedFloor {
         }
     }
 
-    /// Raises it to `key`, if that is higher.
+    /// Raises the floor to `key`, if that is higher.
     ///
     /// # Errors
     /// Internal errors only.
@@ -78,14 +82,14 @@ impl SharedFloor {
         }
     }
 
-    /// What the filter says of its own expressions, which may be those of a scan with more columns.
+    /// The condition that a row exceeds `key`, over the filter's own expressions, which may be those of a scan with more columns.
     fn exceeding(&self, filter: &DynamicFilterPhysicalExpr, key: KeyBits) -> Result<Arc<dyn PhysicalExpr>> {
         let by = filter.children().into_iter().zip(&self.plan.by);
         let by = by.map(|(expr, by)| PhysicalSortExpr::new(Arc::clone(expr), by.options));
         exceeding(&by.collect::<Vec<_>>(), &self.plan.keys.values(key)?, self.floats)
     }
 
-    /// The floor, if it rose since `seen`, which is brought up to date.
+    /// The floor, if it has risen more than `seen` times; `seen` is brought up to date.
     pub(super) fn risen_since(&self, seen: &mut u64) -> Option<KeyBits> {
         let risen = self.risen.load(Ordering::Acquire);
         if risen == *seen {
@@ -95,7 +99,7 @@ impl SharedFloor {
         *self.key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says to scans that it rises no more.
+    /// Tells scans that the floor will not rise any more.
     pub(super) fn finish(&self) {
         if let Some(filter) = &self.filter {
             filter.mark_complete();
@@ -103,14 +107,14 @@ impl SharedFloor {
     }
 }
 
-/// Rows that come before the row of these values: `a > 1 OR (a = 1 AND b < 2)`. Some more rows may pass, none less.
+/// The condition that a row comes before the row of these values: `a > 1 OR (a = 1 AND b < 2)`. Some further rows may pass.
 ///
-/// From the first floating-point column on, rows that tie so far pass: comparisons take both zeros as equal, where an order
-/// does not. So do all that it alone would tell apart, unless `floats` are bounded.
+/// Columns from the first floating-point one on are not compared exactly: rows that tie up to there pass. The reason is that comparisons
+/// take both zeros as equal, and the order does not. That floating-point column is bounded only if `floats` says so.
 fn exceeding(
     by: &[PhysicalSortExpr],
     values: &[ScalarValue],
-    floats: Floats,
+    floats: FloatBounds,
 ) -> Result<Arc<dyn PhysicalExpr>> {
     let exact = values
         .iter()
@@ -120,8 +124,8 @@ fn exceeding(
         .get(exact)
         .zip(values.get(exact))
         .map(|(by, value)| match floats {
-            Floats::Unbounded => Ok(lit(true)),
-            Floats::Bounded => not_after(by, value),
+            FloatBounds::Unbounded => Ok(lit(true)),
+            FloatBounds::Bounded => not_after(by, value),
         })
         .transpose()?;
     for (by, value) in by.iter().zip(values).take(exact).rev() {
@@ -141,27 +145,31 @@ fn binary(left: Arc<dyn PhysicalExpr>, op: Operator, right: Arc<dyn PhysicalExpr
     Arc::new(BinaryExpr::new(left, op, right))
 }
 
-/// Values of one expression before `value`; `None`: there are none.
+/// The condition that the value of an expression comes before `value`; `None`: no value does.
 fn before(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Option<Arc<dyn PhysicalExpr>>> {
     let expr = || Arc::clone(&by.expr);
     if value.is_null() {
-        return match by.options.nulls_first {
-            true => Ok(None),
-            false => is_not_null(expr()).map(Some),
+        return if by.options.nulls_first {
+            Ok(None)
+        } else {
+            is_not_null(expr()).map(Some)
         };
     }
-    let op = match by.options.descending {
-        true => Operator::Gt,
-        false => Operator::Lt,
+    let op = if by.options.descending {
+        Operator::Gt
+    } else {
+        Operator::Lt
     };
     let compared = binary(expr(), op, lit(value.clone()));
-    Ok(Some(match by.options.nulls_first {
-        true => binary(is_null(expr())?, Operator::Or, compared),
-        false => compared,
+    Ok(Some(if by.options.nulls_first {
+        binary(is_null(expr())?, Operator::Or, compared)
+    } else {
+        compared
     }))
 }
 
-/// Floating-point values before `value` or equal to it, where both zeros are equal; all, if it is a NaN.
+/// The condition that a floating-point value comes before `value` or equals it, where both zeros are equal. Every value passes if
+/// `value` is a NaN.
 fn not_after(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Arc<dyn PhysicalExpr>> {
     let is_nan = match value {
         ScalarValue::Float16(Some(x)) => x.is_nan(),
@@ -180,9 +188,10 @@ fn not_after(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Arc<dyn Physi
 }
 
 fn equal(by: &PhysicalSortExpr, value: &ScalarValue) -> Result<Arc<dyn PhysicalExpr>> {
-    match value.is_null() {
-        true => is_null(Arc::clone(&by.expr)),
-        false => Ok(binary(Arc::clone(&by.expr), Operator::Eq, lit(value.clone()))),
+    if value.is_null() {
+        is_null(Arc::clone(&by.expr))
+    } else {
+        Ok(binary(Arc::clone(&by.expr), Operator::Eq, lit(value.clone())))
     }
 }
 
@@ -237,7 +246,7 @@ mod tests {
             };
             let is_exact = bit(4) && bit(5);
             let order = LexOrdering::new(order).unwrap();
-            let plan = TopPlan::try_new(order, 3, batch.schema()).unwrap().unwrap();
+            let plan = SortLimitPlan::try_new(order, 3, batch.schema()).unwrap().unwrap();
             let columns = plan.by.iter().map(|by| by.expr.evaluate(&batch).unwrap());
             let columns: Vec<_> = columns.map(|value| value.into_array(8).unwrap()).collect();
             let keys = plan.keys.keys::<u128>(&columns).unwrap();
@@ -247,8 +256,8 @@ mod tests {
                     let filter = exceeding(&plan.by, &values, floats).unwrap();
                     filter.evaluate(&batch).unwrap().into_array(8).unwrap()
                 };
-                let passed = filtered(Floats::Unbounded);
-                let bounded = filtered(Floats::Bounded);
+                let passed = filtered(FloatBounds::Unbounded);
+                let bounded = filtered(FloatBounds::Bounded);
                 let bounded = bounded.as_boolean();
                 for (row, key) in keys.iter().enumerate() {
                     let passes = passed.as_boolean();

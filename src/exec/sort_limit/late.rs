@@ -1,4 +1,4 @@
-//! Columns that are fetched late: only of the rows that are wanted.
+//! Late fetching: columns that no row is ordered by are read only for the rows of the answer.
 
 use std::sync::Arc;
 
@@ -22,53 +22,55 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
-use super::super::quantiles::comma_separated;
+use super::super::operator::comma_separated;
 use super::rows::{CHANGED, RowSource};
 use super::scan::reserve;
-use super::store::Store;
+use super::store::RowStore;
 use super::{SortLimitExec, SortLimitWork};
 use crate::exec::operator::{Execution, Operator, Work};
 use crate::threads::in_order;
 
-/// The rows that its input names, with all columns: the input has those that rows are ordered by, and where each row stands.
+/// Fetches all columns of the rows that its input names. The input has the columns that rows are ordered by, and the position of each
+/// row in the files.
 ///
 /// ```text
 /// LateFetchExec: columns=[id, text]
 ///   SortLimitExec: k=100, by=[fare DESC]
 ///     DataSourceExec: projection=[fare, file_row_index]
 /// ```
-/// Reads the files once more, but only pages with rows that are wanted. What rows are ordered by is read again with them,
-/// and must be what it was: if files changed between the two reads, the query ends with an error.
+/// Reads the files once more, but only pages with rows of the answer. The columns that rows are ordered by are read again with them. If
+/// these differ from the first read, the files have changed, and the query ends with an error.
 ///
 /// Metrics: `output_rows`, `elapsed_compute`, `fetched_rows`.
 pub type LateFetchExec = Operator<LateFetchWork>;
 
-/// What a [`LateFetchExec`] fetches.
+/// Work of a [`LateFetchExec`]: the files, and the columns that its input has already.
 #[derive(Debug)]
 pub struct LateFetchWork {
     rows: Arc<RowSource>,
-    /// Which of the columns the input has, in its order.
+    /// Indices of the columns that the input has, in its order.
     early: Arc<[usize]>,
     k: usize,
-    /// Those of the operator that reads all columns at once.
+    /// Properties of the operator that reads all columns at once.
     properties: Arc<PlanProperties>,
 }
 
-/// Rows that a page of a column is taken to have.
+/// Rows that a page of a column is assumed to have.
 const PAGE_ROWS: f64 = 20_000.0;
-/// What it costs to number a row, in bytes of a column that could be read instead.
+/// Cost of numbering a row, as bytes of a column that could be read in the same time.
 const NUMBER_BYTES: f64 = 4.0;
 
-/// Whether it is faster to fetch columns of `late` bytes a row for `k` of `rows` rows only, that are found by columns of
-/// `early` bytes a row.
+/// Whether late fetching is faster: `k` of `rows` rows are found by columns of `early` bytes a row, and only for these `k` rows the other
+/// columns, of `late` bytes a row, are read.
 ///
-/// Each row that is wanted has a page of each column read, these ones too, as long as pages are many more than rows.
+/// Each of the `k` rows takes the reading of one page of every column, those of `early` bytes too, as long as there are many more pages
+/// than such rows.
 fn pays(k: usize, rows: usize, early: usize, late: usize) -> bool {
     let share = (k as f64 * PAGE_ROWS / rows.max(1) as f64).min(1.0);
     late as f64 * (1.0 - share) > early as f64 * share + NUMBER_BYTES
 }
 
-/// Bytes of a value, about.
+/// Approximate bytes of a value.
 fn bytes_of(data_type: &DataType) -> usize {
     match data_type {
         DataType::Boolean => 1,
@@ -79,7 +81,7 @@ fn bytes_of(data_type: &DataType) -> usize {
 }
 
 impl LateFetchExec {
-    /// In the place of `top`, if that reads plain Parquet files and it pays.
+    /// An operator that replaces `top`, if that reads plain Parquet files and late fetching is faster.
     ///
     /// # Errors
     /// DataFusion's.
@@ -123,15 +125,16 @@ impl LateFetchExec {
     }
 }
 
+/// Indices of the columns that an expression reads.
 fn indices(expr: &Arc<dyn PhysicalExpr>) -> Vec<usize> {
     collect_columns(expr).iter().map(Column::index).collect()
 }
 
-/// The same expression over some of the columns.
+/// The expression over an input that has only these columns, in this order.
 fn moved(expr: &Arc<dyn PhysicalExpr>, columns: &[usize]) -> Result<Arc<dyn PhysicalExpr>> {
-    let moved = Arc::clone(expr).transform_up(|part| {
-        let Some(column) = part.downcast_ref::<Column>() else {
-            return Ok(Transformed::no(part));
+    let moved = Arc::clone(expr).transform_up(|node| {
+        let Some(column) = node.downcast_ref::<Column>() else {
+            return Ok(Transformed::no(node));
         };
         match columns.iter().position(|index| *index == column.index()) {
             Some(index) => Ok(Transformed::yes(Arc::new(Column::new(column.name(), index)) as _)),
@@ -141,8 +144,8 @@ fn moved(expr: &Arc<dyn PhysicalExpr>, columns: &[usize]) -> Result<Arc<dyn Phys
     Ok(moved.data)
 }
 
-/// One execution.
-struct Fetch {
+/// One execution of the operator.
+struct LateFetch {
     rows: Arc<RowSource>,
     early: Arc<[usize]>,
     k: usize,
@@ -152,17 +155,17 @@ struct Fetch {
     context: Arc<TaskContext>,
 }
 
-/// All rows, and the numbers by which they are in order.
-struct Fetched {
+/// All rows of the answer, and their numbers in the order of the answer.
+struct FetchedRows {
     found: RecordBatch,
-    store: Store,
+    store: RowStore,
     numbers: Vec<u64>,
-    fetch: Fetch,
+    fetch: LateFetch,
 }
 
-impl Fetch {
-    /// The rows that `found` names, in this order.
-    async fn fetch(self, mut found: SendableRecordBatchStream) -> Result<Fetched> {
+impl LateFetch {
+    /// Fetches the rows that `found` names, in this order.
+    async fn fetch(self, mut found: SendableRecordBatchStream) -> Result<FetchedRows> {
         let (schema, mut batches, mut held) = (found.schema(), Vec::new(), 0);
         while let Some(batch) = found.next().await {
             let batch = batch?;
@@ -176,31 +179,31 @@ impl Fetch {
         let wanted = self.rows.numbers(&found, self.early.len())?;
         let mut sorted = wanted.clone();
         sorted.sort_unstable();
-        let mut store = Store::new(Arc::clone(&self.schema));
-        // Where each row of the files lies in the store.
-        let mut places = Vec::with_capacity(sorted.len());
+        let mut store = RowStore::new(Arc::clone(&self.schema));
+        // Pairs of a row's number in the files and its number in the store.
+        let mut stored = Vec::with_capacity(sorted.len());
         if !sorted.is_empty() {
             for batch in self.read(&sorted).await?.iter().flatten() {
                 let columns: Vec<usize> = (0..self.schema.fields().len()).collect();
                 let first = store.next();
                 let numbers = self.rows.numbers(batch, columns.len())?;
-                places.extend(numbers.into_iter().zip(first..));
+                stored.extend(numbers.into_iter().zip(first..));
                 let columns = batch.project(&columns)?.columns().to_vec();
                 store.add(RecordBatch::try_new(Arc::clone(&self.schema), columns)?);
                 reserve(&self.memory, held + store.bytes(), self.k)?;
             }
         }
-        self.fetched.add(places.len());
-        places.sort_unstable();
-        if !places.iter().map(|(number, _)| number).eq(&sorted) {
-            return exec_err!("{} rows found, {} fetched: {CHANGED}", sorted.len(), places.len());
+        self.fetched.add(stored.len());
+        stored.sort_unstable();
+        if !stored.iter().map(|(number, _)| number).eq(&sorted) {
+            return exec_err!("{} rows found, {} fetched: {CHANGED}", sorted.len(), stored.len());
         }
-        let place = |number: &u64| match places.binary_search_by_key(number, |(number, _)| *number) {
-            Ok(at) => Ok(places[at].1),
+        let in_store = |number: &u64| match stored.binary_search_by_key(number, |(number, _)| *number) {
+            Ok(at) => Ok(stored[at].1),
             Err(_) => internal_err!("row {number} was not fetched"),
         };
-        let numbers = wanted.iter().map(place).collect::<Result<_>>()?;
-        Ok(Fetched {
+        let numbers = wanted.iter().map(in_store).collect::<Result<_>>()?;
+        Ok(FetchedRows {
             found,
             store,
             numbers,
@@ -208,7 +211,7 @@ impl Fetch {
         })
     }
 
-    /// The batches of all partitions of a scan of rows.
+    /// Reads the rows of these ascending numbers: the batches of each partition of the scan.
     async fn read(&self, numbers: &[u64]) -> Result<Vec<Vec<RecordBatch>>> {
         let threads = self.context.session_config().target_partitions();
         let scan = self.rows.fetching(&self.schema, numbers, threads)?;
@@ -221,8 +224,8 @@ impl Fetch {
     }
 }
 
-impl Fetched {
-    /// Some of the rows, in order.
+impl FetchedRows {
+    /// A batch of `rows` rows of the answer, from index `from` on.
     fn batch(&self, from: usize, rows: usize) -> Result<RecordBatch> {
         let batch = self.store.gather(&self.numbers[from..from + rows])?;
         for (found, column) in self.fetch.early.iter().enumerate() {
@@ -266,7 +269,7 @@ impl Work for LateFetchWork {
     fn execute(self: &Arc<Self>, on: Execution<'_>) -> Result<SendableRecordBatchStream> {
         let found = on.input()?;
         let batch_rows = on.context.session_config().batch_size().max(1);
-        let fetch = Fetch {
+        let fetch = LateFetch {
             rows: Arc::clone(&self.rows),
             early: Arc::clone(&self.early),
             k: self.k,

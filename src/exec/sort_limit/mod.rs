@@ -1,11 +1,11 @@
 //! The operator behind `ORDER BY ... LIMIT k`.
 //!
 //! ```text
-//! partition 0 ─ rows that reach the floor ─ a few times k of them ─┐  k rows of each, merged
-//!                   ^ shared: the best k-th key so far             ├─────────────────────────> k rows, in order
+//! partition 0 ─ rows that reach the floor ─ a few times k of them ─┐  k rows of each are merged
+//!                   ^ shared: the best k-th key so far             ├────────────────────────────> k rows, in order
 //! partition 1 ─ rows that reach the floor ─ a few times k of them ─┘
 //!                   │
-//!                   └ dynamic filter: scans below skip what cannot reach it
+//!                   └ dynamic filter: scans below skip rows that cannot reach the floor
 //! ```
 
 mod floor;
@@ -33,40 +33,40 @@ use datafusion::physical_plan::{
 
 #[cfg(feature = "parquet")]
 pub use self::late::LateFetchExec;
-use self::plan::TopPlan;
+use self::plan::SortLimitPlan;
 use super::Mode;
 use super::numbered::{numbered, unnumbered, with_numbers};
 use super::operator::{Execution, Operator, Work};
 
-/// The first `k` rows in the order of expressions of fixed width, 128 bits together at most. One partition, in order;
-/// which of the rows that tie with the last is open.
+/// The first `k` rows in the order of expressions of fixed width, together at most 128 bits. The output is one partition, in order. Of
+/// rows that tie with the last one, any may be in it.
 ///
-/// On many machines it takes two steps: the first rows of each partition, and of those, brought together, the first. Between the
-/// steps each row has a number, and one that comes twice is an error.
+/// On many machines it takes two steps: the first `k` rows of each partition are found, then brought together, and the first `k` of them
+/// found. Between the steps each row has a number; a row that comes twice is an error.
 ///
-/// Reads all input partitions once and in parallel. A row is dropped before anything of it is copied if it does not come
-/// before the best `k`-th row that any partition knows of; what is left waits in a buffer of a few times `k` rows, which is
-/// cut by selection. All is reserved in the task's pool; where that is too small, the query ends with
-/// `ResourcesExhausted`.
+/// Reads all input partitions once and in parallel. A row that does not come before the best `k`-th row of any partition so far is
+/// dropped before anything of it is copied. Other rows wait in a buffer of a few times `k` rows, which is cut to `k` by selection. All
+/// memory is reserved in the task's pool; if that is too small, the query ends with `ResourcesExhausted`.
 ///
 /// Metrics: `input_rows`, `rejected_rows` (never held), `output_rows`, `scan_time` and `elapsed_compute` (processor time).
 pub type SortLimitExec = Operator<SortLimitWork>;
 
-/// What a [`SortLimitExec`] computes, and which step of it.
+/// Work of a [`SortLimitExec`]: what it computes, and which step of that it is.
 #[derive(Debug)]
 pub struct SortLimitWork {
-    plan: Arc<TopPlan>,
+    plan: Arc<SortLimitPlan>,
     mode: Mode,
-    /// What the scans below are told of the bound.
+    /// Dynamic filter through which scans below read the floor.
     filter: Option<Arc<DynamicFilterPhysicalExpr>>,
 }
 
 impl SortLimitExec {
-    /// The first `k` rows of all partitions of `input` in the order `by`; `filter` is kept up to date with the bound that
-    /// rows must exceed: its children are the expressions of `by`, over whatever scan it was made for. `None` if `k` is 0 or 128 bits do not hold what rows are ordered by.
+    /// An operator for the first `k` rows of all partitions of `input`, in the order `by`. `filter` is kept up to date with the floor
+    /// that rows must exceed; its children are the expressions of `by`, over the scan that it was made for. `None` if `k` is 0, or if
+    /// the values that rows are ordered by do not fit in 128 bits.
     ///
     /// # Errors
-    /// DataFusion's, if an expression is not one over `input`.
+    /// DataFusion's, if an expression is not valid over `input`.
     pub fn try_new(
         input: Arc<dyn ExecutionPlan>,
         by: LexOrdering,
@@ -77,10 +77,10 @@ impl SortLimitExec {
         Self::planned(input, by, k, Mode::Single, filter)
     }
 
-    /// One of the two steps on many machines. `None` as for [`Self::try_new`].
+    /// An operator that is one of the two steps on many machines. `None` as for [`Self::try_new`].
     ///
     /// # Errors
-    /// DataFusion's, if an expression is not one over `input`; an execution error if rows of a final step have no numbers.
+    /// DataFusion's, if an expression is not valid over `input`; an execution error if the input rows of a final step have no numbers.
     pub(crate) fn step(
         input: Arc<dyn ExecutionPlan>,
         by: LexOrdering,
@@ -101,14 +101,14 @@ impl SortLimitExec {
             Mode::Single | Mode::Partial => input.schema(),
             Mode::Final => unnumbered(&input.schema())?,
         };
-        let Some(plan) = TopPlan::try_new(by, k, schema)?.filter(|plan| plan.k > 0) else {
+        let Some(plan) = SortLimitPlan::try_new(by, k, schema)?.filter(|plan| plan.k > 0) else {
             return Ok(None);
         };
         let plan = Arc::new(plan);
         Self::over(SortLimitWork { plan, mode, filter }, vec![input]).map(Some)
     }
 
-    /// What another machine must know of it; `None`: it does not travel.
+    /// The parts of the operator that are sent to another machine; `None` if it runs in one process.
     #[cfg(feature = "ballista")]
     pub(crate) fn sent(&self) -> Option<(&LexOrdering, usize, Mode)> {
         let SortLimitWork { plan, mode, .. } = self.work();
@@ -116,10 +116,10 @@ impl SortLimitExec {
     }
 }
 
-/// What is known of the columns of the answer, in an output with or without numbers.
+/// Equivalences between the columns of the answer, in an output with or without row numbers.
 fn equivalences(
     input: &Arc<dyn ExecutionPlan>,
-    plan: &TopPlan,
+    plan: &SortLimitPlan,
     output: SchemaRef,
 ) -> Result<EquivalenceProperties> {
     let columns: Vec<usize> = (0..plan.schema.fields().len()).collect();
@@ -182,7 +182,7 @@ impl Work for SortLimitWork {
     }
 
     fn reset(self: &Arc<Self>) -> Arc<Self> {
-        // What the filter has learnt holds for one execution.
+        // The filter's bound holds for one execution only.
         Arc::new(Self {
             plan: Arc::clone(&self.plan),
             mode: self.mode,

@@ -7,12 +7,12 @@ use datafusion::common::Result;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 
 use super::super::grouped_topk::in_words;
-use super::super::quantiles::comma_separated;
+use super::super::operator::comma_separated;
 use crate::key::{SortColumn, SortKeys};
 
 /// The first `k` rows of an order.
 #[derive(Debug)]
-pub(super) struct TopPlan {
+pub(super) struct SortLimitPlan {
     pub(super) by: LexOrdering,
     columns: Vec<SortColumn>,
     pub(super) keys: SortKeys,
@@ -20,11 +20,11 @@ pub(super) struct TopPlan {
     pub(super) schema: SchemaRef,
 }
 
-impl TopPlan {
-    /// `None` if 128 bits do not hold what rows are ordered by.
+impl SortLimitPlan {
+    /// A plan over an input of this schema. `None` if the values that rows are ordered by do not fit in 128 bits.
     ///
     /// # Errors
-    /// Those of the types of expressions.
+    /// DataFusion's, if an expression is not valid over the schema.
     pub(super) fn try_new(by: LexOrdering, k: usize, schema: SchemaRef) -> Result<Option<Self>> {
         let column = |by: &PhysicalSortExpr| {
             Ok(SortColumn {
@@ -48,7 +48,7 @@ impl TopPlan {
     }
 }
 
-impl fmt::Display for TopPlan {
+impl fmt::Display for SortLimitPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let by = self.by.iter().zip(&self.columns);
         let by = by.map(|(by, column)| in_words(&by.expr, column));

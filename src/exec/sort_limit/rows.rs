@@ -1,4 +1,4 @@
-//! Rows of Parquet files by number: where they stand, and fetching some of them.
+//! Rows of Parquet files by number: scans that number rows, and scans that fetch rows by their numbers.
 
 use std::any::Any;
 use std::ops::Range;
@@ -29,27 +29,27 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::exec::file_scan;
 
-/// Bits of a row's number within its file.
+/// Number of bits of a row's index in its file. A row's number has the index of its file in the bits above.
 const ROW_BITS: u32 = 40;
 
-/// A file, whole, and how many rows it has.
+/// A whole file, with its number of rows.
 #[derive(Debug, Clone)]
 struct NumberedFile {
     file: PartitionedFile,
     rows: usize,
-    /// The parts of it that the scan reads, in bytes: they do not overlap.
-    parts: Vec<Range<i64>>,
+    /// Byte ranges of the file that the scan reads. They do not overlap.
+    ranges: Vec<Range<i64>>,
 }
 
 impl NumberedFile {
-    /// Whether the scan reads bytes of this part already.
-    fn reads_of(&self, part: &Range<i64>) -> bool {
-        let overlaps = |other: &Range<i64>| part.start < other.end && other.start < part.end;
-        self.parts.iter().any(overlaps)
+    /// Whether the scan reads bytes of this range already.
+    fn reads_of(&self, range: &Range<i64>) -> bool {
+        let overlaps = |other: &Range<i64>| range.start < other.end && other.start < range.end;
+        self.ranges.iter().any(overlaps)
     }
 }
 
-/// A scan of Parquet files that is nothing but that, whose rows can be told apart by file and place.
+/// A plain scan of Parquet files, whose rows can be told apart by their file and their index there.
 #[derive(Debug)]
 pub(super) struct RowSource {
     config: FileScanConfig,
@@ -57,7 +57,7 @@ pub(super) struct RowSource {
 }
 
 impl RowSource {
-    /// `None` if `plan` is anything else, or how many rows the files have is not known for sure.
+    /// The row source that `plan` is. `None` if it is no plain scan of Parquet files, or if the exact number of rows of a file is unknown.
     pub(super) fn of(plan: &dyn ExecutionPlan) -> Option<Self> {
         let config = file_scan(plan)?;
         let parquet: &dyn Any = config.file_source.as_ref();
@@ -76,20 +76,20 @@ impl RowSource {
             if is_selected || rows >> ROW_BITS > 0 {
                 return None;
             }
-            // A large file is read in ranges. One that is listed twice has each row twice, which numbers do not tell apart.
-            let part = file
+            // A large file is read in several ranges. A file that is listed twice is not accepted: numbers would not tell its rows apart.
+            let range = file
                 .range
                 .as_ref()
                 .map_or(0..i64::MAX, |range| range.start..range.end);
             match files.iter_mut().find(|other| other.file.path() == file.path()) {
                 Some(other) if other.file.partition_values != file.partition_values => return None,
-                Some(other) if other.reads_of(&part) => return None,
-                Some(other) => other.parts.push(part),
+                Some(other) if other.reads_of(&range) => return None,
+                Some(other) => other.ranges.push(range),
                 None => {
                     let mut file = file.clone();
                     file.range = None;
-                    let parts = vec![part];
-                    files.push(NumberedFile { file, rows, parts });
+                    let ranges = vec![range];
+                    files.push(NumberedFile { file, rows, ranges });
                 }
             }
         }
@@ -97,12 +97,13 @@ impl RowSource {
         (!files.is_empty() && files.len() < 1 << (63 - ROW_BITS)).then_some(Self { config, files })
     }
 
-    /// Rows of all files.
+    /// Number of rows of all files.
     pub(super) fn rows(&self) -> usize {
         self.files.iter().map(|file| file.rows).sum()
     }
 
-    /// A scan of some columns, with two or one more: the row's number in its file and, if there are several, the file's.
+    /// A scan of some columns, with row number columns behind them: the row's index in its file and, if there are several files, the
+    /// index of the file.
     ///
     /// # Errors
     /// DataFusion's; an internal error if the source does not take the projection.
@@ -112,8 +113,8 @@ impl RowSource {
         Ok(DataSourceExec::from_data_source(builder.build()))
     }
 
-    /// A scan of all columns of the rows of these ascending numbers, in up to `threads` partitions, with the same columns
-    /// more as [`Self::numbered`] has.
+    /// A scan of the rows of these ascending numbers, in up to `threads` partitions, with all columns and the row number columns of
+    /// [`Self::numbered`].
     ///
     /// # Errors
     /// As for [`Self::numbered`].
@@ -127,7 +128,7 @@ impl RowSource {
         let Some(parquet) = parquet.downcast_ref::<ParquetSource>() else {
             return internal_err!("rows of other files than Parquet");
         };
-        // The rows are known: what was to find them is done.
+        // The rows are known already, so the predicate that was to find them is removed.
         let all = parquet.with_predicate(lit(true));
         let columns: Vec<usize> = (0..schema.fields().len()).collect();
         let source = self.projected(&all, schema, &columns)?;
@@ -140,6 +141,7 @@ impl RowSource {
         Ok(DataSourceExec::from_data_source(builder.build()))
     }
 
+    /// A file source that reads these columns, with row number columns behind them.
     fn projected(
         &self,
         source: &dyn FileSource,
@@ -177,10 +179,10 @@ impl RowSource {
         }
     }
 
-    /// The numbers of the rows of a batch whose columns from `from` on are those that are more.
+    /// The numbers of a batch's rows, whose row number columns start at index `from`.
     ///
     /// # Errors
-    /// An internal error if they are not.
+    /// An internal error if they are missing.
     pub(super) fn numbers(&self, batch: &RecordBatch, from: usize) -> Result<Vec<u64>> {
         let columns = &batch.columns()[from..];
         let (Some(rows), true) = (
@@ -201,7 +203,7 @@ impl RowSource {
         })
     }
 
-    /// The files of some rows, and which rows of each.
+    /// The files of the rows of these ascending numbers, each with a selection of its rows.
     fn selected(&self, numbers: &[u64]) -> Result<FileGroup> {
         let mut files = Vec::new();
         for numbers in numbers.chunk_by(|a, b| a >> ROW_BITS == b >> ROW_BITS) {
@@ -232,10 +234,10 @@ impl RowSource {
     }
 }
 
-/// What an error says where a second read finds other rows than the first.
+/// Part of an error message: the second read of the input found other rows than the first.
 pub(super) const CHANGED: &str = "the input changed between two reads of one query";
 
-/// The number of a file by its path.
+/// A function that gives the index of a file in the scan, by its path.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct FileNumber {
     paths: Vec<String>,

@@ -1,4 +1,4 @@
-//! From the streams of all partitions to the stream of the first rows.
+//! One execution of the operator: reads the streams of all partitions, and answers with the first rows.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use datafusion::physical_plan::metrics::{
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{Stream, StreamExt, TryStreamExt};
 
-use super::floor::{Floats, SharedFloor};
-use super::plan::TopPlan;
-use super::scan::{Shared, TopScan, reserve};
-use super::store::Store;
+use super::floor::{FloatBounds, SharedFloor};
+use super::plan::SortLimitPlan;
+use super::scan::{Shared, SortLimitScan, reserve};
+use super::store::RowStore;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::top::{Best, Places};
 use crate::key::with_key;
@@ -26,9 +26,9 @@ use crate::key::{Key, Width};
 use crate::threads::blocking;
 use crate::threads::in_order;
 
-/// The first rows of `streams`.
+/// The first rows of all `streams` together, in order.
 pub(super) fn stream(
-    plan: Arc<TopPlan>,
+    plan: Arc<SortLimitPlan>,
     filter: Option<Arc<DynamicFilterPhysicalExpr>>,
     streams: Vec<SendableRecordBatchStream>,
     memory: MemoryReservation,
@@ -44,7 +44,7 @@ pub(super) fn stream(
     let (schema, width) = (Arc::clone(&plan.schema), plan.keys.width());
     let config = context.session_config();
     let batch_rows = config.batch_size().max(1);
-    let floats = Floats::of(config.options());
+    let floats = FloatBounds::of(config.options());
     let shared = Arc::new(Shared {
         floor: SharedFloor::new(Arc::clone(&plan), filter, floats),
         plan,
@@ -62,14 +62,14 @@ pub(super) fn stream(
 
 /// The rows of the answer.
 struct FirstRows {
-    store: Store,
-    /// Their numbers, in order.
+    store: RowStore,
+    /// Numbers of the rows of the answer, in order.
     numbers: Vec<u64>,
     memory: MemoryReservation,
 }
 
 impl FirstRows {
-    /// In batches of so many rows.
+    /// The rows, in batches of `batch_rows` rows.
     fn batches(
         self,
         batch_rows: usize,
@@ -78,7 +78,7 @@ impl FirstRows {
         let starts = (0..self.numbers.len()).step_by(batch_rows);
         futures::stream::iter(starts).map(move |from| {
             may_fail!("top_answer");
-            // What is left to give out stays reserved until it is.
+            // Memory stays reserved until the last batch is given out.
             let _held = &self.memory;
             let _timer = baseline.elapsed_compute().timer();
             let to = self.numbers.len().min(from + batch_rows);
@@ -89,7 +89,7 @@ impl FirstRows {
     }
 }
 
-/// Reads all partitions, and ranks what they held.
+/// Reads all partitions, and finds the first of the rows that they hold.
 async fn first_rows<K: Key>(
     shared: &Arc<Shared>,
     streams: Vec<SendableRecordBatchStream>,
@@ -97,7 +97,7 @@ async fn first_rows<K: Key>(
 ) -> Result<FirstRows> {
     let mut tasks = JoinSet::new();
     for (partition, stream) in streams.into_iter().enumerate() {
-        let scan = TopScan::<K>::try_new(Arc::clone(shared), &memory)?;
+        let scan = SortLimitScan::<K>::try_new(Arc::clone(shared), &memory)?;
         tasks.spawn(async move { (partition, scan.read(stream).await) });
     }
     let scans = in_order(tasks).await?;
@@ -112,15 +112,19 @@ async fn first_rows<K: Key>(
 }
 
 /// The first rows of all scans.
-fn merged<K: Key>(plan: &TopPlan, scans: Vec<TopScan<K>>, memory: MemoryReservation) -> Result<FirstRows> {
+fn merged<K: Key>(
+    plan: &SortLimitPlan,
+    scans: Vec<SortLimitScan<K>>,
+    memory: MemoryReservation,
+) -> Result<FirstRows> {
     may_fail!("top_merge");
     let mut best = Best::<K>::try_new(plan.k)?;
-    let mut store = Store::new(Arc::clone(&plan.schema));
+    let mut store = RowStore::new(Arc::clone(&plan.schema));
     let mut held = 0;
     for scan in scans {
         let (keys, own) = (scan.best.keys(), scan.best.rows());
         held += scan.store.bytes();
-        // The numbers once more, and what sorting takes in the end.
+        // A copy of the numbers, and the memory of the sort at the end.
         let numbers = size_of_val(own);
         let sorting = plan.k.min(best.rows().len() + own.len()) * size_of::<(K, u64)>();
         reserve(
@@ -131,7 +135,7 @@ fn merged<K: Key>(plan: &TopPlan, scans: Vec<TopScan<K>>, memory: MemoryReservat
         let first = store.append(scan.store);
         let own: Vec<u64> = own.iter().map(|row| row + first).collect();
         best.push(keys, Places::Each(&own))?;
-        // What it reserved for its rows is in `held`.
+        // The memory of its rows is in `held`.
         scan.memory.free();
     }
     let (_, numbers) = best.into_sorted()?;

@@ -1,15 +1,15 @@
-//! One input partition, read once.
+//! Scan of one input partition.
 //!
 //! ```text
 //! batch -- first column does not reach the floor? --yes--> dropped: no key is made, nothing is copied
 //!             | no
-//!          its whole key? --no--> dropped
-//!             | yes
-//!          held, until a cut leaves it out
+//!          whole key does not? --yes--> dropped
+//!             | no
+//!          held, until a cut to the best rows drops it
 //! ```
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use datafusion::arrow::array::{Array, ArrayRef, UInt32Array};
 use datafusion::arrow::compute::take;
@@ -21,31 +21,33 @@ use datafusion::physical_plan::metrics::{Count, Time};
 use futures::StreamExt;
 
 use super::floor::SharedFloor;
-use super::plan::TopPlan;
-use super::store::{Store, with_columns};
-use crate::exec::scan::values;
+use super::plan::SortLimitPlan;
+use super::store::{RowStore, copied_rows};
+use crate::exec::expressions::values;
+use crate::exec::give_way::give_way;
 use crate::failpoint::may_fail;
 use crate::kernel::cpu::top::{Best, Places};
 use crate::key::Key;
 
-/// A scan gives way to others, and to being cancelled, after so much work.
-const YIELD: Duration = Duration::from_millis(10);
-/// Rows that are held beside the best before it is worth to drop them.
+/// Number of rows besides the best that are held before it is worth dropping them.
 const SPARE_ROWS: usize = 1 << 14;
 
-/// What the scans of one execution share.
+/// The state that all scans of one execution share.
 pub(super) struct Shared {
-    pub(super) plan: Arc<TopPlan>,
+    pub(super) plan: Arc<SortLimitPlan>,
     pub(super) floor: SharedFloor,
+    /// Counts input rows.
     pub(super) rows: Count,
+    /// Counts rows that were never held.
     pub(super) rejected: Count,
+    /// Count processor time.
     pub(super) times: [Time; 2],
 }
 
-/// Reserves as much as there is to be held.
+/// Resizes a reservation for the first `k` rows to `bytes`.
 ///
 /// # Errors
-/// `ResourcesExhausted` that says what it was for.
+/// `ResourcesExhausted` that says what the memory is for.
 pub(super) fn reserve(memory: &MemoryReservation, bytes: usize, k: usize) -> Result<()> {
     memory.try_resize(bytes).map_err(|error| {
         error.context(format!(
@@ -56,24 +58,25 @@ pub(super) fn reserve(memory: &MemoryReservation, bytes: usize, k: usize) -> Res
 }
 
 /// The scan of one partition.
-pub(super) struct TopScan<K> {
+pub(super) struct SortLimitScan<K> {
     shared: Arc<Shared>,
     pub(super) best: Best<K>,
-    pub(super) store: Store,
+    pub(super) store: RowStore,
     pub(super) memory: MemoryReservation,
-    /// How often the shared floor had risen when it was last looked at.
+    /// Number of times that the shared floor had risen when it was last looked at.
     seen: u64,
-    places: Vec<u32>,
+    /// Indices of the rows of the last batch whose first column may reach the floor.
+    passing: Vec<u32>,
 }
 
-impl<K: Key> TopScan<K> {
+impl<K: Key> SortLimitScan<K> {
     pub(super) fn try_new(shared: Arc<Shared>, memory: &MemoryReservation) -> Result<Self> {
         Ok(Self {
             best: Best::try_new(shared.plan.k)?,
-            store: Store::new(Arc::clone(&shared.plan.schema)),
+            store: RowStore::new(Arc::clone(&shared.plan.schema)),
             memory: memory.new_empty(),
             seen: 0,
-            places: Vec::new(),
+            passing: Vec::new(),
             shared,
         })
     }
@@ -88,17 +91,14 @@ impl<K: Key> TopScan<K> {
             let (batch, start) = (batch?, Instant::now());
             self.push(&batch)?;
             self.shared.times.iter().for_each(|time| time.add_elapsed(start));
-            // A stream that is always ready would not notice that the query is gone.
-            if since.elapsed() > YIELD {
-                tokio::task::yield_now().await;
-                since = Instant::now();
-            }
+            give_way(&mut since).await;
         }
         self.best.tighten()?;
         self.publish()?;
         Ok(self)
     }
 
+    /// Adds the rows of a batch that may be part of the answer.
     fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         may_fail!("top_scan");
         let rows = batch.num_rows();
@@ -112,7 +112,7 @@ impl<K: Key> TopScan<K> {
         let plan = Arc::clone(&self.shared.plan);
         let lead = values(&plan.by.first().expr, batch)?;
         let is_sparse = self.pass(&lead)?;
-        if is_sparse && self.places.is_empty() {
+        if is_sparse && self.passing.is_empty() {
             self.shared.rejected.add(rows);
             return Ok(());
         }
@@ -120,9 +120,9 @@ impl<K: Key> TopScan<K> {
         let mut columns = vec![lead];
         columns.extend(others.collect::<Result<Vec<_>>>()?);
         if is_sparse {
-            let places = UInt32Array::from(self.places.clone());
+            let passing = UInt32Array::from(self.passing.clone());
             for column in &mut columns {
-                *column = take(column.as_ref(), &places, None)?;
+                *column = take(column.as_ref(), &passing, None)?;
             }
         }
         let keys = plan.keys.keys::<K>(&columns)?;
@@ -131,7 +131,8 @@ impl<K: Key> TopScan<K> {
         self.publish()
     }
 
-    /// Looks for rows that may reach the floor by their first column; whether they are [`Self::places`], and not most.
+    /// Looks for rows whose first column may reach the floor. Returns whether they are less than three quarters of all, and then in
+    /// [`Self::passing`].
     fn pass(&mut self, lead: &ArrayRef) -> Result<bool> {
         let (floor, ties) = self.best.floor();
         if ties && floor == K::default() {
@@ -140,18 +141,19 @@ impl<K: Key> TopScan<K> {
         let Some(bound) = self.shared.plan.keys.lead_bound(floor.to_bits(), ties) else {
             return Ok(false);
         };
-        self.places.clear();
-        bound.append_passing(lead.as_ref(), &mut self.places)?;
-        Ok(4 * self.places.len() < 3 * lead.len())
+        self.passing.clear();
+        bound.append_passing(lead.as_ref(), &mut self.passing)?;
+        Ok(4 * self.passing.len() < 3 * lead.len())
     }
 
-    /// Adds rows of a batch, all or those at [`Self::places`]; how many of them are held.
+    /// Adds rows of a batch: if `is_sparse`, those in [`Self::passing`], else all. Returns how many of them are held.
     fn add(&mut self, batch: &RecordBatch, keys: &[K], is_sparse: bool) -> Result<usize> {
         self.make_room(self.best.more_bytes(keys.len()))?;
         let first = self.store.next();
-        let places = match is_sparse {
-            true => Places::At(first, &self.places),
-            false => Places::From(first),
+        let places = if is_sparse {
+            Places::At(first, &self.passing)
+        } else {
+            Places::From(first)
         };
         self.best.push(keys, places)?;
         self.best.settle()?;
@@ -165,7 +167,7 @@ impl<K: Key> TopScan<K> {
             self.store.add(batch.clone());
         } else {
             let rows = UInt32Array::from_iter_values(new.iter().map(|row| (*row - first) as u32));
-            self.store.add(with_columns(batch, &rows)?);
+            self.store.add(copied_rows(batch, &rows)?);
             (first..).zip(new).for_each(|(number, row)| *row = number);
         }
         if self.store.rows() > 2 * self.best.rows().len() + SPARE_ROWS {
@@ -175,7 +177,7 @@ impl<K: Key> TopScan<K> {
         Ok(kept)
     }
 
-    /// Reserves what is held and `more` bytes, if need be after dropping all that is not wanted.
+    /// Reserves the memory of the rows and `more` bytes. If they are not there, drops all rows that are not among the best first.
     fn make_room(&mut self, more: usize) -> Result<()> {
         let held = |scan: &Self| scan.best.held_bytes() + scan.store.bytes() + more;
         if self.memory.try_resize(held(self)).is_ok() {
@@ -191,7 +193,7 @@ impl<K: Key> TopScan<K> {
     /// Drops rows that are not among the best.
     fn compact(&mut self) -> Result<()> {
         may_fail!("top_compact");
-        // Old and new are there at the same time.
+        // The old chunks and the new ones are in memory at the same time.
         let wanted = self.best.rows().len() as f64 / self.store.rows().max(1) as f64;
         let extra = self.memory.new_empty();
         reserve(
@@ -202,7 +204,7 @@ impl<K: Key> TopScan<K> {
         self.store.compact(self.best.rows_mut())
     }
 
-    /// Tells the others of the floor.
+    /// Raises the shared floor to that of this partition.
     fn publish(&self) -> Result<()> {
         match self.best.proven() {
             Some(key) => self.shared.floor.raise(key.to_bits()),
