@@ -20,7 +20,7 @@ use crate::planner::register_all;
 const STRANGERS: &str = "not authorised";
 
 /// What an error says of a scheduler that takes no certificates.
-const OPEN: &str = "quantile_specs nobody for a certificate or token";
+const OPEN: &str = "asks nobody for a certificate or token";
 
 /// A session on the cluster of this scheduler, `df://host:port`, with this crate's functions and options.
 ///
@@ -52,7 +52,7 @@ async fn check(url: &str, identity: Option<&Identity>) -> Result<()> {
     if parsed.is_none_or(|parsed| parsed.host_str().is_none()) {
         return config_err!("'{url}' is no address of a cluster: allowed is df://host or df://host:port");
     };
-    match quantile_spec(url, "readyz", identity).await? {
+    match ask(url, "readyz", identity).await? {
         response if response.status().is_success() => Ok(()),
         // It is not ready as long as one is missing of those that it was started for.
         response if response.status().as_u16() == 503 && has_executors(url, identity).await => Ok(()),
@@ -71,7 +71,7 @@ async fn check(url: &str, identity: Option<&Identity>) -> Result<()> {
 ///
 /// # Errors
 /// Where nobody answers, and where the caller is a stranger: see [`is_of_a_stranger`].
-async fn quantile_spec(url: &str, path: &str, identity: Option<&Identity>) -> Result<reqwest::Response> {
+async fn ask(url: &str, path: &str, identity: Option<&Identity>) -> Result<reqwest::Response> {
     let asked = format!("{}/{path}", address(url, identity));
     match http_client(identity)?.get(asked).send().await {
         Ok(response) if response.status().as_u16() == 401 => {
@@ -89,7 +89,7 @@ async fn quantile_spec(url: &str, path: &str, identity: Option<&Identity>) -> Re
 /// # Errors
 /// An execution error where the scheduler and this process do not know each other's certificates or token.
 pub async fn check_membership(url: &str, identity: Option<&Identity>) -> Result<()> {
-    match quantile_spec(url, "healthz", identity).await {
+    match ask(url, "healthz", identity).await {
         Err(error) if is_of_a_stranger(&error) => Err(error),
         _ => Ok(()),
     }

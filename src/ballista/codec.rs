@@ -143,9 +143,10 @@ impl PhysicalExtensionCodec for QuantilesCodec {
             let node = node.as_ref();
             Ok(put_node(node, buf)? || put_operator(node, buf, &exprs)?)
         };
-        match try_put(buf, put)? {
-            true => Ok(()),
-            false => self.inner.try_encode(node, buf, proto_converter),
+        if try_put(buf, put)? {
+            Ok(())
+        } else {
+            self.inner.try_encode(node, buf, proto_converter)
         }
     }
 
@@ -159,9 +160,10 @@ impl PhysicalExtensionCodec for QuantilesCodec {
     }
 
     fn try_encode_udaf(&self, node: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
-        match try_put(buf, |buf| Ok(put_aggregate(node, buf)))? {
-            true => Ok(()),
-            false => self.inner.try_encode_udaf(node, buf),
+        if try_put(buf, |buf| Ok(put_aggregate(node, buf)))? {
+            Ok(())
+        } else {
+            self.inner.try_encode_udaf(node, buf)
         }
     }
 
@@ -175,9 +177,10 @@ impl PhysicalExtensionCodec for QuantilesCodec {
     }
 
     fn try_encode_udwf(&self, node: &WindowUDF, buf: &mut Vec<u8>) -> Result<()> {
-        match try_put(buf, |buf| Ok(put_window(node, buf)))? {
-            true => Ok(()),
-            false => self.inner.try_encode_udwf(node, buf),
+        if try_put(buf, |buf| Ok(put_window(node, buf)))? {
+            Ok(())
+        } else {
+            self.inner.try_encode_udwf(node, buf)
         }
     }
 

@@ -19,9 +19,10 @@ pub(super) fn address(url: &str, identity: Option<&Identity>) -> String {
     let scheme = identity.map_or("http://", |_| "https://");
     let host = url.replacen("df://", scheme, 1);
     let host = host.trim_end_matches('/');
-    match Url::parse(url).is_ok_and(|url| url.port().is_none()) {
-        true => format!("{host}:{PORT}"),
-        false => host.to_string(),
+    if Url::parse(url).is_ok_and(|url| url.port().is_none()) {
+        format!("{host}:{PORT}")
+    } else {
+        host.to_string()
     }
 }
 

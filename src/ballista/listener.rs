@@ -168,8 +168,9 @@ fn refusal(request: &Request) -> Response {
         .headers()
         .get(CONTENT_TYPE)
         .map_or(&b""[..], |kind| kind.as_bytes());
-    match asked.starts_with(b"application/grpc") {
-        true => tonic::Status::unauthenticated(NOT_AUTHORISED).into_http::<Body>(),
-        false => (StatusCode::UNAUTHORIZED, NOT_AUTHORISED).into_response(),
+    if asked.starts_with(b"application/grpc") {
+        tonic::Status::unauthenticated(NOT_AUTHORISED).into_http::<Body>()
+    } else {
+        (StatusCode::UNAUTHORIZED, NOT_AUTHORISED).into_response()
     }
 }

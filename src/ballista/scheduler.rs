@@ -92,12 +92,11 @@ impl Scheduler {
         let asked = self.client.get(format!("{}/api/{path}", self.address)).send();
         let silent = |error: reqwest::Error| Refusal::Silent(innermost(&error));
         let answer = asked.await.map_err(silent)?;
-        match answer.status().is_success() {
-            true => {
-                let text = answer.text().await.map_err(silent)?;
-                serde_json::from_str(&text).map_err(|_| Refusal::Unknown)
-            }
-            false => Err(Refusal::Unknown),
+        if answer.status().is_success() {
+            let text = answer.text().await.map_err(silent)?;
+            serde_json::from_str(&text).map_err(|_| Refusal::Unknown)
+        } else {
+            Err(Refusal::Unknown)
         }
     }
 

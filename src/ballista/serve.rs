@@ -106,21 +106,23 @@ fn routes(scheduler: Scheduler) -> Router {
             move || async move { readiness(&scheduler) }
         }),
     );
-    match config.disable_rest_api {
-        true => services.merge(health),
-        false => get_routes(scheduler).merge(services).merge(health),
+    if config.disable_rest_api {
+        services.merge(health)
+    } else {
+        get_routes(scheduler).merge(services).merge(health)
     }
 }
 
 /// Whether as many executors are there as the scheduler was started for.
 fn readiness(scheduler: &Scheduler) -> Response {
-    match scheduler.is_ready() {
-        true => "ready\n".into_response(),
-        false => (
+    if scheduler.is_ready() {
+        "ready\n".into_response()
+    } else {
+        (
             StatusCode::SERVICE_UNAVAILABLE,
             "not ready: executors are missing\n",
         )
-            .into_response(),
+            .into_response()
     }
 }
 

@@ -42,15 +42,14 @@ impl StoreLimits {
             let host = url.host_str().map(str::to_owned);
             (url.scheme().to_owned(), host, url.port_or_known_default())
         };
-        match allowed.iter().any(|own| root(own) == root(url)) {
-            true => Ok(()),
-            false => {
-                let names: Vec<_> = allowed.iter().map(Url::as_str).collect();
-                plan_err!(
-                    "{url} is in no store that this machine allows: {} (--allow-store)",
-                    names.join(", ")
-                )
-            }
+        if allowed.iter().any(|own| root(own) == root(url)) {
+            Ok(())
+        } else {
+            let names: Vec<_> = allowed.iter().map(Url::as_str).collect();
+            plan_err!(
+                "{url} is in no store that this machine allows: {} (--allow-store)",
+                names.join(", ")
+            )
         }
     }
 }

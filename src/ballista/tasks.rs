@@ -79,9 +79,10 @@ pub(super) struct Engine {
 impl Engine {
     /// An engine that keeps idle connections to other executors so long; not at all for no time.
     pub(super) fn new(tasks: Tasks, patience: Duration) -> Self {
-        let engine = match patience.is_zero() {
-            true => DefaultExecutionEngine::new(),
-            false => DefaultExecutionEngine::with_client_pool(Arc::new(Pool::new(patience))),
+        let engine = if patience.is_zero() {
+            DefaultExecutionEngine::new()
+        } else {
+            DefaultExecutionEngine::with_client_pool(Arc::new(Pool::new(patience)))
         };
         Self { engine, tasks }
     }

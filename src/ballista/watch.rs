@@ -87,12 +87,13 @@ impl Watch {
             return Ok(());
         };
         let lost: Vec<&str> = self.executors.difference(now).map(String::as_str).collect();
-        match lost.is_empty() {
-            true => Ok(()),
-            false => exec_err!(
+        if lost.is_empty() {
+            Ok(())
+        } else {
+            exec_err!(
                 "{LOST_EXECUTOR}, so that Ballista may count rows twice or wait for ever: {}",
                 lost.join(", ")
-            ),
+            )
         }
     }
 

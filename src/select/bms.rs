@@ -76,16 +76,13 @@ impl Strategy for DistributedBms {
 
     fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
         let sizes = (self.buckets, INTERVALS);
-        step(
-            progress,
-            asked,
-            reply,
-            sizes,
-            |progress, buckets| match progress.fits() {
-                true => finish(progress),
-                false => narrower(progress, buckets),
-            },
-        )
+        step(progress, asked, reply, sizes, |progress, buckets| {
+            if progress.fits() {
+                finish(progress)
+            } else {
+                narrower(progress, buckets)
+            }
+        })
     }
 }
 
@@ -142,7 +139,7 @@ fn sample(progress: Progress) -> Step {
         within: Brackets::all(progress.width()),
         extremes: true,
     };
-    Step::QuantileSpec(progress, request)
+    Step::Round(progress, request)
 }
 
 /// Phase 1: pivots at the extremes and at equally spaced order statistics of the sample, equal shares of buckets.
@@ -191,13 +188,14 @@ pub(super) fn narrower(progress: Progress, buckets: u32) -> Result<Step> {
     let active = progress.active();
     if 2 * active.len() > MAX_CELLS {
         // No count can divide so many.
-        return match progress.overflowed {
-            false => finish(progress),
-            true => resources_err!(
+        return if progress.overflowed {
+            resources_err!(
                 "the memory limit is too small for exact quantiles: {} candidates of {} quantiles do not fit at once",
                 progress.candidates(),
                 progress.ranks().len()
-            ),
+            )
+        } else {
+            finish(progress)
         };
     }
     let total = progress.candidates();
@@ -216,7 +214,7 @@ pub(super) fn narrower(progress: Progress, buckets: u32) -> Result<Step> {
 fn count(progress: Progress, intervals: &[(Bracket, u32)]) -> Result<Step> {
     let cells = Cells::Linear(Linear::try_new(intervals, progress.width())?);
     let within = Brackets::all(progress.width());
-    Ok(Step::QuantileSpec(
+    Ok(Step::Round(
         progress,
         Request::Count {
             cells,
@@ -232,5 +230,5 @@ pub(crate) fn finish(progress: Progress) -> Result<Step> {
         return Ok(Step::Done(progress));
     }
     let brackets = progress.brackets()?;
-    Ok(Step::QuantileSpec(progress, Request::Extract { brackets }))
+    Ok(Step::Round(progress, Request::Extract { brackets }))
 }

@@ -44,9 +44,10 @@ impl Plan {
         // A thread for fewer values is not worth it.
         let threads = threads.min(n.div_ceil(1 << 16) as usize).max(1);
         // All keys are collected in as many reads as they do not fit: so many reads are the limit.
-        let (mut keys, least) = match all {
-            true => (n, n / MOST_READS),
-            false => ((n / 16).max(1 << 17).min(n), 0),
+        let (mut keys, least) = if all {
+            (n, n / MOST_READS)
+        } else {
+            ((n / 16).max(1 << 17).min(n), 0)
         };
         (0..64_u32).map(move |step| {
             let smaller = step.saturating_sub(6) / 3;
@@ -59,13 +60,18 @@ impl Plan {
             };
             keys = (keys / 4 * 3).max(least);
             let threads = threads.unbounded_shr(step.saturating_sub(8) / 4).max(1);
-            let each = match n <= GATHER {
-                true => GATHER_BYTES,
-                false => budget.cells * CELL_BYTES + THREAD_BYTES,
+            let each = if n <= GATHER {
+                GATHER_BYTES
+            } else {
+                budget.cells * CELL_BYTES + THREAD_BYTES
             };
             let collected = (budget.keys + budget.sample) as usize;
             let bytes = threads * each + collected * width.bytes() * COLLECTED_BYTES;
-            Plan { budget, threads, bytes }
+            Plan {
+                budget,
+                threads,
+                bytes,
+            }
         })
     }
 }
@@ -182,7 +188,10 @@ mod tests {
     #[test]
     fn few_ranks_take_brackets_and_many_take_cells() {
         let n = 30_000_000;
-        assert_eq!(choose(n, &[n / 2], 2, &MemoryBudget::UNLIMITED).form, Form::Brackets);
+        assert_eq!(
+            choose(n, &[n / 2], 2, &MemoryBudget::UNLIMITED).form,
+            Form::Brackets
+        );
         assert_eq!(
             choose(n, &percentiles(n, 99), 2, &MemoryBudget::UNLIMITED).form,
             Form::Cells
@@ -191,7 +200,10 @@ mod tests {
             choose(n, &percentiles(n, 999), 2, &MemoryBudget::UNLIMITED).form,
             Form::Cells
         );
-        assert_eq!(choose(GATHER, &[1], 2, &MemoryBudget::UNLIMITED).form, Form::Gather);
+        assert_eq!(
+            choose(GATHER, &[1], 2, &MemoryBudget::UNLIMITED).form,
+            Form::Gather
+        );
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Strategy for GkSelect {
     }
 
     fn begin(&self, progress: Progress) -> Result<Step> {
-        Ok(Step::QuantileSpec(progress, Request::Sketch { eps: self.eps }))
+        Ok(Step::Round(progress, Request::Sketch { eps: self.eps }))
     }
 
     fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
@@ -90,7 +90,7 @@ impl Strategy for GkSelect {
         match (asked, reply) {
             (Request::Sketch { .. }, Reply::Sketch(Some(summary))) => {
                 let request = around_ranks(&progress, &summary)?;
-                Ok(Step::QuantileSpec(progress, request))
+                Ok(Step::Round(progress, request))
             }
             // No memory for it.
             (Request::Sketch { .. }, Reply::Sketch(None)) => narrower(progress, BUCKETS),

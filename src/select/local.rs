@@ -100,7 +100,7 @@ impl LocalShards {
 
     /// The merged reply. The shards travel with the work: a round that failed or was cancelled loses them, and the selection with
     /// it.
-    async fn quantile_spec(&mut self, request: Arc<Request>) -> Result<Reply> {
+    async fn merged_reply(&mut self, request: Arc<Request>) -> Result<Reply> {
         if self.groups.len() == 1 && self.population <= INLINE {
             return merge([answer(&mut self.groups[0], &request, self.pool.stop())?]);
         }
@@ -185,7 +185,7 @@ impl Shards for LocalShards {
 
     async fn round(&mut self, request: Arc<Request>) -> Result<Reply> {
         let _counts = self.hold_counts(&request)?;
-        let reply = self.quantile_spec(request).await?;
+        let reply = self.merged_reply(request).await?;
         self.hold_sample(&reply)?;
         Ok(reply)
     }

@@ -105,9 +105,10 @@ impl<K: Copy> Leaf<K> {
     }
 
     fn counted(mut self, distinct: bool) -> Self {
-        self.count = match distinct {
-            true => self.keys.len() as u64,
-            false => self.copies.iter().map(|&copies| u64::from(copies)).sum(),
+        self.count = if distinct {
+            self.keys.len() as u64
+        } else {
+            self.copies.iter().map(|&copies| u64::from(copies)).sum()
         };
         self
     }

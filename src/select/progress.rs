@@ -332,9 +332,10 @@ impl Message for Progress {
         let ranks = input.ascending("ranks")?;
         let mut progress = Self::try_new(width, n, ranks)?;
         for index in 0..progress.keys.len() {
-            progress.keys[index] = match input.flag("key")? {
-                true => Some(input.number("key")?).filter(|key| *key <= width.max_key()),
-                false => continue,
+            progress.keys[index] = if input.flag("key")? {
+                Some(input.number("key")?).filter(|key| *key <= width.max_key())
+            } else {
+                continue;
             };
             if progress.keys[index].is_none() {
                 return input.damaged(format!("a key of more than {} bits", 8 * width.bytes()));

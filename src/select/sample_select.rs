@@ -117,7 +117,7 @@ impl Strategy for SampleSelect {
                     },
                 };
                 progress.sample = Some(keys);
-                Ok(Step::QuantileSpec(progress, request))
+                Ok(Step::Round(progress, request))
             }
             (Request::Count { cells, keep, .. }, Reply::Counts { counts, kept }) => {
                 progress.narrow(cells, &counts, keep, kept)?;
@@ -125,9 +125,10 @@ impl Strategy for SampleSelect {
             }
             (Request::Extract { .. }, Reply::Extracted(kept)) => {
                 progress.extracted(kept)?;
-                match progress.is_done() {
-                    true => Ok(Step::Done(progress)),
-                    false => self.after(progress),
+                if progress.is_done() {
+                    Ok(Step::Done(progress))
+                } else {
+                    self.after(progress)
                 }
             }
             (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
@@ -149,7 +150,7 @@ fn sample(progress: Progress, size: u64) -> Result<Step> {
         progress.candidates()
     };
     let seed = (progress.rounds as u64) << 32;
-    Ok(Step::QuantileSpec(
+    Ok(Step::Round(
         progress,
         Request::Sample {
             size,
@@ -170,7 +171,7 @@ pub(super) fn extract_or_narrow(progress: Progress) -> Result<Step> {
         return narrower(progress, BUCKETS);
     }
     let brackets = progress.brackets()?;
-    Ok(Step::QuantileSpec(progress, Request::Extract { brackets }))
+    Ok(Step::Round(progress, Request::Extract { brackets }))
 }
 
 /// What remains after a count: nothing, little enough to extract, heavy values to set apart, or another level.
@@ -180,7 +181,7 @@ fn after_count(mut progress: Progress) -> Result<Step> {
     }
     if let Some(request) = set_heavy_apart(&progress)? {
         progress.sample = None;
-        return Ok(Step::QuantileSpec(progress, request));
+        return Ok(Step::Round(progress, request));
     }
     if progress.candidates() <= enough(&progress) || progress.rounds >= PATIENCE {
         return extract_or_narrow(progress);

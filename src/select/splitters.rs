@@ -39,9 +39,10 @@ impl NearestSplitter {
     /// # Errors
     /// An internal error unless there are 2 to [`Self::MOST`].
     pub fn try_new(buckets: u32) -> Result<Self> {
-        match (2..=Self::MOST).contains(&buckets) {
-            true => Ok(Self { buckets }),
-            false => internal_err!("{buckets} buckets: allowed are 2 to {}", Self::MOST),
+        if (2..=Self::MOST).contains(&buckets) {
+            Ok(Self { buckets })
+        } else {
+            internal_err!("{buckets} buckets: allowed are 2 to {}", Self::MOST)
         }
     }
 
@@ -67,7 +68,7 @@ impl Strategy for NearestSplitter {
             within: Brackets::all(progress.width()),
             extremes: false,
         };
-        Ok(Step::QuantileSpec(progress, request))
+        Ok(Step::Round(progress, request))
     }
 
     fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
@@ -81,7 +82,7 @@ impl Strategy for NearestSplitter {
                 let splitters = splitters(&keys, most);
                 let request = count(&splitters, &keys, progress.width())?;
                 progress.sample = Some(KeyVec::W128(splitters));
-                Ok(Step::QuantileSpec(progress, request))
+                Ok(Step::Round(progress, request))
             }
             (Request::Count { cells, .. }, Reply::Counts { counts, .. }) => nearest(progress, cells, &counts),
             (Request::Extract { .. }, Reply::Extracted(kept)) => {
@@ -109,9 +110,10 @@ pub(crate) async fn nearest_splitters(
 /// Order statistics of a sorted sample at equal distances, so many that they make at most `buckets`.
 fn splitters(sample: &KeyVec, buckets: usize) -> Vec<KeyBits> {
     let at = |i: usize| sample.get(i * sample.len() / buckets);
-    let mut splitters: Vec<KeyBits> = match sample.is_empty() {
-        true => Vec::new(),
-        false => (1..buckets).map(at).collect(),
+    let mut splitters: Vec<KeyBits> = if sample.is_empty() {
+        Vec::new()
+    } else {
+        (1..buckets).map(at).collect()
     };
     splitters.dedup();
     splitters

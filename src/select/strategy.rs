@@ -65,7 +65,7 @@ pub struct Found {
 #[derive(Debug)]
 pub enum Step {
     /// Another round: the merged reply comes back to [`Strategy::step`].
-    QuantileSpec(Progress, Request),
+    Round(Progress, Request),
     /// Every rank has its key.
     Done(Progress),
 }

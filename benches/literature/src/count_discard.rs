@@ -115,9 +115,10 @@ impl<'a, K: Key> Host<'a, K> {
     /// What the shards are to do next; `None` when all ranks are found. No pivots: they are to send what is left.
     fn order(&self) -> Option<Order<K>> {
         let candidates: u64 = self.open.iter().map(|interval| interval.candidates).sum();
-        let pivots = match candidates <= self.few {
-            true => vec![],
-            false => self.open.iter().map(|interval| interval.pivot).collect(),
+        let pivots = if candidates <= self.few {
+            vec![]
+        } else {
+            self.open.iter().map(|interval| interval.pivot).collect()
         };
         (!self.open.is_empty()).then(|| Order {
             keep: self.keep.clone(),

@@ -120,20 +120,17 @@ impl<K: Key> Part<K> {
             .collect();
         let nearest = |(index, near): (usize, &Near<K>)| {
             // From the pivot to the next one that is far enough.
-            let (start, end) = match near.is_above {
-                true => {
-                    let enough = ends[index].saturating_add(near.keys);
-                    let next = counts.below.iter().find(|below| **below >= enough);
-                    (ends[index], next.copied().unwrap_or(self.keys.len() as u64))
-                }
-                false => {
-                    let enough = counts.below[index];
-                    let next = ends
-                        .iter()
-                        .rev()
-                        .find(|end| end.saturating_add(near.keys) <= enough);
-                    (next.copied().unwrap_or(0), enough)
-                }
+            let (start, end) = if near.is_above {
+                let enough = ends[index].saturating_add(near.keys);
+                let next = counts.below.iter().find(|below| **below >= enough);
+                (ends[index], next.copied().unwrap_or(self.keys.len() as u64))
+            } else {
+                let enough = counts.below[index];
+                let next = ends
+                    .iter()
+                    .rev()
+                    .find(|end| end.saturating_add(near.keys) <= enough);
+                (next.copied().unwrap_or(0), enough)
             };
             near.cut(self.keys[start as usize..end as usize].to_vec())
         };
@@ -147,9 +144,10 @@ fn nearness<K: Key>(ranks: &[u64], pivots: &[K], counts: &Counts) -> Vec<Near<K>
     let near = |((rank, pivot), (below, equal)): ((&u64, &K), (&u64, &u64))| Near {
         pivot: *pivot,
         is_above: *rank > *below,
-        keys: match rank > below {
-            true => rank.saturating_sub(below + equal),
-            false => below + 1 - rank,
+        keys: if rank > below {
+            rank.saturating_sub(below + equal)
+        } else {
+            below + 1 - rank
         },
     };
     ranks.iter().zip(pivots).zip(counts).map(near).collect()
@@ -174,13 +172,10 @@ impl<K: Key> Near<K> {
         if most == 0 {
             return vec![];
         }
-        match self.is_above {
-            true => {
-                keys.select_nth_unstable(most - 1);
-            }
-            false => {
-                keys.select_nth_unstable_by(most - 1, |own, other| other.cmp(own));
-            }
+        if self.is_above {
+            keys.select_nth_unstable(most - 1);
+        } else {
+            keys.select_nth_unstable_by(most - 1, |own, other| other.cmp(own));
         }
         keys.truncate(most);
         keys
@@ -234,9 +229,10 @@ impl Message for Counts {
 
     fn read(input: &mut Reader<'_>) -> Result<Self> {
         let (below, equal) = (input.numbers("counts")?, input.numbers("counts")?);
-        match below.len() == equal.len() {
-            true => Ok(Self { below, equal }),
-            false => internal_err!("{} counts and {}", below.len(), equal.len()),
+        if below.len() == equal.len() {
+            Ok(Self { below, equal })
+        } else {
+            internal_err!("{} counts and {}", below.len(), equal.len())
         }
     }
 }

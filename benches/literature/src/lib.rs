@@ -177,9 +177,10 @@ fn solve_keys<K: ShardKey>(
 fn check(ranks: &[u64], population: u64) -> Result<()> {
     let ascending = ranks.is_sorted_by(|left, right| left < right);
     let inside = ranks.iter().all(|rank| (1..=population).contains(rank));
-    match ascending && inside {
-        true => Ok(()),
-        false => exec_err!("ranks must be ascending, distinct and between 1 and {population}: {ranks:?}"),
+    if ascending && inside {
+        Ok(())
+    } else {
+        exec_err!("ranks must be ascending, distinct and between 1 and {population}: {ranks:?}")
     }
 }
 

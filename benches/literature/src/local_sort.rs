@@ -89,9 +89,10 @@ impl<K: Key> Sorters<K> {
         let many = runs.iter().filter(|run| !run.is_empty()).count() > MERGED_RUNS;
         let mut keys: Vec<K> = Vec::with_capacity(runs.iter().map(Vec::len).sum());
         runs.into_iter().for_each(|run| keys.extend(run));
-        match many {
-            true => self.sort(&mut keys),
-            false => keys.sort(),
+        if many {
+            self.sort(&mut keys)
+        } else {
+            keys.sort()
         }
         keys
     }

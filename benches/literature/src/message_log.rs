@@ -16,9 +16,12 @@ pub(crate) trait Counted: Message {
 
 impl Counted for Order {
     fn values(&self) -> u64 {
-        let ends = |brackets: &Brackets| match brackets.is_all(self.width) {
-            true => 0,
-            false => 2 * brackets.as_slice().len() as u64,
+        let ends = |brackets: &Brackets| {
+            if brackets.is_all(self.width) {
+                0
+            } else {
+                2 * brackets.as_slice().len() as u64
+            }
         };
         match self.request.as_ref() {
             Request::Sample { within, .. } => ends(within),

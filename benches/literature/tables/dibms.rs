@@ -92,12 +92,13 @@ fn check_formula(threads: usize) -> Result<()> {
     };
     let input = Input::random(n, NODES, true);
     let counted = input.run(Method::Baseline(Baseline::SortAndChoose), &ranks(n, 11), &setup)?;
-    match counted.log.values() == sort_and_choose(n) {
-        true => Ok(()),
-        false => exec_err!(
+    if counted.log.values() == sort_and_choose(n) {
+        Ok(())
+    } else {
+        exec_err!(
             "sort_and_choose sends {} values, not {}",
             counted.log.values(),
             sort_and_choose(n)
-        ),
+        )
     }
 }

@@ -74,9 +74,12 @@ impl Input {
     pub(crate) fn random(n: u64, shards: u64, narrow: bool) -> Self {
         let cut = |shard: u64| (u128::from(shard) * u128::from(n) / u128::from(shards)) as u64;
         let own = |shard: u64| cut(shard)..cut(shard + 1);
-        let shards = (0..shards).map(|shard| match narrow {
-            true => KeyVec::W32(own(shard).map(|i| mix(i) as u32).collect()),
-            false => KeyVec::W64(own(shard).map(mix).collect()),
+        let shards = (0..shards).map(|shard| {
+            if narrow {
+                KeyVec::W32(own(shard).map(|i| mix(i) as u32).collect())
+            } else {
+                KeyVec::W64(own(shard).map(mix).collect())
+            }
         });
         Self {
             shards: shards.collect(),
@@ -101,7 +104,8 @@ impl Input {
                 KeyVec::W128(_) => unreachable!("inputs have keys of 32 or 64 bits"),
             };
             let spec = KeySpec::try_new(values.data_type())?;
-            let mut shard = CpuBackend::default().open(&spec, MemoryConsumer::new("bench").register(&pool))?;
+            let mut shard =
+                CpuBackend::default().open(&spec, MemoryConsumer::new("bench").register(&pool))?;
             shard.append(&values, None)?;
             Ok(shard)
         };

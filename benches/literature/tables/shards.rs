@@ -160,9 +160,10 @@ fn methods(arguments: &Arguments) -> Result<Vec<Method>> {
             exec_err!("no method '{name}': allowed are {allowed}")
         }
     };
-    let mut methods = match arguments.methods.is_empty() {
-        true => Method::ALL.to_vec(),
-        false => arguments.methods.iter().map(known).collect::<Result<_>>()?,
+    let mut methods = if arguments.methods.is_empty() {
+        Method::ALL.to_vec()
+    } else {
+        arguments.methods.iter().map(known).collect::<Result<_>>()?
     };
     if !methods.contains(&Method::Baseline(Baseline::Psrs)) {
         methods.push(Method::Baseline(Baseline::Psrs));

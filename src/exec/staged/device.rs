@@ -207,9 +207,10 @@ impl RoundBackend {
         let client = QuantilesOptions::of(context.session_config().options()).cuda_memory_limit;
         let limit = least(client, executor.limit);
         let device = CudaBackend::new(Arc::clone(&executor.devices[place.device]), limit);
-        let device = match executor.falls_back {
-            true => OnDevice::First(OverflowBackend::new(device, cpu.clone())),
-            false => OnDevice::Only(device),
+        let device = if executor.falls_back {
+            OnDevice::First(OverflowBackend::new(device, cpu.clone()))
+        } else {
+            OnDevice::Only(device)
         };
         Self {
             cpu,

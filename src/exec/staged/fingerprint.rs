@@ -92,9 +92,10 @@ impl InputFingerprint {
 /// # Errors
 /// An execution error that says what both saw.
 pub(super) fn compare<F: Display + PartialEq>(first: &F, later: &F) -> Result<()> {
-    match first == later {
-        true => Ok(()),
-        false => exec_err!("{READ_DIFFERENTLY}: {first} were read first, {later} later"),
+    if first == later {
+        Ok(())
+    } else {
+        exec_err!("{READ_DIFFERENTLY}: {first} were read first, {later} later")
     }
 }
 

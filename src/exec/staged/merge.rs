@@ -48,13 +48,14 @@ impl Merge {
     /// # Errors
     /// An internal error for replies that do not add up, or no groups.
     pub(super) fn try_new(columns: Arc<StagedColumns>, read: usize, groups: u32) -> Result<Self> {
-        match columns.rounds.is_summed(read) && groups > 0 {
-            true => Ok(Self {
+        if columns.rounds.is_summed(read) && groups > 0 {
+            Ok(Self {
                 columns,
                 read,
                 groups,
-            }),
-            false => internal_err!("replies of read {read} in {groups} groups"),
+            })
+        } else {
+            internal_err!("replies of read {read} in {groups} groups")
         }
     }
 }

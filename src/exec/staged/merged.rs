@@ -13,7 +13,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::columns::StagedColumns;
 use super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
-use super::rows::{Body, ShardReply, List, bodies, body_bytes, check_schema, is_keys, read_rows, schema};
+use super::rows::{Body, List, ShardReply, bodies, body_bytes, check_schema, is_keys, read_rows, schema};
 use crate::kernel::round::Reply;
 use crate::key::KeyVec;
 use crate::key::Width;
@@ -212,9 +212,10 @@ impl ColumnReplies {
         let Some(mut reply) = self.reply.take() else {
             return exec_err!("{READ_DIFFERENTLY}: keys came without a reply");
         };
-        let lists = match self.refused {
-            true => Vec::new(),
-            false => self.lists(width)?,
+        let lists = if self.refused {
+            Vec::new()
+        } else {
+            self.lists(width)?
         };
         match &mut reply {
             Reply::Counts { kept, .. } | Reply::Extracted(kept) => *kept = lists,
@@ -233,14 +234,15 @@ impl ColumnReplies {
     fn lists(&mut self, width: Width) -> Result<Vec<KeyVec>> {
         let list = |(list, sent): (usize, &u64)| {
             let keys = self.keys.remove(&list).unwrap_or_else(|| KeyVec::new(width));
-            match keys.len() as u64 == *sent && keys.width() == width {
-                true => Ok(keys),
-                false => exec_err!(
+            if keys.len() as u64 == *sent && keys.width() == width {
+                Ok(keys)
+            } else {
+                exec_err!(
                     "{READ_DIFFERENTLY}: of list {list} came {} keys of {} bytes, sent were {sent} of {} bytes",
                     keys.len(),
                     keys.width().bytes(),
                     width.bytes()
-                ),
+                )
             }
         };
         let lists = (0..)

@@ -91,9 +91,10 @@ impl Step for Round {
 
     /// A device that fails has its partition read again.
     fn input_context(context: &Arc<TaskContext>) -> Arc<TaskContext> {
-        match RoundBackend::may_read_again(context) {
-            true => without_work_stealing(context),
-            false => Arc::clone(context),
+        if RoundBackend::may_read_again(context) {
+            without_work_stealing(context)
+        } else {
+            Arc::clone(context)
         }
     }
 

@@ -114,7 +114,7 @@ impl Rounds {
     /// Internal errors only.
     pub(super) fn next(&self, read: usize, step: Step) -> Result<Step> {
         match (&self.steps, step) {
-            (Steps::DistributedBms { .. } | Steps::Dibms { .. }, Step::QuantileSpec(progress, _))
+            (Steps::DistributedBms { .. } | Steps::Dibms { .. }, Step::Round(progress, _))
                 if read + 2 == self.reads() =>
             {
                 finish(progress)
@@ -169,9 +169,10 @@ impl Display for Rounds {
             Steps::DistributedBms { .. } => "distributed_bms",
             Steps::Dibms { .. } => "dibms",
         })?;
-        match self.auto {
-            true => write!(f, " (auto), reads={}", self.reads()),
-            false => write!(f, ", reads={}", self.reads()),
+        if self.auto {
+            write!(f, " (auto), reads={}", self.reads())
+        } else {
+            write!(f, ", reads={}", self.reads())
         }
     }
 }

@@ -154,9 +154,10 @@ impl<'a> Body<'a> {
 
 fn column(input: &mut Reader<'_>, specs: &[KeySpec]) -> Result<usize> {
     let column = input.number("column")?;
-    match column < specs.len() {
-        true => Ok(column),
-        false => input.damaged(format!("key column {column} of {}", specs.len())),
+    if column < specs.len() {
+        Ok(column)
+    } else {
+        input.damaged(format!("key column {column} of {}", specs.len()))
     }
 }
 
@@ -174,9 +175,10 @@ pub(super) fn read_progress(bytes: &[u8], specs: &[KeySpec]) -> Result<Vec<Progr
 
 fn own_progress(input: &mut Reader<'_>, width: Width) -> Result<Progress> {
     let progress = Progress::read(input)?;
-    match progress.width() == width {
-        true => Ok(progress),
-        false => input.damaged(format!("ranks of {:?} keys", progress.width())),
+    if progress.width() == width {
+        Ok(progress)
+    } else {
+        input.damaged(format!("ranks of {:?} keys", progress.width()))
     }
 }
 
@@ -189,9 +191,10 @@ pub(super) fn check_schema(batch: &RecordBatch, schema: &SchemaRef) -> Result<()
         let fields = schema.fields().iter();
         fields.map(|field| field.data_type().clone()).collect::<Vec<_>>()
     };
-    match types(&batch.schema()) == types(schema) {
-        true => Ok(()),
-        false => internal_err!("rows between stages have the schema {}", batch.schema()),
+    if types(&batch.schema()) == types(schema) {
+        Ok(())
+    } else {
+        internal_err!("rows between stages have the schema {}", batch.schema())
     }
 }
 

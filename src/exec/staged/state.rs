@@ -90,7 +90,7 @@ impl ColumnState {
 
     fn after(width: Width, fingerprint: ColumnFingerprint, step: Step) -> Result<Self> {
         let (progress, order) = match step {
-            Step::QuantileSpec(progress, request) => {
+            Step::Round(progress, request) => {
                 let request = Arc::new(request);
                 (progress, Some(Order { width, request }))
             }
@@ -124,9 +124,10 @@ impl Message for State {
             Ok(ColumnState {
                 fingerprint,
                 progress: Progress::read(input)?,
-                order: match input.flag("order")? {
-                    true => Some(Order::read(input)?),
-                    false => None,
+                order: if input.flag("order")? {
+                    Some(Order::read(input)?)
+                } else {
+                    None
                 },
             })
         };

@@ -389,9 +389,10 @@ async fn a_second_read_is_compared_where_nothing_is_asked_any_more() {
                 let is_first = node
                     .downcast_ref::<RoundExec>()
                     .is_some_and(|round| round.children().len() == 1);
-                Ok(match is_first {
-                    true => Transformed::yes(reread(&node, scans(&first))),
-                    false => Transformed::no(node),
+                Ok(if is_first {
+                    Transformed::yes(reread(&node, scans(&first)))
+                } else {
+                    Transformed::no(node)
                 })
             })
             .unwrap();

@@ -105,9 +105,10 @@ pub(crate) fn read_node(
         (ANSWERS, 1) if is_last => {
             let schema = read_schema(input)?;
             let calls = columns.calls.len();
-            match schema.fields().len() == calls {
-                true => refined(columns, Some(schema)),
-                false => input.damaged(format!("{} columns for {calls} calls", schema.fields().len())),
+            if schema.fields().len() == calls {
+                refined(columns, Some(schema))
+            } else {
+                input.damaged(format!("{} columns for {calls} calls", schema.fields().len()))
             }
         }
         (kind, inputs) => input.damaged(format!(
@@ -146,9 +147,10 @@ impl GroupedColumns {
         let (groups, answers) = (read_schema(input)?, read_schema(input)?);
         let columns = KeyColumns::read(input)?;
         let all = groups.fields().len() + columns.calls.len();
-        match groups.fields().is_empty() || answers.fields().len() != all {
-            true => input.damaged("columns of groups"),
-            false => Self::try_new(groups.fields(), columns, answers, auto),
+        if groups.fields().is_empty() || answers.fields().len() != all {
+            input.damaged("columns of groups")
+        } else {
+            Self::try_new(groups.fields(), columns, answers, auto)
         }
     }
 }

@@ -17,8 +17,8 @@ use super::gather::PART_BYTES;
 use super::level::{Reader, Share, shares_of};
 use crate::failpoint::may_fail;
 use crate::kernel::byte_strings::{ByteStrings, Chunk, DistinctByteStrings, hash};
-use crate::memory::Spilling;
 use crate::memory::RoundMemory;
+use crate::memory::Spilling;
 use crate::threads::Stop;
 
 /// Most files that values are dealt out to at a time.
@@ -52,9 +52,10 @@ impl Part {
         let all = Share::Pieces(self.values.pieces());
         Reader::new(Arc::clone(&self.values)).each(&all, stop, |value| {
             let hash = hash(value);
-            match self.has(hash) {
-                true => table.insert(hash, value),
-                false => Ok(()),
+            if self.has(hash) {
+                table.insert(hash, value)
+            } else {
+                Ok(())
             }
         })?;
         Ok(table)
@@ -73,12 +74,13 @@ impl ByteStringSelection {
             disk: self.disk.clone(),
         });
         let is_spilled = values.is_spilled();
-        let ranges = match is_spilled {
-            true => 1,
-            false => values
+        let ranges = if is_spilled {
+            1
+        } else {
+            values
                 .len()
                 .div_ceil(VALUES_A_THREAD)
-                .clamp(1, self.pool.threads() as u64),
+                .clamp(1, self.pool.threads() as u64)
         };
         let values = Arc::new(values);
         let parts = (0..ranges).map(|number| Part {

@@ -286,9 +286,10 @@ impl Dealer {
             part.blocks.write(&mut self.file, &part.chunk)?;
             part.chunk.clear();
         }
-        match part.chunk.has_room(value.len()) {
-            true => part.chunk.push(value),
-            false => part.blocks.write_value(&mut self.file, value)?,
+        if part.chunk.has_room(value.len()) {
+            part.chunk.push(value)
+        } else {
+            part.blocks.write_value(&mut self.file, value)?
         }
         Ok(())
     }

@@ -80,9 +80,10 @@ impl<K: Key> Classifier<K> {
             node = 2 * node + usize::from(key > self.tree[node]);
         }
         let range = node - (1 << self.log);
-        match self.equal {
-            true => 2 * range + usize::from(key == self.upper[range]),
-            false => range,
+        if self.equal {
+            2 * range + usize::from(key == self.upper[range])
+        } else {
+            range
         }
     }
 

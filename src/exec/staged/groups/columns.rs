@@ -84,16 +84,20 @@ impl GroupedColumns {
     /// The group columns and the key columns of the input.
     pub(super) fn split<'a>(&self, batch: &'a RecordBatch) -> Result<(&'a [ArrayRef], &'a [ArrayRef])> {
         let groups = self.fields.len();
-        match batch.num_columns() == groups + self.columns.len() {
-            true => Ok(batch.columns().split_at(groups)),
-            false => internal_err!("{} columns for {groups} of groups", batch.num_columns()),
+        if batch.num_columns() == groups + self.columns.len() {
+            Ok(batch.columns().split_at(groups))
+        } else {
+            internal_err!("{} columns for {groups} of groups", batch.num_columns())
         }
     }
 
     /// Ranks of a column, as many as its calls have quantiles.
     pub(super) fn ranks(&self, column: usize) -> usize {
         let quantile_specs = self.columns.quantile_specs(column);
-        quantile_specs.iter().map(|quantile_spec| quantile_spec.quantiles.len()).sum()
+        quantile_specs
+            .iter()
+            .map(|quantile_spec| quantile_spec.quantiles.len())
+            .sum()
     }
 
     pub(super) fn all_ranks(&self) -> usize {

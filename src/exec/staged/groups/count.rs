@@ -299,10 +299,7 @@ fn add_counts(own: &mut GroupCounts, more: GroupCounts) {
     own.intervals.resize_with(more.intervals.len(), Vec::new);
     own.checks.resize(more.checks.len(), 0);
     for (own, more) in own.intervals.iter_mut().zip(more.intervals) {
-        *own = match own.is_empty() {
-            true => more,
-            false => merged(own, &more),
-        };
+        *own = if own.is_empty() { more } else { merged(own, &more) };
     }
     for (own, more) in own.checks.iter_mut().zip(more.checks) {
         *own = own.wrapping_add(more);

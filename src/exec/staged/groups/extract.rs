@@ -194,9 +194,12 @@ impl<W: GroupKey> Extracting<W> {
 
     fn rows_of_groups(&mut self) -> Rows {
         let (mut rows, many, groups) = (Rows::default(), self.state.many, self.grouping.len());
-        let slots = |index: usize| match many {
-            true => groups,
-            false => self.state.brackets[index].len(),
+        let slots = |index: usize| {
+            if many {
+                groups
+            } else {
+                self.state.brackets[index].len()
+            }
         };
         let lists = self
             .columns
@@ -206,9 +209,10 @@ impl<W: GroupKey> Extracting<W> {
         let mut lists: Vec<_> = lists.map(Vec::into_iter).collect();
         for (group, part) in self.grouping.group_partitions().into_iter().enumerate() {
             let own = lists.iter_mut().enumerate().map(|(column, lists)| {
-                let brackets = match many {
-                    true => 1,
-                    false => self.state.brackets[column].slots(group).len(),
+                let brackets = if many {
+                    1
+                } else {
+                    self.state.brackets[column].slots(group).len()
                 };
                 let own = lists.by_ref().take(brackets).enumerate();
                 own.map(move |(number, keys)| List { column, number, keys })

@@ -156,18 +156,23 @@ impl<W: GroupKey> Selecting<W> {
         }
         let mut plans: Vec<Plans> = (0..self.plan.columns.len())
             .map(|column| {
-                let quantile_specs: Vec<QuantileSpec> = self.plan.columns.quantile_specs(column).into_iter().cloned().collect();
+                let quantile_specs: Vec<QuantileSpec> = self
+                    .plan
+                    .columns
+                    .quantile_specs(column)
+                    .into_iter()
+                    .cloned()
+                    .collect();
                 Plans::new(quantile_specs.into())
             })
             .collect();
-        let answers = match self.many {
-            true => {
-                let groups = self.groups.len();
-                let columns = self.columns.iter_mut().zip(&mut plans);
-                let answers = columns.map(|(column, plans)| column.answers(groups, plans));
-                answers.collect::<Result<Vec<_>>>()?
-            }
-            false => self.bracketed(&mut plans)?,
+        let answers = if self.many {
+            let groups = self.groups.len();
+            let columns = self.columns.iter_mut().zip(&mut plans);
+            let answers = columns.map(|(column, plans)| column.answers(groups, plans));
+            answers.collect::<Result<Vec<_>>>()?
+        } else {
+            self.bracketed(&mut plans)?
         };
         let groups = self.grouping.values()?;
         self.plan.answered(groups, &answers).map(Some)
