@@ -270,7 +270,7 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
             let key_at = |rank| solution.key_at(rank);
             let answers = column.quantile_spec().answers(column.spec(), solution.n, &key_at)?;
             if call.wants_bounds() {
-                return with_bounds(column, answers, solution.n, |rank| solution.place_at(rank));
+                return with_bounds(column, answers, solution.n, |rank| solution.rank_bounds_at(rank));
             }
             column.row(answers, solution.n)
         }

@@ -157,7 +157,7 @@ fn errors(arguments: &Arguments) -> Result<()> {
             if seed % 10 == 0 {
                 exact_time += 10.0 * timed(&mut shards, &exact, rank)?.1;
             }
-            let (first, last) = near.place_at(rank)?;
+            let (first, last) = near.rank_bounds_at(rank)?;
             let error = first.saturating_sub(rank).max(rank.saturating_sub(last)) as f64 / n as f64;
             sum += error;
             most = most.max(error);

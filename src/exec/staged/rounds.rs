@@ -23,7 +23,7 @@ use datafusion::common::Result;
 use crate::cells::Brackets;
 use crate::kernel::round::Request;
 use crate::key::Width;
-use crate::select::bms::{Dibms, DistributedBms, SAMPLES, finish};
+use crate::select::bms::{Dibms, DistributedBms, SAMPLES, extract};
 use crate::select::gk_select::GkSelect;
 use crate::select::{Step, Strategy};
 
@@ -117,7 +117,7 @@ impl Rounds {
             (Steps::DistributedBms { .. } | Steps::Dibms { .. }, Step::Round(progress, _))
                 if read + 2 == self.reads() =>
             {
-                finish(progress)
+                extract(progress)
             }
             (_, step) => Ok(step),
         }
