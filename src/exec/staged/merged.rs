@@ -1,4 +1,4 @@
-//! The replies of all partitions to a round of quantiles without groups, merged as they come.
+//! The replies of all partitions to a round of quantiles without groups, merged as they arrive.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,34 +15,36 @@ use super::columns::StagedColumns;
 use super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
 use super::rows::{Body, List, ShardReply, bodies, body_bytes, check_schema, is_keys, read_rows, schema};
 use crate::kernel::round::Reply;
-use crate::key::KeyVec;
-use crate::key::Width;
+use crate::key::{KeyVec, Width};
 use crate::select::countable;
 
-/// The replies of all partitions that came so far.
+/// The merged replies of all partitions that have arrived so far.
 #[derive(Debug)]
 pub(super) struct Merged {
     pub(super) columns: Arc<StagedColumns>,
-    /// Of the rows.
+    /// Schema of the rows between stages.
     schema: SchemaRef,
+    /// The replies by the number of the key column.
     replies: BTreeMap<usize, ColumnReplies>,
+    /// Bytes of the state that the replies belong to; `None` in the first round.
     state: Option<Vec<u8>>,
 }
 
-/// Of one key column.
+/// The merged replies for one key column.
 #[derive(Debug, Default)]
 struct ColumnReplies {
     fingerprint: ColumnFingerprint,
     reply: Option<Reply>,
-    /// Keys in each list, as the partitions say that they send.
+    /// Number of keys in each list, as the partitions announce it.
     lengths: Option<Vec<u64>>,
-    /// Those that came, by the number of their list.
+    /// The keys that have arrived, by the number of their list.
     keys: BTreeMap<usize, KeyVec>,
     /// Whether some partition had no memory for its lists.
     refused: bool,
 }
 
 impl Merged {
+    /// No replies yet.
     pub(super) fn new(columns: &Arc<StagedColumns>) -> Self {
         Self {
             columns: Arc::clone(columns),
@@ -52,6 +54,8 @@ impl Merged {
         }
     }
 
+    /// Adds the replies, states and keys of a batch of rows.
+    ///
     /// # Errors
     /// An execution error for rows that are damaged, or of two plans.
     pub(super) fn add(&mut self, batch: &RecordBatch) -> Result<()> {
@@ -71,10 +75,10 @@ impl Merged {
         Ok(())
     }
 
-    /// Takes replies and states, and gives back the rows of keys, which do not add up.
+    /// Adds the replies and states of a batch, and returns its rows of keys, which do not add up.
     ///
     /// # Errors
-    /// As [`Self::add`].
+    /// Those of [`Self::add`].
     pub(super) fn add_replies(&mut self, batch: &RecordBatch) -> Result<Option<RecordBatch>> {
         let are_keys = bodies(batch, &self.schema)?.map(|body| Ok(Some(is_keys(body?))));
         let are_keys = are_keys.collect::<Result<BooleanArray>>()?;
@@ -85,14 +89,14 @@ impl Merged {
         Ok(Some(filter_record_batch(batch, &are_keys)?))
     }
 
-    /// Makes sure that what is held, and a batch more, is reserved.
+    /// Reserves memory for all that is held, and for one more batch.
     ///
     /// # Errors
     /// `ResourcesExhausted` that says how much was wanted; an internal error for rows of another plan.
     pub(super) fn reserve(&self, batch: &RecordBatch, memory: &MemoryReservation) -> Result<()> {
         check_schema(batch, &self.schema)?;
         let held = self.bytes();
-        // Keys are written in fewer bytes than they take, but for random ones.
+        // Keys in memory take more bytes than in a message, except random ones.
         let wanted = held + 2 * body_bytes(batch);
         memory.try_resize(wanted.max(memory.size())).map_err(|error| {
             error.context(format!(
@@ -101,31 +105,26 @@ impl Merged {
         })
     }
 
-    /// Bytes held, about.
+    /// Bytes of memory held, about.
     fn bytes(&self) -> usize {
         let replies = self.replies.values().map(ColumnReplies::bytes).sum::<usize>();
         replies + self.state.as_ref().map_or(0, Vec::capacity)
     }
 
     fn add_state(&mut self, bytes: &[u8]) -> Result<()> {
-        match &self.state {
-            Some(state) if state != bytes => {
-                exec_err!("{READ_DIFFERENTLY}: replies to two different states reached a stage")
-            }
-            Some(_) => Ok(()),
-            None => {
-                self.state = Some(bytes.to_vec());
-                Ok(())
-            }
+        if self.state.get_or_insert_with(|| bytes.to_vec()) == bytes {
+            Ok(())
+        } else {
+            exec_err!("{READ_DIFFERENTLY}: replies to two different states reached a stage")
         }
     }
 
-    /// The state that the replies were asked by, if they were.
+    /// Bytes of the state that the replies belong to; `None` in the first round.
     pub(super) fn state(&self) -> Option<&[u8]> {
         self.state.as_deref()
     }
 
-    /// The merged replies of each column whose shards replied, to be sent on without keys.
+    /// The merged reply of each key column that has one, without keys.
     ///
     /// # Errors
     /// An execution error if keys are among the rows.
@@ -142,10 +141,10 @@ impl Merged {
         self.replies.into_iter().map(without_keys).collect()
     }
 
-    /// What all shards of a column read, and their merged reply.
+    /// The fingerprint of what all shards of a key column read, and their merged reply.
     ///
     /// # Errors
-    /// An execution error if there is none, or not all of it.
+    /// An execution error if there is no reply, or if keys of it are missing.
     pub(super) fn take(&mut self, column: usize) -> Result<(ColumnFingerprint, Reply)> {
         let own = self.replies.remove(&column);
         let own = own.ok_or_else(|| {
@@ -187,7 +186,7 @@ impl ColumnReplies {
             Some(own) => own.merge(more.reply)?,
         }
         match &mut self.lengths {
-            // None where there should be some: no memory.
+            // A partition without memory for its keys announces no lists.
             Some(own) if own.len() != more.lengths.len() => self.refused = true,
             Some(own) => own
                 .iter_mut()
@@ -230,7 +229,10 @@ impl ColumnReplies {
         Ok((self.fingerprint, reply))
     }
 
-    /// The keys of each list, all of which came.
+    /// The keys of each list, in order.
+    ///
+    /// # Errors
+    /// An execution error unless exactly the announced keys have arrived.
     fn lists(&mut self, width: Width) -> Result<Vec<KeyVec>> {
         let list = |(list, sent): (usize, &u64)| {
             let keys = self.keys.remove(&list).unwrap_or_else(|| KeyVec::new(width));
@@ -289,7 +291,7 @@ mod tests {
         Arc::new(StagedColumns::try_new(vec![DataType::Int64], vec![call], rounds).unwrap())
     }
 
-    /// What comes of these rows for key column 0.
+    /// The merged reply for key column 0.
     fn merged(batches: &[RecordBatch]) -> Result<(ColumnFingerprint, Reply)> {
         let mut merged = Merged::new(&columns());
         batches.iter().try_for_each(|batch| merged.add(batch))?;

@@ -8,7 +8,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::fingerprint::InputFingerprint;
 use super::super::rows::{Body, Header, Rows, group_rows};
-use super::super::stage::{Consume, Sent, reached};
+use super::super::stage::{Consume, StageOutput, reached};
 use super::classes::ClassFingerprints;
 use super::columns::{GroupedColumns, MOST_GROUPS, MOST_RANKS};
 use crate::cells::{Cells, Edges};
@@ -48,7 +48,7 @@ impl<W: GroupKey> Bracketing<W> {
 }
 
 impl<W: GroupKey> Consume for Bracketing<W> {
-    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<StageOutput>> {
         let plan = Arc::clone(&self.plan);
         let (classes, many) = (&mut self.classes, &mut self.many);
         let (groups, bodies) =
@@ -88,7 +88,7 @@ impl<W: GroupKey> Consume for Bracketing<W> {
     }
 
     /// The brackets of every group, and what reads must see.
-    fn finish(mut self) -> Result<Sent> {
+    fn finish(mut self) -> Result<StageOutput> {
         reached!("groups_brackets");
         let mut rows = Rows::default();
         for (class, expected) in self.classes.classes {

@@ -10,7 +10,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::fingerprint::{ColumnFingerprint, InputFingerprint};
 use super::super::rows::{Header, Rows};
-use super::super::stage::{Consume, Sent, reached};
+use super::super::stage::{Consume, StageOutput, reached};
 use super::classes::{ClassFingerprints, class_of, of_part};
 use super::columns::{GroupedColumns, MOST_GROUPS};
 use crate::exec::group_engine::GroupIds;
@@ -27,13 +27,13 @@ use crate::threads::Stop;
 const COUNTED_ROWS: usize = 1 << 24;
 
 /// The values of a key column in a batch, without NULLs, and which rows have one (`None`: all).
-pub(super) fn dense(values: &ArrayRef) -> Result<(ArrayRef, Option<BooleanArray>)> {
+pub(super) fn non_null_values(values: &ArrayRef) -> Result<(ArrayRef, Option<BooleanArray>)> {
     let kept = key::kept(values.as_ref(), None)?;
-    let dense = match &kept {
+    let non_null_values = match &kept {
         None => Arc::clone(values),
         Some(kept) => filter(values.as_ref(), kept)?,
     };
-    Ok((dense, kept))
+    Ok((non_null_values, kept))
 }
 
 /// Counts, by group, the rows that have no value.
@@ -107,9 +107,9 @@ impl<W: GroupKey> Counting<W> {
         if self.grouping.len() > MOST_GROUPS || self.memory.try_resize(self.held()).is_err() {
             return Ok(false);
         }
-        let mut dense_values = Vec::with_capacity(values.len());
+        let mut non_null = Vec::with_capacity(values.len());
         for (index, spec) in plan.columns.specs().enumerate() {
-            let (values, kept) = dense(&values[index])?;
+            let (values, kept) = non_null_values(&values[index])?;
             let make_room =
                 |keys: &mut NumberedKeys| with_key!(spec.width(), K => keys.make_room::<K>(values.len()));
             let is_full = self.keys[index].rows() >= COUNTED_ROWS;
@@ -117,15 +117,15 @@ impl<W: GroupKey> Counting<W> {
             if wants_room && (!self.count_held()? || make_room(&mut self.keys[index]).is_err()) {
                 return Ok(false);
             }
-            dense_values.push((values, kept));
+            non_null.push((values, kept));
         }
         self.nulls.resize(self.grouping.len(), 0);
-        let first = dense_values.first().and_then(|(_, kept)| kept.as_ref());
+        let first = non_null.first().and_then(|(_, kept)| kept.as_ref());
         count_nulls(&mut self.nulls, &self.ids, first);
         // There are at most as many as 16 bits tell apart.
         let ids: Vec<u16> = self.ids.iter().map(|id| *id as u16).collect();
         for (index, spec) in plan.columns.specs().enumerate() {
-            let (values, kept) = &dense_values[index];
+            let (values, kept) = &non_null[index];
             let raw = spec.raw(values.as_ref())?;
             let keys = &mut self.keys[index];
             match kept {
@@ -223,7 +223,7 @@ impl<W: GroupKey> Counting<W> {
         let mut own = vec![InputFingerprint::of(plan.columns.len()); most];
         classes.iter().for_each(|class| own[*class as usize].rows += 1);
         for (index, spec) in plan.columns.specs().enumerate() {
-            let (values, kept) = dense(&values[index])?;
+            let (values, kept) = non_null_values(&values[index])?;
             let raw = spec.raw(values.as_ref())?;
             let parts = of_rows(&self.parts, kept.as_ref());
             with_key!(spec.width(), K => {
@@ -245,7 +245,7 @@ impl<W: GroupKey> Counting<W> {
 }
 
 impl<W: GroupKey> Consume for Counting<W> {
-    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<StageOutput>> {
         if !self.many && !self.number(batch)? {
             self.leave()?;
         }
@@ -256,7 +256,7 @@ impl<W: GroupKey> Consume for Counting<W> {
     }
 
     /// What this partition says.
-    fn finish(mut self) -> Result<Sent> {
+    fn finish(mut self) -> Result<StageOutput> {
         reached!("groups_count");
         if !self.many && !self.count_held()? {
             self.leave()?;

@@ -11,10 +11,10 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
 use super::super::rows::{Body, Header, List, Rows, group_rows};
-use super::super::stage::{Consume, Sent, reached};
+use super::super::stage::{Consume, StageOutput, reached};
 use super::classes::{ClassFingerprints, class_of};
 use super::columns::GroupedColumns;
-use super::count::{count_nulls, dense, of_rows};
+use super::count::{count_nulls, non_null_values, of_rows};
 use crate::exec::group_engine::GroupIds;
 use crate::kernel::cpu::groups::collect::{Collect, GroupBrackets, collector};
 use crate::kernel::cpu::groups::group_key::GroupKey;
@@ -247,7 +247,7 @@ impl<W: GroupKey> Extracting<W> {
 
 impl<W: GroupKey> Consume for Extracting<W> {
     /// Gives rows to send where there is no room for more.
-    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<StageOutput>> {
         let plan = Arc::clone(&self.plan);
         let (groups, values) = plan.split(batch)?;
         let mut sent = None;
@@ -264,7 +264,7 @@ impl<W: GroupKey> Consume for Extracting<W> {
         self.nulls.resize(self.grouping.len(), 0);
         let columns = self.columns.iter_mut().zip(plan.columns.specs());
         for (index, ((column, spec), values)) in columns.zip(values).enumerate() {
-            let (values, kept) = dense(values)?;
+            let (values, kept) = non_null_values(values)?;
             if index == 0 {
                 count_nulls(&mut self.nulls, &self.ids, kept.as_ref());
             }
@@ -278,7 +278,7 @@ impl<W: GroupKey> Consume for Extracting<W> {
     }
 
     /// The rest, and what this partition read of each class.
-    fn finish(mut self) -> Result<Sent> {
+    fn finish(mut self) -> Result<StageOutput> {
         reached!("groups_extract");
         if !self.state.many {
             self.add_read();

@@ -12,7 +12,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::fingerprint::{READ_DIFFERENTLY, compare};
 use super::super::rows::{Body, Header, List, group_rows, read_progress};
-use super::super::stage::{Consume, Sent, reached};
+use super::super::stage::{Consume, StageOutput, reached};
 use super::columns::GroupedColumns;
 use crate::exec::group_engine::GroupIds;
 use crate::kernel::cpu::groups::collect::{Collect, collector};
@@ -26,7 +26,7 @@ use crate::select::progress::Progress;
 
 /// What is known of a group.
 #[derive(Default)]
-struct Known {
+struct SelectedGroup {
     /// As it came.
     bytes: Vec<u8>,
     /// Of each key column: the numbers of its brackets among those of all groups.
@@ -37,7 +37,7 @@ struct Known {
 pub(super) struct Selecting<W> {
     plan: Arc<GroupedColumns>,
     grouping: GroupIds<W>,
-    groups: Vec<Option<Known>>,
+    groups: Vec<Option<SelectedGroup>>,
     columns: Vec<Box<dyn Collect>>,
     /// Brackets of each key column so far.
     slots: Vec<usize>,
@@ -129,10 +129,10 @@ impl<W: GroupKey> Selecting<W> {
                 }
                 reserve(
                     &self.memory,
-                    size_of::<Known>() + progress.len() + 16 * slots.len(),
+                    size_of::<SelectedGroup>() + progress.len() + 16 * slots.len(),
                 )?;
                 self.many |= progress.is_empty();
-                none.insert(Known {
+                none.insert(SelectedGroup {
                     bytes: progress.to_vec(),
                     slots,
                 })
@@ -207,7 +207,7 @@ impl<W: GroupKey> Selecting<W> {
 }
 
 impl<W: GroupKey> Consume for Selecting<W> {
-    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<StageOutput>> {
         let plan = Arc::clone(&self.plan);
         let (groups, bodies) = group_rows(batch, &plan.rows, &plan.columns.specs, |class, header| {
             self.add_header(class, header)
@@ -229,16 +229,16 @@ impl<W: GroupKey> Consume for Selecting<W> {
         Ok(None)
     }
 
-    fn finish(mut self) -> Result<Sent> {
+    fn finish(mut self) -> Result<StageOutput> {
         reached!("groups_select");
         self.check()?;
         let Some(answers) = self.answers()? else {
-            return Ok(Sent::default());
+            return Ok(StageOutput::default());
         };
         let rows = answers.num_rows();
         let slices = (0..rows).step_by(self.batch_rows.max(1));
         let slices = slices.map(|from| answers.slice(from, self.batch_rows.min(rows - from)));
-        Ok(Sent {
+        Ok(StageOutput {
             batches: slices.collect(),
             bytes: 0,
         })
