@@ -94,8 +94,8 @@ impl Input {
         self.shards.iter().map(|shard| shard.len() as u64).sum()
     }
 
-    /// Shards with the keys of each shard. Unsigned integers are their own keys.
-    fn shards(&self) -> Result<Vec<Box<dyn Shard>>> {
+    /// A shard for each part of the keys. Unsigned integers are their own keys.
+    fn open(&self) -> Result<Vec<Box<dyn Shard>>> {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let shard = |keys: &KeyVec| {
             let values: ArrayRef = match keys {
@@ -118,7 +118,7 @@ impl Input {
             KeyVec::W32(_) => datafusion_quantiles::key::Width::W32,
             _ => datafusion_quantiles::key::Width::W64,
         };
-        let mut shards = SimulatedShards::try_new(width, self.shards()?, threads)?;
+        let mut shards = SimulatedShards::try_new(width, self.open()?, threads)?;
         let start = Instant::now();
         let solution = futures::executor::block_on(solve_ranks(&mut shards, strategy, ranks.to_vec()))?;
         let time = start.elapsed();

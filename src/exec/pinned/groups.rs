@@ -85,7 +85,9 @@ impl PinnedGroups {
         let mask = on.kept(source.filter.as_ref(), values)?;
         let spec = self.aggregates.columns[column].spec.clone();
         let quantile_specs = self.aggregates.calls_of(column);
-        let quantile_specs: Arc<[QuantileSpec]> = quantile_specs.map(|call| call.selected().quantile_spec().clone()).collect();
+        let quantile_specs: Arc<[QuantileSpec]> = quantile_specs
+            .map(|call| call.selected().quantile_spec().clone())
+            .collect();
         let ranks = quantile_specs.iter().map(most_ranks).sum::<usize>();
         let among = on.among(values, values.words(&spec), mask.as_ref());
         let memory = &on.memory;
@@ -254,7 +256,9 @@ impl Selected {
             from += plan.ranks.len();
         }
         let calls = self.quantile_specs.iter().zip(&answers.found);
-        calls.map(|(quantile_spec, found)| quantile_spec.values(&self.spec, found)).collect()
+        calls
+            .map(|(quantile_spec, found)| quantile_spec.values(&self.spec, found))
+            .collect()
     }
 }
 

@@ -261,7 +261,10 @@ mod tests {
             ..cheap
         };
         let seconds = |steps: &UnrolledStrategy, workload: &Workload| estimate(steps, workload).seconds;
-        let (two, five) = (gk_select(&dear).unwrap(), UnrolledStrategy::dibms(dear.partitions, 3));
+        let (two, five) = (
+            gk_select(&dear).unwrap(),
+            UnrolledStrategy::dibms(dear.partitions, 3),
+        );
         let more = |steps: &UnrolledStrategy| seconds(steps, &dear) - seconds(steps, &cheap);
         // Of the input's 100 s on 16 tasks and its three stages of 50 ms, for each read.
         let read = 100.0 / 16.0 + 3.0 * STAGE_SECONDS - 1e6 * ROW_SECONDS / 16.0;

@@ -15,7 +15,7 @@ mod mutated;
 use super::columns::StagedColumns;
 use super::merged::Merged;
 use super::rows::{Rows, schema};
-use super::stage::{Consume, Needs, StageOutput, StageExec, Step, Task, reached};
+use super::stage::{Consume, Needs, StageExec, StageOutput, Step, Task, reached};
 use super::state::{COMPARING_READ, ColumnState, State};
 use crate::functions::gk::with_bounds;
 use crate::key::KeySpec;

@@ -15,7 +15,7 @@ use super::columns::StagedColumns;
 use super::device::RoundBackend;
 use super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
 use super::rows::{Body, Rows, read_rows, schema};
-use super::stage::{Needs, StageOutput, StageExec, Step, Task, reached};
+use super::stage::{Needs, StageExec, StageOutput, Step, Task, reached};
 use super::state::{COMPARING_READ, State};
 use crate::kernel::round::{Reply, Request};
 use crate::kernel::{CpuBackend, Shard};

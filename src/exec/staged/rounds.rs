@@ -88,7 +88,9 @@ impl Rounds {
     pub(super) fn is_summed(&self, read: usize) -> bool {
         match self.strategy {
             UnrolledStrategy::GkSelect(_) => read == 0,
-            UnrolledStrategy::DistributedBms { .. } | UnrolledStrategy::Dibms { .. } => read > 0 && read + 1 < self.reads(),
+            UnrolledStrategy::DistributedBms { .. } | UnrolledStrategy::Dibms { .. } => {
+                read > 0 && read + 1 < self.reads()
+            }
         }
     }
 
@@ -113,11 +115,10 @@ impl Rounds {
     /// Internal errors only.
     pub(super) fn next(&self, read: usize, step: Step) -> Result<Step> {
         match (&self.strategy, step) {
-            (UnrolledStrategy::DistributedBms { .. } | UnrolledStrategy::Dibms { .. }, Step::Round(progress, _))
-                if read + 2 == self.reads() =>
-            {
-                extract(progress)
-            }
+            (
+                UnrolledStrategy::DistributedBms { .. } | UnrolledStrategy::Dibms { .. },
+                Step::Round(progress, _),
+            ) if read + 2 == self.reads() => extract(progress),
             (_, step) => Ok(step),
         }
     }

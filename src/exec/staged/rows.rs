@@ -175,7 +175,9 @@ fn column(input: &mut Reader<'_>, specs: &[KeySpec]) -> Result<usize> {
 /// An execution error for bytes that are no such progress.
 pub(super) fn read_progress(bytes: &[u8], specs: &[KeySpec]) -> Result<Vec<Progress>> {
     let mut reader = Reader::new("state of a group", bytes);
-    let progress = specs.iter().map(|spec| column_progress(&mut reader, spec.width()));
+    let progress = specs
+        .iter()
+        .map(|spec| column_progress(&mut reader, spec.width()));
     let progress = progress.collect::<Result<_>>()?;
     reader.end()?;
     Ok(progress)

@@ -176,7 +176,7 @@ mod tests {
     use rand::Rng;
 
     use super::*;
-    use crate::kernel::cuda::source::{KernelFile, ColumnFormat};
+    use crate::kernel::cuda::source::{ColumnFormat, KernelFile};
     use crate::mutated::{Decoder, SLACK, overwrite, uncounted};
 
     fn program(batch: u32) -> Program {

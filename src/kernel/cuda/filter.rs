@@ -12,7 +12,7 @@ use super::column::DeviceColumn;
 use super::device::Device;
 use super::launch::{ColumnArgument, Kernels, halves, kernel_argument};
 use super::report::Report;
-use super::source::{KernelFile, Program, ColumnFormat};
+use super::source::{ColumnFormat, KernelFile, Program};
 use crate::key::{KeyBits, KeySpec};
 
 const THREADS: u32 = 1024;

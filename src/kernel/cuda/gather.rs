@@ -12,7 +12,7 @@ use super::column::DeviceColumn;
 use super::device::Device;
 use super::launch::{Kernels, Launch, kernel_argument};
 use super::report::Report;
-use super::source::{KernelFile, Program, ColumnFormat, storage_bytes};
+use super::source::{ColumnFormat, KernelFile, Program, storage_bytes};
 use super::timeline::Timeline;
 
 const THREADS: u32 = 1024;

@@ -21,7 +21,7 @@ use super::report::Report;
 use super::runs;
 use super::select::Selection;
 use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortRoom};
-use super::source::{KernelFile, Program, ColumnFormat};
+use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
 use super::workspace::{Places, Workspace};
 use crate::failpoint::may_fail;

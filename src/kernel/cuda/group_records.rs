@@ -17,7 +17,7 @@ use super::runs::Candidates;
 use super::select::Selection;
 use super::shares::Chunk;
 use super::sort::{RecordShape, RecordSort, SortRoom};
-use super::source::{KernelFile, Program, ColumnFormat};
+use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
 use crate::key::KeySpec;
 

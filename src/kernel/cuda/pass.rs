@@ -14,7 +14,7 @@ use super::device::{Device, locked};
 use super::launch::{ColumnArgument, Kernels, Launch, key_of};
 use super::pass_cells::{Classes, GUIDE_MOST, GUIDE_MOST_BESIDE, RoundArgument, Sent, TABLE_BYTES};
 use super::report::Report;
-use super::source::{KernelFile, Program, ColumnFormat};
+use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
 use super::workspace::Workspace;
 use crate::cells::Cells;

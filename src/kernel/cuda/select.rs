@@ -19,7 +19,7 @@ use super::device::Device;
 use super::launch::{ColumnArgument, Kernels, Launch, kernel_argument, key_of};
 use super::report::Report;
 use super::shape::{Shape, THREADS};
-use super::source::{KernelFile, Program, ColumnFormat};
+use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
 use super::workspace::{Places, Workspace};
 use crate::failpoint::may_fail;

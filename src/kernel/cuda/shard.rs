@@ -20,7 +20,7 @@ use super::launch::ColumnArgument;
 use super::pass::{Passes, cells_of};
 use super::report::Report;
 use super::select::Selection;
-use super::source::{Program, ColumnFormat};
+use super::source::{ColumnFormat, Program};
 use super::upload::Staging;
 use crate::cells::{Brackets, Cells};
 use crate::failpoint::may_fail;
@@ -114,7 +114,12 @@ impl CudaBackend {
         let Some(bytes) = super::source::storage_bytes(spec.data_type()) else {
             return internal_err!("a shard on a device for values of type {}", spec.data_type());
         };
-        CudaShard::try_new(self, spec, ColumnFormat::stored(bytes, spec.encoding()), reservation)
+        CudaShard::try_new(
+            self,
+            spec,
+            ColumnFormat::stored(bytes, spec.encoding()),
+            reservation,
+        )
     }
 }
 

@@ -3,9 +3,9 @@
 use datafusion::common::Result;
 
 use super::buffer::numbers;
-use super::shard::{CudaShard, Reduced, granted};
 use super::launch::ColumnArgument;
 use super::pass::{NO_LIST, Passes, cells_of};
+use super::shard::{CudaShard, Reduced, granted};
 use crate::cells::{Bracket, Brackets, Cells};
 use crate::kernel::intervals::{LEAST_SHARE, intervals};
 use crate::kernel::round::Reply;

@@ -12,7 +12,7 @@ use super::buffer::{DeviceBuffer, numbers};
 use super::device::Device;
 use super::launch::{Kernels, kernel_argument, key_of};
 use super::report::Report;
-use super::source::{KernelFile, Program, ColumnFormat};
+use super::source::{ColumnFormat, KernelFile, Program};
 use super::timeline::Timeline;
 use super::workspace::Places;
 use crate::key::KeyBits;

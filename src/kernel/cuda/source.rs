@@ -198,7 +198,11 @@ impl ColumnFormat {
     ];
 
     /// Those of floats among which ties are broken: from `-inf` on, NaNs last and apart by their bits.
-    pub const TURNED: [ColumnFormat; 3] = [ColumnFormat::new(16, 4), ColumnFormat::new(32, 4), ColumnFormat::new(64, 4)];
+    pub const TURNED: [ColumnFormat; 3] = [
+        ColumnFormat::new(16, 4),
+        ColumnFormat::new(32, 4),
+        ColumnFormat::new(64, 4),
+    ];
 
     const fn new(storage_bits: u32, encoding: u32) -> Self {
         Self {
