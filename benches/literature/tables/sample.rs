@@ -1,4 +1,4 @@
-//! SampleSelect's sweep: throughput over sizes and distinct values, and the error of its approximate form.
+//! SampleSelect's sweep: throughput over sizes and distinct values, and the error of its approximate variant.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use super::Arguments;
 use super::methods::mix;
 use super::output::{Table, add_point, plot};
 
-/// Inputs of each size, each with a rank at random: the paper's.
+/// Number of inputs of each size, each with a random rank, as in the paper.
 const INPUTS: u64 = 10;
 
 pub(crate) fn tables(arguments: &Arguments) -> Result<()> {
@@ -28,7 +28,7 @@ pub(crate) fn tables(arguments: &Arguments) -> Result<()> {
     errors(arguments)
 }
 
-/// `n` values that are uniform over `distinct` ones.
+/// Random values, `n` of them, uniform over `distinct` different ones.
 fn values(n: u64, distinct: u64, seed: u64) -> Vec<u32> {
     let value = |i: u64| {
         let word = mix(i ^ (seed << 40));
@@ -128,7 +128,7 @@ fn throughput(arguments: &Arguments) -> Result<()> {
     )
 }
 
-/// The approximate form: the paper finds 1% for 64 buckets and 0.1% for 1024, of 2^28 values.
+/// The error of the approximate variant. The paper finds 1% for 64 buckets and 0.1% for 1024, of 2^28 values.
 fn errors(arguments: &Arguments) -> Result<()> {
     let exact = SampleSelect::new(Choice::default());
     let columns = [
