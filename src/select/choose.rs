@@ -43,7 +43,7 @@ impl Plan {
     pub(crate) fn wanted(n: u64, width: Width, threads: usize, all: bool) -> impl Iterator<Item = Plan> {
         // Fewer values are not worth a thread.
         let threads = threads.min(n.div_ceil(1 << 16) as usize).max(1);
-        // All keys are collected in as many reads as they do not fit: so many reads are the limit.
+        // Keys that do not fit at once are collected in several reads, at most this many.
         let (mut keys, least) = if all {
             (n, n / MOST_READS)
         } else {

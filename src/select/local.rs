@@ -90,7 +90,7 @@ impl LocalShards {
     /// The keys of `ranks`, if one shard holds all values and can find them alone.
     ///
     /// # Errors
-    /// As [`Shard::select`].
+    /// Those of [`Shard::select`].
     #[cfg(feature = "cuda")]
     pub(crate) fn select_alone(&mut self, ranks: &[u64]) -> Result<Option<Vec<KeyBits>>> {
         let shards = self.groups.iter_mut().flatten().collect::<Vec<_>>();
@@ -103,17 +103,20 @@ impl LocalShards {
     /// The merged reply of all shards. The shards move to the threads with the work: a round that failed or was cancelled loses them,
     /// and the selection ends with it.
     async fn merged_reply(&mut self, request: Arc<Request>) -> Result<Reply> {
-        if self.groups.len() == 1 && self.population <= INLINE {
-            return merge([answer(&mut self.groups[0], &request, self.pool.stop())?]);
-        }
-        let groups = std::mem::take(&mut self.groups);
-        let answers = self.pool.map(groups, move |mut group, stop| {
-            let reply = answer(&mut group, &request, stop)?;
-            Ok((group, reply))
-        });
-        let (groups, replies): (_, Vec<_>) = answers.await?.into_iter().unzip();
-        self.groups = groups;
-        merge(replies)
+        let replies = if self.groups.len() == 1 && self.population <= INLINE {
+            vec![answer(&mut self.groups[0], &request, self.pool.stop())?]
+        } else {
+            let groups = std::mem::take(&mut self.groups);
+            let answers = self.pool.map(groups, move |mut group, stop| {
+                let reply = answer(&mut group, &request, stop)?;
+                Ok((group, reply))
+            });
+            let (groups, replies) = answers.await?.into_iter().unzip();
+            self.groups = groups;
+            replies
+        };
+        may_fail!("merge");
+        merge(replies.into_iter().map(Ok))
     }
 }
 
@@ -146,26 +149,19 @@ fn balance(shards: Vec<Box<dyn Shard>>, threads: usize, population: u64) -> Vec<
 }
 
 /// The merged reply of a group, whose shards answer one after the other.
-fn answer(group: &mut Group, request: &Request, stop: &Stop) -> Result<Option<Reply>> {
-    let mut merged: Option<Reply> = None;
-    for shard in group {
-        let reply = shard.answer(request, stop)?;
-        match &mut merged {
-            Some(merged) => merged.merge(reply)?,
-            None => merged = Some(reply),
-        }
-    }
-    Ok(merged)
+fn answer(group: &mut Group, request: &Request, stop: &Stop) -> Result<Reply> {
+    merge(group.iter_mut().map(|shard| shard.answer(request, stop)))
 }
 
-/// The merged reply of all groups.
-fn merge(replies: impl IntoIterator<Item = Option<Reply>>) -> Result<Reply> {
-    may_fail!("merge");
-    let mut replies = replies.into_iter().flatten();
+/// The merged reply of several shards or groups, at least one.
+fn merge(replies: impl IntoIterator<Item = Result<Reply>>) -> Result<Reply> {
+    let mut replies = replies.into_iter();
     let first = replies.next();
-    let mut merged = first.ok_or_else(|| exec_datafusion_err!("a round was asked of no shard"))?;
-    replies.try_for_each(|reply| merged.merge(reply))?;
-    Ok(merged)
+    let first = first.ok_or_else(|| exec_datafusion_err!("a round was asked of no shard"))??;
+    replies.try_fold(first, |mut merged, reply| {
+        merged.merge(reply?)?;
+        Ok(merged)
+    })
 }
 
 #[async_trait]

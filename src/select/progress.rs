@@ -105,11 +105,6 @@ impl Progress {
         &self.ranks
     }
 
-    /// The target ranks inside an active bracket, from 1, ascending.
-    pub fn ranks_of(&self, active: &Active) -> &[u64] {
-        &self.ranks[active.ranks.clone()]
-    }
-
     /// The active brackets, ascending: those of the ranks whose keys are not found yet.
     pub fn active(&self) -> &[Active] {
         &self.active

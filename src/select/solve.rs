@@ -54,7 +54,7 @@ impl Solution {
     /// approximate.
     ///
     /// # Errors
-    /// As [`Self::key_at`].
+    /// Those of [`Self::key_at`].
     pub fn rank_bounds_at(&self, rank: u64) -> Result<(u64, u64)> {
         let index = self.index_of(rank)?;
         Ok(self

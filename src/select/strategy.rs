@@ -40,7 +40,7 @@ pub trait Shards: Send {
     /// rounds can find them.
     ///
     /// # Errors
-    /// As [`Self::round`].
+    /// Those of [`Self::round`].
     async fn select(&mut self, _ranks: &[u64]) -> Result<Option<Found>> {
         Ok(None)
     }

@@ -80,8 +80,8 @@ impl<K: Key> Sorters<K> {
         }
     }
 
-    /// The keys of ascending runs, as one run. The standard library's stable sort finds runs and merges them pair by pair, which takes about
-    /// 3 ns for each key and each doubling of runs. Past [`MERGED_RUNS`] a sort costs less.
+    /// The keys of ascending runs, as one run. The standard library's stable sort finds runs and merges them pair by pair. That takes
+    /// about 3 ns for each key and each doubling of runs. Past [`MERGED_RUNS`] a sort costs less.
     pub(super) fn merge(&self, mut runs: Vec<Vec<K>>) -> Vec<K> {
         if runs.len() == 1 {
             return runs.pop().unwrap_or_default();

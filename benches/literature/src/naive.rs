@@ -1,4 +1,5 @@
-//! The slow shard: plain loops over 128-bit keys by the definitions of [`datafusion_quantiles::kernel::round`] and [`datafusion_quantiles::cells`].
+//! The slow shard: plain loops over 128-bit keys, by the definitions of [`datafusion_quantiles::kernel::round`] and
+//! [`datafusion_quantiles::cells`].
 //!
 //! It is obviously right. Tests run every request on it and on the fast shards, and compare the replies.
 

@@ -3,8 +3,8 @@
 //! ```text
 //! seconds = work on keys * n / cores + work on messages + L * rounds + g * critical bytes
 //! ```
-//! as in GK Select (Table V): `L` is the price of a round, `g` the price of a byte on a machine's link. Work on keys is measured here, on one
-//! thread. Messages are those of a simulation with as many shards, but fewer values. Costs that grow with the number of values are then
+//! as in GK Select (Table V): `L` is the price of a round, `g` the price of a byte on a machine's link. Work on keys is measured here,
+//! on one thread. Messages are those of a simulation with as many shards, but fewer values. Costs that grow with the number of values are then
 //! scaled by it:
 //!
 //! | method | grows with n | grows with log n |

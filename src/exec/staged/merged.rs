@@ -33,10 +33,8 @@ pub(super) struct Merged {
 /// The merged replies for one key column.
 #[derive(Debug, Default)]
 struct ColumnReplies {
-    fingerprint: ColumnFingerprint,
-    reply: Option<Reply>,
-    /// Number of keys in each list, as the partitions announce it.
-    lengths: Option<Vec<u64>>,
+    /// The merged reply without its keys; `None` until a partition has replied.
+    reply: Option<ShardReply>,
     /// The keys that have arrived, by the number of their list.
     keys: BTreeMap<usize, KeyVec>,
     /// Whether some partition had no memory for its lists.
@@ -129,16 +127,15 @@ impl Merged {
     /// # Errors
     /// An execution error if keys are among the rows.
     pub(super) fn shard_replies(self) -> Result<Vec<ShardReply>> {
-        let without_keys = |(column, own): (usize, ColumnReplies)| match (own.reply, own.keys.is_empty()) {
-            (Some(reply), true) => Ok(ShardReply {
-                column,
-                fingerprint: own.fingerprint,
-                reply,
-                lengths: own.lengths.filter(|_| !own.refused).unwrap_or_default(),
+        let without_keys = |own: ColumnReplies| match (own.reply, own.keys.is_empty()) {
+            (Some(reply), true) if own.refused => Ok(ShardReply {
+                lengths: Vec::new(),
+                ..reply
             }),
+            (Some(reply), true) => Ok(reply),
             _ => exec_err!("{READ_DIFFERENTLY}: keys came without a reply"),
         };
-        self.replies.into_iter().map(without_keys).collect()
+        self.replies.into_values().map(without_keys).collect()
     }
 
     /// The fingerprint of what all shards of a key column read, and their merged reply.
@@ -163,36 +160,29 @@ fn other_width<T>(came: Width, wanted: Width) -> Result<T> {
 }
 
 impl ColumnReplies {
+    /// Bytes of memory held, about.
     fn bytes(&self) -> usize {
         let lists = self.keys.values();
         let keys: usize = lists
             .map(|keys| size_of::<KeyVec>() + keys.len() * keys.width().bytes())
             .sum();
-        let reply = self
-            .reply
-            .as_ref()
-            .map_or(0, |reply| reply.values() as usize * size_of::<u64>());
-        keys + reply
-            + self
-                .lengths
-                .as_ref()
-                .map_or(0, |lengths| lengths.len() * size_of::<u64>())
+        let numbers = |own: &ShardReply| own.reply.values() as usize + own.lengths.len();
+        keys + self.reply.as_ref().map_or(0, numbers) * size_of::<u64>()
     }
 
     fn add_reply(&mut self, more: ShardReply) -> Result<()> {
-        self.fingerprint.add(more.fingerprint);
-        match &mut self.reply {
-            None => self.reply = Some(more.reply),
-            Some(own) => own.merge(more.reply)?,
-        }
-        match &mut self.lengths {
+        let Some(own) = &mut self.reply else {
+            self.reply = Some(more);
+            return Ok(());
+        };
+        own.fingerprint.add(more.fingerprint);
+        own.reply.merge(more.reply)?;
+        if own.lengths.len() == more.lengths.len() {
+            let lengths = own.lengths.iter_mut().zip(more.lengths);
+            lengths.for_each(|(own, more)| *own = own.saturating_add(more));
+        } else {
             // A partition without memory for its keys announces no lists.
-            Some(own) if own.len() != more.lengths.len() => self.refused = true,
-            Some(own) => own
-                .iter_mut()
-                .zip(more.lengths)
-                .for_each(|(own, more)| *own = own.saturating_add(more)),
-            none => *none = Some(more.lengths),
+            self.refused = true;
         }
         Ok(())
     }
@@ -207,16 +197,17 @@ impl ColumnReplies {
         }
     }
 
+    /// The fingerprint and the merged reply with its keys, which have this width.
     fn finish(mut self, width: Width) -> Result<(ColumnFingerprint, Reply)> {
-        let Some(mut reply) = self.reply.take() else {
+        let Some(mut own) = self.reply.take() else {
             return exec_err!("{READ_DIFFERENTLY}: keys came without a reply");
         };
         let lists = if self.refused {
             Vec::new()
         } else {
-            self.lists(width)?
+            self.lists(&own.lengths, width)?
         };
-        match &mut reply {
+        match &mut own.reply {
             Reply::Counts { kept, .. } | Reply::Extracted(kept) => *kept = lists,
             _ if !lists.is_empty() => return exec_err!("{READ_DIFFERENTLY}: keys that were not asked for"),
             Reply::Sample { keys, .. } if keys.width() != width => return other_width(keys.width(), width),
@@ -225,15 +216,15 @@ impl ColumnReplies {
             }
             _ => {}
         }
-        countable(self.fingerprint.n)?;
-        Ok((self.fingerprint, reply))
+        countable(own.fingerprint.n)?;
+        Ok((own.fingerprint, own.reply))
     }
 
     /// The keys of each list, in order.
     ///
     /// # Errors
     /// An execution error unless exactly the announced keys have arrived.
-    fn lists(&mut self, width: Width) -> Result<Vec<KeyVec>> {
+    fn lists(&mut self, lengths: &[u64], width: Width) -> Result<Vec<KeyVec>> {
         let list = |(list, sent): (usize, &u64)| {
             let keys = self.keys.remove(&list).unwrap_or_else(|| KeyVec::new(width));
             if keys.len() as u64 == *sent && keys.width() == width {
@@ -247,10 +238,7 @@ impl ColumnReplies {
                 )
             }
         };
-        let lists = (0..)
-            .zip(self.lengths.iter().flatten())
-            .map(list)
-            .collect::<Result<_>>()?;
+        let lists = (0..).zip(lengths).map(list).collect::<Result<_>>()?;
         match self.keys.first_key_value() {
             Some((list, _)) => exec_err!("{READ_DIFFERENTLY}: keys of list {list}, which no partition sent"),
             None => Ok(lists),

@@ -287,14 +287,8 @@ mod tests {
     use crate::exec::staged::{Workload, group_stages, rounds, stages};
     use crate::quantile::{Method, Quantile};
 
-    /// A plan of stages over an input with this number of partitions, and the number of reads of the input.
-    fn plan(strategy: StrategyName, partitions: usize) -> (Arc<dyn ExecutionPlan>, usize) {
-        let types = vec![
-            DataType::Float64,
-            DataType::Decimal128(38, 2),
-            DataType::Timestamp(TimeUnit::Microsecond, Some("+01:00".into())),
-        ];
-        let call = |column: usize, method: Method, is_list: bool| StagedCall {
+    fn call(column: usize, method: Method, is_list: bool) -> StagedCall {
+        StagedCall {
             column,
             quantile_spec: QuantileSpec {
                 quantiles: vec![Quantile::try_from_f64(0.1).unwrap()],
@@ -303,7 +297,16 @@ mod tests {
             },
             is_list,
             bounds: column == 2,
-        };
+        }
+    }
+
+    /// A plan of stages over an input with this number of partitions, and the number of reads of the input.
+    fn plan(strategy: StrategyName, partitions: usize) -> (Arc<dyn ExecutionPlan>, usize) {
+        let types = vec![
+            DataType::Float64,
+            DataType::Decimal128(38, 2),
+            DataType::Timestamp(TimeUnit::Microsecond, Some("+01:00".into())),
+        ];
         let calls = vec![
             call(2, Method::Disc, false),
             call(0, Method::Linear, true),
@@ -365,16 +368,6 @@ mod tests {
 
     #[test]
     fn stages_of_groups_come_back_and_pieces_of_them_do_not() {
-        let call = |column: usize, method: Method, is_list: bool| StagedCall {
-            column,
-            quantile_spec: QuantileSpec {
-                quantiles: vec![Quantile::try_from_f64(0.1).unwrap()],
-                method,
-                descending: false,
-            },
-            is_list,
-            bounds: false,
-        };
         let types = vec![DataType::Float64, DataType::Int16];
         let calls = vec![call(1, Method::Disc, true), call(0, Method::Median, false)];
         let field = |name: &str, data_type: DataType| Arc::new(Field::new(name, data_type, true));

@@ -123,8 +123,8 @@ impl<K: Key> InPlace<K> {
         Layout::new(counts, buffered, written, Self::BLOCK)
     }
 
-    /// Block permutation: each block in a wrong range is taken out and put at its bucket's next position. A block that waited there is moved
-    /// next.
+    /// Block permutation: each block in a wrong range is taken out and put at its bucket's next position. A block that waited there is
+    /// moved next.
     fn permute(&mut self, keys: &mut [K], classifier: &Classifier<K>, layout: &mut Layout) {
         for bucket in 0..classifier.buckets() {
             while layout.read[bucket] > layout.write[bucket] {
