@@ -290,7 +290,7 @@ pub(crate) fn sample_select_sweep() {
             let start = Instant::now();
             let near = run(&mut shards, &NearestSplitter::try_new(buckets).unwrap(), &[rank]);
             near_times.push(start.elapsed().as_secs_f64() * 1e3);
-            let (first, last) = near.place_at(rank).unwrap();
+            let (first, last) = near.rank_bounds_at(rank).unwrap();
             let error = first.saturating_sub(rank).max(rank.saturating_sub(last)) as f64 / n as f64;
             sum += error;
             most = most.max(error);

@@ -1,4 +1,4 @@
-//! Queries of programs that outlive the loss of an executor, as those of `dfq sql` do.
+//! Queries that run a second time if an executor is lost, as `dfq sql` runs them.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use super::client::{explained, is_worth_another_try};
 use super::job::cancel;
 use super::watch::Watch;
 
-/// How long a query may stand still without a warning.
+/// Time without progress after which a warning is logged.
 const STANDSTILL: Duration = Duration::from_secs(60);
 
-/// Collects a query of a session that [`connect`](super::connect) made with this `url`; once more if a machine of the cluster
-/// was lost while it ran, unless it [`writes`]. A minute without progress is a warning in the log.
+/// Collects a query of a session that [`connect`](super::connect) made with this `url`. If a machine of the cluster is lost while the
+/// query runs, it runs a second time, unless it [`writes`]. A minute without progress is a warning in the log.
 ///
 /// # Errors
-/// Those of the query, the second time it ran if it did.
+/// Those of the query; of its second run if there was one.
 pub async fn collect(url: &str, query: DataFrame) -> Result<Vec<RecordBatch>> {
     let answer = match collect_once(url, query.clone()).await {
         Err(error) if is_worth_another_try(&error) && !writes(query.logical_plan())? => {
@@ -55,12 +55,12 @@ async fn collect_once(url: &str, query: DataFrame) -> Result<Vec<RecordBatch>> {
     }
 }
 
-/// Whether a statement may change something outside of its answer, so that it is not to run twice.
+/// Whether a statement may change something outside its answer, so that it must not run twice.
 ///
 /// # Errors
-/// None: those of looking through a plan.
+/// Those of visiting a plan: none are known.
 pub fn writes(statement: &LogicalPlan) -> Result<bool> {
-    // EXPLAIN ANALYZE writes what its statement does.
+    // EXPLAIN ANALYZE executes its statement.
     statement.exists(|node| {
         Ok(matches!(
             node,

@@ -1,4 +1,4 @@
-//! A session whose queries run on a cluster.
+//! Sessions of clients, whose queries run on a cluster.
 
 use ballista::extension::SessionContextExt;
 use datafusion::common::{DataFusionError, Result, config_err, exec_datafusion_err, exec_err};
@@ -16,24 +16,25 @@ use crate::exec::staged::READ_DIFFERENTLY;
 use crate::functions::DELIVERED_TWICE;
 use crate::planner::register_all;
 
-/// What errors say of callers that show no certificate of the cluster, or another one.
+/// Words of the error for a caller without a certificate of the cluster.
 const STRANGERS: &str = "not authorised";
 
-/// What an error says of a scheduler that takes no certificates.
-const OPEN: &str = "quantile_specs nobody for a certificate or token";
+/// Words of the error for a scheduler that takes no certificates.
+const OPEN: &str = "asks nobody for a certificate or token";
 
-/// A session on the cluster of this scheduler, `df://host:port`, with this crate's functions and options.
+/// A session on the cluster of the scheduler at `url`, `df://host:port`, with this crate's functions and options.
 ///
 /// # Errors
-/// For an address that is none, where no scheduler answers, and while it has no executor: a query would wait for one.
+/// A configuration error for text that is no such address; an execution error where no scheduler answers, and while it has no executor,
+/// as queries would wait for one.
 pub async fn connect(url: &str) -> Result<SessionContext> {
     connect_with_config(url, session_config()).await
 }
 
-/// As [`connect`], with a configuration: one that [`session_config`] gave, changed.
+/// A session as [`connect`] gives it, with another configuration: one made by changing that of [`session_config`].
 ///
 /// # Errors
-/// As [`connect`].
+/// Those of [`connect`].
 pub async fn connect_with_config(url: &str, config: SessionConfig) -> Result<SessionContext> {
     check(url, Identity::of(&config).as_deref()).await?;
     let state = SessionStateBuilder::new()
@@ -46,15 +47,15 @@ pub async fn connect_with_config(url: &str, config: SessionConfig) -> Result<Ses
     Ok(ctx)
 }
 
-/// Asks the scheduler whether it is ready for queries.
+/// Checks that the scheduler is ready for queries.
 async fn check(url: &str, identity: Option<&Identity>) -> Result<()> {
     let parsed = Url::parse(url).ok().filter(|parsed| parsed.scheme() == "df");
     if parsed.is_none_or(|parsed| parsed.host_str().is_none()) {
         return config_err!("'{url}' is no address of a cluster: allowed is df://host or df://host:port");
     };
-    match quantile_spec(url, "readyz", identity).await? {
+    match get(url, "readyz", identity).await? {
         response if response.status().is_success() => Ok(()),
-        // It is not ready as long as one is missing of those that it was started for.
+        // A scheduler is not ready while executors are missing that it was started for. One executor is enough here.
         response if response.status().as_u16() == 503 && has_executors(url, identity).await => Ok(()),
         response if response.status().as_u16() == 503 => {
             exec_err!("the scheduler at {url} has no executor yet: start one with 'dfq executor'")
@@ -67,44 +68,44 @@ async fn check(url: &str, identity: Option<&Identity>) -> Result<()> {
     }
 }
 
-/// What the scheduler at `url` answers to a caller with this identity.
+/// The answer of the scheduler at `url` to an HTTP request for `path`, sent with this identity.
 ///
 /// # Errors
-/// Where nobody answers, and where the caller is a stranger: see [`is_of_a_stranger`].
-async fn quantile_spec(url: &str, path: &str, identity: Option<&Identity>) -> Result<reqwest::Response> {
+/// An execution error where nobody answers, and where the caller is refused: see [`is_of_a_stranger`].
+async fn get(url: &str, path: &str, identity: Option<&Identity>) -> Result<reqwest::Response> {
     let asked = format!("{}/{path}", address(url, identity));
     match http_client(identity)?.get(asked).send().await {
         Ok(response) if response.status().as_u16() == 401 => {
-            let told = response.text().await.unwrap_or_default();
-            exec_err!("the scheduler at {url}: {told}")
+            let answer = response.text().await.unwrap_or_default();
+            exec_err!("the scheduler at {url}: {answer}")
         }
         Ok(response) => Ok(response),
         Err(error) => exec_err!("{}", unanswered(url, identity, &innermost(&error))),
     }
 }
 
-/// Checks, before an executor starts, that the scheduler at `url` serves it: Ballista's executor would ask again and again.
-/// Where no scheduler answers yet, nothing is known.
+/// Checks, before an executor starts, that the scheduler at `url` will serve it: Ballista's executor would try again and again. It is no
+/// error if no scheduler answers yet.
 ///
 /// # Errors
 /// An execution error where the scheduler and this process do not know each other's certificates or token.
 pub async fn check_membership(url: &str, identity: Option<&Identity>) -> Result<()> {
-    match quantile_spec(url, "healthz", identity).await {
+    match get(url, "healthz", identity).await {
         Err(error) if is_of_a_stranger(&error) => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Whether a process of a cluster did not serve a caller for want of a certificate or token that both know.
+/// Whether an error means that caller and process of the cluster do not share a certificate authority or token.
 fn is_of_a_stranger(error: &DataFusionError) -> bool {
     [STRANGERS, OPEN]
         .iter()
         .any(|text| error.to_string().contains(text))
 }
 
-/// Why a scheduler did not answer.
+/// The error text for a scheduler that did not answer.
 fn unanswered(url: &str, identity: Option<&Identity>, error: &str) -> String {
-    // A scheduler of another authority ends the connection when it sees the certificate, some after the caller has.
+    // A scheduler of another authority ends the connection when it sees the certificate, in some cases after the caller accepted its own.
     let is_stranger = error.contains("certificate") || error.contains("fatal alert");
     match (identity.is_some(), is_stranger) {
         (true, true) => format!(
@@ -121,6 +122,7 @@ fn unanswered(url: &str, identity: Option<&Identity>, error: &str) -> String {
     }
 }
 
+/// Whether the scheduler at `url` has an executor.
 async fn has_executors(url: &str, identity: Option<&Identity>) -> bool {
     match Scheduler::at(url, identity) {
         Some(scheduler) => scheduler.executors().await.is_ok_and(|ids| !ids.is_empty()),
@@ -128,8 +130,7 @@ async fn has_executors(url: &str, identity: Option<&Identity>) -> bool {
     }
 }
 
-/// Whether a query failed because a machine was lost or its input changed while it ran, so that it may succeed if it is
-/// run again.
+/// Whether a query failed because a machine was lost, or because its input changed while it ran, so that a second run may succeed.
 pub fn is_worth_another_try(error: &DataFusionError) -> bool {
     let text = error.to_string();
     [READ_DIFFERENTLY, DELIVERED_TWICE, LOST_TRACK, LOST_EXECUTOR]
@@ -137,7 +138,7 @@ pub fn is_worth_another_try(error: &DataFusionError) -> bool {
         .any(|failure| text.contains(failure))
 }
 
-/// The same error, with what to do about it if the cluster is not set up for this crate.
+/// The error with a hint, if it means that the cluster is not set up for this crate; else the error unchanged.
 pub fn explained(error: DataFusionError) -> DataFusionError {
     let text = error.to_string();
     let hint = if text.contains("rejected by executor") {

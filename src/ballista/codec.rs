@@ -1,6 +1,6 @@
-//! Physical plans with our nodes and functions, as bytes between scheduler and executors.
+//! The codec of physical plans with nodes and functions of this crate, between scheduler and executors.
 //!
-//! Bytes of ours start with a tag that no protobuf message has; everything else is left to the codec inside.
+//! Bytes of this crate start with a tag that no protobuf message starts with. All other bytes go to the inner codec.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::exec::wire::{ExprCodec, put_operator, read_operator};
 use crate::functions::wire::{put_aggregate, put_window, read_aggregate, read_window};
 use crate::wire::{Reader, VERSION, foreign};
 
-/// The last byte is the version: machines that run different ones say so.
+/// The tag of this crate's bytes. The version follows it, so that machines with different versions report it.
 const TAG: &[u8] = b"\xffquantiles";
 
-/// The codec of executors and schedulers: nodes and bound functions of this crate, around another codec.
+/// The codec of executors and schedulers: it writes nodes and bound functions of this crate, and leaves all else to another codec.
 ///
 /// ```
 /// # use datafusion_quantiles::ballista::QuantilesCodec;
@@ -37,20 +37,23 @@ pub struct QuantilesCodec {
 }
 
 impl QuantilesCodec {
-    /// Around a codec that knows all other nodes, Ballista's among them.
+    /// A codec around one that knows all other nodes, Ballista's among them.
     pub fn new(inner: Arc<dyn PhysicalExtensionCodec>) -> Self {
         Self { inner }
     }
 }
 
 impl Default for QuantilesCodec {
-    /// Around Ballista's.
+    /// A codec around Ballista's.
     fn default() -> Self {
         Self::new(Arc::new(BallistaPhysicalExtensionCodec::default()))
     }
 }
 
-/// What stands behind the tag, if the bytes are ours.
+/// A reader of the bytes behind the tag and the version; `None` for bytes of another codec.
+///
+/// # Errors
+/// An execution error for another version.
 fn ours<'a>(what: &'static str, bytes: &'a [u8]) -> Result<Option<Reader<'a>>> {
     let Some(rest) = bytes.strip_prefix(TAG) else {
         return Ok(None);
@@ -60,15 +63,11 @@ fn ours<'a>(what: &'static str, bytes: &'a [u8]) -> Result<Option<Reader<'a>>> {
     Ok(Some(reader))
 }
 
-fn tagged(buf: &mut Vec<u8>) {
-    buf.extend_from_slice(TAG);
-    buf.push(VERSION);
-}
-
-/// `put` behind a tag, or nothing at all.
+/// Appends the tag, the version and what `put` appends; nothing if `put` returns false.
 fn try_put(buf: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> Result<bool>) -> Result<bool> {
     let start = buf.len();
-    tagged(buf);
+    buf.extend_from_slice(TAG);
+    buf.push(VERSION);
     let is_ours = put(buf)?;
     if !is_ours {
         buf.truncate(start);
@@ -76,11 +75,11 @@ fn try_put(buf: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> Result<bool>) ->
     Ok(is_ours)
 }
 
-/// Expressions in nodes of ours, as the plan around them has its own.
+/// The codec of expressions in nodes of this crate: they are written as in the plan around them.
 struct Exprs<'a> {
     codec: &'a QuantilesCodec,
     proto_converter: &'a dyn PhysicalProtoConverterExtension,
-    /// Where functions are looked up; nothing is read without.
+    /// The context that functions are looked up in; `None` while a plan is written.
     context: Option<&'a TaskContext>,
 }
 
@@ -143,9 +142,10 @@ impl PhysicalExtensionCodec for QuantilesCodec {
             let node = node.as_ref();
             Ok(put_node(node, buf)? || put_operator(node, buf, &exprs)?)
         };
-        match try_put(buf, put)? {
-            true => Ok(()),
-            false => self.inner.try_encode(node, buf, proto_converter),
+        if try_put(buf, put)? {
+            Ok(())
+        } else {
+            self.inner.try_encode(node, buf, proto_converter)
         }
     }
 
@@ -159,9 +159,10 @@ impl PhysicalExtensionCodec for QuantilesCodec {
     }
 
     fn try_encode_udaf(&self, node: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
-        match try_put(buf, |buf| Ok(put_aggregate(node, buf)))? {
-            true => Ok(()),
-            false => self.inner.try_encode_udaf(node, buf),
+        if try_put(buf, |buf| Ok(put_aggregate(node, buf)))? {
+            Ok(())
+        } else {
+            self.inner.try_encode_udaf(node, buf)
         }
     }
 
@@ -175,9 +176,10 @@ impl PhysicalExtensionCodec for QuantilesCodec {
     }
 
     fn try_encode_udwf(&self, node: &WindowUDF, buf: &mut Vec<u8>) -> Result<()> {
-        match try_put(buf, |buf| Ok(put_window(node, buf)))? {
-            true => Ok(()),
-            false => self.inner.try_encode_udwf(node, buf),
+        if try_put(buf, |buf| Ok(put_window(node, buf)))? {
+            Ok(())
+        } else {
+            self.inner.try_encode_udwf(node, buf)
         }
     }
 
@@ -222,7 +224,7 @@ mod tests {
         (plan, ctx.task_ctx())
     }
 
-    /// Operators of best rows come back with all of their expressions; pieces of their bytes are errors, and so are other inputs.
+    /// Top-k operators come back with all their expressions. Truncated bytes and wrong inputs are errors.
     #[tokio::test]
     async fn operators_of_best_rows_come_back() {
         let codec = QuantilesCodec::default();
@@ -284,7 +286,7 @@ mod tests {
         }
     }
 
-    /// Those that move no data: inputs, partitions and keys come back; pieces of their bytes and other inputs are errors.
+    /// Operators that move no data come back with their inputs, partitions and keys. Truncated bytes and wrong inputs are errors.
     #[tokio::test]
     async fn branches_and_boundaries_come_back() {
         let (codec, converter) = (QuantilesCodec::default(), DefaultPhysicalProtoConverter {});

@@ -1,4 +1,4 @@
-//! Where a scheduler's services are, and clients of them.
+//! Addresses of a scheduler's services, and clients for them.
 
 use std::time::Duration;
 
@@ -8,27 +8,28 @@ use url::Url;
 
 use super::identity::Identity;
 
-/// A scheduler's port, unless its address names one.
+/// The port of a scheduler whose address names none.
 const PORT: u16 = 50050;
 
-/// How long a scheduler may take to answer.
+/// Time limit for an answer of a scheduler.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where a scheduler's services are, from its address, for callers with this identity.
+/// The URL of a scheduler's services by its address, for callers with this identity.
 pub(super) fn address(url: &str, identity: Option<&Identity>) -> String {
     let scheme = identity.map_or("http://", |_| "https://");
     let host = url.replacen("df://", scheme, 1);
     let host = host.trim_end_matches('/');
-    match Url::parse(url).is_ok_and(|url| url.port().is_none()) {
-        true => format!("{host}:{PORT}"),
-        false => host.to_string(),
+    if Url::parse(url).is_ok_and(|url| url.port().is_none()) {
+        format!("{host}:{PORT}")
+    } else {
+        host.to_string()
     }
 }
 
-/// A client of a cluster's HTTP services, which gives up after 10 seconds.
+/// A client for a cluster's HTTP services, with a time limit of 10 seconds for each request.
 ///
 /// # Errors
-/// A configuration error, if there can be none.
+/// A configuration error if the client cannot be built.
 pub fn http_client(identity: Option<&Identity>) -> Result<reqwest::Client> {
     let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy();
     let client = match identity {
@@ -42,7 +43,7 @@ pub fn http_client(identity: Option<&Identity>) -> Result<reqwest::Client> {
 /// The endpoint of the gRPC services at an address, `df://host:port`, not yet connected.
 ///
 /// # Errors
-/// A configuration error for an address that is none.
+/// A configuration error for text that is no address.
 pub fn endpoint(url: &str, identity: Option<&Identity>) -> Result<tonic::transport::Endpoint> {
     let config = GrpcClientConfig::default();
     let wrong = |error: tonic::transport::Error| config_datafusion_err!("'{url}': {}", innermost(&error));
@@ -53,7 +54,7 @@ pub fn endpoint(url: &str, identity: Option<&Identity>) -> Result<tonic::transpo
     }
 }
 
-/// The cause that says most: those around it name the request.
+/// The text of an error's innermost cause: the errors around it only name the request.
 pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => innermost(source),

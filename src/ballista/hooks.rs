@@ -1,4 +1,4 @@
-//! What schedulers and executors are started with.
+//! Configurations of schedulers and executors, with this crate in them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,22 +18,22 @@ use super::tasks::{Engine, Tasks};
 use crate::config::DeviceChoice;
 use crate::exec::staged::RoundDevice;
 
-/// Whom a scheduler or an executor serves, and what its plans may reach.
+/// The callers that a scheduler or an executor serves, and the stores that its plans may reach.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// Stores that plans may reach.
     pub stores: StoreLimits,
-    /// What the process shows to others and asks of them; without one it serves whoever reaches it.
+    /// The certificate that the process shows to others and expects from them; without one it serves every caller.
     pub identity: Option<Identity>,
 }
 
-/// The same scheduler with this crate in it. Hooks of its own for sessions, configurations and physical codecs are replaced.
+/// The configuration of a scheduler with this crate in it. Its own hooks for sessions, configurations and physical codecs are replaced.
 pub fn scheduler_hooks(config: SchedulerConfig) -> SchedulerConfig {
     scheduler_hooks_with(config, Access::default())
 }
 
-/// [`scheduler_hooks`] for a scheduler that is started by [`serve_scheduler`](super::serve_scheduler) with the same identity, and whose plans reach
-/// these stores only.
+/// [`scheduler_hooks`] for a scheduler whose plans reach these stores only, and which [`serve_scheduler`](super::serve_scheduler) starts
+/// with the same identity.
 pub fn scheduler_hooks_with(mut config: SchedulerConfig, access: Access) -> SchedulerConfig {
     config.override_config_producer = Some(Arc::new(session_config));
     let session = move |config| scheduler_session_within(config, access.stores.clone());
@@ -45,8 +45,8 @@ pub fn scheduler_hooks_with(mut config: SchedulerConfig, access: Access) -> Sche
     config
 }
 
-/// The same executor with this crate in it. Hooks of its own for functions, configurations, runtimes and physical codecs
-/// are replaced.
+/// The configuration of an executor with this crate in it. Its own hooks for functions, configurations, runtimes and physical codecs are
+/// replaced.
 ///
 /// # Errors
 /// DataFusion's, if the functions cannot be registered.
@@ -58,11 +58,10 @@ pub fn executor_hooks(config: ExecutorProcessConfig) -> Result<ExecutorProcessCo
     )
 }
 
-/// [`executor_hooks`] for an executor whose rounds run on an opened device (see [`RoundDevice`]), and which shows, asks and
-/// reaches what `access` says.
+/// [`executor_hooks`] for an executor whose rounds run on an opened device, with the callers and stores of `access`.
 ///
 /// # Errors
-/// As [`executor_hooks`]; a configuration error for an identity with push-staged scheduling.
+/// Those of [`executor_hooks`]; a configuration error for an identity with push-staged scheduling.
 pub fn executor_hooks_with(
     mut config: ExecutorProcessConfig,
     device: RoundDevice,

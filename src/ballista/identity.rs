@@ -1,4 +1,4 @@
-//! Who belongs to a cluster: owners of certificates, or of a token that stands for them.
+//! Identities of a cluster's members: certificates, or a token that certificates are made from.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,25 +21,25 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use sha2::{Digest, Sha256};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
-use super::named::Named;
+use super::named::NamedServers;
 
-/// What every certificate that a token stands for is made out to, whatever its machine.
+/// The name in every certificate that is made from a token, whatever its machine.
 const MEMBER: &str = "datafusion-quantiles-cluster";
 
-/// Fewest characters of a token: as many hexadecimal digits hold 128 random bits.
+/// Fewest characters of a token: 32 hexadecimal digits hold 128 random bits.
 const SHORTEST_TOKEN: usize = 32;
 
-/// Prefix of the token where it is hashed to the authority's key, which keeps that key apart from every other use of the token.
+/// Prefix of the token in the hash that gives the authority's key. It keeps the key different from any other hash of the token.
 const LABEL: &[u8] = b"datafusion-quantiles: authority of a cluster, version 1\n";
 
-/// The head of an Ed25519 key of 32 bytes in PKCS#8 (RFC 8410, section 7).
+/// First bytes of an Ed25519 key of 32 bytes in PKCS#8 (RFC 8410, section 7).
 const ED25519: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 
-/// A certificate with its key, and the authority that has signed it and those of all others of the cluster.
+/// A certificate with its key, and the authority that has signed the certificates of all members of the cluster.
 ///
-/// A process that has one speaks TLS alone, with those alone who show a certificate of the same authority.
+/// A process with an identity speaks only TLS, and only with processes that show a certificate of the same authority.
 #[derive(Clone)]
 pub struct Identity {
     pem: Arc<Pem>,
@@ -47,18 +47,18 @@ pub struct Identity {
     client: ClientConfig,
 }
 
-/// What an [`Identity`] is made of, as text.
+/// The certificates and the key of an [`Identity`], in PEM.
 struct Pem {
     certificate: Vec<u8>,
     key: Vec<u8>,
     authority: Vec<u8>,
-    /// What all certificates are made out to; `None` where each is made out to its machine.
+    /// The name in all certificates; `None` where each has the name of its machine.
     name: Option<&'static str>,
 }
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Its key is nobody's business.
+        // The key stays secret.
         f.debug_struct("Identity")
             .field("name", &self.pem.name)
             .finish_non_exhaustive()
@@ -66,12 +66,12 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// That of a certificate (with those between it and the authority, if any), its key, and the authority's certificate, all
-    /// in PEM. Certificates are made out to the names or addresses of their machines, for use by servers and by clients.
+    /// The identity of a certificate (with the certificates between it and the authority, if any), its key, and the authority's
+    /// certificate, all in PEM. Certificates name the host or address of their machine, and are for use by servers and by clients.
     ///
     /// # Errors
-    /// A configuration error for what is no certificate or key, and for a certificate that does not fit the key or is not
-    /// the authority's.
+    /// A configuration error for text that is no certificate or key, and for a certificate that does not fit the key or is not signed by
+    /// the authority.
     pub fn from_pem(certificate: &[u8], key: &[u8], authority: &[u8]) -> Result<Self> {
         Self::new(Pem {
             certificate: certificate.to_vec(),
@@ -81,11 +81,10 @@ impl Identity {
         })
     }
 
-    /// That of all who know a secret: at least 32 characters, drawn at random. White space around them does not count.
+    /// The identity of all processes that know a token: at least 32 random characters. White space around them does not count.
     ///
-    /// The token gives the key of an authority, with which each process signs a certificate of its own. It never leaves the
-    /// process; who records connections or answers in the place of a machine can only guess at it, which is why it must be
-    /// random.
+    /// The token gives the key of an authority, with which each process signs a certificate of its own. The token never leaves the
+    /// process. An attacker who records connections, or answers in place of a machine, can only guess it; so it must be random.
     ///
     /// # Errors
     /// A configuration error for a shorter token.
@@ -130,7 +129,7 @@ impl Identity {
             .with_safe_default_protocol_versions()
             .map_err(unfit)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Named::new(servers, pem.name)?))
+            .with_custom_certificate_verifier(Arc::new(NamedServers::new(servers, pem.name)?))
             .with_client_auth_cert(chain, key)
             .map_err(unfit)?;
         Ok(Self {
@@ -140,18 +139,18 @@ impl Identity {
         })
     }
 
-    /// How a server of the cluster speaks. Who shows no certificate is not refused here, but is told so by the server; who
-    /// shows one of another authority is.
+    /// The TLS configuration of a server of the cluster. A caller without a certificate is not refused here: the server tells it so. A
+    /// caller with a certificate of another authority is refused.
     pub(super) fn server(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.server)
     }
 
-    /// How a client of the cluster's HTTP services speaks.
+    /// The TLS configuration of a client of the cluster's HTTP services.
     pub(super) fn client(&self) -> ClientConfig {
         self.client.clone()
     }
 
-    /// Turns an endpoint of a gRPC service into one over TLS that shows this identity.
+    /// An endpoint of a gRPC service, over TLS and with this identity instead of plain text.
     pub(super) fn secured(
         &self,
         plain: &Endpoint,
@@ -166,7 +165,7 @@ impl Identity {
                 &self.pem.key,
             ))
             .domain_name(self.pem.name.unwrap_or(host));
-        // An endpoint cannot be given another address. Those of the scheduler have time limits, those of executors do not.
+        // The address of an endpoint cannot be changed, so a new one is made. Only endpoints of the scheduler have time limits.
         let endpoint = match plain.get_connect_timeout() {
             Some(_) => create_grpc_client_endpoint(url, Some(config))?,
             None => create_grpc_client_endpoint(url, None)?
@@ -176,19 +175,19 @@ impl Identity {
         endpoint.tls_config(tls)
     }
 
-    /// What Ballista does to every endpoint before it connects.
+    /// The function that Ballista applies to every endpoint before it connects.
     pub(super) fn endpoints(&self, config: &SessionConfig) -> EndpointOverrideFn {
         let (identity, config) = (self.clone(), GrpcClientConfig::from(&config.ballista_config()));
         Arc::new(move |plain| Ok(identity.secured(&plain, &config)?))
     }
 
-    /// The identity that connections of a session show, if they show one.
+    /// The identity that connections of a session show; `None` if they show none.
     pub(super) fn of(config: &SessionConfig) -> Option<Arc<Self>> {
         config.get_extension()
     }
 }
 
-/// Gives a session's configuration an identity, which all connections of the session then show.
+/// The configuration with an identity, which all connections of its sessions then show.
 pub fn with_identity(config: SessionConfig, identity: &Identity) -> SessionConfig {
     let endpoints = identity.endpoints(&config);
     config
@@ -206,6 +205,7 @@ fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>> 
     }
 }
 
+/// The authority's certificates of a PEM text, at least one.
 fn authority(pem: &[u8]) -> Result<Arc<RootCertStore>> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem, "certificate of an authority")? {
@@ -215,7 +215,7 @@ fn authority(pem: &[u8]) -> Result<Arc<RootCertStore>> {
     Ok(Arc::new(roots))
 }
 
-/// Checks certificates of clients that show one.
+/// The verifier of clients' certificates. It also lets in clients without a certificate.
 fn clients_of(
     authority: &Arc<RootCertStore>,
     provider: &Arc<CryptoProvider>,
@@ -226,7 +226,7 @@ fn clients_of(
     checked.map_err(|error| config_datafusion_err!("the authority: {error}"))
 }
 
-/// A certificate, new with each call, by the authority whose key the token gives.
+/// A new certificate, signed by the authority whose key the token gives.
 fn of_token(token: &str) -> Result<Pem, rcgen::Error> {
     let seed = Sha256::new().chain_update(LABEL).chain_update(token).finalize();
     let key = PrivatePkcs8KeyDer::from([ED25519.as_slice(), seed.as_slice()].concat());

@@ -1,4 +1,4 @@
-//! The job that a statement is on a cluster.
+//! The job of a statement on a cluster.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use datafusion_proto::protobuf::LogicalPlanNode;
 use super::endpoint::{PATIENCE, endpoint, innermost};
 use super::identity::Identity;
 
-/// Cancels what the cluster at `url` still does for a plan that a session of this configuration executed, if that is a
-/// cluster's.
+/// Cancels the job of a plan that a session of this configuration executes on the cluster at `url`. Does nothing for a plan that no
+/// cluster executes.
 ///
 /// # Errors
-/// Where the scheduler cannot be told.
+/// An execution error if the scheduler does not answer, or refuses.
 pub async fn cancel(url: &str, plan: &Arc<dyn ExecutionPlan>, config: &SessionConfig) -> Result<()> {
     let Some(job) = job_of(plan) else {
         return Ok(());
@@ -40,7 +40,7 @@ pub async fn cancel(url: &str, plan: &Arc<dyn ExecutionPlan>, config: &SessionCo
     }
 }
 
-/// The node of a plan that a cluster executes.
+/// The node of a plan that a cluster executes, if there is one.
 fn query_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&DistributedQueryExec<LogicalPlanNode>> {
     match plan.downcast_ref() {
         Some(query) => Some(query),
@@ -53,7 +53,7 @@ pub(super) fn is_of_a_cluster(plan: &Arc<dyn ExecutionPlan>) -> bool {
     query_of(plan).is_some()
 }
 
-/// The job that an executed plan is, if it is a cluster's, and its scheduler has accepted it.
+/// The job of an executed plan; `None` if no cluster executes it, or before the scheduler has accepted it.
 pub(super) fn job_of(plan: &Arc<dyn ExecutionPlan>) -> Option<JobId> {
     query_of(plan)?.job_id()
 }

@@ -1,4 +1,4 @@
-//! A port that members of the cluster alone are served at.
+//! A port at which only members of the cluster are served.
 
 use std::future::Future;
 use std::io;
@@ -21,20 +21,20 @@ use tokio_util::either::Either;
 
 use super::identity::Identity;
 
-/// What a stranger is told. Clients know the first words.
+/// The answer to a caller without a certificate. Clients recognise its first words.
 pub(super) const NOT_AUTHORISED: &str = "not authorised: this process serves members of its cluster alone, which show a \
      certificate of its authority or know its token (dfq: --tls-cert, --tls-key and --tls-ca, or --token-file)";
 
-/// How long a caller may take to say what it speaks, and to show its certificate.
+/// Time limit for a caller's first bytes and its certificate.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long to wait where the system cannot accept a connection, as with too many open files.
+/// Pause after the system could not accept a connection, as with too many open files.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The first byte of whoever speaks TLS.
+/// The first byte of a TLS connection.
 const HANDSHAKE: u8 = 0x16;
 
-/// Who calls.
+/// The caller of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     address: SocketAddr,
@@ -42,7 +42,7 @@ pub(super) struct Caller {
     is_member: bool,
 }
 
-/// A connection: without TLS, those of strangers alone, who are told what is missing.
+/// A connection. Only callers that are not members have one without TLS; they are told what is missing.
 pub(super) type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// A port at which each caller is asked for its certificate.
@@ -55,7 +55,7 @@ impl Listener {
     /// Listens at an address.
     ///
     /// # Errors
-    /// The system's, as where another process does.
+    /// Those of the system, as where another process listens there.
     pub(super) async fn bind(address: SocketAddr, identity: &Identity) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let (admitted, callers) = mpsc::channel(1);
@@ -67,7 +67,7 @@ impl Listener {
     /// Serves `routes` to members of the cluster until `ended`.
     ///
     /// # Errors
-    /// None that is known: broken connections end alone.
+    /// None are known: a broken connection is no error of the server.
     pub(super) async fn serve(
         self,
         routes: Router,
@@ -79,7 +79,7 @@ impl Listener {
     }
 }
 
-/// Accepts connections until nobody takes them. One that is slow holds up no other.
+/// Accepts connections until the receiver of `admitted` is gone. A slow connection delays no other.
 async fn accept(listener: TcpListener, acceptor: TlsAcceptor, admitted: mpsc::Sender<(Stream, Caller)>) {
     loop {
         let accepted = tokio::select! {
@@ -93,7 +93,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, admitted: mpsc::Se
         let (acceptor, admitted) = (acceptor.clone(), admitted.clone());
         tokio::spawn(async move {
             match tokio::time::timeout(PATIENCE, greet(stream, address, acceptor)).await {
-                // The server may have ended.
+                // The server may have ended by now.
                 Ok(Ok(caller)) => drop(admitted.send(caller).await),
                 Ok(Err(error)) => log::warn!("A connection from {address} was refused: {error}"),
                 Err(_) => log::warn!("A connection from {address} was refused: silent for {PATIENCE:?}"),
@@ -102,7 +102,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, admitted: mpsc::Se
     }
 }
 
-/// Finds out who calls.
+/// Identifies the caller of a connection, by TLS if it speaks that.
 async fn greet(
     stream: TcpStream,
     address: SocketAddr,
@@ -127,7 +127,7 @@ impl axum::serve::Listener for Listener {
     async fn accept(&mut self) -> (Stream, Caller) {
         match self.callers.recv().await {
             Some(caller) => caller,
-            // The task that accepts ends after this.
+            // The accepting task ends only after the listener is dropped.
             None => std::future::pending().await,
         }
     }
@@ -144,7 +144,7 @@ impl Connected<IncomingStream<'_, Listener>> for Caller {
     }
 }
 
-/// Answers members; strangers learn that they are.
+/// Answers members, and refuses other callers.
 async fn members_only(mut request: Request, next: Next) -> Response {
     let caller = request
         .extensions()
@@ -155,7 +155,7 @@ async fn members_only(mut request: Request, next: Next) -> Response {
             address,
             is_member: true,
         }) => {
-            // What Ballista looks for, for executors that do not name their host.
+            // Ballista reads the address of executors that do not name their host from here.
             request.extensions_mut().insert(ConnectInfo(address));
             next.run(request).await
         }
@@ -163,13 +163,15 @@ async fn members_only(mut request: Request, next: Next) -> Response {
     }
 }
 
+/// The answer to a caller that is no member, in the protocol of its request.
 fn refusal(request: &Request) -> Response {
     let asked = request
         .headers()
         .get(CONTENT_TYPE)
         .map_or(&b""[..], |kind| kind.as_bytes());
-    match asked.starts_with(b"application/grpc") {
-        true => tonic::Status::unauthenticated(NOT_AUTHORISED).into_http::<Body>(),
-        false => (StatusCode::UNAUTHORIZED, NOT_AUTHORISED).into_response(),
+    if asked.starts_with(b"application/grpc") {
+        tonic::Status::unauthenticated(NOT_AUTHORISED).into_http::<Body>()
+    } else {
+        (StatusCode::UNAUTHORIZED, NOT_AUTHORISED).into_response()
     }
 }

@@ -1,4 +1,4 @@
-//! Exact quantiles on a Ballista cluster: what scheduler, executors and clients need.
+//! Exact quantiles on a Ballista cluster: the parts that scheduler, executors and clients need.
 //!
 //! ```text
 //! client      register_all(&ctx)         functions by name, SET quantiles.*
@@ -7,9 +7,9 @@
 //!    │ stages
 //! executors   executor_hooks(config)     QuantilesCodec, the functions
 //! ```
-//! Ungrouped quantiles become the stages of [`crate::exec::staged`]: the table stays where it is, kilobytes move. Everything
-//! else of ours runs as ordinary aggregates, whose partial states are numbered, so that none is merged twice: Ballista 55
-//! can deliver one twice when an executor is lost.
+//! Quantiles without groups become the stages of [`crate::exec::staged`]: the table stays where it is, and only kilobytes move. Other
+//! functions of this crate run as ordinary aggregates. Their partial states are numbered, so that none is merged twice: Ballista 55 can
+//! deliver one twice when an executor is lost.
 //!
 //! ```no_run
 //! # async fn example() -> datafusion::error::Result<()> {

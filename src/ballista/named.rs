@@ -1,4 +1,4 @@
-//! Certificates of servers that are made out to one name, whatever the address of the machine.
+//! The verifier of servers' certificates that all have one name, whatever the address of the machine.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
-/// Checks certificates of servers, which are made out to `name`, or to the name that was asked for if there is none.
+/// The verifier of servers' certificates. They must have the name `name`; if it is `None`, the name that the client connects to.
 #[derive(Debug)]
-pub(super) struct Named {
+pub(super) struct NamedServers {
     servers: Arc<WebPkiServerVerifier>,
     name: Option<ServerName<'static>>,
 }
 
-impl Named {
+impl NamedServers {
     pub(super) fn new(servers: Arc<WebPkiServerVerifier>, name: Option<&'static str>) -> Result<Self> {
         let name = name.map(ServerName::try_from).transpose();
         let name = name.map_err(|error| config_datafusion_err!("the name of certificates: {error}"))?;
@@ -23,7 +23,7 @@ impl Named {
     }
 }
 
-impl ServerCertVerifier for Named {
+impl ServerCertVerifier for NamedServers {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,

@@ -11,17 +11,17 @@ use ballista_core::error::Result;
 use ballista_core::extension::BallistaConfigGrpcEndpoint;
 use ballista_core::utils::GrpcClientConfig;
 
-/// Where a connection goes, and how it was made.
+/// Host and port of a connection, and its configuration.
 type Target = (String, u16, GrpcClientConfig);
 
-/// Idle connections with the time since which they are, the oldest first.
+/// Idle connections, the oldest first, each with the time at which it became idle.
 type Idle = HashMap<Target, Vec<(BallistaClient, Instant)>>;
 
-/// Connections to executors: Ballista's own pool is not to be had outside of it.
+/// A pool of connections to executors. Ballista's own pool is private to it.
 #[derive(Clone)]
 pub(super) struct Pool {
     idle: Arc<Mutex<Idle>>,
-    /// How long an idle connection is kept.
+    /// Time for which an idle connection is kept.
     patience: Duration,
 }
 
@@ -41,7 +41,7 @@ impl Pool {
         }
     }
 
-    /// Does something with the connections that have not been idle for too long.
+    /// Calls `act` with the idle connections, after those that were idle for too long are closed.
     fn with_idle<T>(&self, act: impl FnOnce(&mut Idle) -> T) -> T {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|_, clients| {
@@ -51,8 +51,8 @@ impl Pool {
         act(&mut idle)
     }
 
-    /// A connection that comes back here when it is dropped.
-    fn lent(&self, client: BallistaClient, target: Target) -> PooledClient {
+    /// A connection that returns to the pool when it is dropped.
+    fn borrowed(&self, client: BallistaClient, target: Target) -> PooledClient {
         let pool = self.clone();
         let back = move |client| {
             pool.with_idle(|idle| idle.entry(target).or_default().push((client, Instant::now())));
@@ -73,7 +73,7 @@ impl BallistaClientPool for Pool {
         let target = (host.to_owned(), port, config.clone());
         let found = self.with_idle(|idle| idle.get_mut(&target)?.pop());
         if let Some((client, _)) = found {
-            return Ok(self.lent(client, target));
+            return Ok(self.borrowed(client, target));
         }
         let client = BallistaClient::try_new(
             host,
@@ -86,7 +86,7 @@ impl BallistaClientPool for Pool {
             config.initial_connection_window_size,
             config.initial_stream_window_size,
         );
-        Ok(self.lent(client.await?, target))
+        Ok(self.borrowed(client.await?, target))
     }
 
     async fn evict_idle(&self) {

@@ -1,4 +1,4 @@
-//! What a scheduler tells of its executors, jobs and tasks, in JSON over HTTP.
+//! A client for a scheduler's REST API: its executors, jobs and tasks, in JSON.
 
 use std::collections::BTreeSet;
 
@@ -9,36 +9,36 @@ use serde_json::Value;
 use super::endpoint::{address, http_client, innermost};
 use super::identity::Identity;
 
-/// The REST side of a scheduler.
+/// A client for the REST API of a scheduler.
 pub(super) struct Scheduler {
     client: Client,
     address: String,
 }
 
-/// Why a scheduler does not tell something.
+/// The reason why a scheduler does not give some information.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// It does not answer, by this error.
     Silent(String),
-    /// It answers, and does not know the job, or says something else than expected.
+    /// It does not know the job, or its answer is not of the expected form.
     Unknown,
 }
 
-/// What the scheduler says of the stages of a job.
+/// The state of a job's stages.
 #[derive(Debug)]
 pub(super) struct Stages {
-    /// All of it, but for the times that pass while nothing happens.
+    /// The scheduler's whole answer, without the times that change while nothing happens.
     pub(super) state: String,
-    /// How many there are.
+    /// Number of stages.
     pub(super) stages: usize,
-    /// Tasks that run.
+    /// Number of tasks that run.
     pub(super) running: usize,
-    /// Tasks that have ended well.
+    /// Number of tasks that have succeeded.
     pub(super) done: usize,
 }
 
 impl Stages {
-    /// `None` for what tells of no stages.
+    /// The stages in an answer of the scheduler; `None` for an answer without stages.
     fn new(mut told: Value) -> Option<Self> {
         let stages = told.get_mut("stages")?.as_array_mut()?;
         for stage in stages.iter_mut() {
@@ -63,6 +63,7 @@ pub(super) struct Job {
     pub(super) status: String,
 }
 
+/// The jobs in an answer of the scheduler; `None` for an answer of another form.
 fn jobs(told: &Value) -> Option<Vec<Job>> {
     let job = |job: &Value| {
         Some(Job {
@@ -73,13 +74,14 @@ fn jobs(told: &Value) -> Option<Vec<Job>> {
     told.as_array()?.iter().map(job).collect()
 }
 
+/// The ids of the executors in an answer of the scheduler; `None` for an answer of another form.
 fn executors(told: &Value) -> Option<BTreeSet<String>> {
     let id = |executor: &Value| Some(executor["id"].as_str()?.to_owned());
     told.as_array()?.iter().map(id).collect()
 }
 
 impl Scheduler {
-    /// That of the cluster at `url`; `None` if no HTTP client can be made.
+    /// A client for the scheduler at `url`; `None` if no HTTP client can be made.
     pub(super) fn at(url: &str, identity: Option<&Identity>) -> Option<Self> {
         Some(Self {
             client: http_client(identity).ok()?,
@@ -87,36 +89,36 @@ impl Scheduler {
         })
     }
 
-    /// What is at a path below `/api`.
+    /// The JSON at a path below `/api`.
     async fn get(&self, path: &str) -> Result<Value, Refusal> {
         let asked = self.client.get(format!("{}/api/{path}", self.address)).send();
         let silent = |error: reqwest::Error| Refusal::Silent(innermost(&error));
         let answer = asked.await.map_err(silent)?;
-        match answer.status().is_success() {
-            true => {
-                let text = answer.text().await.map_err(silent)?;
-                serde_json::from_str(&text).map_err(|_| Refusal::Unknown)
-            }
-            false => Err(Refusal::Unknown),
+        if answer.status().is_success() {
+            let text = answer.text().await.map_err(silent)?;
+            serde_json::from_str(&text).map_err(|_| Refusal::Unknown)
+        } else {
+            Err(Refusal::Unknown)
         }
     }
 
+    /// The stages of a job.
     pub(super) async fn stages(&self, job: &JobId) -> Result<Stages, Refusal> {
         let told = self.get(&format!("job/{job}/stages")).await?;
         Stages::new(told).ok_or(Refusal::Unknown)
     }
 
-    /// All jobs that it knows, those too that have ended.
+    /// All jobs that the scheduler knows, also those that have ended.
     pub(super) async fn jobs(&self) -> Result<Vec<Job>, Refusal> {
         jobs(&self.get("jobs").await?).ok_or(Refusal::Unknown)
     }
 
-    /// The executors by their ids.
+    /// The ids of all executors.
     pub(super) async fn executors(&self) -> Result<BTreeSet<String>, Refusal> {
         executors(&self.get("executors").await?).ok_or(Refusal::Unknown)
     }
 
-    /// Whether this job is to run, there are executors, and none of them runs a task of any job.
+    /// Whether this job has the status `Running` and there are executors, but none of them runs a task of any job.
     pub(super) async fn is_idle(&self, job: &JobId) -> bool {
         let Ok(jobs) = self.jobs().await else {
             return false;
@@ -136,7 +138,7 @@ impl Scheduler {
         true
     }
 
-    /// What a job that stands still waits for.
+    /// The reason, as text, why a job makes no progress.
     pub(super) async fn why(&self, stages: &Result<Stages, Refusal>, job: &JobId) -> String {
         if let Err(Refusal::Silent(why)) = stages {
             return format!("the scheduler does not answer ({why})");
@@ -151,7 +153,7 @@ impl Scheduler {
     }
 }
 
-/// What one of these jobs waits for, on so many executors.
+/// The reason, as text, why one of these jobs makes no progress on this number of executors.
 fn waits_for(job: &str, jobs: &[Job], executors: usize, stages: Option<&Stages>) -> String {
     let status = jobs.iter().find(|known| known.id == job);
     match status.map(|job| job.status.as_str()) {

@@ -1,4 +1,4 @@
-//! Ballista's services, served to members of the cluster alone.
+//! Ballista's services, for members of the cluster only.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,15 +27,15 @@ use tonic::service::RoutesBuilder;
 
 use super::identity::Identity;
 use super::listener::Listener;
-use super::tasks::{Calls, Tasks};
+use super::tasks::{CancelCalls, Tasks};
 
-/// Ballista's scheduler, of plans as they are sent.
+/// Ballista's scheduler, for plans in DataFusion's protobuf form.
 type Scheduler = SchedulerServer<LogicalPlanNode, PhysicalPlanNode>;
 
-/// Refuses to have executors that the scheduler calls: Ballista 55 serves such calls itself, to everybody.
+/// Checks that the scheduler does not push tasks to executors: Ballista 55 serves such calls itself, and to every caller.
 ///
 /// # Errors
-/// For `push-staged` scheduling.
+/// A configuration error for `push-staged` scheduling.
 pub(super) fn check_policy(policy: TaskSchedulingPolicy) -> Result<()> {
     match policy {
         TaskSchedulingPolicy::PullStaged => Ok(()),
@@ -46,11 +46,11 @@ pub(super) fn check_policy(policy: TaskSchedulingPolicy) -> Result<()> {
     }
 }
 
-/// Runs a scheduler at an address until the process ends: of [`super::scheduler_hooks`], and for members of the cluster alone
-/// if it has an identity.
+/// Runs a scheduler at an address until the process ends. The configuration is one of [`super::scheduler_hooks`]. With an identity the
+/// scheduler serves only members of the cluster.
 ///
 /// # Errors
-/// A configuration that contradicts itself, and an address that cannot be listened at.
+/// An error for a configuration that contradicts itself, and for an address that the process cannot listen at.
 pub async fn serve_scheduler(
     config: SchedulerConfig,
     address: SocketAddr,
@@ -71,7 +71,7 @@ pub async fn serve_scheduler(
     served.map_err(|error| exec_datafusion_err!("the scheduler: {error}"))
 }
 
-/// What Ballista's scheduler serves, as its own start function puts it together.
+/// The routes of Ballista's scheduler, as its own start function puts them together.
 fn routes(scheduler: Scheduler) -> Router {
     let config = Arc::clone(&scheduler.state.config);
     let (most_in, most_out) = (
@@ -106,26 +106,28 @@ fn routes(scheduler: Scheduler) -> Router {
             move || async move { readiness(&scheduler) }
         }),
     );
-    match config.disable_rest_api {
-        true => services.merge(health),
-        false => get_routes(scheduler).merge(services).merge(health),
+    if config.disable_rest_api {
+        services.merge(health)
+    } else {
+        get_routes(scheduler).merge(services).merge(health)
     }
 }
 
-/// Whether as many executors are there as the scheduler was started for.
+/// The answer to `/readyz`: whether the scheduler has as many executors as it was started for.
 fn readiness(scheduler: &Scheduler) -> Response {
-    match scheduler.is_ready() {
-        true => "ready\n".into_response(),
-        false => (
+    if scheduler.is_ready() {
+        "ready\n".into_response()
+    } else {
+        (
             StatusCode::SERVICE_UNAVAILABLE,
             "not ready: executors are missing\n",
         )
-            .into_response(),
+            .into_response()
     }
 }
 
-/// What an executor of a cluster with an identity serves at its one port: the results of its tasks, in messages up to so many
-/// bytes, and the calls of the scheduler that cancel some.
+/// The server of an executor with an identity, at its only port. It serves the results of tasks, in messages up to these numbers of
+/// bytes, and the scheduler's calls that cancel tasks.
 pub(super) fn results(
     identity: Identity,
     tasks: Tasks,
@@ -138,7 +140,7 @@ pub(super) fn results(
             .max_encoding_message_size(most_out as usize);
         let mut services = RoutesBuilder::default();
         services.add_service(flight);
-        services.add_service(ExecutorGrpcServer::new(Calls(tasks.clone())));
+        services.add_service(ExecutorGrpcServer::new(CancelCalls(tasks.clone())));
         tokio::spawn(async move {
             let listener = Listener::bind(address, &identity).await;
             let listener = listener

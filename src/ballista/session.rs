@@ -14,13 +14,13 @@ use super::stores::{EnvironmentStores, StoreLimits};
 use crate::config::QuantilesOptions;
 use crate::planner::{BoundariesRule, QuantilesPlanner, SessionStateBuilderExt};
 
-/// Ballista's configuration of a session, with the `quantiles.*` options: the same for scheduler, executors and clients, so
-/// that what a client sets arrives.
+/// Ballista's configuration of a session, with the options `quantiles.*`. Scheduler, executors and clients have the same one, so that an
+/// option that a client sets reaches them all.
 ///
-/// Clients ask every 50 ms how far their query is (`ballista.client.pull`). What schedulers tell unasked names the query too
-/// late to [`cancel`](super::cancel) it: when a stage has ended, and with adaptive planning at the end.
+/// Clients ask for the status of their query every 50 ms (`ballista.client.pull`). If schedulers report the status themselves, they name
+/// the query too late to [`cancel`](super::cancel) it: when a stage has ended, or with adaptive planning at the end.
 ///
-/// Adaptive planning is off: that of Ballista 55 repeats some stages without rows for ever, as below an outer join.
+/// Adaptive planning is off: in Ballista 55 it repeats some stages without rows for ever, as below an outer join.
 pub fn session_config() -> SessionConfig {
     SessionConfig::new_with_ballista()
         .set_bool(BALLISTA_CLIENT_PULL, true)
@@ -29,7 +29,7 @@ pub fn session_config() -> SessionConfig {
         .with_option_extension(QuantilesOptions::default())
 }
 
-/// The scheduler's session for a client's: plans quantiles in stages.
+/// The scheduler's session for a client with this configuration. It plans quantiles as stages.
 ///
 /// # Errors
 /// DataFusion's, if the session cannot be built.
@@ -37,7 +37,7 @@ pub fn scheduler_session(config: SessionConfig) -> Result<SessionState> {
     scheduler_session_within(config, StoreLimits::default())
 }
 
-/// The session of [`scheduler_session`] whose plans reach stores within `limits` only.
+/// The session of [`scheduler_session`], with plans that reach only stores within `limits`.
 pub(super) fn scheduler_session_within(config: SessionConfig, limits: StoreLimits) -> Result<SessionState> {
     let plain = default_session_builder(config)?;
     let mut builder = SessionStateBuilder::new_from_existing(plain)
@@ -49,7 +49,7 @@ pub(super) fn scheduler_session_within(config: SessionConfig, limits: StoreLimit
     Ok(builder.build())
 }
 
-/// Memory as DataFusion's default, stores by the environment: see [`EnvironmentStores`]; spills to `folder`.
+/// A runtime with DataFusion's default memory, the stores of [`EnvironmentStores`], and spill files in `folder`.
 pub(super) fn runtime(folder: Option<&str>, limits: StoreLimits) -> Result<Arc<RuntimeEnv>> {
     let stores = Arc::new(EnvironmentStores::within(limits));
     let builder = RuntimeEnvBuilder::new().with_object_store_registry(stores);

@@ -1,4 +1,4 @@
-//! Where the files of a cluster's tables are: each machine finds the store of a URL by itself, from its environment.
+//! Object stores of a cluster's tables: each machine opens the store of a URL by itself, with the settings of its environment.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,23 +14,25 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
 use url::{Host, Url};
 
-/// Which stores the plans of clients may reach on a machine of a cluster: those that were allowed, all if none was named, and never
-/// addresses of the machine's own network segment or of a cloud's metadata service, which give its credentials away.
+/// The stores that plans of clients may reach on a machine of a cluster: the allowed ones, or all if none was named. Addresses of the
+/// machine's own network segment, and of a cloud's metadata service, are never reached, because they give its credentials away.
 #[derive(Debug, Clone, Default)]
 pub struct StoreLimits {
     allowed: Option<Arc<[Url]>>,
 }
 
 impl StoreLimits {
-    /// These stores only: `s3://bucket`, `http://host:port` or `https://host`, and `file:///` for local files.
+    /// Limits to these stores only: `s3://bucket`, `http://host:port` or `https://host`, and `file:///` for local files.
     pub fn only(allowed: impl IntoIterator<Item = Url>) -> Self {
         Self {
             allowed: Some(allowed.into_iter().collect()),
         }
     }
 
+    /// Checks that plans may reach the store of a URL.
+    ///
     /// # Errors
-    /// A planning error that names the store and what is allowed.
+    /// A planning error that names the store and the allowed ones.
     fn check(&self, url: &Url) -> Result<()> {
         if let Some(reason) = forbidden(url) {
             return plan_err!("{url} is not reached from here: {reason}");
@@ -42,21 +44,20 @@ impl StoreLimits {
             let host = url.host_str().map(str::to_owned);
             (url.scheme().to_owned(), host, url.port_or_known_default())
         };
-        match allowed.iter().any(|own| root(own) == root(url)) {
-            true => Ok(()),
-            false => {
-                let names: Vec<_> = allowed.iter().map(Url::as_str).collect();
-                plan_err!(
-                    "{url} is in no store that this machine allows: {} (--allow-store)",
-                    names.join(", ")
-                )
-            }
+        if allowed.iter().any(|own| root(own) == root(url)) {
+            Ok(())
+        } else {
+            let names: Vec<_> = allowed.iter().map(Url::as_str).collect();
+            plan_err!(
+                "{url} is in no store that this machine allows: {} (--allow-store)",
+                names.join(", ")
+            )
         }
     }
 }
 
-/// Stores by URL: `s3://` with region, endpoint and credentials of the environment (`AWS_*`, or the machine's role),
-/// `http://` and `https://`, and local files, as far as limits allow. A store that was registered comes first.
+/// Stores by URL, as far as limits allow: `s3://` with region, endpoint and credentials of the environment (`AWS_*`, or the machine's
+/// role), `http://` and `https://`, and local files. A registered store is preferred.
 #[derive(Debug, Default)]
 pub(super) struct EnvironmentStores {
     known: DefaultObjectStoreRegistry,
@@ -64,7 +65,7 @@ pub(super) struct EnvironmentStores {
 }
 
 impl EnvironmentStores {
-    /// Within these limits.
+    /// Stores within these limits.
     pub(super) fn within(limits: StoreLimits) -> Self {
         Self {
             known: DefaultObjectStoreRegistry::default(),
@@ -93,13 +94,13 @@ impl ObjectStoreRegistry for EnvironmentStores {
     }
 }
 
-/// Names of metadata services, which a proxy would resolve elsewhere.
+/// Names of metadata services, which a proxy would resolve itself.
 const METADATA_NAMES: [&str; 2] = ["metadata", "metadata.google.internal"];
 
-/// Why a URL is not reached by any plan; `None`: it may be.
+/// The reason why no plan may reach a URL; `None` if plans may.
 fn forbidden(url: &Url) -> Option<String> {
     match url.host()? {
-        // Buckets have names of all kinds.
+        // The host of other schemes is the name of a bucket.
         _ if !matches!(url.scheme(), "http" | "https") => None,
         Host::Ipv4(address) => is_forbidden(address.into()).then(|| not_reached(address.into())),
         Host::Ipv6(address) => is_forbidden(address.into()).then(|| not_reached(address.into())),
@@ -109,24 +110,25 @@ fn forbidden(url: &Url) -> Option<String> {
     }
 }
 
+/// The reason why no plan may reach an address.
 fn not_reached(address: IpAddr) -> String {
     format!("{address} is a link-local address, or a metadata service")
 }
 
-/// Services of clouds that give away credentials and are not link-local: those of Alibaba, Azure and Oracle.
+/// IPv4 addresses of metadata services that are not link-local: those of Alibaba, Azure and Oracle.
 const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(168, 63, 129, 16),
     Ipv4Addr::new(192, 0, 0, 192),
 ];
 
-/// Those of AWS and Google.
+/// IPv6 addresses of the metadata services of AWS and Google.
 const METADATA_V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
 ];
 
-/// Whether an address is link-local, where most clouds have their metadata service, or another one of theirs.
+/// Whether an address is link-local, where most clouds have their metadata service, or is another address of such a service.
 fn is_forbidden(address: IpAddr) -> bool {
     let is_forbidden_v4 = |address: Ipv4Addr| address.is_link_local() || METADATA_V4.contains(&address);
     match address {
@@ -139,7 +141,7 @@ fn is_forbidden(address: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address that packets to an IPv6 address may come to: mapped (`::ffff:0:0/96`), compatible (`::/96`), translated
+/// The IPv4 address that packets to an IPv6 address may reach: mapped (`::ffff:0:0/96`), compatible (`::/96`), translated
 /// (`64:ff9b::/96`, and `64:ff9b:1::/48` with the shortest suffix; RFC 6052, RFC 8215), or by 6to4 (`2002::/16`, RFC 3056).
 fn reached_by(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
@@ -152,11 +154,11 @@ fn reached_by(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Connects to what no rule forbids, whatever a name means at that time and wherever a server redirects.
+/// The connector that refuses forbidden addresses, also where a name resolves to one or a server redirects to one.
 #[derive(Debug)]
-struct Guarded;
+struct CheckedConnector;
 
-impl HttpConnector for Guarded {
+impl HttpConnector for CheckedConnector {
     fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
         let redirect = Policy::custom(|attempt| match forbidden(attempt.url()) {
             Some(reason) => attempt.error(reason),
@@ -167,7 +169,7 @@ impl HttpConnector for Guarded {
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(TIMEOUT)
             .redirect(redirect)
-            .dns_resolver(Arc::new(GuardedNames))
+            .dns_resolver(Arc::new(CheckedNames))
             .build();
         let client = client.map_err(|error| object_store::Error::Generic {
             store: "HTTP",
@@ -177,16 +179,18 @@ impl HttpConnector for Guarded {
     }
 }
 
-/// The times that `object_store` takes for its own connections.
+/// Time limit for a connection, as `object_store` has it for its own.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for a request, as `object_store` has it for its own.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Most redirects of a request.
 const MOST_REDIRECTS: usize = 10;
 
-/// Addresses of names, of which none may be forbidden.
+/// The resolver of names, which refuses a name if any of its addresses is forbidden.
 #[derive(Debug)]
-struct GuardedNames;
+struct CheckedNames;
 
-impl Resolve for GuardedNames {
+impl Resolve for CheckedNames {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
@@ -198,6 +202,7 @@ impl Resolve for GuardedNames {
     }
 }
 
+/// A new store for a URL, with the settings of the environment.
 fn store_for(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     let failed = |error| DataFusionError::ObjectStore(Box::new(error));
     match (url.scheme(), url.host_str()) {
@@ -209,7 +214,7 @@ fn store_for(url: &Url) -> Result<Arc<dyn ObjectStore>> {
             let options = ClientOptions::new().with_allow_http(true);
             let builder = HttpBuilder::new()
                 .with_client_options(options)
-                .with_http_connector(Guarded);
+                .with_http_connector(CheckedConnector);
             let store = builder.with_url(url.origin().ascii_serialization()).build();
             Ok(Arc::new(store.map_err(failed)?))
         }
@@ -307,7 +312,7 @@ mod tests {
         let store = EnvironmentStores::default().get_store(&url).unwrap();
         let error = store.get(&"x".into()).await.unwrap_err();
         assert!(format!("{error:?}").contains("link-local"), "{error:?}");
-        let found = GuardedNames.resolve("169.254.1.1".parse().unwrap()).await;
+        let found = CheckedNames.resolve("169.254.1.1".parse().unwrap()).await;
         assert!(found.err().unwrap().to_string().contains("link-local"));
     }
 }

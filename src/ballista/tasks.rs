@@ -1,6 +1,6 @@
-//! Tasks that an executor has fetched, and which the scheduler may cancel.
+//! Tasks that an executor has fetched from the scheduler, and which the scheduler may cancel.
 //!
-//! Ballista's executor serves calls of the scheduler in a server of its own, to everybody, and only where tasks are pushed to it.
+//! Ballista's executor serves calls of the scheduler only where tasks are pushed to it, in a server of its own that takes every caller.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,21 +27,22 @@ use tonic::{Request, Response, Status};
 
 use super::pool::Pool;
 
-/// The job, the stage in it, and the task in that.
+/// The id of a job, the number of a stage in it, and the number of a task in the stage.
 type TaskKey = (String, usize, usize);
 
-/// Tasks that run, each with what cancels it.
+/// The running tasks, each with the sender that cancels it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tasks {
     running: Arc<Mutex<HashMap<TaskKey, Sender<()>>>>,
 }
 
 impl Tasks {
+    /// Calls `act` with the running tasks.
     fn with<T>(&self, act: impl FnOnce(&mut HashMap<TaskKey, Sender<()>>) -> T) -> T {
         act(&mut self.running.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes that a task runs, until the first is dropped; the second resolves when it is cancelled.
+    /// Adds a running task until the returned [`Running`] is dropped. The receiver resolves when the task is cancelled.
     fn begin(&self, key: &TaskKey) -> (Running, Receiver<()>) {
         let (cancel, cancelled) = channel();
         self.with(|running| running.insert(key.clone(), cancel));
@@ -52,13 +53,13 @@ impl Tasks {
     /// Cancels a task, if it runs.
     fn cancel(&self, key: &TaskKey) {
         if let Some(cancel) = self.with(|running| running.remove(key)) {
-            // It may have ended at this moment.
+            // The task may have ended by now.
             let _ = cancel.send(());
         }
     }
 }
 
-/// A task that runs.
+/// Removes a task from the running ones when it is dropped.
 struct Running {
     tasks: Tasks,
     key: TaskKey,
@@ -70,18 +71,19 @@ impl Drop for Running {
     }
 }
 
-/// Ballista's engine, whose tasks can be cancelled.
+/// Ballista's execution engine, with tasks that can be cancelled.
 pub(super) struct Engine {
     engine: DefaultExecutionEngine,
     tasks: Tasks,
 }
 
 impl Engine {
-    /// An engine that keeps idle connections to other executors so long; not at all for no time.
+    /// An engine that keeps idle connections to other executors for this time; with zero it keeps none.
     pub(super) fn new(tasks: Tasks, patience: Duration) -> Self {
-        let engine = match patience.is_zero() {
-            true => DefaultExecutionEngine::new(),
-            false => DefaultExecutionEngine::with_client_pool(Arc::new(Pool::new(patience))),
+        let engine = if patience.is_zero() {
+            DefaultExecutionEngine::new()
+        } else {
+            DefaultExecutionEngine::with_client_pool(Arc::new(Pool::new(patience)))
         };
         Self { engine, tasks }
     }
@@ -152,9 +154,10 @@ impl QueryStageExecutor for Task {
     }
 }
 
-/// Calls of the scheduler to an executor that fetches its tasks: those that cancel some.
-pub(super) struct Calls(pub(super) Tasks);
+/// The service of an executor that fetches its tasks: it takes the scheduler's calls that cancel tasks, and refuses all others.
+pub(super) struct CancelCalls(pub(super) Tasks);
 
+/// The answer to calls that an executor which fetches its tasks does not take.
 fn pulled<T>() -> Result<Response<T>, Status> {
     Err(Status::unimplemented(
         "this executor fetches its tasks (pull-staged)",
@@ -162,7 +165,7 @@ fn pulled<T>() -> Result<Response<T>, Status> {
 }
 
 #[async_trait]
-impl ExecutorGrpc for Calls {
+impl ExecutorGrpc for CancelCalls {
     async fn cancel_tasks(
         &self,
         request: Request<CancelTasksParams>,

@@ -1,4 +1,4 @@
-//! Whether a statement on a cluster goes on, by what the scheduler tells of its tasks.
+//! The watch over a statement on a cluster: whether it makes progress, by the scheduler's report of its tasks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use super::identity::Identity;
 use super::job::{is_of_a_cluster, job_of};
 use super::scheduler::{Refusal, Scheduler, Stages};
 
-/// How often the scheduler is asked.
+/// Time between two questions to the scheduler.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// How often it is asked whether an executor that seems to be lost is.
+/// Time between two questions to the scheduler while an executor may be lost.
 const SOON: Duration = Duration::from_millis(200);
 
-/// How long no task of any statement may run while one is unfinished: the scheduler gives out tasks at once.
+/// Time without a running task of any statement after which an unfinished statement is lost: the scheduler gives out tasks at once.
 const LOST: Duration = Duration::from_secs(12);
 
-/// What an error says of a statement that nobody works on.
+/// First words of the error for a statement that no executor works on.
 pub(super) const LOST_TRACK: &str = "the scheduler has lost track of the statement";
 
-/// What an error says of a statement that ran while an executor was lost.
+/// First words of the error for a statement that ran while an executor was lost.
 pub(super) const LOST_EXECUTOR: &str = "an executor was lost while the statement ran";
 
-/// More stages than any statement has: Ballista's adaptive planner replaces one without rows over and over.
+/// Most stages of a statement: Ballista's adaptive planner can replace a stage without rows over and over.
 const MOST_STAGES: usize = 1000;
 
-/// How long a scheduler may take, by default, to give up an executor that has gone: 20 seconds, looked at each 3.
+/// Time that a scheduler takes by default to give up a lost executor: 20 seconds, checked every 3 seconds.
 const NOTICED: Duration = Duration::from_secs(25);
 
-/// What errors say whose cause is a connection that broke, as those do of tasks that read from an executor that goes.
+/// Words of errors that a broken connection caused, such as those of tasks that read from a lost executor.
 const BROKEN: [&str; 7] = [
     "h2 protocol error",
     "error reading a body from connection",
@@ -49,21 +49,21 @@ const BROKEN: [&str; 7] = [
     "Connection refused",
 ];
 
-/// Sees to a statement on a cluster, by what the scheduler tells of its executors and tasks.
+/// The watch over a statement on a cluster, by the scheduler's report of its executors and tasks.
 ///
-/// Ballista 55 may count rows twice or wait for ever once an executor is lost. A statement that sees one go is an error, which
-/// [`is_worth_another_try`](super::is_worth_another_try).
+/// Ballista 55 may count rows twice or wait for ever once an executor is lost. So the loss of an executor is an error of the statement,
+/// which [`is_worth_another_try`](super::is_worth_another_try).
 pub struct Watch {
     scheduler: Scheduler,
-    /// The executors that were there when it began.
+    /// The ids of the executors at the start.
     executors: BTreeSet<String>,
-    /// Batches of the answer that have arrived.
+    /// Number of batches of the answer that have arrived.
     arrived: AtomicU64,
 }
 
 impl Watch {
-    /// Begins to watch, before a plan of a session of this configuration is executed on the cluster at `url`; `None` where the
-    /// scheduler tells nothing.
+    /// Begins to watch, before a plan of a session with this configuration is executed on the cluster at `url`. `None` if the scheduler
+    /// does not report its executors.
     pub async fn start(url: &str, config: &SessionConfig) -> Option<Self> {
         let scheduler = Scheduler::at(url, Identity::of(config).as_deref())?;
         let executors = scheduler.executors().await.ok()?;
@@ -74,31 +74,33 @@ impl Watch {
         })
     }
 
-    /// Whether all executors that were there at the start still are.
+    /// Checks that all executors of the start are still there.
     ///
     /// # Errors
-    /// Names those that are lost.
+    /// An execution error that names the lost executors.
     pub async fn check(&self) -> Result<()> {
         self.compare(&self.scheduler.executors().await)
     }
 
+    /// Checks the executors of the start against those of now; no error if the scheduler does not report them.
     fn compare(&self, now: &Result<BTreeSet<String>, Refusal>) -> Result<()> {
         let Ok(now) = now else {
             return Ok(());
         };
         let lost: Vec<&str> = self.executors.difference(now).map(String::as_str).collect();
-        match lost.is_empty() {
-            true => Ok(()),
-            false => exec_err!(
+        if lost.is_empty() {
+            Ok(())
+        } else {
+            exec_err!(
                 "{LOST_EXECUTOR}, so that Ballista may count rows twice or wait for ever: {}",
                 lost.join(", ")
-            ),
+            )
         }
     }
 
-    /// The same rows: the first of them once it is known that no executor was lost on the way.
+    /// The rows of `stream`. The first row is given only after a check that no executor was lost.
     ///
-    /// An error of a connection is given once the scheduler had the time to miss an executor: then it is that of
+    /// An error of a connection is given only after the scheduler had the time to notice a lost executor; then it is the error of
     /// [`Self::check`].
     pub fn checked(self: &Arc<Self>, mut stream: SendableRecordBatchStream) -> SendableRecordBatchStream {
         let (watch, schema) = (Arc::clone(self), stream.schema());
@@ -117,7 +119,7 @@ impl Watch {
         Box::pin(RecordBatchStreamAdapter::new(schema, checked))
     }
 
-    /// The error of a statement, or that an executor was lost if that may be its cause.
+    /// The error of a statement, or the error that an executor was lost, if that may be the cause.
     async fn explained(&self, error: DataFusionError) -> DataFusionError {
         let started = Instant::now();
         loop {
@@ -132,12 +134,11 @@ impl Watch {
         }
     }
 
-    /// Waits until an executed plan is not to be waited for any more, for the reason that is returned; without end for a plan
-    /// that is not a cluster's.
+    /// Watches an executed plan, and returns the reason why it will not end. Never returns for a plan that no cluster executes.
     ///
-    /// `tell` gets a line each time that nothing was heard of a task that started or ended, or of rows, for as long as
-    /// `patience`, with what the statement waits for. Once rows of [`Self::checked`] have arrived, a lost executor is no
-    /// reason: the answer is made, and what cannot be fetched is an error of the rows.
+    /// `tell` gets a line whenever no task started or ended, and no rows arrived, for as long as `patience`. The line says what the
+    /// statement waits for. Once rows of [`Self::checked`] have arrived, a lost executor is no reason any more: the answer is complete,
+    /// and rows that cannot be fetched are an error of the stream.
     pub async fn run(
         &self,
         plan: &Arc<dyn ExecutionPlan>,
@@ -160,7 +161,7 @@ impl Watch {
                 },
                 None => Err(Refusal::Unknown),
             };
-            // A scheduler that says nothing tells of no progress.
+            // Without an answer of the scheduler there is no sign of progress.
             let state = now.as_ref().map_or(seen.0.clone(), |stages| stages.state.clone());
             if (&state, arrived) != (&seen.0, seen.1) {
                 (seen, changed, told) = ((state, arrived), Instant::now(), Instant::now());
@@ -189,10 +190,10 @@ impl Watch {
         }
     }
 
-    /// The stages of a job as they are now.
+    /// The current state of a job's stages.
     ///
     /// # Errors
-    /// That an executor was lost, unless the answer is there; that the job has more stages than any statement.
+    /// An execution error if an executor was lost before the answer was complete, and if the job has too many stages.
     async fn look(&self, job: &JobId, is_answered: bool) -> Result<Result<Stages, Refusal>> {
         let executors = self.scheduler.executors().await;
         if !is_answered {
@@ -212,7 +213,7 @@ impl Watch {
     }
 }
 
-/// Whether the cause of an error may be a process that has gone.
+/// Whether the cause of an error may be a broken connection to a lost process.
 fn is_of_a_connection(error: &DataFusionError) -> bool {
     let text = error.to_string();
     BROKEN.iter().any(|cause| text.contains(cause))

@@ -287,7 +287,7 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
                 .quantile_spec()
                 .answers(column.spec(), solution.n, &key_at)?;
             if call.wants_bounds() {
-                return with_bounds(column, answers, solution.n, |rank| solution.place_at(rank));
+                return with_bounds(column, answers, solution.n, |rank| solution.rank_bounds_at(rank));
             }
             column.row(answers, solution.n)
         }

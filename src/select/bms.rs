@@ -1,49 +1,51 @@
-//! Distributed bucket multiselect and its iterative form (Blanchard, and others: `DistributedBMS` and `DIBMS`,
-//! section II).
+//! Distributed bucket multiselect and its iterative form (Blanchard and others: `DistributedBMS` and `DIBMS`, section II).
 //!
-//! Both sample 1024 keys and the two extremes, cut the range at 15 order statistics of the sample into 16 pivot
-//! intervals (a kernel density estimate), give each interval an equal share of the buckets, project linearly inside
-//! an interval, and count. `DistributedBMS` then collects the keys of the active buckets. `DIBMS` makes each active
-//! bucket a pivot interval, gives it buckets by its count, and counts again, until every rank is alone in its bucket
-//! or its bucket is one key wide; only keys that are alone in a bucket are fetched. Here it also ends when all active
-//! buckets together hold less than another count would send.
+//! Both sample 1024 keys and find the least and the greatest key. 15 order statistics of the sample cut the range into 16 pivot
+//! intervals, which is a kernel density estimate. Each interval gets an equal share of the buckets, and a linear function maps its
+//! keys to them. Then all keys are counted by bucket. A bucket that holds a target rank is *active*.
 //!
-//! Against the paper: bucket ends are integers, so no rounding moves a key across them; and a bucket whose first key
-//! equals its last ends the search exactly, where the paper iterates twice more without progress and then believes.
+//! `DistributedBMS` now collects the keys of the active buckets. `DIBMS` makes each active bucket a pivot interval, gives it buckets
+//! in proportion to its count, and counts again, until every rank is alone in its bucket or the bucket is one key wide. Only keys
+//! that are alone in a bucket are fetched. Here it also ends when all active buckets together hold less than another count would
+//! send.
+//!
+//! Two things differ from the paper. Bucket ends are integers, so that no rounding moves a key across them. A bucket whose first key
+//! equals its last ends the search with proof, where the paper iterates twice without progress and then assumes it.
 
 use datafusion::common::{Result, internal_err, resources_err};
 
 use super::progress::Progress;
+use super::requests;
 use super::{Step, Strategy};
-use crate::cells::{Bracket, Brackets};
-use crate::cells::{Cells, Linear, MAX_CELLS};
+use crate::cells::{Bracket, Brackets, Cells, Linear, MAX_CELLS};
 use crate::kernel::round::{Reply, Request};
-use crate::key::KeyBits;
-use crate::key::KeyVec;
+use crate::key::{KeyBits, KeyVec};
 
-/// Buckets in all: the paper's B for a device with 32 KiB of counters.
+/// Buckets of one count, over all pivot intervals: the paper's B for a device with 32 KiB of counters.
 pub const BUCKETS: u32 = 8192;
-/// Buckets of [`Dibms`]: with twice as many it needs a count less, which costs more than the larger ones.
+/// Buckets of one count of [`Dibms`]: with twice as many it needs one count fewer, and a count costs more than larger messages.
 const DIBMS_BUCKETS: u32 = 2 * BUCKETS;
-/// Keys sampled.
+/// Keys in the sample.
 pub const SAMPLES: u64 = 1024;
 /// Pivot intervals of the density estimate.
 pub const INTERVALS: usize = 16;
 
-/// Sample, count, collect: three rounds for any data, `m/B` of which is moved if it is spread evenly.
+/// `DistributedBMS`: a sample, a count, an extraction. Three rounds for any data; of evenly spread data the share `m / B` is moved,
+/// for `m` ranks and `B` buckets.
 #[derive(Debug, Clone)]
 pub struct DistributedBms {
-    /// Buckets in all.
+    /// Buckets of a count, over all pivot intervals.
     pub buckets: u32,
 }
 
-/// Sample, then counts until little is left: what is sent depends on the number of ranks, not on the data's size.
+/// `DIBMS`: a sample, then counts until few candidates are left. The bytes that are sent depend on the number of ranks, not on the
+/// size of the data.
 #[derive(Debug, Clone)]
 pub struct Dibms {
-    /// Buckets in all.
+    /// Buckets of a count, over all pivot intervals.
     pub buckets: u32,
-    /// As many candidates as this are collected: less than what another count sends. 0: counts until all ranks are
-    /// alone in their buckets, as in the paper.
+    /// Candidates, in keys, up to which they are collected, because that sends less than another count. With 0 it counts until
+    /// every rank is alone in its bucket, as in the paper.
     pub collected: u64,
     /// Pivot intervals of the density estimate.
     pub intervals: usize,
@@ -76,16 +78,7 @@ impl Strategy for DistributedBms {
 
     fn step(&self, progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
         let sizes = (self.buckets, INTERVALS);
-        step(
-            progress,
-            asked,
-            reply,
-            sizes,
-            |progress, buckets| match progress.fits() {
-                true => finish(progress),
-                false => narrower(progress, buckets),
-            },
-        )
+        step(progress, asked, reply, sizes, extract_or_narrow)
     }
 }
 
@@ -103,14 +96,14 @@ impl Strategy for Dibms {
         step(progress, asked, reply, sizes, |progress, buckets| {
             let few = progress.candidates() <= self.collected && progress.fits();
             if few || progress.active().iter().all(|active| active.inside == 1) {
-                return finish(progress);
+                return extract(progress);
             }
             narrower(progress, buckets)
         })
     }
 }
 
-/// What both do, with so many buckets and intervals; they differ in what follows a count.
+/// The step that both strategies share, with these numbers of buckets and of pivot intervals. They differ in what follows a count.
 fn step(
     mut progress: Progress,
     asked: &Request,
@@ -135,17 +128,12 @@ fn step(
 }
 
 fn sample(progress: Progress) -> Step {
-    let request = Request::Sample {
-        size: SAMPLES,
-        population: progress.population(),
-        seed: 0,
-        within: Brackets::all(progress.width()),
-        extremes: true,
-    };
-    Step::QuantileSpec(progress, request)
+    let request = requests::sample_of_all(SAMPLES, progress.population(), progress.width(), true);
+    Step::Round(progress, request)
 }
 
-/// Phase 1: pivots at the extremes and at equally spaced order statistics of the sample, equal shares of buckets.
+/// Phase 1 of the paper: pivots at the extremes and at equally spaced order statistics of the sample. All pivot intervals get the
+/// same number of buckets.
 fn first_count(
     progress: Progress,
     mut keys: KeyVec,
@@ -178,11 +166,10 @@ fn first_count(
     count(progress, &intervals)
 }
 
-/// Phase 2: every active bucket is a pivot interval, with buckets in proportion to its count, at least two.
+/// Phase 2 of the paper: every active bucket becomes a pivot interval, with buckets in proportion to its count, at least two.
 ///
-/// A bucket that holds one value is resolved but for its key, so it asks for no further buckets; two suffice for it.
-///
-/// Each such count divides every bracket, so that enough of them find any rank, whatever the data.
+/// Two buckets suffice for a bucket that holds one value: only its key is still unknown. Each such count divides every bracket, so
+/// that enough of them find any rank, whatever the data.
 pub(super) fn narrower(progress: Progress, buckets: u32) -> Result<Step> {
     if progress.is_done() {
         return Ok(Step::Done(progress));
@@ -191,17 +178,17 @@ pub(super) fn narrower(progress: Progress, buckets: u32) -> Result<Step> {
     let active = progress.active();
     if 2 * active.len() > MAX_CELLS {
         // No count can divide so many.
-        return match progress.overflowed {
-            false => finish(progress),
-            true => resources_err!(
+        if progress.overflowed {
+            return resources_err!(
                 "the memory limit is too small for exact quantiles: {} candidates of {} quantiles do not fit at once",
                 progress.candidates(),
                 progress.ranks().len()
-            ),
-        };
+            );
+        }
+        return extract(progress);
     }
     let total = progress.candidates();
-    // More ranks than half the buckets: two each all the same, or they would never be resolved.
+    // Two buckets each also where the ranks are more than half the buckets, or they would never be found.
     let spare = buckets.saturating_sub(2 * active.len() as u32);
     let intervals: Vec<(Bracket, u32)> = active
         .iter()
@@ -215,22 +202,24 @@ pub(super) fn narrower(progress: Progress, buckets: u32) -> Result<Step> {
 
 fn count(progress: Progress, intervals: &[(Bracket, u32)]) -> Result<Step> {
     let cells = Cells::Linear(Linear::try_new(intervals, progress.width())?);
-    let within = Brackets::all(progress.width());
-    Ok(Step::QuantileSpec(
-        progress,
-        Request::Count {
-            cells,
-            within,
-            keep: Vec::new(),
-        },
-    ))
+    let request = requests::count(cells, Brackets::all(progress.width()));
+    Ok(Step::Round(progress, request))
 }
 
-/// Collects the keys of all active buckets, if there are any.
-pub(crate) fn finish(progress: Progress) -> Result<Step> {
+/// An extraction of all candidates where there is memory for them; else a count with this number of buckets.
+pub(super) fn extract_or_narrow(progress: Progress, buckets: u32) -> Result<Step> {
+    if progress.fits() {
+        extract(progress)
+    } else {
+        narrower(progress, buckets)
+    }
+}
+
+/// An extraction of the keys of all active brackets; the end where there are none.
+pub(crate) fn extract(progress: Progress) -> Result<Step> {
     if progress.is_done() {
         return Ok(Step::Done(progress));
     }
     let brackets = progress.brackets()?;
-    Ok(Step::QuantileSpec(progress, Request::Extract { brackets }))
+    Ok(Step::Round(progress, Request::Extract { brackets }))
 }

@@ -1,10 +1,10 @@
-//! The one place where measured costs decide which rounds are asked: a pure function of the sizes.
+//! The choice of rounds by measured costs: a pure function of the sizes.
 //!
-//! Costs in nanoseconds an element and thread, measured on a server processor of 2024; only their ratios matter.
+//! Costs are in nanoseconds for each element and thread, measured on a server processor of 2024. Only their ratios matter.
 //!
 //! | step | cost |
 //! | --- | --- |
-//! | sample: a random read and its share of the sort | 28 a sampled key, on one thread |
+//! | sample: a random read and its share of the sort | 28 for each sampled key, on one thread |
 //! | brackets of up to four ranks: compare and compact | 0.3 + 0.15 ranks + 0.08 ranks^2 |
 //! | brackets of more ranks: search tree | 3 + 0.1 ranks |
 //! | cells: count with oracle, then extract by oracle | 1.3, and 0.3 ms to begin and end |
@@ -13,40 +13,41 @@
 use crate::key::Width;
 use crate::memory::{COLLECTED_BYTES, MemoryBudget};
 
-/// Cells that rounds can do with: those of the smallest table.
+/// Fewest cells that rounds can work with: those of the smallest table.
 const LEAST_CELLS: usize = 5 << 10;
 
-/// Most reads in which all keys are collected.
+/// Most reads in which all keys may be collected.
 pub(crate) const MOST_READS: u64 = 128;
 
-/// Memory for a cell on each thread: what counts it, tells it apart from others and carries its count.
+/// Bytes for a cell on each thread: its counter, its share of the cell function, and its count in a reply.
 const CELL_BYTES: usize = 32;
 
-/// Memory for everything else on each thread.
+/// Bytes for everything else on each thread.
 const THREAD_BYTES: usize = 640 << 10;
 
-/// Memory for everything else where all is collected at once.
+/// Bytes for everything else on each thread where all keys are collected at once.
 const GATHER_BYTES: usize = 384 << 10;
 
-/// Memory for rounds, and what can be done with it.
+/// Memory for the rounds of a selection, and what they can do in it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) budget: MemoryBudget,
     pub(crate) threads: usize,
-    /// To be reserved.
+    /// Bytes to reserve.
     pub(crate) bytes: usize,
 }
 
 impl Plan {
-    /// What is wanted for `n` values on `threads` threads, best first: first fewer keys at once, then fewer cells and
-    /// threads. `all`: the keys are wanted all at once, not only those around ranks.
+    /// Plans for `n` values on `threads` threads, the best first. The next ones collect fewer keys at once, then have fewer cells and
+    /// threads. `all`: all keys are to be collected, not only those around ranks.
     pub(crate) fn wanted(n: u64, width: Width, threads: usize, all: bool) -> impl Iterator<Item = Plan> {
-        // A thread for fewer values is not worth it.
+        // Fewer values are not worth a thread.
         let threads = threads.min(n.div_ceil(1 << 16) as usize).max(1);
-        // All keys are collected in as many reads as they do not fit: so many reads are the limit.
-        let (mut keys, least) = match all {
-            true => (n, n / MOST_READS),
-            false => ((n / 16).max(1 << 17).min(n), 0),
+        // Keys that do not fit at once are collected in several reads, at most this many.
+        let (mut keys, least) = if all {
+            (n, n / MOST_READS)
+        } else {
+            ((n / 16).max(1 << 17).min(n), 0)
         };
         (0..64_u32).map(move |step| {
             let smaller = step.saturating_sub(6) / 3;
@@ -59,9 +60,10 @@ impl Plan {
             };
             keys = (keys / 4 * 3).max(least);
             let threads = threads.unbounded_shr(step.saturating_sub(8) / 4).max(1);
-            let each = match n <= GATHER {
-                true => GATHER_BYTES,
-                false => budget.cells * CELL_BYTES + THREAD_BYTES,
+            let each = if n <= GATHER {
+                GATHER_BYTES
+            } else {
+                budget.cells * CELL_BYTES + THREAD_BYTES
             };
             let collected = (budget.keys + budget.sample) as usize;
             let bytes = threads * each + collected * width.bytes() * COLLECTED_BYTES;
@@ -74,60 +76,60 @@ impl Plan {
     }
 }
 
-/// How `sample_select` goes about it.
+/// The variants of `sample_select`: how it counts and collects keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Form {
-    /// Collect everything: small inputs.
+pub enum SampleSelectVariant {
+    /// Collects all keys: for small inputs.
     Gather,
-    /// Narrow brackets from a sample; one read counts and extracts.
+    /// Takes narrow brackets from a sample; one read counts and extracts.
     Brackets,
-    /// Count all cells of a sampled cell function and write down each key's cell, then extract the wanted ones.
+    /// Counts all cells of a sampled cell function and writes down each key's cell, then extracts the cells that hold a target rank.
     #[default]
     Cells,
-    /// Count all cells of a sampled cell function, then parts of those that hold a rank, until little is left to extract: for
-    /// devices, to which a read is cheap, and a key that leaves them dear.
+    /// Counts all cells of a sampled cell function, then parts of the cells that hold a target rank, until few keys are left to
+    /// extract. For devices, where a read is cheap, and a key that leaves the device is expensive.
     Counts,
 }
 
-/// A form and the size of its sample.
+/// A variant of `sample_select`, and the size of its sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
-    /// The form.
-    pub form: Form,
-    /// Keys to sample.
+    /// The variant.
+    pub variant: SampleSelectVariant,
+    /// Number of keys to sample.
     pub sample: u64,
 }
 
 impl Default for Choice {
     fn default() -> Self {
         Self {
-            form: Form::Cells,
+            variant: SampleSelectVariant::Cells,
             sample: CELLS_SAMPLE,
         }
     }
 }
 
-/// Inputs up to this size are collected and selected at once: a round costs as much as sorting them.
+/// Values up to which all keys are collected and selected from at once: a round costs as much as sorting them.
 pub const GATHER: u64 = 1 << 14;
-/// Sample for the cell table of a large input.
+/// Keys in the sample for the cell table of a large input.
 const CELLS_SAMPLE: u64 = 1 << 16;
-/// Samples that brackets may be made of.
+/// Keys in the samples that brackets may be made from.
 const BRACKET_SAMPLES: [u64; 3] = [1 << 12, 1 << 14, 1 << 16];
 
-/// Most cells of the table, beside one for each of its entries: as many as the oracle can tell apart. Counting into
-/// them costs little more than into a tenth of them, and they leave a tenth of the candidates.
+/// Most cells of the table, beside one for each of its entries: as many as the oracle can tell apart. Counting into them costs little
+/// more than into a tenth as many, and leaves a tenth of the candidates.
 const MOST_CELLS: u64 = 60 << 10;
 
-/// Cells for a table over `n` values.
+/// Number of cells of a table over `n` values.
 pub fn table_cells(n: u64) -> usize {
     (n / 64).clamp(1024, MOST_CELLS) as usize
 }
 
-/// The cheapest form for ranks (ascending) among `n` values on `threads` threads that `budget` permits.
+/// The cheapest variant that `budget` permits, for ranks (ascending) among `n` values on `threads` threads.
 pub fn choose(n: u64, ranks: &[u64], threads: usize, budget: &MemoryBudget) -> Choice {
     if n <= GATHER.min(budget.keys) {
         return Choice {
-            form: Form::Gather,
+            variant: SampleSelectVariant::Gather,
             sample: 0,
         };
     }
@@ -141,11 +143,11 @@ pub fn choose(n: u64, ranks: &[u64], threads: usize, budget: &MemoryBudget) -> C
     let mut best = (
         cost(sample, 3e5, 1.3, share),
         Choice {
-            form: Form::Cells,
+            variant: SampleSelectVariant::Cells,
             sample,
         },
     );
-    // With a quarter to spare: a share that is only expected.
+    // A quarter more than the expected share, to be safe.
     let fits = |sample: u64| brackets_share(n, ranks, sample) * n as f64 * 1.25 <= budget.keys as f64;
     let samples = BRACKET_SAMPLES.into_iter().filter(|sample| *sample < n / 4);
     for sample in samples.filter(|sample| *sample <= budget.sample && fits(*sample)) {
@@ -156,14 +158,14 @@ pub fn choose(n: u64, ranks: &[u64], threads: usize, budget: &MemoryBudget) -> C
         };
         let cost = cost(sample, 0.0, pass, brackets_share(n, ranks, sample));
         if cost < best.0 {
-            let form = Form::Brackets;
-            best = (cost, Choice { form, sample });
+            let variant = SampleSelectVariant::Brackets;
+            best = (cost, Choice { variant, sample });
         }
     }
     best.1
 }
 
-/// Share of the data inside brackets of [`SIGMAS`] on either side, cut from a sample.
+/// The share of the data, from 0 to 1, that lies inside brackets of [`SIGMAS`] to either side, cut from a sample of this many keys.
 fn brackets_share(n: u64, ranks: &[u64], sample: u64) -> f64 {
     let width = |rank: &u64| {
         let q = *rank as f64 / n as f64;
@@ -172,7 +174,7 @@ fn brackets_share(n: u64, ranks: &[u64], sample: u64) -> f64 {
     ranks.iter().map(width).sum::<f64>().min(1.0)
 }
 
-/// Half-width of a bracket in standard deviations of a sample's order statistic: one miss in 16 000.
+/// Half the width of a bracket, in standard deviations of a sample's order statistic: one bracket in 16 000 misses its rank.
 pub const SIGMAS: f64 = 4.0;
 
 #[cfg(test)]
@@ -187,20 +189,20 @@ mod tests {
     fn few_ranks_take_brackets_and_many_take_cells() {
         let n = 30_000_000;
         assert_eq!(
-            choose(n, &[n / 2], 2, &MemoryBudget::UNLIMITED).form,
-            Form::Brackets
+            choose(n, &[n / 2], 2, &MemoryBudget::UNLIMITED).variant,
+            SampleSelectVariant::Brackets
         );
         assert_eq!(
-            choose(n, &percentiles(n, 99), 2, &MemoryBudget::UNLIMITED).form,
-            Form::Cells
+            choose(n, &percentiles(n, 99), 2, &MemoryBudget::UNLIMITED).variant,
+            SampleSelectVariant::Cells
         );
         assert_eq!(
-            choose(n, &percentiles(n, 999), 2, &MemoryBudget::UNLIMITED).form,
-            Form::Cells
+            choose(n, &percentiles(n, 999), 2, &MemoryBudget::UNLIMITED).variant,
+            SampleSelectVariant::Cells
         );
         assert_eq!(
-            choose(GATHER, &[1], 2, &MemoryBudget::UNLIMITED).form,
-            Form::Gather
+            choose(GATHER, &[1], 2, &MemoryBudget::UNLIMITED).variant,
+            SampleSelectVariant::Gather
         );
     }
 
@@ -210,7 +212,7 @@ mod tests {
             for count in [1, 2, 5, 99, 999] {
                 let choice = choose(n, &percentiles(n, count), 4, &MemoryBudget::UNLIMITED);
                 assert!(
-                    choice.form != Form::Brackets || choice.sample < n / 4,
+                    choice.variant != SampleSelectVariant::Brackets || choice.sample < n / 4,
                     "{n} {count} {choice:?}"
                 );
             }
@@ -224,9 +226,18 @@ mod tests {
             keys,
             ..MemoryBudget::UNLIMITED
         };
-        assert_eq!(choose(n, &[n / 2], 2, &budget(n / 16)).form, Form::Brackets);
-        assert_eq!(choose(n, &[n / 2], 2, &budget(n / 200)).form, Form::Cells);
-        assert_eq!(choose(GATHER, &[1], 2, &budget(GATHER - 1)).form, Form::Cells);
+        assert_eq!(
+            choose(n, &[n / 2], 2, &budget(n / 16)).variant,
+            SampleSelectVariant::Brackets
+        );
+        assert_eq!(
+            choose(n, &[n / 2], 2, &budget(n / 200)).variant,
+            SampleSelectVariant::Cells
+        );
+        assert_eq!(
+            choose(GATHER, &[1], 2, &budget(GATHER - 1)).variant,
+            SampleSelectVariant::Cells
+        );
         let small = MemoryBudget {
             sample: 5000,
             ..MemoryBudget::UNLIMITED

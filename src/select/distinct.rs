@@ -5,44 +5,43 @@
 //! count       [a] 7 [  ] 41 [  ] 0 [  ] 38 ..      cells of one key, or of one value, are done
 //! extract      a    b b' b''       c c' ..         sorted without duplicates, as many cells as there is memory for
 //! ```
-//! How many values differ is known only when all of them were seen: unlike other rounds, these collect every value that
-//! no count tells apart, once, and again those with a wanted rank if not all fit at once. Cells that would not fit are cut
-//! evenly until they do, or hold one key. Cost: a sort of what is collected, in pieces, on all threads; nothing for heavy
-//! duplicates among few values.
+//! How many values differ is known only when all of them were seen. So these rounds, unlike others, collect every value that no
+//! count tells apart. If not all fit in memory at once, those around a target rank are collected a second time. Cells that would not
+//! fit are cut evenly until they do, or until they hold one key. The cost is a sort of the collected keys, in pieces, on all threads.
+//! Many copies of few values cost nothing.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use datafusion::common::{Result, internal_datafusion_err, internal_err, resources_err};
 
-use super::sample_select::after;
+use super::choose::{GATHER, MOST_READS};
+use super::requests;
+use super::sampled::cells_of_few;
 use super::{RoundTrace, Shards, Solution, wanted_ranks};
-use crate::cells::{Bracket, Brackets};
-use crate::cells::{CellTable, Cells, Edges, Linear};
+use crate::cells::{Bracket, Brackets, CellTable, Cells, Linear};
 use crate::kernel::round::{Reply, Request};
-use crate::key::KeyVec;
-use crate::key::{KeyBits, Width};
+use crate::key::{KeyBits, KeyVec};
 use crate::quantile::QuantileSpec;
-use crate::select::choose::{GATHER, MOST_READS};
 use crate::threads::ThreadPool;
 
-/// Keys of the sample.
+/// Keys in the sample.
 const SAMPLE: u64 = 1 << 13;
-/// Up to so many different keys in the sample, each is counted by itself.
+/// Different keys in the sample up to which each of them gets a cell of its own.
 const FEW: usize = 1 << 10;
-/// Values in a cell, about: what a thread sorts in its cache.
+/// Values in a cell, about: as many as a thread sorts in its cache.
 const CELL: u64 = 1 << 13;
-/// Most cells, each of which gets a list of keys in every shard.
+/// Most cells of the first count. Each gets a list of keys in every shard.
 const MOST_CELLS: u64 = 1 << 12;
-/// Cells that one is cut into.
+/// Cells that a cell is cut into if it does not fit in memory.
 const CUT: u32 = 256;
 
-/// Neighbouring keys, at least one of which occurs.
+/// A range of neighbouring keys, at least one of which occurs.
 struct Piece {
     bracket: Bracket,
-    /// Values.
+    /// Number of values, with all copies.
     inside: u64,
-    /// Different values, once they are counted.
+    /// Number of different values, once they are counted.
     distinct: Option<u64>,
     /// The different keys, ascending, while there is memory for them.
     keys: Option<KeyVec>,
@@ -59,7 +58,7 @@ impl Piece {
         }
     }
 
-    /// The key of an index, where it is known.
+    /// The key at an index among the different keys, from 0; `None` while the keys are not in memory.
     fn key(&self, index: u64) -> Option<KeyBits> {
         match &self.keys {
             Some(keys) => Some(keys.get(index as usize)),
@@ -68,7 +67,8 @@ impl Piece {
     }
 }
 
-/// Finds the order statistics that all of `quantile_specs` need among the distinct values; [`Solution::n`] counts those.
+/// Finds the order statistics that the quantile specifications need among the distinct values. [`Solution::n`] is the number of
+/// distinct values.
 ///
 /// # Errors
 /// Those of the shards.
@@ -94,21 +94,23 @@ pub(crate) async fn solve_distinct(
         rounds: search.rounds,
         ranks,
         keys,
-        places: None,
+        rank_bounds: None,
     })
 }
 
+/// A selection among distinct values while it runs.
 struct Search<'a> {
     shards: &'a mut dyn Shards,
     pool: &'a ThreadPool,
     rounds: Vec<RoundTrace>,
     /// Keys that can be collected at once.
     limit: u64,
-    /// Values that may differ from all others, for the trace.
+    /// Values of pieces whose different keys are not counted yet: the candidates of the trace.
     open: u64,
 }
 
 impl Search<'_> {
+    /// Sends a request to all shards, and notes the round for the trace.
     async fn round(&mut self, request: Request) -> Result<Reply> {
         let (start, name) = (Instant::now(), request.name());
         let reply = self.shards.round(Arc::new(request)).await?;
@@ -121,7 +123,7 @@ impl Search<'_> {
         Ok(reply)
     }
 
-    /// All values in pieces, with the number of different ones in each.
+    /// All values in pieces, with the number of different values in each.
     async fn pieces(&mut self) -> Result<Vec<Piece>> {
         let mut todo = self.first_pieces().await?;
         todo.reverse();
@@ -151,7 +153,10 @@ impl Search<'_> {
         Ok(done)
     }
 
-    /// After keys were left out, for which there was said to be room.
+    /// Halves the number of keys that are collected at once, after a shard had no memory for as many as the budget says.
+    ///
+    /// # Errors
+    /// `ResourcesExhausted` if that would take too many reads.
     fn collect_less(&mut self) -> Result<()> {
         self.limit /= 2;
         if self.limit < self.open / (8 * MOST_READS) {
@@ -165,7 +170,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// `first` and as many of its neighbours as can be collected with it.
+    /// The piece `first`, with as many of its neighbours as can be collected with it.
     fn batch(&self, first: Piece, todo: &mut Vec<Piece>) -> Vec<Piece> {
         let mut total = first.inside;
         let mut batch = vec![first];
@@ -180,7 +185,7 @@ impl Search<'_> {
         batch
     }
 
-    /// Counts the different values of each piece; the pieces as they were if there is no memory for that.
+    /// Counts the different values of each piece. Without memory for that, the pieces come back as they were, as the inner error.
     async fn count(&mut self, mut batch: Vec<Piece>) -> Result<std::result::Result<Vec<Piece>, Vec<Piece>>> {
         let unknown = |piece: &&mut Piece| piece.distinct.is_none();
         let brackets = batch
@@ -201,12 +206,12 @@ impl Search<'_> {
 
     /// The different keys inside each bracket, ascending; `None` without memory for them.
     async fn collect(&mut self, brackets: Vec<Bracket>) -> Result<Option<Vec<KeyVec>>> {
-        let wanted = brackets.len();
+        let expected = brackets.len();
         let brackets = Brackets::try_new(brackets)?;
         let Reply::Extracted(lists) = self.round(Request::Extract { brackets }).await? else {
             return internal_err!("keys were asked for");
         };
-        if lists.len() != wanted {
+        if lists.len() != expected {
             return Ok(None);
         }
         let distinct = |mut keys: KeyVec, _: &_| {
@@ -216,6 +221,7 @@ impl Search<'_> {
         self.pool.map(lists, distinct).await.map(Some)
     }
 
+    /// The pieces that a sample suggests; one piece if there are few values.
     async fn first_pieces(&mut self) -> Result<Vec<Piece>> {
         let (n, width) = (self.shards.population(), self.shards.width());
         self.open = n;
@@ -224,13 +230,8 @@ impl Search<'_> {
             let pieces = all.as_slice().iter().filter(|_| n > 0);
             return Ok(pieces.map(|all| Piece::new(*all, n)).collect());
         }
-        let sample = Request::Sample {
-            size: SAMPLE.min(n).min(self.shards.budget().sample),
-            population: n,
-            seed: 0,
-            within: all.clone(),
-            extremes: false,
-        };
+        let size = SAMPLE.min(n).min(self.shards.budget().sample);
+        let sample = requests::sample_of_all(size, n, width, false);
         let Reply::Sample { mut keys, .. } = self.round(sample).await? else {
             return internal_err!("a sample was asked for");
         };
@@ -238,10 +239,14 @@ impl Search<'_> {
         let cells = (n / CELL)
             .clamp(64, MOST_CELLS)
             .min(self.shards.budget().cells as u64);
-        self.counted(cells_of(keys, cells as usize, width)?, all).await
+        let cells = match cells_of_few(&keys, FEW, width)? {
+            Some(few) => few,
+            None => Cells::Table(CellTable::from_sample(&keys, cells as usize)?),
+        };
+        self.counted(cells, all).await
     }
 
-    /// A piece in smaller ones, for each of which there may be memory.
+    /// A piece cut into smaller ones, for each of which there may be memory.
     async fn cut(&mut self, piece: &Piece) -> Result<Vec<Piece>> {
         let width = self.shards.width();
         let cells = Linear::try_new(&[(piece.bracket, CUT)], width)?;
@@ -249,13 +254,9 @@ impl Search<'_> {
         self.counted(Cells::Linear(cells), within).await
     }
 
-    /// The cells that are not empty.
+    /// A piece for each cell that is not empty.
     async fn counted(&mut self, cells: Cells, within: Brackets) -> Result<Vec<Piece>> {
-        let request = Request::Count {
-            cells: cells.clone(),
-            within,
-            keep: Vec::new(),
-        };
+        let request = requests::count(cells.clone(), within);
         let Reply::Counts { counts, .. } = self.round(request).await? else {
             return internal_err!("counts were asked for");
         };
@@ -270,7 +271,7 @@ impl Search<'_> {
         pieces.collect()
     }
 
-    /// The keys of ranks (1-based, ascending) among the different values.
+    /// The keys of ranks (from 1, ascending) among the different values.
     async fn select(&mut self, pieces: &mut [Piece], ranks: &[u64]) -> Result<Vec<KeyBits>> {
         let mut keys = Vec::with_capacity(ranks.len());
         let (mut at, mut below) = (0, 0);
@@ -283,7 +284,7 @@ impl Search<'_> {
                 if *rank <= below + distinct {
                     break piece;
                 }
-                // Its keys are not needed any more.
+                // All ranks of this piece are answered.
                 piece.keys = None;
                 (at, below) = (at + 1, below + distinct);
             };
@@ -304,18 +305,6 @@ impl Search<'_> {
     }
 }
 
-/// Cells by the shares of a sorted sample; of their own for all its keys if there are few.
-fn cells_of(sample: KeyVec, cells: usize, width: Width) -> Result<Cells> {
-    let mut different = sample.clone();
-    different.sort_distinct();
-    if different.len() > FEW {
-        return Ok(Cells::Table(CellTable::from_sample(&sample, cells)?));
-    }
-    let keys = (0..different.len()).map(|index| different.get(index));
-    let edges = keys.flat_map(|key| [Some(key), after(key, width)]).flatten();
-    Ok(Cells::Edges(Edges::try_new(edges.collect())?))
-}
-
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
@@ -325,13 +314,13 @@ mod tests {
 
     use super::*;
     use crate::kernel::{Backend, CpuBackend};
-    use crate::key::KeySpec;
+    use crate::key::{KeySpec, Width};
     use crate::memory::MemoryBudget;
     use crate::quantile::{Method, Quantile};
     use crate::select::LocalShards;
     use crate::threads::Stop;
 
-    /// Shards that say that they have less room than they have, and that once refuse what fits it.
+    /// Shards that say that they have memory for fewer keys than they have, and that once refuse an extraction which fits.
     struct Limited {
         shards: LocalShards,
         budget: u64,

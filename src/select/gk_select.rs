@@ -1,56 +1,57 @@
 //! GK Select (Li, Bai, Cook, Mozafari: "GK Select", sections IV and V): a sketch of every shard, then one read that counts
-//! around its brackets and takes out what lies inside them. Two rounds for any data and any number of ranks.
+//! around the brackets of the sketch and copies the keys inside them. Two rounds for any data and any number of ranks.
 //!
 //! ```text
 //! sketch    merged summary: rank 5 lies between lo and hi, whatever the data
 //! count     ... lo ) (lo) ( lo .. hi ) (hi) ( hi ...      all counted; only ( lo .. hi ) is copied
 //! ```
-//! The summary of a shard comes from counts of dyadic intervals (`crate::sketch::dyadic`), which costs less than half of a
-//! sketch that fills, a third of its bytes, and leaves brackets half as wide once shards are merged.
+//! The summary of a shard comes from counts of dyadic intervals (`crate::sketch::dyadic`). That costs less than half of the time of
+//! a sketch that is filled key by key, and a third of its bytes. It leaves brackets half as wide once shards are merged.
 //!
-//! The paper counts below one pivot and then fetches the candidates that it is off by, in a third action. Brackets that the
-//! summary proves take the place of both, for all ranks at once: between open ends lie less than `4 eps n` values a rank
-//! (see [`crate::sketch`]), and values equal to an end are only counted, so all-equal data copies nothing.
+//! The paper counts below one pivot. In a third action it fetches the candidates between the pivot and the rank. Here brackets that
+//! the summary proves replace both, for all ranks at once. Between their open ends lie fewer than `4 eps n` values for each rank
+//! (see [`crate::sketch`]). Values equal to an end are counted and not copied, so that data of one value copies nothing.
 //!
-//! Loses to a sample in one process, where a second read is cheaper than the sketch; wins where a round, or a value that
-//! is moved, is dear. Only where memory refuses sketch or candidates are there more rounds: counts, as in DIBMS.
+//! In one process it loses to a sample, because a second read is cheaper there than the sketch. It wins where a round, or a moved
+//! value, is expensive. It needs more rounds only where there is no memory for the sketch or for the candidates: counts, as in DIBMS.
 
 use datafusion::common::{Result, internal_err};
 
-use super::bms::{BUCKETS, narrower};
+use super::bms::{BUCKETS, extract_or_narrow, narrower};
 use super::progress::Progress;
-use super::sample_select::{after, count_and_keep, extract_or_narrow};
+use super::sample_select::count_and_keep;
+use super::sampled::edges_around;
 use super::{Step, Strategy};
-use crate::cells::MAX_CELLS;
-use crate::cells::{Bracket, Brackets};
+use crate::cells::{Bracket, Brackets, MAX_CELLS};
 use crate::kernel::round::{Reply, Request};
 use crate::sketch::{AnySummary, Epsilon};
 
 /// Bytes of a tuple in a message, about.
 const TUPLE_BYTES: f64 = 6.0;
-/// Tuples of a shard's summary for each `1 / eps`, about: from 0.5 to 1, by where dyadic intervals end.
+/// Tuples in a shard's summary, as a multiple of `1 / eps`: between 0.5 and 1, depending on where dyadic intervals end.
 const TUPLES: f64 = 0.75;
-/// Bytes of a shard's summary, times its error fraction.
+/// Bytes of a shard's summary, multiplied by its error fraction.
 pub(crate) const SUMMARY_BYTES: f64 = TUPLES * TUPLE_BYTES;
-/// Values between the ends of a bracket, in `eps n`: what summaries of random data leave. The proof is for 4.
+/// Values between the ends of a bracket, as a multiple of `eps n`, as measured on random data. The proved bound is 4.
 pub(crate) const BETWEEN: f64 = 1.6;
-/// Below this a sketch takes several times as long: its cells are too many for a table.
+/// Least error fraction: below it a sketch takes several times as long, as it has too many cells for a table.
 const LEAST: f64 = 4e-5;
-/// Above this it takes no less time.
+/// Greatest error fraction: above it a sketch takes no less time.
 const MOST: f64 = 1e-2;
 
-/// The strategy: see the module.
+/// The strategy `gk_select`: see the module.
 #[derive(Debug, Clone)]
 pub struct GkSelect {
     eps: Epsilon,
 }
 
 impl GkSelect {
-    /// With the error fraction that moves the fewest bytes for `ranks` ranks among `n` values on `shards` shards, within
-    /// what costs little time; where `keys` values are all that can be collected at once, no more than that.
+    /// A strategy with the error fraction that moves the fewest bytes for `ranks` ranks among `n` values on `shards` shards. The
+    /// fraction stays in the range where a sketch is fast, and small enough that at most `keys` candidates are collected at once.
     ///
-    /// Summaries cost `6 * 0.75 / eps` bytes a shard, candidates `1.6 eps n` keys a rank, of 8 bytes or so:
-    /// `eps = sqrt(4.5 shards / (13 ranks n))`. Both parts then grow with `sqrt(n)`, and their share of the data falls.
+    /// A summary takes `6 * 0.75 / eps` bytes on each shard. The candidates are `1.6 eps n` keys for each rank, of about 8 bytes.
+    /// So the best fraction is `eps = sqrt(4.5 shards / (13 ranks n))`. Both parts then grow with `sqrt(n)`, and their share of the
+    /// data falls.
     ///
     /// # Errors
     /// None for numbers that can occur.
@@ -58,19 +59,19 @@ impl GkSelect {
         let candidates = BETWEEN * ranks.max(1) as f64 * n.max(1) as f64;
         let best = (SUMMARY_BYTES * shards.max(1) as f64 / (8.0 * candidates)).sqrt();
         let fits = keys as f64 / (4.0 / BETWEEN * candidates);
-        // Three digits: an error fraction is the decimal that it prints as.
+        // One divided by a whole number: a fraction that is kept exactly.
         let eps = best.min(fits).clamp(LEAST, MOST);
         Ok(Self {
             eps: Epsilon::try_new((1.0 / eps).round())?,
         })
     }
 
-    /// The error fraction of its sketches.
+    /// The error fraction of the sketches.
     pub fn epsilon(&self) -> Epsilon {
         self.eps
     }
 
-    /// With this error fraction.
+    /// A strategy with this error fraction.
     pub fn with(eps: Epsilon) -> Self {
         Self { eps }
     }
@@ -82,7 +83,7 @@ impl Strategy for GkSelect {
     }
 
     fn begin(&self, progress: Progress) -> Result<Step> {
-        Ok(Step::QuantileSpec(progress, Request::Sketch { eps: self.eps }))
+        Ok(Step::Round(progress, Request::Sketch { eps: self.eps }))
     }
 
     fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
@@ -90,24 +91,24 @@ impl Strategy for GkSelect {
         match (asked, reply) {
             (Request::Sketch { .. }, Reply::Sketch(Some(summary))) => {
                 let request = around_ranks(&progress, &summary)?;
-                Ok(Step::QuantileSpec(progress, request))
+                Ok(Step::Round(progress, request))
             }
-            // No memory for it.
+            // A shard had no memory for its sketch.
             (Request::Sketch { .. }, Reply::Sketch(None)) => narrower(progress, BUCKETS),
             (Request::Count { cells, keep, .. }, Reply::Counts { counts, kept }) => {
                 progress.narrow(cells, &counts, keep, kept)?;
-                extract_or_narrow(progress)
+                extract_or_narrow(progress, BUCKETS)
             }
             (Request::Extract { .. }, Reply::Extracted(kept)) => {
                 progress.extracted(kept)?;
-                extract_or_narrow(progress)
+                extract_or_narrow(progress, BUCKETS)
             }
             (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
         }
     }
 }
 
-/// A count around the brackets of all ranks that keeps what lies inside.
+/// The count around the brackets of all ranks, which also copies the keys inside them.
 fn around_ranks(progress: &Progress, summary: &AnySummary) -> Result<Request> {
     if summary.n() != progress.population() {
         return internal_err!(
@@ -119,11 +120,12 @@ fn around_ranks(progress: &Progress, summary: &AnySummary) -> Result<Request> {
     let (mut cuts, mut inside) = (Vec::new(), Vec::<Bracket>::new());
     for (lo, hi) in summary.brackets(progress.ranks())? {
         // Each end is a cell of one key.
-        for end in [lo, hi] {
-            cuts.push(end);
-            cuts.extend(after(end, progress.width()));
-        }
-        // Neighbouring ranks often share theirs.
+        cuts.extend(
+            [lo, hi]
+                .into_iter()
+                .flat_map(|end| edges_around(end, progress.width())),
+        );
+        // Neighbouring ranks often share a bracket.
         if hi - lo > 1 && inside.last().is_none_or(|last| last.last < hi - 1) {
             inside.push(Bracket {
                 first: lo + 1,
@@ -133,7 +135,7 @@ fn around_ranks(progress: &Progress, summary: &AnySummary) -> Result<Request> {
     }
     cuts.sort_unstable();
     cuts.dedup();
-    // More ranks than a count tells apart: neighbours share a cell, and what lies between them is copied with them.
+    // With more ranks than a count tells apart, neighbours share a cell, and the keys between them are copied too.
     let step = cuts.len().div_ceil(MAX_CELLS - 1);
     let cuts = cuts.into_iter().step_by(step.max(1)).collect();
     count_and_keep(progress, cuts, &inside, Brackets::all(progress.width()))

@@ -1,4 +1,4 @@
-//! Shards of this process, worked on by threads.
+//! Shards of this process, which answer rounds on threads.
 
 use std::sync::Arc;
 
@@ -15,37 +15,38 @@ use crate::key::Width;
 use crate::memory::{Lease, MemoryBudget, RoundMemory};
 use crate::threads::{Stop, ThreadPool};
 
-/// Below this many values a round is answered where it is asked: waking threads would cost more.
+/// Values up to which the calling thread answers a round itself: waking threads would cost more.
 const INLINE: u64 = 1 << 16;
 
+/// Shards that one thread answers for.
 type Group = Vec<Box<dyn Shard>>;
 
-/// Shards in groups of about equal size, one group a thread of a [`ThreadPool`]. Dropping the shards stops what still runs.
+/// Shards in groups of about equal size, one group for each thread of a [`ThreadPool`]. Dropping the shards stops their work.
 pub struct LocalShards {
     width: Width,
     population: u64,
     groups: Vec<Group>,
     pool: ThreadPool,
     budget: MemoryBudget,
-    /// What merged replies are reserved in, where the shards share it.
+    /// Memory for merged replies; `None` if nothing is reserved for them.
     round_memory: Option<Arc<RoundMemory>>,
-    /// For the last sample, which strategies keep.
+    /// Memory for the last sample, which strategies keep.
     sample: Option<Lease>,
 }
 
 impl LocalShards {
-    /// Spreads what `shards` hold over at most `threads` threads, as [`ThreadPool::new`] has them, splitting shards that are too large for
-    /// one. `stop` ends their rounds.
+    /// Spreads the keys of `shards` over at most `threads` threads of [`ThreadPool::new`]. Shards that are too large for one thread
+    /// are split. `stop` ends their rounds.
     pub fn new(width: Width, shards: Vec<Box<dyn Shard>>, threads: usize, stop: Stop) -> Self {
         Self::on(width, shards, ThreadPool::new(threads, stop))
     }
 
-    /// As [`Self::new`], on the threads of [`ThreadPool::scoped`]: a round's future is ready when it is first polled.
+    /// Spreads the shards as [`Self::new`], on the threads of [`ThreadPool::scoped`]: a round's future is ready when it is first polled.
     pub fn blocking(width: Width, shards: Vec<Box<dyn Shard>>, threads: usize, stop: Stop) -> Self {
         Self::on(width, shards, ThreadPool::scoped(threads, stop))
     }
 
-    /// As [`Self::new`], on the threads of `pool`.
+    /// Spreads the shards as [`Self::new`], on the threads of `pool`.
     pub(crate) fn on(width: Width, shards: Vec<Box<dyn Shard>>, pool: ThreadPool) -> Self {
         let population = shards.iter().map(|shard| shard.len()).sum();
         let groups = balance(shards, pool.threads(), population);
@@ -60,13 +61,13 @@ impl LocalShards {
         }
     }
 
-    /// The same, in the room that `round_memory` has.
+    /// Limits the rounds to this budget, and reserves merged replies in `round_memory`.
     pub(crate) fn within(mut self, budget: MemoryBudget, round_memory: Arc<RoundMemory>) -> Self {
         (self.budget, self.round_memory) = (budget, Some(round_memory));
         self
     }
 
-    /// Memory for the counts of every group, merged.
+    /// Memory for the counts of every group and for the merged ones, while a count is answered.
     fn hold_counts(&self, request: &Request) -> Result<Option<Lease>> {
         match (request, &self.round_memory) {
             (Request::Count { cells, .. }, Some(round_memory)) => {
@@ -77,18 +78,19 @@ impl LocalShards {
         }
     }
 
+    /// Holds memory for a sample until the next one.
     fn hold_sample(&mut self, reply: &Reply) -> Result<()> {
         if let (Reply::Sample { keys, .. }, Some(round_memory)) = (reply, &self.round_memory) {
-            // What is sorted by merging needs room to merge in.
+            // A sort that merges needs as much memory again.
             self.sample = Some(round_memory.hold(2 * keys.len() * self.width.bytes(), "a sample")?);
         }
         Ok(())
     }
 
-    /// The keys of `ranks`, where one shard holds all values and finds them alone.
+    /// The keys of `ranks`, if one shard holds all values and can find them alone.
     ///
     /// # Errors
-    /// As [`Shard::select`].
+    /// Those of [`Shard::select`].
     #[cfg(feature = "cuda")]
     pub(crate) fn select_alone(&mut self, ranks: &[u64]) -> Result<Option<Vec<KeyBits>>> {
         let shards = self.groups.iter_mut().flatten().collect::<Vec<_>>();
@@ -98,24 +100,27 @@ impl LocalShards {
         }
     }
 
-    /// The merged reply. The shards travel with the work: a round that failed or was cancelled loses them, and the selection with
-    /// it.
-    async fn quantile_spec(&mut self, request: Arc<Request>) -> Result<Reply> {
-        if self.groups.len() == 1 && self.population <= INLINE {
-            return merge([answer(&mut self.groups[0], &request, self.pool.stop())?]);
-        }
-        let groups = std::mem::take(&mut self.groups);
-        let answers = self.pool.map(groups, move |mut group, stop| {
-            let reply = answer(&mut group, &request, stop)?;
-            Ok((group, reply))
-        });
-        let (groups, replies): (_, Vec<_>) = answers.await?.into_iter().unzip();
-        self.groups = groups;
-        merge(replies)
+    /// The merged reply of all shards. The shards move to the threads with the work: a round that failed or was cancelled loses them,
+    /// and the selection ends with it.
+    async fn merged_reply(&mut self, request: Arc<Request>) -> Result<Reply> {
+        let replies = if self.groups.len() == 1 && self.population <= INLINE {
+            vec![answer(&mut self.groups[0], &request, self.pool.stop())?]
+        } else {
+            let groups = std::mem::take(&mut self.groups);
+            let answers = self.pool.map(groups, move |mut group, stop| {
+                let reply = answer(&mut group, &request, stop)?;
+                Ok((group, reply))
+            });
+            let (groups, replies) = answers.await?.into_iter().unzip();
+            self.groups = groups;
+            replies
+        };
+        may_fail!("merge");
+        merge(replies.into_iter().map(Ok))
     }
 }
 
-/// Cuts shards to about an equal share, then gives each, largest first, to the group that holds least.
+/// Cuts shards to about an equal number of keys, then gives each, largest first, to the group with the fewest keys.
 fn balance(shards: Vec<Box<dyn Shard>>, threads: usize, population: u64) -> Vec<Group> {
     let share = population.div_ceil(threads as u64).max(INLINE);
     let mut pieces = Vec::new();
@@ -143,26 +148,20 @@ fn balance(shards: Vec<Box<dyn Shard>>, threads: usize, population: u64) -> Vec<
         .collect()
 }
 
-/// Merges what the shards of a group answer, one after the other.
-fn answer(group: &mut Group, request: &Request, stop: &Stop) -> Result<Option<Reply>> {
-    let mut merged: Option<Reply> = None;
-    for shard in group {
-        let reply = shard.answer(request, stop)?;
-        match &mut merged {
-            Some(merged) => merged.merge(reply)?,
-            None => merged = Some(reply),
-        }
-    }
-    Ok(merged)
+/// The merged reply of a group, whose shards answer one after the other.
+fn answer(group: &mut Group, request: &Request, stop: &Stop) -> Result<Reply> {
+    merge(group.iter_mut().map(|shard| shard.answer(request, stop)))
 }
 
-fn merge(replies: impl IntoIterator<Item = Option<Reply>>) -> Result<Reply> {
-    may_fail!("merge");
-    let mut replies = replies.into_iter().flatten();
+/// The merged reply of several shards or groups, at least one.
+fn merge(replies: impl IntoIterator<Item = Result<Reply>>) -> Result<Reply> {
+    let mut replies = replies.into_iter();
     let first = replies.next();
-    let mut merged = first.ok_or_else(|| exec_datafusion_err!("a round was asked of no shard"))?;
-    replies.try_for_each(|reply| merged.merge(reply))?;
-    Ok(merged)
+    let first = first.ok_or_else(|| exec_datafusion_err!("a round was asked of no shard"))??;
+    replies.try_fold(first, |mut merged, reply| {
+        merged.merge(reply?)?;
+        Ok(merged)
+    })
 }
 
 #[async_trait]
@@ -185,7 +184,7 @@ impl Shards for LocalShards {
 
     async fn round(&mut self, request: Arc<Request>) -> Result<Reply> {
         let _counts = self.hold_counts(&request)?;
-        let reply = self.quantile_spec(request).await?;
+        let reply = self.merged_reply(request).await?;
         self.hold_sample(&reply)?;
         Ok(reply)
     }

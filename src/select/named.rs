@@ -1,18 +1,18 @@
-//! The strategy that a name stands for.
+//! Strategies by name.
 
 use datafusion::common::Result;
 
 use super::Strategy;
 use super::bms::{Dibms, DistributedBms};
-use super::choose::{Choice, Form, choose};
+use super::choose::{Choice, SampleSelectVariant, choose};
 use super::gk_select::GkSelect;
 use super::sample_select::SampleSelect;
 use crate::config::StrategyName;
 use crate::memory::MemoryBudget;
 
 impl StrategyName {
-    /// The strategy of this name (of `auto`, the one that [`choose`] finds cheapest) for ranks (ascending) among `population` values
-    /// on `threads` threads, in the memory of `budget`.
+    /// The strategy of this name for `ranks` (ascending) among `population` values, on `threads` threads, within `budget`. For
+    /// `auto` it is the one that [`choose`] finds cheapest.
     ///
     /// # Errors
     /// Internal errors only.
@@ -27,7 +27,7 @@ impl StrategyName {
         Ok(match self {
             StrategyName::Auto => Box::new(SampleSelect::new(choose(population, ranks, threads, budget))),
             StrategyName::SampleSelect => Box::new(SampleSelect::new(Choice {
-                form: Form::Cells,
+                variant: SampleSelectVariant::Cells,
                 sample: Choice::default().sample.min(budget.sample),
             })),
             StrategyName::DistributedBms => Box::new(DistributedBms::default()),

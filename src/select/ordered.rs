@@ -1,14 +1,14 @@
-//! Keys in order, with ranks: a counted B+-tree for keys that come and go.
+//! A multiset of keys in order, with ranks: a counted B+-tree, for keys that are inserted and removed.
 //!
 //! ```text
 //! inner   keys  .  k5  .  k9  .        least key of each child but the first
 //!         counts   4     4     3       values below each child
 //! leaf    [k1 k2 k3 k4] [k5 ..] [k9 ..]     distinct keys, each with its number of copies
 //! ```
-//! Insertion, removal and the value of a rank each cost one way from the root: logarithmic in the number of distinct
-//! keys, with a move of at most one leaf. 8 to 20 bytes a distinct key in full leaves, at least a quarter of which is in
-//! use on average; many copies of one key take the room of one. Loses to a heap or a sort where all ranks are wanted at
-//! once, after the last change: that is what the rest of this module is for.
+//! Insertion, removal and the key of a rank each follow one path from the root: logarithmic in the number of distinct keys, and at
+//! most the keys of one leaf move. A distinct key takes 8 to 20 bytes in a full leaf; on average at least a quarter of a leaf is in
+//! use. Many copies of one key take the memory of one. It loses to a heap or a sort where all ranks are asked for at once after the last
+//! change: that is what the other files of this module do.
 
 use std::cmp::Ordering;
 use std::mem::size_of;
@@ -17,12 +17,12 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err, resource
 
 use crate::key::Key;
 
-/// Most keys of a leaf: a move within stays within some cache lines.
+/// Most keys of a leaf: those that an insertion moves lie in few cache lines.
 const LEAF: usize = 128;
 /// Most children of an inner node.
 const FAN: usize = 64;
 
-/// A multiset of keys that knows its ranks.
+/// A multiset of keys that finds the key of a rank.
 #[derive(Debug)]
 pub(crate) struct OrderedKeys<K> {
     leaves: Nodes<Leaf<K>>,
@@ -38,22 +38,22 @@ pub(crate) struct OrderedKeys<K> {
 #[derive(Debug, Default)]
 struct Leaf<K> {
     keys: Vec<K>,
-    /// Of each key, at least 1.
+    /// Number of copies of each key, at least 1.
     copies: Vec<u32>,
-    /// Values in the leaf, as they count.
+    /// Ranks in the leaf: values, or distinct ones.
     count: u64,
 }
 
 #[derive(Debug, Default)]
 struct Inner<K> {
-    /// Least key that child `i + 1` may hold.
+    /// Bound `i` is the least key that child `i + 1` may hold.
     bounds: Vec<K>,
     children: Vec<u32>,
-    /// Values below each child, as they count.
+    /// Ranks below each child: values, or distinct ones.
     counts: Vec<u64>,
 }
 
-/// Nodes by number; those that are free are used again.
+/// Nodes by number. Free numbers are used again.
 #[derive(Debug)]
 struct Nodes<T> {
     nodes: Vec<T>,
@@ -105,14 +105,15 @@ impl<K: Copy> Leaf<K> {
     }
 
     fn counted(mut self, distinct: bool) -> Self {
-        self.count = match distinct {
-            true => self.keys.len() as u64,
-            false => self.copies.iter().map(|&copies| u64::from(copies)).sum(),
+        self.count = if distinct {
+            self.keys.len() as u64
+        } else {
+            self.copies.iter().map(|&copies| u64::from(copies)).sum()
         };
         self
     }
 
-    /// Key of the value with this 0-based index.
+    /// The key at an index among the leaf's ranks, from 0.
     fn at(&self, mut index: u64, distinct: bool) -> Option<K> {
         if distinct || self.count == self.keys.len() as u64 {
             return self.keys.get(index as usize).copied();
@@ -128,11 +129,12 @@ impl<K: Copy> Leaf<K> {
 }
 
 impl<K: Copy> Inner<K> {
-    fn child_of(&self, place: &impl Fn(&K) -> Ordering) -> usize {
-        self.bounds.partition_point(|bound| place(bound).is_le())
+    /// The child that may hold the key that `compare` looks for.
+    fn child_of(&self, compare: &impl Fn(&K) -> Ordering) -> usize {
+        self.bounds.partition_point(|bound| compare(bound).is_le())
     }
 
-    /// Takes a child out, with the bound that parts it from a neighbour.
+    /// Removes a child, and the bound between it and a neighbour.
     fn remove(&mut self, child: usize) {
         self.children.remove(child);
         self.counts.remove(child);
@@ -151,7 +153,7 @@ impl<K: Key> OrderedKeys<K> {
         self.insert_by(key, 1, &|other| other.cmp(&key)).map(drop)
     }
 
-    /// Takes one copy of `key` out.
+    /// Removes one copy of `key`.
     ///
     /// # Errors
     /// An internal error if there is none; then nothing changes.
@@ -160,18 +162,18 @@ impl<K: Key> OrderedKeys<K> {
     }
 }
 
-/// What came in or went.
+/// The effect of an insertion or a removal.
 #[derive(Clone, Copy)]
 struct Change {
-    /// Ranks.
+    /// Number of ranks that came or went.
     ranks: u64,
-    /// Whether it was the first copy of its key, or the last one.
+    /// Whether a distinct key came or went: its first copy, or its last one.
     is_key: bool,
 }
 
-/// Keys in an order of the caller's: `place` says how a key lies to the one that is meant.
+/// Keys in an order of the caller's: `compare` says how a key of the tree compares with the key that is meant.
 impl<K: Copy + Default> OrderedKeys<K> {
-    /// No keys. `distinct`: ranks are those of distinct keys.
+    /// An empty multiset. `distinct`: ranks are those of distinct keys.
     pub(crate) fn new(distinct: bool) -> Self {
         Self {
             leaves: Nodes {
@@ -210,12 +212,17 @@ impl<K: Copy + Default> OrderedKeys<K> {
         self.leaves[node].at(index, self.distinct)
     }
 
-    /// Adds so many copies of a key, at least one; whether they are the first ones.
+    /// Adds copies of a key, at least one. True if they are the first ones of the key.
     ///
     /// # Errors
-    /// As [`Self::insert`].
-    pub(crate) fn insert_by(&mut self, key: K, copies: u32, place: &impl Fn(&K) -> Ordering) -> Result<bool> {
-        let (added, split) = self.insert_below(self.root, self.height, (key, copies), place)?;
+    /// Those of [`Self::insert`].
+    pub(crate) fn insert_by(
+        &mut self,
+        key: K,
+        copies: u32,
+        compare: &impl Fn(&K) -> Ordering,
+    ) -> Result<bool> {
+        let (added, split) = self.insert_below(self.root, self.height, (key, copies), compare)?;
         self.count += added.ranks;
         if let Some(split) = split {
             self.root = self.inners.add(Inner {
@@ -228,19 +235,19 @@ impl<K: Copy + Default> OrderedKeys<K> {
         Ok(added.is_key)
     }
 
-    /// What came in, and the new neighbour of `node` if it had to be split.
+    /// Inserts below `node`: the change, and the new neighbour of `node` if it had to be split.
     fn insert_below(
         &mut self,
         node: u32,
         level: u32,
         key: (K, u32),
-        place: &impl Fn(&K) -> Ordering,
+        compare: &impl Fn(&K) -> Ordering,
     ) -> Result<(Change, Option<Split<K>>)> {
         if level == 0 {
-            return self.insert_into(node, key, place);
+            return self.insert_into(node, key, compare);
         }
-        let at = self.inners[node].child_of(place);
-        let (added, split) = self.insert_below(self.inners[node].children[at], level - 1, key, place)?;
+        let at = self.inners[node].child_of(compare);
+        let (added, split) = self.insert_below(self.inners[node].children[at], level - 1, key, compare)?;
         let inner = &mut self.inners[node];
         inner.counts[at] += added.ranks;
         let Some(split) = split else {
@@ -259,7 +266,7 @@ impl<K: Copy + Default> OrderedKeys<K> {
             counts: inner.counts.split_off(middle),
             bounds: inner.bounds.split_off(middle),
         };
-        // The bound between the halves moves up.
+        // The bound between the halves moves to the parent.
         let bound = inner.bounds.pop();
         let bound = bound.ok_or_else(|| internal_datafusion_err!("children of a node without bounds"))?;
         let count = upper.counts.iter().sum();
@@ -267,15 +274,16 @@ impl<K: Copy + Default> OrderedKeys<K> {
         Ok((added, Some(Split { bound, node, count })))
     }
 
+    /// Inserts into a leaf: the change, and the new neighbour of the leaf if it had to be split.
     fn insert_into(
         &mut self,
         node: u32,
         (key, more): (K, u32),
-        place: &impl Fn(&K) -> Ordering,
+        compare: &impl Fn(&K) -> Ordering,
     ) -> Result<(Change, Option<Split<K>>)> {
         let distinct = self.distinct;
         let leaf = &mut self.leaves[node];
-        let at = match leaf.keys.binary_search_by(place) {
+        let at = match leaf.keys.binary_search_by(compare) {
             Ok(at) => {
                 let Some(copies) = leaf.copies[at].checked_add(more) else {
                     return resources_err!("a window frame holds at most {} copies of one value", u32::MAX);
@@ -309,12 +317,12 @@ impl<K: Copy + Default> OrderedKeys<K> {
         Ok((added, Some(Split { bound, node, count })))
     }
 
-    /// Takes one copy of a key out; whether it was the last one.
+    /// Removes one copy of a key. True if it was the last one of the key.
     ///
     /// # Errors
-    /// As [`Self::remove`].
-    pub(crate) fn remove_by(&mut self, place: &impl Fn(&K) -> Ordering) -> Result<bool> {
-        let removed = self.remove_below(self.root, self.height, place)?;
+    /// Those of [`Self::remove`].
+    pub(crate) fn remove_by(&mut self, compare: &impl Fn(&K) -> Ordering) -> Result<bool> {
+        let removed = self.remove_below(self.root, self.height, compare)?;
         self.count -= removed.ranks;
         while self.height > 0 {
             match self.inners[self.root].children[..] {
@@ -333,11 +341,11 @@ impl<K: Copy + Default> OrderedKeys<K> {
         Ok(removed.is_key)
     }
 
-    fn remove_below(&mut self, node: u32, level: u32, place: &impl Fn(&K) -> Ordering) -> Result<Change> {
+    fn remove_below(&mut self, node: u32, level: u32, compare: &impl Fn(&K) -> Ordering) -> Result<Change> {
         if level == 0 {
             let distinct = self.distinct;
             let leaf = &mut self.leaves[node];
-            let Ok(at) = leaf.keys.binary_search_by(place) else {
+            let Ok(at) = leaf.keys.binary_search_by(compare) else {
                 return internal_err!("a window retracts a value that it never added");
             };
             leaf.copies[at] -= 1;
@@ -350,14 +358,14 @@ impl<K: Copy + Default> OrderedKeys<K> {
             leaf.count -= ranks;
             return Ok(Change { ranks, is_key });
         }
-        let at = self.inners[node].child_of(place);
-        let removed = self.remove_below(self.inners[node].children[at], level - 1, place)?;
+        let at = self.inners[node].child_of(compare);
+        let removed = self.remove_below(self.inners[node].children[at], level - 1, compare)?;
         self.inners[node].counts[at] -= removed.ranks;
         self.refill(node, at, level - 1);
         Ok(removed)
     }
 
-    /// Drops child `at` of `node` if it is empty; joins it with a neighbour if it is a quarter full and both fit in three
+    /// Removes child `at` of `node` if it is empty. Joins it with a neighbour if it is at most a quarter full and both fit in three
     /// quarters of a node. `level` is the child's.
     fn refill(&mut self, node: u32, at: usize, level: u32) {
         let capacity = if level == 0 { LEAF } else { FAN };
@@ -381,7 +389,7 @@ impl<K: Copy + Default> OrderedKeys<K> {
         }
     }
 
-    /// Children `left` and `left + 1` of `node` become one.
+    /// Joins children `left` and `left + 1` of `node`, which are of this level.
     fn join(&mut self, node: u32, left: usize, level: u32) {
         let inner = &mut self.inners[node];
         let (into, from) = (inner.children[left], inner.children[left + 1]);
@@ -405,7 +413,7 @@ impl<K: Copy + Default> OrderedKeys<K> {
         self.free(from, level);
     }
 
-    /// Keys or children of child `at` of `node`.
+    /// Number of keys or children of child `at` of `node`.
     fn child_len(&self, node: u32, at: usize, level: u32) -> usize {
         let child = self.inners[node].children[at];
         match level {
@@ -421,14 +429,14 @@ impl<K: Copy + Default> OrderedKeys<K> {
         }
     }
 
-    /// Every key, with its copies, in no order.
+    /// Every key with its number of copies, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, u32)> {
-        // Free leaves are empty.
+        // Free leaves hold no keys.
         let leaves = self.leaves.nodes.iter();
         leaves.flat_map(|leaf| leaf.keys.iter().copied().zip(leaf.copies.iter().copied()))
     }
 
-    /// Bytes held.
+    /// Bytes of memory held.
     pub(crate) fn size(&self) -> usize {
         let leaf = size_of::<Leaf<K>>() + (LEAF + 1) * (size_of::<K>() + size_of::<u32>());
         let inner =
@@ -444,7 +452,7 @@ mod tests {
 
     use super::*;
 
-    /// What a tree of any content must be: bounds part the keys, counts add up, no level is empty.
+    /// Checks what must hold of any tree: bounds separate the keys, counts add up, no level is empty.
     fn check(tree: &OrderedKeys<u64>) {
         fn below(tree: &OrderedKeys<u64>, node: u32, level: u32, low: u64, high: Option<u64>) -> u64 {
             if level == 0 {
@@ -472,7 +480,7 @@ mod tests {
         assert_eq!(below(tree, tree.root, tree.height, 0, None), tree.len());
     }
 
-    /// The same keys as a sorted list.
+    /// Checks that a tree holds the keys of a sorted list.
     fn agree(tree: &OrderedKeys<u64>, sorted: &[u64]) {
         check(tree);
         let mut ranked = sorted.to_vec();

@@ -1,19 +1,17 @@
-//! What the coordinator knows: the keys found so far, and for every other rank a bracket with the number of values
-//! below it and inside.
+//! The state of a selection: the keys found so far, and for every other rank a bracket with the number of values below it and
+//! inside it.
 
 use std::ops::Range;
 
 use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 
-use crate::cells::Cells;
-use crate::cells::{Bracket, Brackets};
+use crate::cells::{Bracket, Brackets, Cells};
 use crate::kernel::round_messages::{bracket, put_bracket, put_width, width};
-use crate::key::KeyVec;
-use crate::key::{KeyBits, Width};
+use crate::key::{KeyBits, KeyVec, Width};
 use crate::memory::MemoryBudget;
 use crate::wire::{Message, Reader, put, put_ascending};
 
-/// A number of values that came from elsewhere, if ranks among so many can be counted with.
+/// Checks a number of values that another process sent: ranks among so many values must be signed 64-bit numbers.
 ///
 /// # Errors
 /// An execution error for more than 2^63 - 1.
@@ -24,20 +22,20 @@ pub(crate) fn countable(n: u64) -> Result<u64> {
     }
 }
 
-/// A bracket that holds at least one wanted rank.
+/// A bracket that holds at least one target rank whose key is not found yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Active {
-    /// Where the keys are.
+    /// The bracket of keys.
     pub bracket: Bracket,
-    /// Values less than the bracket's first key.
+    /// Number of values less than the bracket's first key.
     pub below: u64,
-    /// Values inside.
+    /// Number of values inside the bracket.
     pub inside: u64,
-    /// Which of the wanted ranks: indices.
+    /// Indices of the target ranks inside the bracket.
     ranks: Range<usize>,
 }
 
-/// The state of a selection.
+/// The state of a selection between two rounds.
 #[derive(Debug, Clone)]
 pub struct Progress {
     width: Width,
@@ -47,18 +45,18 @@ pub struct Progress {
     active: Vec<Active>,
     /// A sorted sample of all keys, where a strategy keeps it for later rounds.
     pub(crate) sample: Option<KeyVec>,
-    /// Rounds answered so far.
+    /// Number of rounds that were answered.
     pub(crate) rounds: usize,
-    /// What the rounds may use.
+    /// What the rounds may collect, in keys and cells.
     pub(crate) budget: MemoryBudget,
-    /// Whether candidates were to be collected and did not fit.
+    /// Whether an extraction found no memory for the candidates.
     pub(crate) overflowed: bool,
-    /// Of answers that are near their ranks only, the least and the greatest rank that each has.
-    places: Option<Vec<(u64, u64)>>,
+    /// The least and the greatest rank of each key, where answers are approximate.
+    rank_bounds: Option<Vec<(u64, u64)>>,
 }
 
 impl Progress {
-    /// Nothing known yet about ranks (1-based, ascending, distinct) among `n` values.
+    /// The state in which nothing is known yet about ranks (from 1, ascending, distinct) among `n` values.
     ///
     /// # Errors
     /// An internal error for ranks that are not so.
@@ -88,7 +86,7 @@ impl Progress {
             rounds: 0,
             budget: MemoryBudget::UNLIMITED,
             overflowed: false,
-            places: None,
+            rank_bounds: None,
         })
     }
 
@@ -97,27 +95,22 @@ impl Progress {
         self.width
     }
 
-    /// Values that are ranked.
+    /// Number of values that are ranked.
     pub fn population(&self) -> u64 {
         self.n
     }
 
-    /// The wanted ranks.
+    /// The target ranks, from 1, ascending.
     pub fn ranks(&self) -> &[u64] {
         &self.ranks
     }
 
-    /// The wanted ranks inside an active bracket.
-    pub fn ranks_of(&self, active: &Active) -> &[u64] {
-        &self.ranks[active.ranks.clone()]
-    }
-
-    /// The brackets of the ranks that are not found yet, ascending.
+    /// The active brackets, ascending: those of the ranks whose keys are not found yet.
     pub fn active(&self) -> &[Active] {
         &self.active
     }
 
-    /// The same, for a request.
+    /// The active brackets as a request has them.
     ///
     /// # Errors
     /// Internal errors only.
@@ -125,7 +118,7 @@ impl Progress {
         Brackets::try_new(self.active.iter().map(|active| active.bracket).collect())
     }
 
-    /// Values that can still be an answer.
+    /// Number of values that can still be an answer.
     pub fn candidates(&self) -> u64 {
         self.active.iter().map(|active| active.inside).sum()
     }
@@ -146,22 +139,22 @@ impl Progress {
         keys.ok_or_else(|| internal_datafusion_err!("a selection ended with ranks that were not found"))
     }
 
-    /// The ranks that these keys have, if not the wanted ones.
-    pub(crate) fn take_places(&mut self) -> Option<Vec<(u64, u64)>> {
-        self.places.take()
+    /// The least and the greatest rank of each key; `None` if each key has its target rank.
+    pub(crate) fn take_rank_bounds(&mut self) -> Option<Vec<(u64, u64)>> {
+        self.rank_bounds.take()
     }
 
-    /// Ends with keys near the ranks: each with the least and the greatest rank that it is known to have.
+    /// Ends the selection with keys near the target ranks, each with the least and the greatest rank that it is known to have.
     pub(crate) fn approximate(&mut self, found: Vec<(KeyBits, (u64, u64))>) {
         self.active.clear();
         self.keys = found.iter().map(|found| Some(found.0)).collect();
-        self.places = Some(found.into_iter().map(|found| found.1).collect());
+        self.rank_bounds = Some(found.into_iter().map(|found| found.1).collect());
     }
 
-    /// The key of a wanted rank.
+    /// The key of a target rank.
     ///
     /// # Errors
-    /// An internal error for another rank, or one that is not found.
+    /// An internal error for another rank, or one whose key is not found.
     pub(crate) fn key_at(&self, rank: u64) -> Result<KeyBits> {
         let key = self
             .ranks
@@ -171,7 +164,7 @@ impl Progress {
         key.ok_or_else(|| internal_datafusion_err!("rank {rank} was not selected"))
     }
 
-    /// The same brackets without the keys outside `range`: the caller knows that no value does.
+    /// Clips the active brackets to `range`, which the caller knows to hold all values.
     ///
     /// # Errors
     /// An internal error if a bracket lies outside.
@@ -185,8 +178,8 @@ impl Progress {
         Ok(self)
     }
 
-    /// Narrows every bracket to the cells that hold its ranks. A cell of one key is an answer; in a cell of `keep`
-    /// the answer is selected from the keys that came back, if there was memory for them.
+    /// Narrows every bracket to the cells that hold its ranks. A cell of one key is an answer. For a cell of `keep` the answer is
+    /// selected from its keys in `kept`; there are none if a shard had no memory for them.
     ///
     /// # Errors
     /// An internal error if the counts contradict what is known.
@@ -205,7 +198,7 @@ impl Progress {
             let (first, last) = cells.span(&active.bracket)?;
             let (mut below, mut next) = (active.below, active.ranks.start);
             for cell in first..=last {
-                // Counts that came from elsewhere may be anything: too many are noticed below.
+                // Another process may send any count: too large a sum is noticed below.
                 let above = below.saturating_add(counts[cell as usize]);
                 let end = next + self.ranks[next..active.ranks.end].partition_point(|rank| *rank <= above);
                 if end > next {
@@ -231,14 +224,15 @@ impl Progress {
         Ok(())
     }
 
-    /// Takes the keys of each active bracket, in their order; without any there was no memory for them.
+    /// Selects the answers from the keys of each active bracket, in the order of the brackets. No list at all means that a shard had
+    /// no memory for them: then fewer keys are collected at once.
     ///
     /// # Errors
     /// An internal error if there are more or fewer than known.
     pub(crate) fn extracted(&mut self, mut kept: Vec<KeyVec>) -> Result<()> {
         if kept.is_empty() {
             self.overflowed = true;
-            // Half as many may.
+            // Half as many may fit.
             self.budget.keys = self.budget.keys.min(self.candidates() / 2);
             return Ok(());
         }
@@ -252,6 +246,7 @@ impl Progress {
             .try_for_each(|(active, keys)| self.settle(active, Some(keys)))
     }
 
+    /// Finds the keys of a bracket's ranks if it holds one key only or its keys are given; else the bracket stays active.
     fn settle(&mut self, active: Active, keys: Option<&mut KeyVec>) -> Result<()> {
         if active.bracket.first == active.bracket.last {
             self.keys[active.ranks].fill(Some(active.bracket.first));
@@ -279,18 +274,18 @@ impl Progress {
     }
 }
 
-/// What the brackets read so far leave for the next one.
+/// The end of the brackets that were read so far: least numbers for the next bracket.
 #[derive(Default)]
-struct Known {
-    /// Values below it, at least.
+struct BracketsEnd {
+    /// Least number of values below the next bracket.
     values: u64,
-    /// Index of its first rank, at least.
+    /// Least index of the next bracket's first rank.
     rank: usize,
 }
 
-impl Known {
-    /// Takes the next bracket; `None`: it does not hold its ranks, or not beside those before.
-    fn and_then(&mut self, active: &Active, progress: &Progress) -> Option<()> {
+impl BracketsEnd {
+    /// Checks the next bracket; `None` if it does not hold its ranks, or overlaps a bracket before it.
+    fn advance(&mut self, active: &Active, progress: &Progress) -> Option<()> {
         let Range { start, end } = active.ranks;
         let above = active.below.checked_add(active.inside)?;
         let own = progress.ranks.get(start..end)?;
@@ -304,7 +299,7 @@ impl Known {
     }
 }
 
-/// Between stages: without the sample and the room, which later rounds of `gk_select` do not look at.
+/// The state as it travels between stages: without sample and budget, which the later rounds of staged strategies do not use.
 impl Message for Progress {
     fn write(&self, out: &mut Vec<u8>) {
         put_width(out, self.width);
@@ -332,15 +327,16 @@ impl Message for Progress {
         let ranks = input.ascending("ranks")?;
         let mut progress = Self::try_new(width, n, ranks)?;
         for index in 0..progress.keys.len() {
-            progress.keys[index] = match input.flag("key")? {
-                true => Some(input.number("key")?).filter(|key| *key <= width.max_key()),
-                false => continue,
+            progress.keys[index] = if input.flag("key")? {
+                Some(input.number("key")?).filter(|key| *key <= width.max_key())
+            } else {
+                continue;
             };
             if progress.keys[index].is_none() {
                 return input.damaged(format!("a key of more than {} bits", 8 * width.bytes()));
             }
         }
-        let (mut next, mut known) = (Some(0), Known::default());
+        let (mut next, mut end) = (Some(0), BracketsEnd::default());
         progress.active = input.list("brackets", |input| {
             let active = Active {
                 bracket: bracket(input, width, &mut next)?,
@@ -348,7 +344,7 @@ impl Message for Progress {
                 inside: input.number("count")?,
                 ranks: input.number("rank")?..input.number("rank")?,
             };
-            match known.and_then(&active, &progress) {
+            match end.advance(&active, &progress) {
                 Some(()) => Ok(active),
                 None => input.damaged(format!("{active:?} among {n} values")),
             }
@@ -362,7 +358,7 @@ impl Message for Progress {
 mod tests {
     use super::*;
 
-    /// Two ranks of ten values, in two brackets, as they are written but for `change`.
+    /// The state of two ranks of ten values, in two brackets, after `change`, written and read.
     fn read_back(change: impl FnOnce(&mut Progress)) -> Result<Progress> {
         let mut progress = Progress::try_new(Width::W32, 10, vec![3, 8]).unwrap();
         let active = |first, below, ranks| Active {

@@ -1,102 +1,106 @@
 //! SampleSelect (Ribizel and Anzt 2020), for many ranks and many shards at once.
 //!
-//! A sample gives a cell function; one count of all keys finds the cell of every rank, and each shard writes down
-//! the cell of each key (the oracle), so that the extraction reads numbers instead of computing them again. Where
-//! ranks are few, narrow brackets around them are counted and extracted in one read instead; the counts prove that
-//! each rank was caught, and a miss costs one more round.
+//! A sample gives a cell function. One count of all keys finds the cell of every rank. Each shard writes down the cell of each key
+//! (the oracle), so that the extraction reads those numbers and computes no cell again. Where ranks are few, narrow brackets around
+//! them are counted and extracted in one read instead. The counts prove that each rank was caught; a miss costs one more round.
 //!
-//! Heavy values never swell an extraction: a value that repeats in the sample gets a cell of its own (an equality
-//! bucket, section IV-C), which is counted, not copied. Where the first cells are too coarse for the data, a second
-//! sample is taken inside the brackets, and so on: every level divides the candidates by hundreds. Likewise where the
+//! Hitters, which are values with many copies, never enlarge an extraction: a value that repeats in the sample gets a cell of its own
+//! (an equality bucket, section IV-C), which is counted and not copied. Where the first cells are too coarse for the data, a second
+//! sample is taken inside the brackets, and so on: every level divides the candidates by hundreds. The same happens where the
 //! candidates are few, but more than there is memory for.
+
+use std::ops::Range;
 
 use datafusion::common::{Result, internal_err};
 
-use super::bms::{BUCKETS, narrower};
+use super::bms::{BUCKETS, extract_or_narrow, narrower};
 use super::progress::{Active, Progress};
+use super::requests::{count, sample_of_all};
+use super::sampled::{cells_of_few, copies, edges_around, next_key, positions, splitter_edges, splitters};
 use super::{Step, Strategy};
-use crate::cells::{Bracket, Brackets};
-use crate::cells::{CellTable, Cells, Edges, MAX_CELLS};
+use crate::cells::{Bracket, Brackets, CellTable, Cells, Edges, MAX_CELLS};
 use crate::kernel::round::{Reply, Request};
-use crate::key::KeyVec;
-use crate::key::{KeyBits, Width};
+use crate::key::{KeyBits, KeyVec, Width};
 #[cfg(feature = "cuda")]
 use crate::select::choose::GATHER;
-use crate::select::choose::{Choice, Form, SIGMAS, table_cells};
+use crate::select::choose::{Choice, SIGMAS, SampleSelectVariant, table_cells};
 
-/// Up to so many different keys in the sample, each is compared with.
+/// Different keys in the sample up to which each key gets a cell of its own.
 const FEW_DISTINCT: usize = 4;
-/// A key that is at least one in so many of the sample is heavy.
-const HEAVY_SHARE: usize = 256;
-/// What a table may leave out at either end of the sample. What is left out is copied if a rank lies there.
+/// A key is a hitter if it is at least one key in this many of the sample.
+const HITTER_SHARE: usize = 256;
+/// Shares of the sample that a table may leave out at either end. A rank in what is left out has the keys there copied.
 const TAILS: [f64; 3] = [0.0, 0.005, 0.03];
-/// Cells that a table has beside those asked for, and more: one for each entry.
+/// Most cells of a table beside those asked for: one for each entry, and more.
 const TABLE_EXTRA: usize = 4 << 10;
 /// Splitters of a search tree.
 const SPLITTERS: usize = 2047;
-/// Keys sampled inside the brackets when the first cells were too coarse.
+/// Keys that are sampled inside the brackets, where the first cells were too coarse.
 const DEEPER_SAMPLE: u64 = 1 << 14;
-/// Keys sampled for counts on devices: the host sorts them.
+/// Keys that are sampled for counts on devices: the host sorts them.
 #[cfg(feature = "cuda")]
 const COUNTS_SAMPLE: u64 = 1 << 13;
-/// Candidates that are brought from devices: those of two counts of all values, mostly.
+/// Candidates up to which devices send keys to the host: mostly what two counts of all values leave.
 const COUNTS_COLLECTED: u64 = 1 << 16;
-/// Candidates up to this share of the data, or this number, are extracted; more are divided again.
+/// Candidates are extracted up to this share of the data (one in so many values); more are divided again.
 const EXTRACT_SHARE: u64 = 16;
+/// Candidates up to which keys are always extracted.
 const EXTRACT_LEAST: u64 = 1 << 17;
-/// After so many rounds whatever is left is extracted: the answer is exact for any data. Where there is no memory for
-/// that, DIBMS's counts go on.
+/// Rounds after which the remaining candidates are extracted, however many, so that the answer is exact for any data. Where there is
+/// no memory for them, counts as in DIBMS follow.
 const PATIENCE: usize = 12;
 
-/// The strategy: see the module.
+/// The strategy `sample_select`: see the module.
 #[derive(Debug, Clone)]
 pub struct SampleSelect {
     choice: Choice,
 }
 
 impl SampleSelect {
-    /// In this form, with this sample.
+    /// The strategy in this variant, with this size of sample.
     pub fn new(choice: Choice) -> Self {
         Self { choice }
     }
 
-    /// For `n` values on devices.
+    /// The strategy for `n` values on devices.
     #[cfg(feature = "cuda")]
     pub(crate) fn counting(n: u64) -> Self {
         Self::new(match n {
             0..=GATHER => Choice {
-                form: Form::Gather,
+                variant: SampleSelectVariant::Gather,
                 sample: 0,
             },
             _ => Choice {
-                form: Form::Counts,
+                variant: SampleSelectVariant::Counts,
                 sample: COUNTS_SAMPLE,
             },
         })
     }
 
-    /// What follows a count, or an extraction that did not bring all.
+    /// The step after a count, or after an extraction that did not bring all keys.
     fn after(&self, progress: Progress) -> Result<Step> {
-        match self.choice.form {
-            Form::Counts => after_parts(progress),
-            Form::Gather | Form::Brackets | Form::Cells => after_count(progress),
+        match self.choice.variant {
+            SampleSelectVariant::Counts => after_count_on_devices(progress),
+            SampleSelectVariant::Gather | SampleSelectVariant::Brackets | SampleSelectVariant::Cells => {
+                after_count(progress)
+            }
         }
     }
 }
 
 impl Strategy for SampleSelect {
     fn label(&self) -> &'static str {
-        match self.choice.form {
-            Form::Gather => "sample_select (gather)",
-            Form::Brackets => "sample_select (brackets)",
-            Form::Cells => "sample_select (cells)",
-            Form::Counts => "sample_select (counts)",
+        match self.choice.variant {
+            SampleSelectVariant::Gather => "sample_select (gather)",
+            SampleSelectVariant::Brackets => "sample_select (brackets)",
+            SampleSelectVariant::Cells => "sample_select (cells)",
+            SampleSelectVariant::Counts => "sample_select (counts)",
         }
     }
 
     fn begin(&self, progress: Progress) -> Result<Step> {
-        if self.choice.form == Form::Gather || progress.population() <= self.choice.sample {
-            return extract_or_narrow(progress);
+        if self.choice.variant == SampleSelectVariant::Gather || progress.population() <= self.choice.sample {
+            return extract_or_narrow(progress, BUCKETS);
         }
         sample(progress, self.choice.sample)
     }
@@ -107,9 +111,9 @@ impl Strategy for SampleSelect {
             (Request::Sample { .. }, Reply::Sample { mut keys, .. }) => {
                 keys.sort();
                 let first = progress.rounds == 1;
-                let request = match self.choice.form {
-                    _ if keys.is_empty() => return extract_or_narrow(progress),
-                    Form::Brackets if first => around_ranks(&progress, &keys)?,
+                let request = match self.choice.variant {
+                    _ if keys.is_empty() => return extract_or_narrow(progress, BUCKETS),
+                    SampleSelectVariant::Brackets if first => around_ranks(&progress, &keys)?,
                     _ if first => first_cells(&progress, &keys)?,
                     _ => match deeper_cells(&progress, &keys)? {
                         Some(request) => request,
@@ -117,7 +121,7 @@ impl Strategy for SampleSelect {
                     },
                 };
                 progress.sample = Some(keys);
-                Ok(Step::QuantileSpec(progress, request))
+                Ok(Step::Round(progress, request))
             }
             (Request::Count { cells, keep, .. }, Reply::Counts { counts, kept }) => {
                 progress.narrow(cells, &counts, keep, kept)?;
@@ -125,9 +129,10 @@ impl Strategy for SampleSelect {
             }
             (Request::Extract { .. }, Reply::Extracted(kept)) => {
                 progress.extracted(kept)?;
-                match progress.is_done() {
-                    true => Ok(Step::Done(progress)),
-                    false => self.after(progress),
+                if progress.is_done() {
+                    Ok(Step::Done(progress))
+                } else {
+                    self.after(progress)
                 }
             }
             (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
@@ -135,76 +140,55 @@ impl Strategy for SampleSelect {
     }
 }
 
-/// A sample of all keys at first, of those inside the active brackets later.
+/// The step that samples: all keys in the first round, the keys inside the active brackets later.
 fn sample(progress: Progress, size: u64) -> Result<Step> {
-    let first = progress.rounds == 0;
-    let within = if first {
-        Brackets::all(progress.width())
+    let request = if progress.rounds == 0 {
+        sample_of_all(size, progress.population(), progress.width(), false)
     } else {
-        progress.brackets()?
-    };
-    let population = if first {
-        progress.population()
-    } else {
-        progress.candidates()
-    };
-    let seed = (progress.rounds as u64) << 32;
-    Ok(Step::QuantileSpec(
-        progress,
         Request::Sample {
             size,
-            population,
-            seed,
-            within,
+            population: progress.candidates(),
+            seed: (progress.rounds as u64) << 32,
+            within: progress.brackets()?,
             extremes: false,
-        },
-    ))
+        }
+    };
+    Ok(Step::Round(progress, request))
 }
 
-/// The last round, where there is memory for it; else counts that narrow any brackets.
-pub(super) fn extract_or_narrow(progress: Progress) -> Result<Step> {
-    if progress.is_done() {
-        return Ok(Step::Done(progress));
-    }
-    if !progress.fits() {
-        return narrower(progress, BUCKETS);
-    }
-    let brackets = progress.brackets()?;
-    Ok(Step::QuantileSpec(progress, Request::Extract { brackets }))
-}
-
-/// What remains after a count: nothing, little enough to extract, heavy values to set apart, or another level.
+/// The step after a count: the end, a count that sets hitters apart, an extraction of few candidates, or another sample.
 fn after_count(mut progress: Progress) -> Result<Step> {
     if progress.is_done() {
         return Ok(Step::Done(progress));
     }
-    if let Some(request) = set_heavy_apart(&progress)? {
+    if let Some(request) = set_hitters_apart(&progress)? {
         progress.sample = None;
-        return Ok(Step::QuantileSpec(progress, request));
+        return Ok(Step::Round(progress, request));
     }
-    if progress.candidates() <= enough(&progress) || progress.rounds >= PATIENCE {
-        return extract_or_narrow(progress);
+    if progress.candidates() <= most_extracted(&progress) || progress.rounds >= PATIENCE {
+        return extract_or_narrow(progress, BUCKETS);
     }
     let size = DEEPER_SAMPLE.min(progress.budget.sample);
     sample(progress, size)
 }
 
-/// The same with counts of parts of the brackets, whatever the sample said of heavy values.
-fn after_parts(progress: Progress) -> Result<Step> {
+/// The step after a count on devices: an extraction of few candidates, or a count of parts of the brackets. Hitters are not set apart.
+fn after_count_on_devices(progress: Progress) -> Result<Step> {
     if progress.candidates() <= COUNTS_COLLECTED.min(progress.budget.keys) {
-        return extract_or_narrow(progress);
+        return extract_or_narrow(progress, BUCKETS);
     }
     narrower(progress, 2 * BUCKETS)
 }
 
-/// Candidates that are few enough to be collected.
-fn enough(progress: &Progress) -> u64 {
+/// Candidates, in keys, up to which they are extracted.
+fn most_extracted(progress: &Progress) -> u64 {
     EXTRACT_LEAST
         .max(progress.population() / EXTRACT_SHARE)
         .min(progress.budget.keys)
 }
 
-/// Brackets of [`SIGMAS`] around each rank's place in the sample, counted and extracted in one read.
+/// The count around a bracket for each rank, which also copies the keys inside. A bracket reaches [`SIGMAS`] standard deviations to
+/// either side of the rank's position in the sample.
 fn around_ranks(progress: &Progress, sample: &KeyVec) -> Result<Request> {
     let (n, size) = (progress.population() as f64, sample.len() as f64);
     let mut edges = Vec::new();
@@ -212,7 +196,7 @@ fn around_ranks(progress: &Progress, sample: &KeyVec) -> Result<Request> {
         let q = *rank as f64 / n;
         let spread = SIGMAS * (size * q * (1.0 - q)).sqrt() + 1.0;
         let (low, high) = ((q * size - spread).floor(), (q * size + spread).ceil());
-        let at = |place: f64| sample.get(place as usize);
+        let at = |position: f64| sample.get(position as usize);
         edges.push((
             if low < 0.0 { None } else { Some(at(low)) },
             if high >= size { None } else { Some(at(high)) },
@@ -224,9 +208,9 @@ fn around_ranks(progress: &Progress, sample: &KeyVec) -> Result<Request> {
     for (low, high) in edges {
         for end in [low, high].into_iter().flatten() {
             cuts.push(end);
-            // A value that repeats in the sample is heavy: counted by itself, not copied with its neighbours.
-            if repeats(sample, end) {
-                cuts.extend(after(end, progress.width()));
+            // A value that repeats in the sample has many copies: it is counted by itself, and not copied with its neighbours.
+            if copies(sample, end) > 1 {
+                cuts.extend(next_key(end, progress.width()));
             }
         }
         inside.push(Bracket {
@@ -237,12 +221,8 @@ fn around_ranks(progress: &Progress, sample: &KeyVec) -> Result<Request> {
     count_and_keep(progress, cuts, &inside, Brackets::all(progress.width()))
 }
 
-fn repeats(sample: &KeyVec, key: KeyBits) -> bool {
-    sample.upper_bound(key) - sample.lower_bound(key) > 1
-}
-
-/// A count of the cells between `cuts` that keeps every cell of more than one key which touches one of `inside`, whose ends
-/// ascend.
+/// The count of the cells between `cuts` that also copies the keys of each cell that touches a bracket of `inside`. Cells of one key
+/// are only counted. The brackets ascend.
 pub(super) fn count_and_keep(
     progress: &Progress,
     cuts: Vec<KeyBits>,
@@ -263,40 +243,26 @@ pub(super) fn count_and_keep(
     Ok(Request::Count { cells, within, keep })
 }
 
-/// The cell function of the first count: the table, or the search tree where the table is too coarse for the data.
+/// The first count: by a cell for each key if the sample has few different ones, by a table, or by a search tree where the table is
+/// too coarse for the data.
 fn first_cells(progress: &Progress, sample: &KeyVec) -> Result<Request> {
-    let within = Brackets::all(progress.width());
-    if let Some(distinct) = few_distinct(sample) {
-        let cuts = distinct
-            .iter()
-            .flat_map(|key| [Some(*key), after(*key, progress.width())])
-            .flatten()
-            .collect();
-        let cells = Cells::Edges(Edges::try_new(cuts)?);
-        return Ok(Request::Count {
-            cells,
-            within,
-            keep: Vec::new(),
-        });
-    }
-    let cells = match fine_table(progress, sample)? {
-        Some(table) => table,
-        None => {
-            let count = SPLITTERS
-                .max(8 * progress.ranks().len())
-                .min(MAX_CELLS.min(progress.budget.cells) / 4);
-            Cells::Edges(Edges::try_new(splitters(sample, count, progress.width()))?)
-        }
+    let width = progress.width();
+    let cells = if let Some(few) = cells_of_few(sample, FEW_DISTINCT, width)? {
+        few
+    } else if let Some(table) = fine_table(progress, sample)? {
+        table
+    } else {
+        let most = SPLITTERS
+            .max(8 * progress.ranks().len())
+            .min(MAX_CELLS.min(progress.budget.cells) / 4);
+        let splitters = splitters(sample, most + 1);
+        Cells::Edges(Edges::try_new(splitter_edges(sample, &splitters, width))?)
     };
-    Ok(Request::Count {
-        cells,
-        within,
-        keep: Vec::new(),
-    })
+    Ok(count(cells, Brackets::all(width)))
 }
 
-/// A table that is not too coarse: over all of the sample, or without its tails, which may reach so far that
-/// everything else falls into one entry.
+/// A table that is fine enough for the ranks, if there is one: over the whole sample, or without its tails, which may reach so far
+/// that all other keys fall into one entry.
 fn fine_table(progress: &Progress, sample: &KeyVec) -> Result<Option<Cells>> {
     let most = progress.budget.cells.saturating_sub(TABLE_EXTRA).max(1);
     let cells = table_cells(progress.population()).min(most);
@@ -304,8 +270,8 @@ fn fine_table(progress: &Progress, sample: &KeyVec) -> Result<Option<Cells>> {
         let tail = (sample.len() as f64 * share) as usize;
         let part = tail..sample.len() - tail;
         let table = CellTable::from_part(sample, part, cells)?;
-        let heavy = heavy_in_company(sample, &Cells::Table(table.clone()), progress.width());
-        let table = Cells::Table(table.with_heavy(heavy)?);
+        let hitters = hitters_in_company(sample, &Cells::Table(table.clone()), progress.width());
+        let table = Cells::Table(table.with_heavy(hitters)?);
         if !table_is_coarse(progress, sample, &table) {
             return Ok(Some(table));
         }
@@ -313,47 +279,33 @@ fn fine_table(progress: &Progress, sample: &KeyVec) -> Result<Option<Cells>> {
     Ok(None)
 }
 
-/// The sample's keys, if they are so few that an equality bucket for each costs less than a table.
-fn few_distinct(sample: &KeyVec) -> Option<Vec<KeyBits>> {
-    let (mut distinct, mut at) = (Vec::new(), 0);
-    while at < sample.len() {
-        if distinct.len() == FEW_DISTINCT {
-            return None;
-        }
-        distinct.push(sample.get(at));
-        at = sample.upper_bound(sample.get(at));
-    }
-    Some(distinct)
-}
-
-/// The heaviest keys that share a cell with others: as many as a table sets apart, ascending.
-fn heavy_in_company(sample: &KeyVec, table: &Cells, width: Width) -> Vec<KeyBits> {
-    let least = (sample.len() / HEAVY_SHARE).max(4);
-    // So many equal neighbours hold one of these places.
-    let places = (0..sample.len()).step_by(least);
-    let mut keys: Vec<KeyBits> = places.map(|at| sample.get(at)).collect();
+/// The hitters that share a cell with other keys, ascending: those with the most copies, as many as a table can set apart.
+fn hitters_in_company(sample: &KeyVec, table: &Cells, width: Width) -> Vec<KeyBits> {
+    let least = (sample.len() / HITTER_SHARE).max(4);
+    // A run of `least` equal keys covers one of these positions.
+    let positions = (0..sample.len()).step_by(least);
+    let mut keys: Vec<KeyBits> = positions.map(|at| sample.get(at)).collect();
     keys.dedup();
-    let weight = |key: &KeyBits| sample.upper_bound(*key) - sample.lower_bound(*key);
     let in_company = |key: &KeyBits| {
         let range = table.cell(*key).and_then(|cell| table.range(cell, width));
-        weight(key) >= least && range.is_some_and(|range| range.first < range.last)
+        copies(sample, *key) >= least && range.is_some_and(|range| range.first < range.last)
     };
     keys.retain(in_company);
-    keys.sort_by_key(|key| std::cmp::Reverse(weight(key)));
+    keys.sort_by_key(|key| std::cmp::Reverse(copies(sample, *key)));
     keys.truncate(CellTable::MOST_HEAVY);
     keys.sort_unstable();
     keys
 }
 
-/// Whether the cells of the ranks hold too much of the sample: the data has more scales than the table, or a heavy
-/// value shares its cell. A cell of one key is fine, whatever it holds.
+/// Whether the cells of the ranks hold too much of the sample: the data has more scales than the table can tell apart, or a hitter
+/// shares its cell. A cell of one key is never too coarse.
 fn table_is_coarse(progress: &Progress, sample: &KeyVec, table: &Cells) -> bool {
     let n = u128::from(progress.population());
     let mut last = None;
     let mut held = 0;
     for rank in progress.ranks() {
-        let place = (u128::from(rank - 1) * sample.len() as u128 / n) as usize;
-        let cell = table.cell(sample.get(place));
+        let position = (u128::from(rank - 1) * sample.len() as u128 / n) as usize;
+        let cell = table.cell(sample.get(position));
         if cell == last {
             continue;
         }
@@ -361,74 +313,51 @@ fn table_is_coarse(progress: &Progress, sample: &KeyVec, table: &Cells) -> bool 
         if let Some(range) = cell.and_then(|cell| table.range(cell, progress.width()))
             && range.first < range.last
         {
-            held += sample.upper_bound(range.last) - sample.lower_bound(range.first);
+            held += positions(sample, &range).len();
         }
     }
     held > sample.len() / 16 + 4 * progress.ranks().len() * sample.len() / table.len()
 }
 
-/// Search-tree splitters inside every active bracket, by a sample of what is in them; `None` if the brackets' ends leave
-/// no room for them.
+/// The count by splitters inside every active bracket, taken from a sample of the keys there; `None` if the ends of the brackets leave
+/// no cells for splitters.
 fn deeper_cells(progress: &Progress, sample: &KeyVec) -> Result<Option<Request>> {
-    let brackets = progress.active().iter().map(|active| active.bracket);
-    let ends = brackets.flat_map(|bracket| [Some(bracket.first), after(bracket.last, progress.width())]);
-    let mut edges: Vec<KeyBits> = ends.flatten().collect();
+    let width = progress.width();
+    let mut edges = Vec::new();
+    for active in progress.active() {
+        edges.push(active.bracket.first);
+        edges.extend(next_key(active.bracket.last, width));
+    }
     edges.dedup();
-    // Each may need two edges.
-    let budget = (MAX_CELLS - 1).saturating_sub(edges.len()) / 2;
-    if budget < progress.active().len() {
+    // A splitter may need two edges.
+    let most = (MAX_CELLS - 1).saturating_sub(edges.len()) / 2;
+    if most < progress.active().len() {
         return Ok(None);
     }
-    let count = SPLITTERS.max(4 * progress.active().len()).min(budget);
-    edges.extend(splitters(sample, count, progress.width()));
-    Ok(Some(Request::Count {
-        cells: Cells::Edges(Edges::try_new(edges)?),
-        within: progress.brackets()?,
-        keep: Vec::new(),
-    }))
+    let most = SPLITTERS.max(4 * progress.active().len()).min(most);
+    edges.extend(splitter_edges(sample, &splitters(sample, most + 1), width));
+    let cells = Cells::Edges(Edges::try_new(edges)?);
+    Ok(Some(count(cells, progress.brackets()?)))
 }
 
-/// Equally spaced order statistics of the sample; one that repeats gets an equality bucket.
-fn splitters(sample: &KeyVec, count: usize, width: Width) -> Vec<KeyBits> {
-    let mut edges = Vec::with_capacity(2 * count);
-    for i in 1..=count {
-        let key = sample.get(i * sample.len() / (count + 1));
-        edges.push(key);
-        if repeats(sample, key) {
-            edges.extend(after(key, width));
-        }
-    }
-    edges
-}
-
-/// The next key, if there is one.
-pub(super) fn after(key: KeyBits, width: Width) -> Option<KeyBits> {
-    (key < width.max_key()).then(|| key + 1)
-}
-
-/// Heavy values of the first sample inside active brackets, set apart by edges; the rest is kept in the same read.
-fn set_heavy_apart(progress: &Progress) -> Result<Option<Request>> {
+/// The count that gives each hitter inside an active bracket a cell of its own, by the first sample, and copies the other keys of the
+/// brackets in the same read. `None` if there are no hitters, or too many.
+fn set_hitters_apart(progress: &Progress) -> Result<Option<Request>> {
     let Some(sample) = &progress.sample else {
         return Ok(None);
     };
-    let heavy = |active: &Active| {
-        let (first, end) = (
-            sample.lower_bound(active.bracket.first),
-            sample.upper_bound(active.bracket.last),
-        );
-        heavy_keys(sample, first, end)
-    };
-    let found: Vec<Vec<KeyBits>> = progress.active().iter().map(heavy).collect();
+    let hitters_of = |active: &Active| hitters(sample, positions(sample, &active.bracket));
+    let found: Vec<Vec<KeyBits>> = progress.active().iter().map(hitters_of).collect();
     if found.iter().all(Vec::is_empty) {
         return Ok(None);
     }
+    let width = progress.width();
     let mut cuts = Vec::new();
     let mut inside = Vec::new();
-    for (active, heavy) in progress.active().iter().zip(found) {
-        let after = |key| after(key, progress.width());
+    for (active, hitters) in progress.active().iter().zip(found) {
         cuts.push(active.bracket.first);
-        cuts.extend(after(active.bracket.last));
-        cuts.extend(heavy.iter().flat_map(|key| [Some(*key), after(*key)]).flatten());
+        cuts.extend(next_key(active.bracket.last, width));
+        cuts.extend(hitters.into_iter().flat_map(|key| edges_around(key, width)));
         inside.push(active.bracket);
     }
     cuts.sort_unstable();
@@ -436,50 +365,45 @@ fn set_heavy_apart(progress: &Progress) -> Result<Option<Request>> {
     if cuts.len() >= MAX_CELLS {
         return Ok(None);
     }
-    // Keep only what is little: a bracket with heavy values may be large without them too.
-    let light = progress.candidates() <= enough(progress);
-    let rest = if light || progress.rounds >= PATIENCE {
+    // Only small brackets are copied: a bracket with hitters may be large without them too.
+    let all_are_small = progress.candidates() <= most_extracted(progress);
+    let copied = if all_are_small || progress.rounds >= PATIENCE {
         inside
     } else {
-        light_brackets(progress, sample)
+        small_brackets(progress, sample)
     };
-    Ok(Some(count_and_keep(progress, cuts, &rest, progress.brackets()?)?))
+    Ok(Some(count_and_keep(
+        progress,
+        cuts,
+        &copied,
+        progress.brackets()?,
+    )?))
 }
 
-/// The active brackets that are small once their heavy values are set apart, by the sample.
-fn light_brackets(progress: &Progress, sample: &KeyVec) -> Vec<Bracket> {
-    let light = |active: &&Active| {
-        let (first, end) = (
-            sample.lower_bound(active.bracket.first),
-            sample.upper_bound(active.bracket.last),
-        );
-        let heavy = heavy_keys(sample, first, end);
-        let equal: usize = heavy
-            .iter()
-            .map(|key| sample.upper_bound(*key) - sample.lower_bound(*key))
-            .sum();
-        (end - first - equal) as u64 * EXTRACT_SHARE <= sample.len() as u64
+/// The active brackets that hold few keys beside their hitters, by the sample.
+fn small_brackets(progress: &Progress, sample: &KeyVec) -> Vec<Bracket> {
+    let is_small = |bracket: &Bracket| {
+        let own = positions(sample, bracket);
+        let hitters = hitters(sample, own.clone()).into_iter();
+        let equal: usize = hitters.map(|key| copies(sample, key)).sum();
+        (own.len() - equal) as u64 * EXTRACT_SHARE <= sample.len() as u64
     };
-    progress
-        .active()
-        .iter()
-        .filter(light)
-        .map(|active| active.bracket)
-        .collect()
+    let brackets = progress.active().iter().map(|active| active.bracket);
+    brackets.filter(is_small).collect()
 }
 
-/// Keys among the sample's `first..end` that are at least an eighth of it, and no accident.
-fn heavy_keys(sample: &KeyVec, first: usize, end: usize) -> Vec<KeyBits> {
-    let least = ((end - first) / 8).max(4);
-    let mut heavy = Vec::new();
-    let mut at = first;
-    while at + least <= end {
+/// Keys that make up at least an eighth of these positions of the sample, and have at least 4 copies, so that it is no accident.
+fn hitters(sample: &KeyVec, within: Range<usize>) -> Vec<KeyBits> {
+    let least = (within.len() / 8).max(4);
+    let mut hitters = Vec::new();
+    let mut at = within.start;
+    while at + least <= within.end {
         let key = sample.get(at);
-        let next = sample.upper_bound(key).min(end);
+        let next = sample.upper_bound(key).min(within.end);
         if next - at >= least {
-            heavy.push(key);
+            hitters.push(key);
         }
         at = next;
     }
-    heavy
+    hitters
 }

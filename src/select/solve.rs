@@ -11,35 +11,38 @@ use crate::config::StrategyName;
 use crate::key::KeyBits;
 use crate::quantile::QuantileSpec;
 
-/// One round, as it went.
+/// What one round asked for, and how it went.
 #[derive(Debug, Clone)]
 pub struct RoundTrace {
-    /// sample, count or extract.
+    /// Name of the request: sample, sketch, count or extract.
     pub request: &'static str,
-    /// Values that could still be an answer after it.
+    /// Values that can still be an answer after the round.
     pub candidates: u64,
-    /// Wall time, coordinator included.
+    /// Wall time of the round, with the coordinator's step.
     pub elapsed: Duration,
     /// Values in the merged reply.
     pub values: u64,
 }
 
-/// The order statistics that were asked for.
+/// The keys of the target ranks of a selection.
 #[derive(Debug)]
 pub struct Solution {
-    /// Values that were ranked.
+    /// Number of values that were ranked.
     pub n: u64,
-    /// What ran.
+    /// Label of the strategy that ran, for `EXPLAIN ANALYZE`.
     pub strategy: &'static str,
     /// The rounds, in order.
     pub rounds: Vec<RoundTrace>,
+    /// The target ranks, from 1, ascending and distinct.
     pub(super) ranks: Vec<u64>,
+    /// The key of each target rank.
     pub(super) keys: Vec<KeyBits>,
-    pub(super) places: Option<Vec<(u64, u64)>>,
+    /// The least and the greatest rank of each key; `None` if each key has its target rank.
+    pub(super) rank_bounds: Option<Vec<(u64, u64)>>,
 }
 
 impl Solution {
-    /// The key of a rank that one of the questions needs.
+    /// The key of a rank that one of the quantile specifications needs.
     ///
     /// # Errors
     /// An internal error for any other rank.
@@ -47,14 +50,17 @@ impl Solution {
         Ok(self.keys[self.index_of(rank)?])
     }
 
-    /// The least and the greatest rank that the key at a rank is known to have; the rank itself, but for approximate
-    /// answers.
+    /// The least and the greatest rank that the key of a target rank is known to have. Both are the target rank, unless the answer is
+    /// approximate.
     ///
     /// # Errors
-    /// As [`Self::key_at`].
-    pub fn place_at(&self, rank: u64) -> Result<(u64, u64)> {
+    /// Those of [`Self::key_at`].
+    pub fn rank_bounds_at(&self, rank: u64) -> Result<(u64, u64)> {
         let index = self.index_of(rank)?;
-        Ok(self.places.as_ref().map_or((rank, rank), |places| places[index]))
+        Ok(self
+            .rank_bounds
+            .as_ref()
+            .map_or((rank, rank), |bounds| bounds[index]))
     }
 
     fn index_of(&self, rank: u64) -> Result<usize> {
@@ -63,10 +69,10 @@ impl Solution {
     }
 }
 
-/// Rounds after which something is wrong: every strategy halves its brackets in each.
+/// Rounds after which a strategy must have ended: every strategy halves its brackets in each round.
 const MAX_ROUNDS: usize = 200;
 
-/// The ranks that all of `quantile_specs` need among `n` values: 1-based, ascending, distinct.
+/// The ranks that the quantile specifications need among `n` values: from 1, ascending, distinct.
 pub(crate) fn wanted_ranks(quantile_specs: &[&QuantileSpec], n: u64) -> Vec<u64> {
     let mut ranks: Vec<u64> = quantile_specs
         .iter()
@@ -77,7 +83,8 @@ pub(crate) fn wanted_ranks(quantile_specs: &[&QuantileSpec], n: u64) -> Vec<u64>
     ranks
 }
 
-/// Finds the order statistics that all of `quantile_specs` need: in one go where the shards can, else in shared rounds.
+/// Finds the order statistics that the quantile specifications need: without rounds where the shards can do that, else in rounds that
+/// all of them share.
 ///
 /// # Errors
 /// Those of the shards.
@@ -97,14 +104,14 @@ pub async fn solve(
             rounds: Vec::new(),
             ranks,
             keys,
-            places: None,
+            rank_bounds: None,
         });
     }
     let strategy = shards.strategy(strategy, &ranks)?;
     solve_ranks(shards, strategy.as_ref(), ranks).await
 }
 
-/// Finds the keys of ranks: 1-based, ascending, distinct, at most the population.
+/// Finds the keys of ranks by a strategy. Ranks count from 1; they must be ascending, distinct, and at most the population.
 ///
 /// # Errors
 /// Those of the shards; an internal error for ranks that are not so.
@@ -124,9 +131,9 @@ pub async fn solve_ranks(
     };
     loop {
         let (progress, request) = match step {
-            Step::QuantileSpec(progress, request) => (progress, Arc::new(request)),
+            Step::Round(progress, request) => (progress, Arc::new(request)),
             Step::Done(mut progress) => {
-                let places = progress.take_places();
+                let rank_bounds = progress.take_rank_bounds();
                 let keys = progress.into_keys()?;
                 return Ok(Solution {
                     n,
@@ -134,7 +141,7 @@ pub async fn solve_ranks(
                     rounds,
                     ranks,
                     keys,
-                    places,
+                    rank_bounds,
                 });
             }
         };
@@ -145,7 +152,7 @@ pub async fn solve_ranks(
         let reply = shards.round(Arc::clone(&request)).await?;
         let values = reply.values();
         step = strategy.step(progress, &request, reply)?;
-        let (Step::QuantileSpec(progress, _) | Step::Done(progress)) = &step;
+        let (Step::Round(progress, _) | Step::Done(progress)) = &step;
         let candidates = progress.candidates();
         rounds.push(RoundTrace {
             request: request.name(),

@@ -1,51 +1,53 @@
-//! Approximate SampleSelect (Ribizel and Anzt 2020, sections II-C and V-G): a sample, a count, and the splitter nearest to
-//! each rank, with the ranks that it has: the count is exact, so only the choice of the key is approximate.
+//! Approximate SampleSelect (Ribizel and Anzt 2020, sections II-C and V-G): a sample, a count, and the splitter nearest to each rank.
+//! The count is exact, so that the ranks of each splitter are known. Only the choice of the key is approximate.
 //!
 //! ```text
-//! splitters        s1        s2        s3          wanted: rank 5
+//! splitters        s1        s2        s3          target: rank 5
 //! counted     3        1  4       2                s2 has ranks 4 + 1 .. 4 + 1: an error of 0
 //! ```
-//! The error is half a bucket on average of the worst rank: about `n / (2 buckets)` values, and no bound holds for all
-//! samples. A key that is many of the sample has a bucket of its own (section IV-C), so that a rank inside it is exact.
-//! Up to as many values as are sampled the answer is exact.
+//! The error of the worst rank is half a bucket on average, about `n / (2 buckets)` values. No bound holds for all samples. A key
+//! that repeats in the sample has a bucket of its own (section IV-C), so that a rank inside it is exact. The answer is also exact if
+//! there are no more values than are sampled.
 
 use datafusion::common::{Result, internal_err};
 
+use super::bms::{BUCKETS, extract_or_narrow};
 use super::progress::Progress;
-use super::sample_select::{after, extract_or_narrow};
+use super::requests::{count, sample_of_all};
+use super::sampled::{splitter_edges, splitters};
 use super::{Shards, Solution, Step, Strategy, solve_ranks, wanted_ranks};
-use crate::cells::Brackets;
-use crate::cells::{Cells, Edges, MAX_CELLS};
+use crate::cells::{Brackets, Cells, Edges, MAX_CELLS};
 use crate::kernel::round::{Reply, Request};
-use crate::key::KeyVec;
-use crate::key::{KeyBits, Width};
+use crate::key::{KeyBits, KeyVec};
 use crate::quantile::QuantileSpec;
 
-/// Sampled keys for each bucket: their sizes spread by `1 / sqrt(32)`.
+/// Sampled keys for each bucket: the sizes of buckets then spread by a share of `1 / sqrt(32)`.
 const OVERSAMPLING: u64 = 32;
 
-/// The strategy: see the module.
+/// The strategy of approximate SampleSelect: see the module.
 #[derive(Debug, Clone, Copy)]
 pub struct NearestSplitter {
     buckets: u32,
 }
 
 impl NearestSplitter {
-    /// Most buckets: each may need two edges.
+    /// Most buckets. A bucket may need two edges.
     pub const MOST: u32 = 1 << 14;
 
-    /// With so many buckets.
+    /// A strategy with this number of buckets.
     ///
     /// # Errors
     /// An internal error unless there are 2 to [`Self::MOST`].
     pub fn try_new(buckets: u32) -> Result<Self> {
-        match (2..=Self::MOST).contains(&buckets) {
-            true => Ok(Self { buckets }),
-            false => internal_err!("{buckets} buckets: allowed are 2 to {}", Self::MOST),
+        if (2..=Self::MOST).contains(&buckets) {
+            Ok(Self { buckets })
+        } else {
+            internal_err!("{buckets} buckets: allowed are 2 to {}", Self::MOST)
         }
     }
 
-    fn sample(&self, progress: &Progress) -> u64 {
+    /// Keys to sample.
+    fn sample_size(&self, progress: &Progress) -> u64 {
         (u64::from(self.buckets) * OVERSAMPLING).min(progress.budget.sample)
     }
 }
@@ -56,18 +58,12 @@ impl Strategy for NearestSplitter {
     }
 
     fn begin(&self, progress: Progress) -> Result<Step> {
-        let size = self.sample(&progress);
+        let size = self.sample_size(&progress);
         if progress.population() <= size && progress.fits() {
-            return extract_or_narrow(progress);
+            return extract_or_narrow(progress, BUCKETS);
         }
-        let request = Request::Sample {
-            size,
-            population: progress.population(),
-            seed: 0,
-            within: Brackets::all(progress.width()),
-            extremes: false,
-        };
-        Ok(Step::QuantileSpec(progress, request))
+        let request = sample_of_all(size, progress.population(), progress.width(), false);
+        Ok(Step::Round(progress, request))
     }
 
     fn step(&self, mut progress: Progress, asked: &Request, reply: Reply) -> Result<Step> {
@@ -78,22 +74,23 @@ impl Strategy for NearestSplitter {
                 let most = (self.buckets as usize)
                     .min(progress.budget.cells / 2)
                     .min(MAX_CELLS / 2);
-                let splitters = splitters(&keys, most);
-                let request = count(&splitters, &keys, progress.width())?;
+                let (width, splitters) = (progress.width(), splitters(&keys, most));
+                let edges = Edges::try_new(splitter_edges(&keys, &splitters, width))?;
                 progress.sample = Some(KeyVec::W128(splitters));
-                Ok(Step::QuantileSpec(progress, request))
+                let request = count(Cells::Edges(edges), Brackets::all(width));
+                Ok(Step::Round(progress, request))
             }
             (Request::Count { cells, .. }, Reply::Counts { counts, .. }) => nearest(progress, cells, &counts),
             (Request::Extract { .. }, Reply::Extracted(kept)) => {
                 progress.extracted(kept)?;
-                extract_or_narrow(progress)
+                extract_or_narrow(progress, BUCKETS)
             }
             (asked, _) => internal_err!("a reply that does not answer {}", asked.name()),
         }
     }
 }
 
-/// The nearest splitters, of so many buckets, to the order statistics that all of `quantile_specs` need.
+/// For each order statistic that the quantile specifications need, the nearest splitter between this number of buckets.
 ///
 /// # Errors
 /// Those of the shards; an internal error for a number of buckets that is not allowed.
@@ -106,40 +103,15 @@ pub(crate) async fn nearest_splitters(
     solve_ranks(shards, &NearestSplitter::try_new(buckets)?, ranks).await
 }
 
-/// Order statistics of a sorted sample at equal distances, so many that they make at most `buckets`.
-fn splitters(sample: &KeyVec, buckets: usize) -> Vec<KeyBits> {
-    let at = |i: usize| sample.get(i * sample.len() / buckets);
-    let mut splitters: Vec<KeyBits> = match sample.is_empty() {
-        true => Vec::new(),
-        false => (1..buckets).map(at).collect(),
-    };
-    splitters.dedup();
-    splitters
-}
-
-/// A count between the splitters, and of those apart that the sample holds twice or more.
-fn count(splitters: &[KeyBits], sample: &KeyVec, width: Width) -> Result<Request> {
-    let repeats = |key: &KeyBits| sample.upper_bound(*key) - sample.lower_bound(*key) > 1;
-    let ends = splitters
-        .iter()
-        .filter(|key| repeats(key))
-        .filter_map(|key| after(*key, width));
-    let edges = splitters.iter().copied().chain(ends).collect();
-    Ok(Request::Count {
-        cells: Cells::Edges(Edges::try_new(edges)?),
-        within: Brackets::all(width),
-        keep: Vec::new(),
-    })
-}
-
-/// A splitter and the ranks that it is known to have: the first of them, and all where it was counted apart.
-struct Place {
+/// A splitter and ranks that it has for certain, from 1: all its ranks if it has a cell of its own, else only the first.
+struct RankedSplitter {
     key: KeyBits,
     first: u64,
     last: u64,
 }
 
-impl Place {
+impl RankedSplitter {
+    /// Ranks between this splitter's and `rank`; 0 if the splitter has that rank.
     fn distance(&self, rank: u64) -> u64 {
         self.first
             .saturating_sub(rank)
@@ -147,11 +119,12 @@ impl Place {
     }
 }
 
+/// The end: each target rank gets the key of the splitter with the nearest rank.
 fn nearest(mut progress: Progress, cells: &Cells, counts: &[u64]) -> Result<Step> {
     let (Some(KeyVec::W128(splitters)), Cells::Edges(edges)) = (&progress.sample, cells) else {
         return internal_err!("a count of no splitters");
     };
-    let (mut below, mut places) = (counts.first().copied().unwrap_or(0), Vec::new());
+    let (mut below, mut ranked) = (counts.first().copied().unwrap_or(0), Vec::new());
     // Edge i is the least key of cell i + 1; the key 0 has no edge, as nothing lies below it.
     if splitters.first() == Some(&0) {
         let last = if edges.as_slice().first() == Some(&1) {
@@ -159,7 +132,7 @@ fn nearest(mut progress: Progress, cells: &Cells, counts: &[u64]) -> Result<Step
         } else {
             1
         };
-        places.push(Place {
+        ranked.push(RankedSplitter {
             key: 0,
             first: 1,
             last,
@@ -169,7 +142,7 @@ fn nearest(mut progress: Progress, cells: &Cells, counts: &[u64]) -> Result<Step
         if splitters.binary_search(edge).is_ok() {
             let is_apart = edges.as_slice().binary_search(&edge.wrapping_add(1)).is_ok()
                 || *edge == progress.width().max_key();
-            places.push(Place {
+            ranked.push(RankedSplitter {
                 key: *edge,
                 first: below + 1,
                 last: if is_apart { below + inside } else { below + 1 },
@@ -181,14 +154,14 @@ fn nearest(mut progress: Progress, cells: &Cells, counts: &[u64]) -> Result<Step
         return internal_err!("{below} values counted where there are {}", progress.population());
     }
     let nearest = |rank: u64| {
-        let next = places.partition_point(|place| place.first <= rank);
-        let around = &places[next.saturating_sub(1)..(next + 1).min(places.len())];
-        around.iter().min_by_key(|place| place.distance(rank))
+        let next = ranked.partition_point(|splitter| splitter.first <= rank);
+        let around = &ranked[next.saturating_sub(1)..(next + 1).min(ranked.len())];
+        around.iter().min_by_key(|splitter| splitter.distance(rank))
     };
     let found: Option<Vec<_>> = progress
         .ranks()
         .iter()
-        .map(|rank| nearest(*rank).map(|place| (place.key, (place.first, place.last))))
+        .map(|rank| nearest(*rank).map(|splitter| (splitter.key, (splitter.first, splitter.last))))
         .collect();
     match found {
         Some(found) => {

@@ -1,4 +1,4 @@
-//! A strategy, and the shards that it asks.
+//! The traits of strategies and of the shards that answer their requests.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ use crate::kernel::round::{Reply, Request};
 use crate::key::{KeyBits, Width};
 use crate::memory::MemoryBudget;
 
-/// Where the shards are: threads, simulated machines, devices.
+/// All shards of one column, wherever they are: in threads, in simulated machines, on devices.
 #[async_trait]
 pub trait Shards: Send {
     /// Width of the keys.
     fn width(&self) -> Width;
 
-    /// Values in all shards together.
+    /// Number of values in all shards together.
     fn population(&self) -> u64;
 
-    /// Shards that can work at the same time.
+    /// Number of shards that can work at the same time.
     fn parallelism(&self) -> usize;
 
-    /// What the shards have memory for.
+    /// What the rounds may collect, in keys and cells, by the memory that the shards have.
     fn budget(&self) -> MemoryBudget {
         MemoryBudget::UNLIMITED
     }
 
-    /// The strategy of this name for `ranks` of the values, in the memory that there is.
+    /// The strategy of this name for these ranks, within [`Self::budget`].
     ///
     /// # Errors
     /// Internal errors only.
@@ -36,11 +36,11 @@ pub trait Shards: Send {
         name.strategy(self.population(), ranks, self.parallelism(), &self.budget())
     }
 
-    /// The keys of `ranks` (1-based, ascending, distinct, at most the population), found in one go without rounds, as devices do,
-    /// and what found them; `None`: rounds are to find them.
+    /// The keys of `ranks` (from 1, ascending, distinct, at most the population), found without rounds, as devices do. `None` if only
+    /// rounds can find them.
     ///
     /// # Errors
-    /// As [`Self::round`].
+    /// Those of [`Self::round`].
     async fn select(&mut self, _ranks: &[u64]) -> Result<Option<Found>> {
         Ok(None)
     }
@@ -48,31 +48,31 @@ pub trait Shards: Send {
     /// Sends a request to every shard and merges the replies.
     ///
     /// # Errors
-    /// A shard's error; an execution error when the work was cancelled.
+    /// Those of the shards; an execution error when the work was cancelled.
     async fn round(&mut self, request: Arc<Request>) -> Result<Reply>;
 }
 
 /// Keys of ranks that were found without rounds.
 #[derive(Debug)]
 pub struct Found {
-    /// What found them, for `EXPLAIN ANALYZE`.
+    /// Name of the method that found them, for `EXPLAIN ANALYZE`.
     pub label: &'static str,
     /// The key of each rank.
     pub keys: Vec<KeyBits>,
 }
 
-/// What a strategy wants next.
+/// A strategy's next step, with the state of the selection.
 #[derive(Debug)]
 pub enum Step {
-    /// Another round: the merged reply comes back to [`Strategy::step`].
-    QuantileSpec(Progress, Request),
-    /// Every rank has its key.
+    /// Another round. Its merged reply goes to [`Strategy::step`].
+    Round(Progress, Request),
+    /// The end: every rank has its key.
     Done(Progress),
 }
 
 /// A sequence of rounds that finds order statistics, as a pure function from state and reply to the next request.
 pub trait Strategy: Send + Sync {
-    /// What runs, for `EXPLAIN ANALYZE`: the strategy's name and, where it has several, its form.
+    /// Name of the strategy for `EXPLAIN ANALYZE`, with its variant where it has several.
     fn label(&self) -> &'static str;
 
     /// The first request.

@@ -9,7 +9,7 @@ use datafusion_quantiles::kernel::round::{Reply, Request};
 use datafusion_quantiles::kernel::{Backend, CpuBackend, Shard};
 use datafusion_quantiles::key::{KeySpec, KeyVec};
 use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
-use datafusion_quantiles::select::choose::{Choice, Form};
+use datafusion_quantiles::select::choose::{Choice, SampleSelectVariant};
 use datafusion_quantiles::select::gk_select::GkSelect;
 use datafusion_quantiles::select::sample_select::SampleSelect;
 use datafusion_quantiles::select::{LocalShards, Strategy, solve_ranks};
@@ -164,12 +164,12 @@ fn traces_are_those_of_the_named_methods() {
     };
     let ranks = ranks_of(400_000, 99);
     let brackets = SampleSelect::new(Choice {
-        form: Form::Brackets,
+        variant: SampleSelectVariant::Brackets,
         sample: 1 << 14,
     });
     assert_eq!(trace(&brackets, &[200_000]), ["sample", "count"]);
     let cells = SampleSelect::new(Choice {
-        form: Form::Cells,
+        variant: SampleSelectVariant::Cells,
         sample: 1 << 14,
     });
     assert_eq!(trace(&cells, &ranks), ["sample", "count", "extract"]);
@@ -411,7 +411,7 @@ fn memory_is_asked_for_by_name_and_a_missing_oracle_is_no_loss() {
     filled.append(&values, None).unwrap();
     let mut shards = simulated(spec.width(), vec![filled]);
     let cells = SampleSelect::new(Choice {
-        form: Form::Cells,
+        variant: SampleSelectVariant::Cells,
         sample: 1 << 12,
     });
     let ranks = ranks_of(200_000, 9);

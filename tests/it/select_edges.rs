@@ -127,7 +127,7 @@ fn nearest_splitters_have_the_ranks_that_they_say() {
             let mut worst = 0;
             for rank in ranks {
                 let key = solution.key_at(rank).unwrap();
-                let (first, last) = solution.place_at(rank).unwrap();
+                let (first, last) = solution.rank_bounds_at(rank).unwrap();
                 let what = format!("{pattern:?}, {buckets} buckets, rank {rank}: {first}..={last}");
                 assert!(first <= last, "{what}");
                 // The first rank that the key has, and another that it has.
@@ -159,7 +159,7 @@ fn few_values_are_ranked_exactly_whatever_the_buckets() {
     let solution = run(&mut shards, &NearestSplitter::try_new(2).unwrap(), &ranks);
     for rank in ranks {
         assert_eq!(solution.key_at(rank).unwrap(), sorted[rank as usize - 1]);
-        assert_eq!(solution.place_at(rank).unwrap(), (rank, rank));
+        assert_eq!(solution.rank_bounds_at(rank).unwrap(), (rank, rank));
     }
     for buckets in [0, 1, NearestSplitter::MOST + 1] {
         assert!(NearestSplitter::try_new(buckets).is_err(), "{buckets}");

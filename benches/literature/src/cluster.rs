@@ -1,5 +1,5 @@
-//! A cluster in one process: shards work one after the other or on a few threads, their messages are written to bytes
-//! and read again, and a log keeps count.
+//! A cluster in one process: shards work one after the other or on a few threads, their messages are written to bytes and read again,
+//! and a log counts them.
 //!
 //! Trees are binomial: in the level of stride `s` shard `i + s` sends to shard `i`, a multiple of `2s` (a broadcast
 //! runs the other way), so `P` shards take `ceil(log2 P)` levels.
@@ -20,16 +20,16 @@ use super::message_log::{Collective, MessageLog, Transfer, Work};
 use crate::message_log::Counted;
 use datafusion_quantiles::wire::Reader;
 
-/// How messages reach the host.
+/// The way of messages to the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gather {
-    /// Up a tree, merged on the way.
+    /// Up a tree, whose nodes merge them.
     Tree,
-    /// Each directly, merged by the host.
+    /// Directly; the host merges them.
     Flat,
 }
 
-/// Shards, numbered from 0, the host; what they send to themselves is not counted.
+/// Shards, numbered from 0. Shard 0 is the host. Messages of a shard to itself are not counted.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     shards: usize,
@@ -38,8 +38,10 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
+    /// A cluster of this number of shards, run by this number of threads.
+    ///
     /// # Errors
-    /// If there are no shards or no threads.
+    /// An execution error if there are no shards or no threads.
     pub(crate) fn try_new(shards: usize, threads: usize) -> Result<Self> {
         if shards == 0 || threads == 0 {
             return exec_err!("a cluster of {shards} shards on {threads} threads");
@@ -63,7 +65,7 @@ impl Cluster {
         self.log
     }
 
-    /// Every shard's work on its own state; the results in their order.
+    /// The results of every shard's work on its own state, in the order of the shards.
     ///
     /// # Errors
     /// Those of the work.
@@ -76,6 +78,7 @@ impl Cluster {
         self.work(name, true, states, work)
     }
 
+    /// The results of work on each state, in their order; the log gets the time. `on_keys`: shards work on their own keys.
     fn work<S: Send, T: Send>(
         &mut self,
         name: &'static str,
@@ -96,7 +99,7 @@ impl Cluster {
     /// The host's message, as every shard receives it.
     ///
     /// # Errors
-    /// If the message does not come back from its bytes.
+    /// An error if the message cannot be read from its bytes.
     pub(crate) fn broadcast<M: Counted>(&mut self, name: &'static str, message: &M) -> Result<Vec<M>> {
         let mut bytes = vec![];
         message.write(&mut bytes);
@@ -113,11 +116,11 @@ impl Cluster {
         (0..self.shards).map(|_| Reader::message(&bytes)).collect()
     }
 
-    /// The shards' messages merged into one at the host. `merge` gets the number of the merge, and what lies on the
-    /// lower shard first.
+    /// The shards' messages, merged into one at the host. `merge` gets the number of the merge, then the message of the lower shard, then
+    /// that of the higher one.
     ///
     /// # Errors
-    /// If a message does not come back from its bytes.
+    /// An error if a message cannot be read from its bytes.
     pub(crate) fn gather<M: Counted + Send>(
         &mut self,
         name: &'static str,
@@ -139,7 +142,7 @@ impl Cluster {
     /// The shards' messages, as the host receives them.
     ///
     /// # Errors
-    /// If a message does not come back from its bytes.
+    /// An error if a message cannot be read from its bytes.
     pub(crate) fn collect<M: Counted>(&mut self, name: &'static str, messages: Vec<M>) -> Result<Vec<M>> {
         let mut transfer = transfer(name, Collective::Collect, u32::from(self.shards > 1));
         let mut messages = messages.into_iter();
@@ -152,6 +155,7 @@ impl Cluster {
         Ok(received)
     }
 
+    /// The shards' messages, merged pair by pair up a tree.
     fn reduce<M: Counted + Send>(
         &mut self,
         name: &'static str,
@@ -182,11 +186,11 @@ impl Cluster {
             .ok_or_else(|| exec_datafusion_err!("a reduce of no messages"))
     }
 
-    /// Messages from every shard to every shard: `write` appends the one of a sender to a receiver. The result has a
-    /// list for each receiver, in the order of the senders.
+    /// The messages from every shard to every shard: a list for each receiver, in the order of the senders. `write` appends the message of
+    /// a sender to a receiver.
     ///
     /// # Errors
-    /// If a message does not come back from its bytes.
+    /// An error if a message cannot be read from its bytes.
     pub(crate) fn exchange<M: Counted + Send>(
         &mut self,
         name: &'static str,
@@ -223,7 +227,7 @@ impl Cluster {
         Ok(received.into_iter().map(messages).collect())
     }
 
-    /// Work of the host alone.
+    /// The result of work that only the host does.
     pub(crate) fn host<T>(&mut self, name: &'static str, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = work();
@@ -237,12 +241,13 @@ impl Cluster {
         result
     }
 
-    /// Levels of a tree over all shards.
+    /// Number of levels of a tree over all shards.
     fn levels(&self) -> u32 {
         self.shards.next_power_of_two().ilog2()
     }
 }
 
+/// The log's entry for a collective that has sent nothing yet.
 fn transfer(name: &'static str, collective: Collective, hops: u32) -> Transfer {
     Transfer {
         name,
@@ -255,7 +260,7 @@ fn transfer(name: &'static str, collective: Collective, hops: u32) -> Transfer {
     }
 }
 
-/// One message over the wire: as it arrives, and its bytes.
+/// One message as it arrives, and its number of bytes.
 fn send<M: Counted>(message: M, transfer: &mut Transfer) -> Result<(M, u64)> {
     let mut bytes = vec![];
     message.write(&mut bytes);
@@ -266,7 +271,7 @@ fn send<M: Counted>(message: M, transfer: &mut Transfer) -> Result<(M, u64)> {
     Ok((Reader::message(&bytes)?, bytes.len() as u64))
 }
 
-/// Works on each item, on some threads; the results in order, with the time that each took.
+/// The results of work on each item, on this number of threads, in order, with the time that each took.
 fn spread<S: Send, T: Send>(
     threads: usize,
     items: impl Iterator<Item = S> + Send,

@@ -1,6 +1,5 @@
-//! Count and discard: one pivot a round, every shard counts its keys below, at and above it, and the side without the
-//! rank is dropped. Al-Furaih's select reduces the counts in a tree, Jeffers's collects them (GK Select,
-//! sections IV-2 and IV-3).
+//! Count and discard: each round has one pivot. Every shard counts its keys below, at and above the pivot, and the side without the rank is
+//! dropped. Al-Furaih's select reduces the counts in a tree, Jeffers's collects them (GK Select, sections IV-2 and IV-3).
 //!
 //! ```text
 //! host:   order ── broadcast ──> shards: partition, count, draw a candidate from each side
@@ -9,8 +8,8 @@
 //!               by counts (a reservoir of one), so that the next pivot is any key of its side with equal chance
 //! ```
 //!
-//! Candidates of both sides save the round that would ask for the next pivot. Beyond the source, ranks share rounds (an
-//! open interval each, as long as they lie together), and when few candidates are left in all, they are fetched.
+//! Shards send a candidate pivot of both sides, which saves the round that would ask for the next pivot. Two things are added to the
+//! source. Ranks share rounds: ranks that lie together have one open interval. And few candidates are fetched at once.
 
 use std::ops::Range;
 
@@ -23,10 +22,10 @@ use crate::message_log::Counted;
 use datafusion_quantiles::key::Key;
 use datafusion_quantiles::wire::{Message, Reader, put, put_key, put_keys};
 
-/// The keys of the ranks (1-based, ascending, distinct, at most the number of keys).
+/// The keys of the ranks (from 1, ascending, distinct, at most the number of keys).
 ///
 /// # Errors
-/// Internal errors only: a message that does not come back from its bytes.
+/// Internal errors only: a message that cannot be read from its bytes.
 pub(super) fn select<K: Key>(
     cluster: &mut Cluster,
     shards: Vec<Vec<K>>,
@@ -66,29 +65,29 @@ pub(super) fn select<K: Key>(
 /// A run of ranks that no pivot has parted yet.
 #[derive(Debug, Clone)]
 struct Interval<K> {
-    /// Which of the ranks.
+    /// Indices of the ranks.
     ranks: Range<usize>,
-    /// Keys below the interval.
+    /// Number of keys below the interval.
     skipped: u64,
-    /// Keys inside.
+    /// Number of keys inside the interval.
     candidates: u64,
     /// The next pivot.
     pivot: K,
 }
 
-/// The host's part: pure, from tally to order.
+/// The state of the host, which turns tallies into orders.
 struct Host<'a, K> {
     ranks: &'a [u64],
     found: Vec<K>,
     open: Vec<Interval<K>>,
-    /// Which sides of the last pivots are the open intervals; at first there is one side, the whole.
+    /// Whether each side of the last pivots is an open interval. At first there is one side with all keys.
     keep: Vec<bool>,
     few: u64,
     random: Random,
 }
 
 impl<'a, K: Key> Host<'a, K> {
-    /// The first pivot is one of the host's own keys, if it has any: nobody else need be asked.
+    /// The host's first state. The first pivot is one of its own keys, if it has any, so that no message is needed.
     fn new(shards: &[Vec<K>], ranks: &'a [u64], few: u64, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let pivot = shards.first().and_then(|keys| draw(keys, &mut random));
@@ -112,12 +111,13 @@ impl<'a, K: Key> Host<'a, K> {
         self.random.next()
     }
 
-    /// What the shards are to do next; `None` when all ranks are found. No pivots: they are to send what is left.
+    /// The next order to the shards; `None` when all ranks are found. An order without pivots asks for all remaining keys.
     fn order(&self) -> Option<Order<K>> {
         let candidates: u64 = self.open.iter().map(|interval| interval.candidates).sum();
-        let pivots = match candidates <= self.few {
-            true => vec![],
-            false => self.open.iter().map(|interval| interval.pivot).collect(),
+        let pivots = if candidates <= self.few {
+            vec![]
+        } else {
+            self.open.iter().map(|interval| interval.pivot).collect()
         };
         (!self.open.is_empty()).then(|| Order {
             keep: self.keep.clone(),
@@ -153,7 +153,7 @@ impl<'a, K: Key> Host<'a, K> {
         }
     }
 
-    /// Selects in what was left of every open interval.
+    /// Selects the keys of all open intervals from their remaining keys.
     fn finish(&mut self, mut rest: KeyLists<K>) {
         for (interval, keys) in self.open.iter().zip(&mut rest.0) {
             let ranks = self.ranks[interval.ranks.clone()].iter();
@@ -164,10 +164,10 @@ impl<'a, K: Key> Host<'a, K> {
     }
 }
 
-/// A shard's part.
+/// The state of a shard.
 struct Pile<K> {
     keys: Vec<K>,
-    /// Where the two sides of each of the last pivots are; at first one side, all keys.
+    /// Positions of the keys on both sides of each of the last pivots. At first there is one side with all keys.
     sides: Vec<Range<usize>>,
     random: Random,
 }
@@ -215,7 +215,7 @@ impl<K: Key> Pile<K> {
     }
 }
 
-/// Any of the keys, with equal chance.
+/// A random key, each with equal chance; `None` without keys.
 fn draw<K: Key>(keys: &[K], random: &mut Random) -> Option<K> {
     match keys.len() as u64 {
         0 => None,
@@ -223,11 +223,11 @@ fn draw<K: Key>(keys: &[K], random: &mut Random) -> Option<K> {
     }
 }
 
-/// From the host.
+/// The host's message to the shards.
 struct Order<K> {
-    /// For each side of the last pivots, whether it is still searched.
+    /// Whether each side of the last pivots is still searched.
     keep: Vec<bool>,
-    /// The next pivot of each side that is. None at all: send the keys.
+    /// The next pivot of each side that is searched. Without any, shards send their remaining keys.
     pivots: Vec<K>,
 }
 
@@ -255,8 +255,9 @@ impl<K: Key> Counted for Order<K> {
 /// One side of a pivot.
 #[derive(Debug, Clone)]
 struct Side<K> {
+    /// Number of keys.
     keys: u64,
-    /// One of them, with equal chance.
+    /// One of the keys, each with equal chance.
     candidate: Option<K>,
 }
 
@@ -282,7 +283,7 @@ impl<K: Key> Side<K> {
     }
 }
 
-/// Of one interval.
+/// The counts of one interval around its pivot.
 #[derive(Debug, Clone)]
 struct Count<K> {
     below: Side<K>,
@@ -290,7 +291,7 @@ struct Count<K> {
     above: Side<K>,
 }
 
-/// To the host: of each interval.
+/// A shard's message to the host: the counts of each interval.
 struct Tally<K>(Vec<Count<K>>);
 
 impl<K: Key> Tally<K> {

@@ -1,11 +1,11 @@
-//! GK Select as its paper has it (section V): three actions, one pivot a rank.
+//! GK Select as in its paper (section V): three actions, with one pivot for each rank.
 //!
 //! ```text
-//! action 1   sketches, collected: the pivot is what the merged sketch says of the rank
+//! action 1   sketches, collected: the pivot is the key that the merged sketch has for the rank
 //! action 2   keys below the pivot and equal to it, collected: the pivot is off by dk ranks
 //! action 3   the dk keys next to the pivot on the side of the rank, of every shard, cut to dk at each node of a tree
 //! ```
-//! Beyond the paper: ranks share the actions, and keys equal to the pivot are counted, so that duplicates end the search.
+//! Two things are added to the paper: ranks share the actions, and keys equal to the pivot are counted, so that duplicates end the search.
 
 use datafusion::common::{Result, exec_datafusion_err, internal_err};
 
@@ -18,10 +18,10 @@ use datafusion_quantiles::select::gk_select::GkSelect;
 use datafusion_quantiles::sketch::{AnySketch, AnySummary, Epsilon, Variant};
 use datafusion_quantiles::wire::{Message, Reader, put, put_key, put_numbers};
 
-/// The keys of the ranks (1-based, ascending, distinct, at most the number of keys).
+/// The keys of the ranks (from 1, ascending, distinct, at most the number of keys).
 ///
 /// # Errors
-/// Internal errors only: a message that does not come back from its bytes.
+/// Internal errors only: a message that cannot be read from its bytes.
 pub(super) fn select<K: Key>(
     cluster: &mut Cluster,
     shards: Vec<Vec<K>>,
@@ -58,7 +58,7 @@ pub(super) fn select<K: Key>(
     found.ok_or_else(|| exec_datafusion_err!("shards hold fewer keys than they counted"))
 }
 
-/// What the merged sketches say of each rank.
+/// The pivot of each rank: its key in the merged sketch.
 fn pivots<K: Key>(cluster: &mut Cluster, shards: &[Vec<K>], ranks: &[u64], eps: Epsilon) -> Result<Vec<K>> {
     let sketches = cluster.local("sketch", shards, |_, keys: &Vec<K>| {
         let mut sketch = AnySketch::new(width_of::<K>(), eps, Variant::default());
@@ -119,21 +119,18 @@ impl<K: Key> Part<K> {
             .map(|(below, equal)| below + equal)
             .collect();
         let nearest = |(index, near): (usize, &Near<K>)| {
-            // From the pivot to the next one that is far enough.
-            let (start, end) = match near.is_above {
-                true => {
-                    let enough = ends[index].saturating_add(near.keys);
-                    let next = counts.below.iter().find(|below| **below >= enough);
-                    (ends[index], next.copied().unwrap_or(self.keys.len() as u64))
-                }
-                false => {
-                    let enough = counts.below[index];
-                    let next = ends
-                        .iter()
-                        .rev()
-                        .find(|end| end.saturating_add(near.keys) <= enough);
-                    (next.copied().unwrap_or(0), enough)
-                }
+            // The keys from the pivot to the next pivot that is far enough.
+            let (start, end) = if near.is_above {
+                let enough = ends[index].saturating_add(near.keys);
+                let next = counts.below.iter().find(|below| **below >= enough);
+                (ends[index], next.copied().unwrap_or(self.keys.len() as u64))
+            } else {
+                let enough = counts.below[index];
+                let next = ends
+                    .iter()
+                    .rev()
+                    .find(|end| end.saturating_add(near.keys) <= enough);
+                (next.copied().unwrap_or(0), enough)
             };
             near.cut(self.keys[start as usize..end as usize].to_vec())
         };
@@ -141,31 +138,32 @@ impl<K: Key> Part<K> {
     }
 }
 
-/// Where each rank lies, seen from its pivot.
+/// The side and the distance of each rank from its pivot.
 fn nearness<K: Key>(ranks: &[u64], pivots: &[K], counts: &Counts) -> Vec<Near<K>> {
     let counts = counts.below.iter().zip(&counts.equal);
     let near = |((rank, pivot), (below, equal)): ((&u64, &K), (&u64, &u64))| Near {
         pivot: *pivot,
         is_above: *rank > *below,
-        keys: match rank > below {
-            true => rank.saturating_sub(below + equal),
-            false => below + 1 - rank,
+        keys: if rank > below {
+            rank.saturating_sub(below + equal)
+        } else {
+            below + 1 - rank
         },
     };
     ranks.iter().zip(pivots).zip(counts).map(near).collect()
 }
 
-/// The keys next to a pivot that lead to a rank.
+/// The keys between a pivot and a rank.
 #[derive(Debug, Clone)]
 struct Near<K> {
     pivot: K,
     is_above: bool,
-    /// The paper's delta k: so many keys lead to the rank.
+    /// Number of keys from the pivot to the rank: the paper's delta k.
     keys: u64,
 }
 
 impl<K: Key> Near<K> {
-    /// Of keys on the side of the rank those that may be among the nearest: at most [`Self::keys`], in any order.
+    /// The keys that may be among the nearest to the pivot, of keys on the side of the rank: at most [`Self::keys`], in any order.
     fn cut(&self, mut keys: Vec<K>) -> Vec<K> {
         let most = usize::try_from(self.keys).unwrap_or(usize::MAX);
         if keys.len() <= most {
@@ -174,20 +172,17 @@ impl<K: Key> Near<K> {
         if most == 0 {
             return vec![];
         }
-        match self.is_above {
-            true => {
-                keys.select_nth_unstable(most - 1);
-            }
-            false => {
-                keys.select_nth_unstable_by(most - 1, |own, other| other.cmp(own));
-            }
+        if self.is_above {
+            keys.select_nth_unstable(most - 1);
+        } else {
+            keys.select_nth_unstable_by(most - 1, |own, other| other.cmp(own));
         }
         keys.truncate(most);
         keys
     }
 }
 
-/// A sketch as it travels.
+/// A message with a sketch.
 struct Sketched(AnySummary);
 
 impl Message for Sketched {
@@ -209,7 +204,7 @@ impl Counted for Sketched {
     }
 }
 
-/// Of each pivot, the keys below it and equal to it.
+/// The numbers of keys below and equal to each pivot.
 #[derive(Debug, Clone)]
 struct Counts {
     below: Vec<u64>,
@@ -234,9 +229,10 @@ impl Message for Counts {
 
     fn read(input: &mut Reader<'_>) -> Result<Self> {
         let (below, equal) = (input.numbers("counts")?, input.numbers("counts")?);
-        match below.len() == equal.len() {
-            true => Ok(Self { below, equal }),
-            false => internal_err!("{} counts and {}", below.len(), equal.len()),
+        if below.len() == equal.len() {
+            Ok(Self { below, equal })
+        } else {
+            internal_err!("{} counts and {}", below.len(), equal.len())
         }
     }
 }
@@ -247,7 +243,7 @@ impl Counted for Counts {
     }
 }
 
-/// From the host: what to send of each pivot.
+/// The host's message to the shards: the keys to send around each pivot.
 struct Distances<K>(Vec<Near<K>>);
 
 impl<K: Key> Message for Distances<K> {

@@ -1,5 +1,5 @@
-//! The literature's methods that the strategies of `datafusion-quantiles` are measured against, over a simulated cluster whose
-//! messages are real bytes; and a partition that answers requests by plain loops, for tests to compare with.
+//! Published methods that the strategies of `datafusion-quantiles` are measured against, over a simulated cluster whose messages are
+//! real bytes; and a shard that answers requests by plain loops, for tests to compare with.
 //!
 //! | baseline | rounds | bytes, of `n` keys on `P` shards | source |
 //! | --- | --- | --- | --- |
@@ -11,8 +11,8 @@
 //! | [`Baseline::SortAndChooseFlat`] | 1 | `n (P - 1) / P` keys | the same, without the tree |
 //! | [`Baseline::Quickselect`] | 1 | `n (P - 1) / P` keys | Hoare 1961 ("Find"), in one partition |
 //!
-//! A baseline takes what helps it: local sorts are sample sorts, counts of several ranks share rounds, equal keys spread
-//! over all shards. What it may not take is a message that is not counted ([`MessageLog`]).
+//! Baselines have every advantage: local sorts are sample sorts, counts of several ranks share rounds, equal keys spread over all shards.
+//! But every message of a baseline is counted ([`MessageLog`]).
 
 mod cluster;
 mod count_discard;
@@ -46,14 +46,14 @@ pub use message_log::{Collective, MessageLog, Transfer, Work};
 pub use naive::{NaiveBackend, NaiveShard};
 pub use simulated::SimulatedShards;
 
-/// The methods to compare with.
+/// The published methods to compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Baseline {
     /// Parallel sorting by regular sampling, then the keys at the ranks.
     Psrs,
     /// Al-Furaih's select: a pivot a round, counts and candidate pivots reduced in a tree.
     AlFuraih,
-    /// Jeffers's select: the same, collected by the host from every shard.
+    /// Jeffers's select: a pivot a round; the host collects counts and candidate pivots from every shard.
     Jeffers,
     /// GK Select as in its paper: a pivot from a sketch, a count, then the keys between the pivot and the rank.
     GkSelectCount,
@@ -66,7 +66,7 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    /// All of them.
+    /// All baselines.
     pub const ALL: [Baseline; 7] = [
         Baseline::Psrs,
         Baseline::AlFuraih,
@@ -77,7 +77,7 @@ impl Baseline {
         Baseline::Quickselect,
     ];
 
-    /// The name in tables.
+    /// The baseline's name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Baseline::Psrs => "psrs",
@@ -91,19 +91,20 @@ impl Baseline {
     }
 }
 
-/// How a rival is run.
+/// The parameters of a baseline's run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setup {
-    /// Threads that play the shards; at least 1.
+    /// Number of threads that run the shards, at least 1.
     pub threads: usize,
-    /// Seed of pivots.
+    /// Seed of random pivots.
     pub seed: u64,
-    /// What sorts the keys of a shard.
+    /// The sort of a shard's keys.
     pub sort: LocalSort,
-    /// Candidates that count-and-discard fetches instead of another round; 0: it ends as in the source, when every
-    /// rank was a pivot's. `None`: the square of the number of shards.
+    /// Candidates, in keys, up to which count-and-discard fetches them instead of another round. With 0 it ends as in the source, when
+    /// every rank is that of a pivot. `None` is the square of the number of shards.
     pub few: Option<u64>,
-    /// Error fraction of the sketches of GK Select. `None`: what [`gk_select`](datafusion_quantiles::select::gk_select::GkSelect::try_new) chooses.
+    /// Error fraction of GK Select's sketches. `None` is the choice of
+    /// [`gk_select`](datafusion_quantiles::select::gk_select::GkSelect::try_new).
     pub eps: Option<Epsilon>,
 }
 
@@ -119,7 +120,7 @@ impl Default for Setup {
     }
 }
 
-/// What a rival found, and what it sent.
+/// The keys that a baseline found, and the messages that it sent.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// The key of each rank.
@@ -128,22 +129,22 @@ pub struct Outcome {
     pub log: MessageLog,
 }
 
-/// Finds the keys of ranks: 1-based, ascending, distinct, at most the number of keys on all shards. The first shard is
-/// the host, as in DIBMS (section II); it and the number of keys are known to all.
+/// Finds the keys of ranks: from 1, ascending, distinct, at most the number of keys on all shards. The first shard is the host, as in
+/// DIBMS (section II). All shards know the host and the number of keys.
 ///
 /// # Errors
-/// If there is no shard, shards differ in width, ranks are not as above, or no threads are given.
-pub fn solve(rival: Baseline, shards: Vec<KeyVec>, ranks: &[u64], setup: &Setup) -> Result<Outcome> {
+/// An execution error if there is no shard or no thread, if shards differ in width, and for other ranks.
+pub fn solve(baseline: Baseline, shards: Vec<KeyVec>, ranks: &[u64], setup: &Setup) -> Result<Outcome> {
     match shards.first() {
         None => exec_err!("a baseline needs at least one shard"),
-        Some(KeyVec::W32(_)) => solve_keys::<u32>(rival, shards, ranks, setup),
-        Some(KeyVec::W64(_)) => solve_keys::<u64>(rival, shards, ranks, setup),
-        Some(KeyVec::W128(_)) => solve_keys::<u128>(rival, shards, ranks, setup),
+        Some(KeyVec::W32(_)) => solve_keys::<u32>(baseline, shards, ranks, setup),
+        Some(KeyVec::W64(_)) => solve_keys::<u64>(baseline, shards, ranks, setup),
+        Some(KeyVec::W128(_)) => solve_keys::<u128>(baseline, shards, ranks, setup),
     }
 }
 
 fn solve_keys<K: ShardKey>(
-    rival: Baseline,
+    baseline: Baseline,
     shards: Vec<KeyVec>,
     ranks: &[u64],
     setup: &Setup,
@@ -154,7 +155,7 @@ fn solve_keys<K: ShardKey>(
     };
     let mut cluster = Cluster::try_new(shards.len(), setup.threads)?;
     check(ranks, shards.iter().map(|keys| keys.len() as u64).sum())?;
-    let keys = match rival {
+    let keys = match baseline {
         _ if ranks.is_empty() => vec![],
         Baseline::Psrs => psrs::psrs(&mut cluster, shards, ranks, setup.sort)?,
         Baseline::AlFuraih => count_discard::select(&mut cluster, shards, ranks, Gather::Tree, setup)?,
@@ -174,20 +175,22 @@ fn solve_keys<K: ShardKey>(
     })
 }
 
+/// Checks that ranks are ascending, distinct, and between 1 and the population.
 fn check(ranks: &[u64], population: u64) -> Result<()> {
     let ascending = ranks.is_sorted_by(|left, right| left < right);
     let inside = ranks.iter().all(|rank| (1..=population).contains(rank));
-    match ascending && inside {
-        true => Ok(()),
-        false => exec_err!("ranks must be ascending, distinct and between 1 and {population}: {ranks:?}"),
+    if ascending && inside {
+        Ok(())
+    } else {
+        exec_err!("ranks must be ascending, distinct and between 1 and {population}: {ranks:?}")
     }
 }
 
-/// Keys of each rank, or interval of ranks, as they travel.
+/// A message with a list of keys for each rank, or for each interval of ranks.
 struct KeyLists<K>(Vec<Vec<K>>);
 
 impl<K: Key> KeyLists<K> {
-    /// Both sides' keys, `cut` to what is still wanted of each list.
+    /// The keys of both messages. `cut` drops keys of each list that are not needed any more.
     fn join(self, other: Self, cut: impl Fn(Vec<K>, usize) -> Vec<K>) -> Self {
         let pairs = self.0.into_iter().zip(other.0).enumerate();
         let joined = pairs.map(|(index, (mut own, other))| {

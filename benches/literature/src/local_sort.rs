@@ -6,18 +6,18 @@ use super::samplesort::{InPlace, OutOfPlace};
 use datafusion_quantiles::key::Key;
 use datafusion_quantiles::key::KeyVec;
 
-/// What sorts the keys of a shard.
+/// The sort of a shard's keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LocalSort {
-    /// Super scalar sample sort: as much memory again, and a byte a key.
+    /// Super scalar sample sort: takes as much memory as the keys, and a byte for each key.
     OutOfPlace,
-    /// Its in-place form: about 1 MB.
+    /// In-place super scalar sample sort: takes about 1 MB.
     InPlace,
     /// `slice::sort_unstable`, to compare.
     Standard,
 }
 
-/// Sorts ascending.
+/// Sorts keys in ascending order.
 pub fn sort(keys: &mut KeyVec, sort: LocalSort) {
     match keys {
         KeyVec::W32(keys) => Sorter::new(sort).sort(keys),
@@ -26,7 +26,7 @@ pub fn sort(keys: &mut KeyVec, sort: LocalSort) {
     }
 }
 
-/// Runs that are merged rather than sorted anew.
+/// Most runs that are merged; more runs are sorted instead.
 const MERGED_RUNS: usize = 8;
 
 /// A sort with the memory that it keeps between calls.
@@ -70,7 +70,7 @@ impl<K: Key> Sorters<K> {
         }
     }
 
-    /// Sorts ascending.
+    /// Sorts keys in ascending order.
     pub(super) fn sort(&self, keys: &mut [K]) {
         let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
         let mut sorter = idle.unwrap_or_else(|| Sorter::new(self.kind));
@@ -80,8 +80,8 @@ impl<K: Key> Sorters<K> {
         }
     }
 
-    /// Ascending runs as one. The standard library's stable sort finds runs and merges them pair by pair, about 3 ns a
-    /// key and doubling; past [`MERGED_RUNS`] it costs less to sort anew.
+    /// The keys of ascending runs, as one run. The standard library's stable sort finds runs and merges them pair by pair. That takes
+    /// about 3 ns for each key and each doubling of runs. Past [`MERGED_RUNS`] a sort costs less.
     pub(super) fn merge(&self, mut runs: Vec<Vec<K>>) -> Vec<K> {
         if runs.len() == 1 {
             return runs.pop().unwrap_or_default();
@@ -89,9 +89,10 @@ impl<K: Key> Sorters<K> {
         let many = runs.iter().filter(|run| !run.is_empty()).count() > MERGED_RUNS;
         let mut keys: Vec<K> = Vec::with_capacity(runs.iter().map(Vec::len).sum());
         runs.into_iter().for_each(|run| keys.extend(run));
-        match many {
-            true => self.sort(&mut keys),
-            false => keys.sort(),
+        if many {
+            self.sort(&mut keys)
+        } else {
+            keys.sort()
         }
         keys
     }

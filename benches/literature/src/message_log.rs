@@ -1,4 +1,4 @@
-//! What a run on simulated shards sent, and how long each worked.
+//! The log of a run on simulated shards: its messages, and the time of each shard's work.
 
 use std::time::Duration;
 
@@ -8,17 +8,21 @@ use datafusion_quantiles::kernel::round_messages::Order;
 use datafusion_quantiles::key::Key;
 use datafusion_quantiles::wire::Message;
 
-/// A message in the unit of the papers: values, each of which is a key, a count, an end of a bracket or a part of a cell function.
+/// A message whose size is known in values, the unit of the papers. A value is a key, a count, an end of a bracket or a number of a cell
+/// function.
 pub(crate) trait Counted: Message {
-    /// Values in the message. Scalars such as seeds and sizes are not counted.
+    /// Number of values in the message. Scalars such as seeds and sizes are not counted.
     fn values(&self) -> u64;
 }
 
 impl Counted for Order {
     fn values(&self) -> u64 {
-        let ends = |brackets: &Brackets| match brackets.is_all(self.width) {
-            true => 0,
-            false => 2 * brackets.as_slice().len() as u64,
+        let ends = |brackets: &Brackets| {
+            if brackets.is_all(self.width) {
+                0
+            } else {
+                2 * brackets.as_slice().len() as u64
+            }
         };
         match self.request.as_ref() {
             Request::Sample { within, .. } => ends(within),
@@ -41,12 +45,12 @@ impl<K: Key> Counted for Vec<K> {
     }
 }
 
-/// Values that a cell function is defined by.
+/// Number of values that define a cell function.
 fn definition(cells: &Cells) -> u64 {
     match cells {
-        // Offset and shift of each entry travel as one value.
+        // Offset and shift of an entry are one value.
         Cells::Table(table) => table.numbers() as u64,
-        // Both pivots, first cell and number of cells: the slope follows from them.
+        // Both pivots, the first cell and the number of cells: the slope follows from them.
         Cells::Linear(linear) => 4 * linear.pieces().len() as u64,
         Cells::Edges(edges) => edges.as_slice().len() as u64,
     }
@@ -55,38 +59,38 @@ fn definition(cells: &Cells) -> u64 {
 /// A pattern of communication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Collective {
-    /// The host's message to every shard, down a tree. Nobody waits for all: no round (GK Select, section IV-1, step 3).
+    /// The host's message to every shard, down a tree. It is no round, as no shard waits for all others (GK Select, section IV-1, step 3).
     Broadcast,
-    /// A message of every shard, merged pair by pair up a tree. A round.
+    /// A message of every shard, merged pair by pair up a tree: a round.
     Reduce,
-    /// A message of every shard to the host. A round.
+    /// A message of every shard to the host: a round.
     Collect,
-    /// A message of every shard to every other. A round.
+    /// A message of every shard to every other: a round.
     Exchange,
 }
 
-/// One collective, as it went. What a shard sends to itself is not counted.
+/// The messages of one collective. Messages of a shard to itself are not counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transfer {
-    /// What it is for.
+    /// Name of its purpose.
     pub name: &'static str,
-    /// Its pattern.
+    /// The pattern of communication.
     pub collective: Collective,
-    /// Messages, all shards together.
+    /// Number of messages of all shards together.
     pub messages: u64,
-    /// Messages that wait for one another: the depth of the tree, or 1; 0 with one shard.
+    /// Number of messages that wait for one another: the depth of the tree, or 1; 0 with one shard.
     pub hops: u32,
     /// Bytes of all messages.
     pub bytes: u64,
-    /// Bytes on the critical path: a level of a tree costs its largest message, a collect all that the host receives,
-    /// an exchange the most that one shard sends or receives.
+    /// Bytes on the critical path: for each level of a tree its largest message, for a collect all bytes that the host receives, for an
+    /// exchange the most bytes that one shard sends or receives.
     pub critical_bytes: u64,
-    /// Values (keys and counts) in all messages: the papers' unit.
+    /// Number of values (keys and counts) in all messages: the papers' unit.
     pub values: u64,
 }
 
 impl Transfer {
-    /// Whether all shards wait for it: a superstep, a stage boundary of Spark.
+    /// Whether all shards wait for the collective: a superstep, or a stage boundary of Spark.
     pub fn is_round(&self) -> bool {
         self.collective != Collective::Broadcast
     }
@@ -95,9 +99,9 @@ impl Transfer {
 /// Work of all shards between two collectives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Work {
-    /// What is done.
+    /// Name of the work.
     pub name: &'static str,
-    /// Whether shards do it on their own keys; else it is the host's, or a tree's, on messages.
+    /// Whether shards work on their own keys. Else the host, or the nodes of a tree, work on messages.
     pub on_keys: bool,
     /// Time of the slowest shard.
     pub slowest: Duration,
@@ -105,7 +109,7 @@ pub struct Work {
     pub total: Duration,
 }
 
-/// The account of a run.
+/// The messages and the work of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MessageLog {
     /// Collectives, in order.
@@ -121,12 +125,12 @@ impl MessageLog {
         rounds.map(|transfer| transfer.name).collect()
     }
 
-    /// Messages that wait for one another.
+    /// Number of messages that wait for one another.
     pub fn hops(&self) -> u64 {
         self.sum(|transfer| transfer.hops.into())
     }
 
-    /// Messages, all shards together.
+    /// Number of messages of all shards together.
     pub fn messages(&self) -> u64 {
         self.sum(|transfer| transfer.messages)
     }
@@ -141,17 +145,17 @@ impl MessageLog {
         self.sum(|transfer| transfer.critical_bytes)
     }
 
-    /// Values in all messages.
+    /// Number of values in all messages.
     pub fn values(&self) -> u64 {
         self.sum(|transfer| transfer.values)
     }
 
-    /// The work if every shard had a machine of its own: the sum of the slowest.
+    /// Time of the work if every shard had a machine of its own: the sum of the slowest shards' times.
     pub fn slowest(&self) -> Duration {
         self.work.iter().map(|work| work.slowest).sum()
     }
 
-    /// Seconds on the network: `barrier` (the paper's L) for each round, `gap` (g) for each byte on the critical path
+    /// Seconds on the network: `barrier` seconds (the paper's L) for each round, and `gap` seconds (g) for each byte on the critical path
     /// (GK Select, Table V).
     pub fn network_seconds(&self, barrier: f64, gap: f64) -> f64 {
         barrier * self.rounds().len() as f64 + gap * self.critical_bytes() as f64

@@ -1,6 +1,7 @@
-//! The slow shard: plain loops over 128-bit keys by the definitions of [`datafusion_quantiles::kernel::round`] and [`datafusion_quantiles::cells`].
+//! The slow shard: plain loops over 128-bit keys, by the definitions of [`datafusion_quantiles::kernel::round`] and
+//! [`datafusion_quantiles::cells`].
 //!
-//! It exists to be obviously right. Tests run every request on it and on the fast shards and compare the replies.
+//! It is obviously right. Tests run every request on it and on the fast shards, and compare the replies.
 
 use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::Result;
@@ -14,7 +15,7 @@ use datafusion_quantiles::key::{KeyBits, KeySpec, Width, dense};
 use datafusion_quantiles::sketch::{AnySketch, Variant};
 use datafusion_quantiles::threads::Stop;
 
-/// Opens [`NaiveShard`]s.
+/// The backend that opens [`NaiveShard`]s.
 #[derive(Debug, Default)]
 pub struct NaiveBackend;
 
@@ -28,7 +29,7 @@ impl Backend for NaiveBackend {
     }
 }
 
-/// Keeps all keys in one vector and reads it whole for every request.
+/// A shard that keeps all keys in one vector, and reads all of them for every request.
 #[derive(Debug)]
 pub struct NaiveShard {
     spec: KeySpec,

@@ -5,14 +5,14 @@ use std::ops::Range;
 use super::samplesort::Random;
 use datafusion_quantiles::key::Key;
 
-/// Reorders keys to those below the pivot, those equal to it, those above; the number of the first and of the second.
+/// Reorders keys to those below the pivot, those equal to it, and those above. Returns the numbers of keys below and equal.
 pub(super) fn partition<K: Key>(keys: &mut [K], pivot: K) -> (usize, usize) {
     let below = split(keys, |key| key < pivot);
     let equal = split(&mut keys[below..], |key| key == pivot);
     (below, equal)
 }
 
-/// Lomuto's partition: keys that pass the test first; their number.
+/// Lomuto's partition: reorders keys so that those that pass the test come first. Returns their number.
 fn split<K: Key>(keys: &mut [K], test: impl Fn(K) -> bool) -> usize {
     let mut passed = 0;
     for at in 0..keys.len() {
@@ -23,7 +23,7 @@ fn split<K: Key>(keys: &mut [K], test: impl Fn(K) -> bool) -> usize {
     passed
 }
 
-/// Slices of at most so many keys are sorted.
+/// Keys in a slice up to which it is sorted.
 const FEW: usize = 32;
 
 /// The keys at 0-based ranks (ascending, below the number of keys) by quickselect with random pivots (Hoare 1961,
@@ -47,6 +47,6 @@ pub(super) fn select<K: Key>(keys: &mut [K], ranks: &[usize], random: &mut Rando
         open.push((range.start..equal_start, lower));
         open.push((equal_end..range.end, upper));
     }
-    // Every rank's key is at its place now.
+    // Every rank's key is at its index now.
     ranks.iter().map(|rank| keys[*rank]).collect()
 }

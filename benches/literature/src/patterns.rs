@@ -2,7 +2,7 @@
 
 pub(super) use quantiles_testing::patterns::{ALL, Pattern};
 
-/// `len` words; the same for the same seed.
+/// Random words, `len` of them, which depend on the seed only.
 pub(super) fn words(pattern: Pattern, len: usize, seed: u64) -> Vec<u64> {
     pattern
         .words(len, seed)

@@ -1,5 +1,5 @@
-//! Parallel sorting by regular sampling (Shi and Schaeffer 1992; GK Select, section IV-1), then the keys at the
-//! ranks: what Spark's full sort does.
+//! Parallel sorting by regular sampling (Shi and Schaeffer 1992; GK Select, section IV-1), then the keys at the ranks, as Spark's full sort
+//! does it.
 //!
 //! | step | collective | what is sent |
 //! | --- | --- | --- |
@@ -7,10 +7,9 @@
 //! | cut at the splitters | broadcast, exchange | `P - 1` splitters; all keys that move |
 //! | merge, pick | collect | the keys of the ranks |
 //!
-//! Splitters are places in the order of (key, shard, position), not keys: equal keys spread over shards like others,
-//! and with `s = n / P^2` no shard gets more than `2n/P + 2P` keys, whatever the keys and however they are spread. With each
-//! piece travels the number of keys below it on its shard; their sum is the rank at which the receiver's keys begin, so
-//! picking takes no further round.
+//! Splitters are positions in the order of (key, shard, position), not keys. So equal keys spread over shards like other keys, and with
+//! `s = n / P^2` no shard gets more than `2n/P + 2P` keys, for any keys on any shards. Each piece is sent with the number of keys below it
+//! on its shard. The sum of these numbers is the rank at which the receiver's keys begin, so that picking takes no further round.
 
 use datafusion::common::Result;
 
@@ -20,10 +19,10 @@ use crate::message_log::Counted;
 use datafusion_quantiles::key::Key;
 use datafusion_quantiles::wire::{Message, Reader, put, put_key, put_keys};
 
-/// The keys of the ranks (1-based, ascending, distinct, at most the number of keys).
+/// The keys of the ranks (from 1, ascending, distinct, at most the number of keys).
 ///
 /// # Errors
-/// Internal errors only: a message that does not come back from its bytes.
+/// Internal errors only: a message that cannot be read from its bytes.
 pub(super) fn psrs<K: Key>(
     cluster: &mut Cluster,
     shards: Vec<Vec<K>>,
@@ -42,7 +41,7 @@ pub(super) fn psrs<K: Key>(
         .collect())
 }
 
-/// Keys that each shard gets.
+/// Number of keys that each shard gets.
 #[cfg(test)]
 pub(super) fn loads<K: Key>(cluster: &mut Cluster, shards: Vec<Vec<K>>) -> Result<Vec<usize>> {
     let (pieces, _) = shuffle(cluster, shards, &[], &Sorters::new(LocalSort::Standard))?;
@@ -50,7 +49,7 @@ pub(super) fn loads<K: Key>(cluster: &mut Cluster, shards: Vec<Vec<K>>) -> Resul
     Ok(pieces.into_iter().map(load).collect())
 }
 
-/// Sorts locally, cuts and exchanges: each shard's pieces, and what it was told.
+/// Sorts locally, cuts and exchanges. Returns each shard's pieces, and the plan that it received.
 fn shuffle<K: Key>(
     cluster: &mut Cluster,
     shards: Vec<Vec<K>>,
@@ -67,7 +66,7 @@ fn shuffle<K: Key>(
     Ok((exchange(cluster, sorted, &plans)?, plans))
 }
 
-/// Every shard's regular sample, sorted by the host, cut in as many parts as there are shards.
+/// The splitters between as many parts as there are shards, from every shard's regular sample, which the host sorts.
 fn splitters<K: Key>(cluster: &mut Cluster, sorted: &[Vec<K>]) -> Result<Vec<Splitter<K>>> {
     let shards = cluster.shards();
     let population: usize = sorted.iter().map(Vec::len).sum();
@@ -93,7 +92,7 @@ fn splitters<K: Key>(cluster: &mut Cluster, sorted: &[Vec<K>]) -> Result<Vec<Spl
     Ok((1..shards).filter_map(at).collect())
 }
 
-/// Each part of each shard's keys goes to the shard that has the part's number.
+/// Sends each part of each shard's keys to the shard with the part's number.
 fn exchange<K: Key>(cluster: &mut Cluster, sorted: Vec<Vec<K>>, plans: &[Plan<K>]) -> Result<Received<K>> {
     let shards = cluster.shards();
     let cuts = cluster.local("cut", &sorted, |shard, keys: &Vec<K>| {
@@ -112,7 +111,7 @@ fn exchange<K: Key>(cluster: &mut Cluster, sorted: Vec<Vec<K>>, plans: &[Plan<K>
     })
 }
 
-/// The receiver's part: merged, and the keys of the ranks in it.
+/// The keys of the ranks that lie in a receiver's part, which it merges from pieces.
 fn pick<K: Key>(pieces: Vec<Piece<K>>, ranks: &[u64], sorters: &Sorters<K>) -> Vec<K> {
     let first: u64 = pieces.iter().map(|piece| piece.below).sum();
     let keys = sorters.merge(pieces.into_iter().map(|piece| piece.keys).collect());
@@ -124,7 +123,7 @@ fn pick<K: Key>(pieces: Vec<Piece<K>>, ranks: &[u64], sorters: &Sorters<K>) -> V
         .collect()
 }
 
-/// Distance of sampled keys.
+/// The distance between sampled keys.
 struct Stride(u64);
 
 impl Message for Stride {
@@ -143,7 +142,7 @@ impl Counted for Stride {
     }
 }
 
-/// A place in the order of all keys, where equal keys are ordered by shard and position.
+/// A position in the order of all keys, where equal keys are ordered by shard and position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Splitter<K> {
     key: K,
@@ -152,7 +151,7 @@ struct Splitter<K> {
 }
 
 impl<K: Key> Splitter<K> {
-    /// How many of a shard's sorted keys are at this place or before it.
+    /// Number of a shard's sorted keys that are at this position or before it.
     fn cut(&self, shard: u64, keys: &[K]) -> usize {
         match shard.cmp(&self.shard) {
             std::cmp::Ordering::Less => keys.partition_point(|key| *key <= self.key),
@@ -162,7 +161,7 @@ impl<K: Key> Splitter<K> {
     }
 }
 
-/// What every shard must know to cut and to pick.
+/// The host's message to every shard, by which it cuts its keys and picks answers.
 struct Plan<K> {
     splitters: Vec<Splitter<K>>,
     ranks: Vec<u64>,
@@ -203,9 +202,9 @@ type Received<K> = Vec<Vec<Piece<K>>>;
 
 /// The keys that one shard sends to another.
 struct Piece<K> {
-    /// The sender's keys in earlier pieces.
+    /// Number of the sender's keys in earlier pieces.
     below: u64,
-    /// Ascending.
+    /// The keys, ascending.
     keys: Vec<K>,
 }
 

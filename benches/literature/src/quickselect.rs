@@ -1,4 +1,4 @@
-//! Quickselect in one partition: the host collects all keys and selects. The least rounds, the most bytes.
+//! Quickselect in one partition: the host collects all keys and selects. It takes the fewest rounds and the most bytes.
 
 use datafusion::common::Result;
 
@@ -7,10 +7,10 @@ use super::samplesort::Random;
 use crate::cluster::Cluster;
 use datafusion_quantiles::key::Key;
 
-/// The keys of the ranks (1-based, ascending, distinct, at most the number of keys).
+/// The keys of the ranks (from 1, ascending, distinct, at most the number of keys).
 ///
 /// # Errors
-/// Internal errors only: a message that does not come back from its bytes.
+/// Internal errors only: a message that cannot be read from its bytes.
 pub(super) fn quickselect<K: Key>(
     cluster: &mut Cluster,
     shards: Vec<Vec<K>>,

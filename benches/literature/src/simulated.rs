@@ -1,4 +1,4 @@
-//! Shards that play machines: every message is written to bytes and read again, and a log keeps what was sent.
+//! Shards as simulated machines: every message is written to bytes and read again, and a log counts them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use datafusion_quantiles::key::Width;
 use datafusion_quantiles::select::Shards;
 use datafusion_quantiles::threads::Stop;
 
-/// One shard a shard. The first shard is the host, as in DIBMS (section II): what it sends to itself is not counted.
+/// Shards, each a simulated machine. The first one is the host, as in DIBMS (section II). Its messages to itself are not counted.
 pub struct SimulatedShards {
     width: Width,
     shards: Vec<Box<dyn Shard>>,
@@ -22,10 +22,10 @@ pub struct SimulatedShards {
 }
 
 impl SimulatedShards {
-    /// Each shard is a machine, the first one coordinates; `threads` play them.
+    /// Simulated machines, one for each shard, run by this number of threads. The first one coordinates.
     ///
     /// # Errors
-    /// If there are no shards or no threads.
+    /// An execution error if there are no shards or no threads.
     pub fn try_new(width: Width, shards: Vec<Box<dyn Shard>>, threads: usize) -> Result<Self> {
         Ok(Self {
             width,
@@ -34,7 +34,7 @@ impl SimulatedShards {
         })
     }
 
-    /// What was sent so far.
+    /// The messages and the work so far.
     pub fn log(&self) -> &MessageLog {
         self.cluster.log()
     }
@@ -61,10 +61,11 @@ impl Shards for SimulatedShards {
         let replies = self.cluster.local(name, work, |_, (shard, order)| {
             shard.answer(&order.request, &stop)
         })?;
-        // What stays of one size when it is merged goes up a tree; keys would travel once for each of its levels.
-        let gather = match replies.iter().all(is_summed) {
-            true => Gather::Tree,
-            false => Gather::Flat,
+        // Replies that do not grow when merged go up a tree. Keys do not: they would be sent once for each of its levels.
+        let gather = if replies.iter().all(is_summed) {
+            Gather::Tree
+        } else {
+            Gather::Flat
         };
         self.cluster.gather(name, gather, replies, |_, mut own, other| {
             own.merge(other)?;
@@ -73,7 +74,7 @@ impl Shards for SimulatedShards {
     }
 }
 
-/// Whether a merged answer is about as long as each of the two.
+/// Whether two replies of this kind merge to one that is about as long as each of them.
 fn is_summed(reply: &Reply) -> bool {
     match reply {
         Reply::Counts { kept, .. } => kept.is_empty(),

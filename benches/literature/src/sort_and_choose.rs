@@ -7,10 +7,10 @@ use super::local_sort::{LocalSort, Sorters};
 use crate::cluster::{Cluster, Gather};
 use datafusion_quantiles::key::Key;
 
-/// The keys of the ranks (1-based, ascending, distinct, at most the number of keys).
+/// The keys of the ranks (from 1, ascending, distinct, at most the number of keys).
 ///
 /// # Errors
-/// Internal errors only: a message that does not come back from its bytes.
+/// Internal errors only: a message that cannot be read from its bytes.
 pub(super) fn sort_and_choose<K: Key>(
     cluster: &mut Cluster,
     shards: Vec<Vec<K>>,

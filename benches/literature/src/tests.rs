@@ -5,7 +5,7 @@ use super::samplesort::Random;
 use super::*;
 use crate::message_log::{Collective, Transfer};
 
-/// How keys lie on shards.
+/// The distribution of keys over shards.
 #[derive(Debug, Clone, Copy)]
 enum Spread {
     /// Shards of equal size, neighbours together.
@@ -78,7 +78,7 @@ fn populations() -> impl Strategy<Value = usize> {
 
 proptest! {
     #[test]
-    fn every_rival_finds_the_keys_of_a_sort(
+    fn every_baseline_finds_the_keys_of_a_sort(
         pattern in prop::sample::select(&patterns::ALL[..]),
         len in populations(),
         shards in prop_oneof![Just(1), 2..9_usize, 1..=128_usize],
@@ -100,16 +100,16 @@ proptest! {
         ranks.dedup();
         let all = sorted(&shards);
         let expected: Vec<KeyBits> = ranks.iter().map(|rank| all[*rank as usize - 1]).collect();
-        for rival in Baseline::ALL {
-            let outcome = solve(rival, shards.clone(), &ranks, &setup).unwrap();
-            prop_assert_eq!(&outcome.keys, &expected, "{:?}", rival);
-            check_log(rival, &outcome.log, &shards, len as u64);
+        for baseline in Baseline::ALL {
+            let outcome = solve(baseline, shards.clone(), &ranks, &setup).unwrap();
+            prop_assert_eq!(&outcome.keys, &expected, "{:?}", baseline);
+            check_log(baseline, &outcome.log, &shards, len as u64);
         }
     }
 }
 
-/// What holds whatever the keys.
-fn check_log(rival: Baseline, log: &MessageLog, shards: &[KeyVec], len: u64) {
+/// Checks that hold for any keys.
+fn check_log(baseline: Baseline, log: &MessageLog, shards: &[KeyVec], len: u64) {
     let count = shards.len() as u64;
     let width = match shards[0] {
         KeyVec::W32(_) => 4,
@@ -119,9 +119,9 @@ fn check_log(rival: Baseline, log: &MessageLog, shards: &[KeyVec], len: u64) {
     if log.transfers.is_empty() {
         return;
     }
-    assert!(log.critical_bytes() <= log.bytes(), "{rival:?}");
-    assert_eq!(log.bytes() == 0, count == 1, "{rival:?}");
-    match rival {
+    assert!(log.critical_bytes() <= log.bytes(), "{baseline:?}");
+    assert_eq!(log.bytes() == 0, count == 1, "{baseline:?}");
+    match baseline {
         Baseline::Psrs => {
             assert_eq!(log.rounds().len(), 3);
             let samples = log.transfers.iter().find(|step| step.name == "samples").unwrap();
@@ -131,9 +131,9 @@ fn check_log(rival: Baseline, log: &MessageLog, shards: &[KeyVec], len: u64) {
         }
         Baseline::GkSelectCount => assert!((2..=3).contains(&log.rounds().len())),
         Baseline::AlFuraih | Baseline::Jeffers => assert!(!log.rounds().is_empty()),
-        _ => assert_eq!(log.rounds().len(), 1, "{rival:?}"),
+        _ => assert_eq!(log.rounds().len(), 1, "{baseline:?}"),
     }
-    if matches!(rival, Baseline::SortAndChooseFlat | Baseline::Quickselect) {
+    if matches!(baseline, Baseline::SortAndChooseFlat | Baseline::Quickselect) {
         let host = match &shards[0] {
             KeyVec::W32(own) => own.len(),
             KeyVec::W64(own) => own.len(),
@@ -171,27 +171,27 @@ fn regular_sampling_gives_no_shard_more_than_twice_its_share() {
 fn count_and_discard_takes_logarithmic_rounds_and_few_bytes() {
     let words = patterns::words(Pattern::Random, 100_000, 9);
     let shards = shards_of(&spread(&words, 64, Spread::Random, 9), 64);
-    let rounds = |rival, few, ranks: &[u64]| {
+    let rounds = |baseline, few, ranks: &[u64]| {
         let of_seed = |seed| {
             let setup = Setup {
                 few,
                 seed,
                 ..Setup::default()
             };
-            let log = solve(rival, shards.clone(), ranks, &setup).unwrap().log;
-            assert!(log.bytes() < 100_000 * 8, "{rival:?}: {} bytes", log.bytes());
+            let log = solve(baseline, shards.clone(), ranks, &setup).unwrap().log;
+            assert!(log.bytes() < 100_000 * 8, "{baseline:?}: {} bytes", log.bytes());
             log.rounds().len()
         };
         (0..20).map(of_seed).sum::<usize>() as f64 / 20.0
     };
-    for rival in [Baseline::AlFuraih, Baseline::Jeffers] {
+    for baseline in [Baseline::AlFuraih, Baseline::Jeffers] {
         let several = [1, 20_000, 50_000, 100_000];
-        let to_the_end = rounds(rival, Some(0), &[50_000]);
-        let until_few = rounds(rival, None, &[50_000]);
-        let shared = rounds(rival, Some(0), &several);
-        assert!((17.0..27.0).contains(&to_the_end), "{rival:?}: {to_the_end}");
-        assert!((3.0..15.0).contains(&until_few), "{rival:?}: {until_few}");
-        assert!((15.0..40.0).contains(&shared), "{rival:?}: {shared}");
+        let to_the_end = rounds(baseline, Some(0), &[50_000]);
+        let until_few = rounds(baseline, None, &[50_000]);
+        let shared = rounds(baseline, Some(0), &several);
+        assert!((17.0..27.0).contains(&to_the_end), "{baseline:?}: {to_the_end}");
+        assert!((3.0..15.0).contains(&until_few), "{baseline:?}: {until_few}");
+        assert!((15.0..40.0).contains(&shared), "{baseline:?}: {shared}");
     }
 }
 
@@ -206,7 +206,11 @@ fn equal_keys_end_count_and_discard_in_a_round() {
 #[test]
 fn trees_and_collects_are_counted() {
     let shards = shards_of(&vec![vec![1, 2, 3, 4]; 5], 64);
-    let log = |rival| solve(rival, shards.clone(), &[1], &Setup::default()).unwrap().log;
+    let log = |baseline| {
+        solve(baseline, shards.clone(), &[1], &Setup::default())
+            .unwrap()
+            .log
+    };
     // Lists of 4, 8 and 4 keys: 1 -> 0, 3 -> 2; 2 -> 0; 4 -> 0. Each with length, width and least key before it.
     let tree = log(Baseline::SortAndChoose);
     let expected = Transfer {

@@ -1,4 +1,4 @@
-//! DIBMS's Table 3: values sent by DIBMS, against sort-and-choose and against its form without iterations.
+//! DIBMS's Table 3: the values that DIBMS sends, compared with sort-and-choose and with DistributedBMS, its variant without iterations.
 
 use datafusion::common::{Result, exec_err};
 use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
@@ -8,7 +8,7 @@ use super::Arguments;
 use super::methods::{Input, Method, ranks};
 use super::output::Table;
 
-/// Nodes, of which one is the host.
+/// Number of nodes, of which one is the host.
 const NODES: u64 = 4;
 
 /// The paper's ratios: log2 n, m, to sort-and-choose, to DistributedBMS.
@@ -78,12 +78,12 @@ pub(crate) fn table(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Values that sort-and-choose sends up its tree: half of all in each of its `log2 q` levels.
+/// Number of values that sort-and-choose sends up its tree: half of all values at each of its `log2 q` levels.
 fn sort_and_choose(n: u64) -> u64 {
     n / 2 * u64::from(NODES.ilog2())
 }
 
-/// The formula holds where the messages are counted.
+/// Checks the formula against counted messages.
 fn check_formula(threads: usize) -> Result<()> {
     let n = 1 << 20;
     let setup = Setup {
@@ -92,12 +92,13 @@ fn check_formula(threads: usize) -> Result<()> {
     };
     let input = Input::random(n, NODES, true);
     let counted = input.run(Method::Baseline(Baseline::SortAndChoose), &ranks(n, 11), &setup)?;
-    match counted.log.values() == sort_and_choose(n) {
-        true => Ok(()),
-        false => exec_err!(
+    if counted.log.values() == sort_and_choose(n) {
+        Ok(())
+    } else {
+        exec_err!(
             "sort_and_choose sends {} values, not {}",
             counted.log.values(),
             sort_and_choose(n)
-        ),
+        )
     }
 }

@@ -1,8 +1,8 @@
-//! The literature's tables over this crate: `cargo bench --bench literature -- --output DIR`.
+//! The tables of the literature, measured with this crate: `cargo bench --bench literature -- --output DIR`.
 //!
 //! | table | what it shows | beside |
 //! | --- | --- | --- |
-//! | `sorts` | what a local sort of the rivals costs | `sort_unstable` |
+//! | `sorts` | the cost of the baselines' local sort | `sort_unstable` |
 //! | `shards` | time, rounds and bytes of every method over numbers of values and shards | GK Select, Figure 2 and Table V |
 //! | `dibms` | values sent, by counted messages | DIBMS, Table 3 |
 //! | `sample` | throughput over sizes and distinct values; error of the approximate form over buckets | SampleSelect, Figures 8 and 10 |

@@ -1,4 +1,4 @@
-//! Runs one method over simulated shards, and what it took.
+//! Runs of one method over simulated shards, with their cost.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,12 +42,12 @@ impl Method {
             Method::GkSelect => "gk_select",
             Method::DistributedBms => "distributed_bms",
             Method::Dibms => "dibms",
-            Method::Baseline(rival) => rival.name(),
+            Method::Baseline(baseline) => baseline.name(),
         }
     }
 }
 
-/// What a run took.
+/// The cost of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) time: Duration,
@@ -74,9 +74,12 @@ impl Input {
     pub(crate) fn random(n: u64, shards: u64, narrow: bool) -> Self {
         let cut = |shard: u64| (u128::from(shard) * u128::from(n) / u128::from(shards)) as u64;
         let own = |shard: u64| cut(shard)..cut(shard + 1);
-        let shards = (0..shards).map(|shard| match narrow {
-            true => KeyVec::W32(own(shard).map(|i| mix(i) as u32).collect()),
-            false => KeyVec::W64(own(shard).map(mix).collect()),
+        let shards = (0..shards).map(|shard| {
+            if narrow {
+                KeyVec::W32(own(shard).map(|i| mix(i) as u32).collect())
+            } else {
+                KeyVec::W64(own(shard).map(mix).collect())
+            }
         });
         Self {
             shards: shards.collect(),
@@ -109,7 +112,7 @@ impl Input {
         self.shards.iter().map(shard).collect()
     }
 
-    /// Finds ranks by a strategy; the keys are in shards before the clock starts.
+    /// Finds ranks by a strategy. The keys are in shards before the time is taken.
     pub(crate) fn solve(&self, strategy: &dyn Strategy, ranks: &[u64], threads: usize) -> Result<Run> {
         let width = match self.shards[0] {
             KeyVec::W32(_) => datafusion_quantiles::key::Width::W32,
@@ -143,10 +146,10 @@ impl Input {
             }
             Method::DistributedBms => self.solve(&DistributedBms::default(), ranks, threads),
             Method::Dibms => self.solve(&Dibms::default(), ranks, threads),
-            Method::Baseline(rival) => {
+            Method::Baseline(baseline) => {
                 let own = self.shards.clone();
                 let start = Instant::now();
-                let outcome = quantiles_literature::solve(rival, own, ranks, setup)?;
+                let outcome = quantiles_literature::solve(baseline, own, ranks, setup)?;
                 Ok(Run {
                     time: start.elapsed(),
                     log: outcome.log,

@@ -3,9 +3,9 @@
 //! ```text
 //! seconds = work on keys * n / cores + work on messages + L * rounds + g * critical bytes
 //! ```
-//! as in GK Select (Table V): `L` is the price of a round, `g` that of a byte on a machine's link. Work on keys is measured
-//! here, on one thread. Messages are those of a simulation with as many shards, but fewer values; what grows with the
-//! number of values is then scaled by it:
+//! as in GK Select (Table V): `L` is the price of a round, `g` the price of a byte on a machine's link. Work on keys is measured here,
+//! on one thread. Messages are those of a simulation with as many shards, but fewer values. Costs that grow with the number of values are then
+//! scaled by it:
 //!
 //! | method | grows with n | grows with log n |
 //! | --- | --- | --- |
@@ -26,11 +26,11 @@ use super::Arguments;
 use super::methods::{Input, Method, ranks};
 use super::output::{Table, add_point, plot};
 
-/// Values of the simulation.
+/// Number of values in the simulation.
 const SIMULATED: u64 = 10_000_000;
 /// Most shards whose exchange is simulated.
 const EXCHANGED: u64 = 512;
-/// Candidates that al_furaih and jeffers fetch in the end: so many keys cost about as much as a round.
+/// Candidates, in keys, that al_furaih and jeffers fetch in the end: about as expensive as a round.
 const FEW: u64 = 100_000;
 const KEY_BYTES: f64 = 8.0;
 
@@ -44,7 +44,7 @@ struct Network {
 }
 
 const NETWORKS: [Network; 3] = [
-    // What a machine of the paper's cluster (m5.xlarge) has for long; the next one for minutes.
+    // The bandwidth that a machine of the paper's cluster (m5.xlarge) always has; the next is the one that it has for minutes.
     Network {
         name: "L = 0.1 s, 1.25 Gb/s",
         barrier: 0.1,
@@ -62,7 +62,7 @@ const NETWORKS: [Network; 3] = [
     },
 ];
 
-/// Shards on machines.
+/// A cluster of machines with shards.
 struct Cluster {
     shards: u64,
     cores: f64,
@@ -70,7 +70,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// One core a shard, four cores a machine.
+    /// A cluster with one core for each shard, and four cores for each machine.
     fn of(shards: u64) -> Self {
         Self {
             shards,
@@ -80,12 +80,12 @@ impl Cluster {
     }
 }
 
-/// What a method sends, and computes on messages.
+/// The messages of a method, and its work on them.
 struct Sent {
     rounds: f64,
     bytes: f64,
     critical: f64,
-    /// Seconds of the host, and of the slowest at each level of trees.
+    /// Seconds of work of the host, and of the slowest node at each level of trees.
     on_messages: f64,
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn table(arguments: &Arguments) -> Result<()> {
     )
 }
 
-/// Seconds of one thread for each key.
+/// Seconds of work of one thread for each key.
 fn on_keys(method: Method) -> Result<f64> {
     let (n, shards) = (SIMULATED, 16);
     let input = Input::random(n, shards, false);
@@ -199,7 +199,7 @@ fn sent(method: Method, cluster: &Cluster, n: u64, count: u64) -> Result<Sent> {
     Ok(sent)
 }
 
-/// How the work on messages grows.
+/// The growth of the work on messages.
 fn grows(method: Method, more: f64) -> f64 {
     match method {
         Method::Baseline(Baseline::SortAndChoose | Baseline::SortAndChooseFlat | Baseline::Quickselect) => {
@@ -209,7 +209,7 @@ fn grows(method: Method, more: f64) -> f64 {
     }
 }
 
-/// The messages for `more` times as many values; `each`: shards on a machine, which share its link.
+/// The messages for `more` times as many values. `each` is the number of shards on a machine, which share its link.
 fn scaled(method: Method, log: &MessageLog, more: f64, each: f64) -> Sent {
     let mut sent = Sent {
         rounds: 0.0,
@@ -217,7 +217,7 @@ fn scaled(method: Method, log: &MessageLog, more: f64, each: f64) -> Sent {
         critical: 0.0,
         on_messages: 0.0,
     };
-    // Pivots at random halve the candidates about once in a round and a half: the rounds to the last few.
+    // Random pivots halve the candidates about once in a round and a half. These are the rounds until few candidates are left.
     let longer = (SIMULATED as f64 * more / FEW as f64).ln() / (SIMULATED as f64 / FEW as f64).ln();
     for transfer in &log.transfers {
         let (times, factor) = match (method, transfer.name) {
@@ -243,7 +243,7 @@ fn scaled(method: Method, log: &MessageLog, more: f64, each: f64) -> Sent {
     sent
 }
 
-/// Full sort on more shards than are simulated: samples to the host, which sorts them, then all keys.
+/// The full sort on more shards than are simulated: samples to the host, which sorts them, then all keys.
 fn psrs(cluster: &Cluster, n: u64) -> Sent {
     let (shards, n) = (cluster.shards as f64, n as f64);
     let (samples, moved) = (shards * shards * KEY_BYTES, n * KEY_BYTES);
@@ -251,7 +251,7 @@ fn psrs(cluster: &Cluster, n: u64) -> Sent {
         rounds: 3.0,
         bytes: samples + moved,
         critical: samples + moved / cluster.machines,
-        // As long as the host's sort of fewer samples takes.
+        // Scaled from the time of the host's sort of fewer samples.
         on_messages: 15e-9 * shards * shards,
     }
 }

@@ -1,4 +1,4 @@
-//! Tables on standard output and as CSV, and plots.
+//! Output of tables, on standard output and as CSV, and of plots.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -41,7 +41,7 @@ pub(crate) struct Line {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Adds a point to the line of that name.
+/// Adds a point to the line of this name.
 pub(crate) fn add_point(lines: &mut Vec<Line>, name: &str, point: (f64, f64)) {
     if let Some(line) = lines.iter_mut().find(|line| line.name == name) {
         return line.points.push(point);
@@ -52,7 +52,7 @@ pub(crate) fn add_point(lines: &mut Vec<Line>, name: &str, point: (f64, f64)) {
     });
 }
 
-/// Lines on two logarithmic axes, as `name.svg`.
+/// Draws lines on two logarithmic axes, as `name.svg`.
 pub(crate) fn plot(folder: &Path, name: &str, title: &str, [x, y]: [&str; 2], lines: &[Line]) -> Result<()> {
     draw(&folder.join(format!("{name}.svg")), title, [x, y], lines)
         .map_err(|error| DataFusionError::Execution(format!("cannot draw {name}: {error}")))

@@ -1,4 +1,4 @@
-//! SampleSelect's sweep: throughput over sizes and distinct values, and the error of its approximate form.
+//! SampleSelect's sweep: throughput over sizes and distinct values, and the error of its approximate variant.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use super::Arguments;
 use super::methods::mix;
 use super::output::{Table, add_point, plot};
 
-/// Inputs of each size, each with a rank at random: the paper's.
+/// Number of inputs of each size, each with a random rank, as in the paper.
 const INPUTS: u64 = 10;
 
 pub(crate) fn tables(arguments: &Arguments) -> Result<()> {
@@ -28,13 +28,14 @@ pub(crate) fn tables(arguments: &Arguments) -> Result<()> {
     errors(arguments)
 }
 
-/// `n` values that are uniform over `distinct` ones.
+/// Random values, `n` of them, uniform over `distinct` different ones.
 fn values(n: u64, distinct: u64, seed: u64) -> Vec<u32> {
     let value = |i: u64| {
         let word = mix(i ^ (seed << 40));
-        match distinct < n {
-            true => mix(word % distinct) as u32,
-            false => word as u32,
+        if distinct < n {
+            mix(word % distinct) as u32
+        } else {
+            word as u32
         }
     };
     (0..n).map(value).collect()
@@ -127,7 +128,7 @@ fn throughput(arguments: &Arguments) -> Result<()> {
     )
 }
 
-/// The approximate form: the paper finds 1% for 64 buckets and 0.1% for 1024, of 2^28 values.
+/// The error of the approximate variant. The paper finds 1% for 64 buckets and 0.1% for 1024, of 2^28 values.
 fn errors(arguments: &Arguments) -> Result<()> {
     let exact = SampleSelect::new(Choice::default());
     let columns = [
@@ -156,7 +157,7 @@ fn errors(arguments: &Arguments) -> Result<()> {
             if seed % 10 == 0 {
                 exact_time += 10.0 * timed(&mut shards, &exact, rank)?.1;
             }
-            let (first, last) = near.place_at(rank)?;
+            let (first, last) = near.rank_bounds_at(rank)?;
             let error = first.saturating_sub(rank).max(rank.saturating_sub(last)) as f64 / n as f64;
             sum += error;
             most = most.max(error);

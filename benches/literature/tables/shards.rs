@@ -72,10 +72,10 @@ pub(crate) fn tables(arguments: &Arguments) -> Result<()> {
     table_v(arguments, &medians)
 }
 
-/// All methods over some number of values.
+/// The measurements of all methods over one number of values.
 type Medians = [(u64, Vec<(Method, Run)>)];
 
-/// GK Select's Figure 2: its text gives times on 30 cores, and 10.5 times the full sort's speed at 1e9 values.
+/// GK Select's Figure 2. Its text gives times on 30 cores, and 10.5 times the speed of the full sort at 1e9 values.
 fn figure_2(arguments: &Arguments, medians: &Medians) -> Result<()> {
     let columns = [
         "values",
@@ -113,7 +113,7 @@ fn time_of(runs: &[(Method, Run)], method: Method) -> Option<f64> {
     run.map(|(_, run)| run.time.as_secs_f64())
 }
 
-/// GK Select's Table V, as counted. P shards, eps the error fraction of sketches.
+/// GK Select's Table V, by counted messages, for P shards and sketches of error fraction eps.
 fn table_v(arguments: &Arguments, medians: &Medians) -> Result<()> {
     let columns = [
         "method",
@@ -160,9 +160,10 @@ fn methods(arguments: &Arguments) -> Result<Vec<Method>> {
             exec_err!("no method '{name}': allowed are {allowed}")
         }
     };
-    let mut methods = match arguments.methods.is_empty() {
-        true => Method::ALL.to_vec(),
-        false => arguments.methods.iter().map(known).collect::<Result<_>>()?,
+    let mut methods = if arguments.methods.is_empty() {
+        Method::ALL.to_vec()
+    } else {
+        arguments.methods.iter().map(known).collect::<Result<_>>()?
     };
     if !methods.contains(&Method::Baseline(Baseline::Psrs)) {
         methods.push(Method::Baseline(Baseline::Psrs));
@@ -170,7 +171,7 @@ fn methods(arguments: &Arguments) -> Result<Vec<Method>> {
     Ok(methods)
 }
 
-/// Every method, each the fastest of some runs; an error if their keys differ.
+/// The fastest of some runs of every method. It is an error if their keys differ.
 fn runs(input: &Input, ranks: &[u64], arguments: &Arguments) -> Result<Vec<(Method, Run)>> {
     let repeat = match input.len() {
         ..=10_000_000 => arguments.repeat,

@@ -1,4 +1,5 @@
-//! The local sort of psrs and of sort-and-choose, a key, against the standard library's: no rival is to be slow by its sort.
+//! The local sort of psrs and of sort-and-choose: seconds for each key, compared with the standard library's sort, so that no baseline is
+//! slow because of its sort.
 
 use std::time::Instant;
 
@@ -62,7 +63,7 @@ pub(crate) fn table(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The fastest of some runs of each sort, a key; an error if they do not agree.
+/// The time for each key of the fastest of some runs of each sort. It is an error if their results differ.
 fn nanoseconds(keys: &KeyVec, repeat: usize) -> Result<[f64; 3]> {
     let mut least = [f64::INFINITY; 3];
     let mut expected = keys.clone();

@@ -1,4 +1,4 @@
-//! Nodes and functions of plans of damaged bytes: what is read runs, or says why not.
+//! Nodes and functions of plans from damaged bytes: each is an error, or runs.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ const STATEMENTS: [&str; 11] = [
     "SELECT n, max_by(city, fare) FROM t GROUP BY n",
 ];
 
-/// Bytes of nodes of ours, behind the number of their inputs.
+/// The bytes of this crate's nodes, behind the number of their inputs.
 struct Nodes {
     inputs: Vec<Vec<Arc<dyn ExecutionPlan>>>,
     bytes: Vec<Vec<u8>>,
@@ -64,7 +64,7 @@ async fn nodes() -> Nodes {
     }
 }
 
-/// Restores the tag and the version from a place on.
+/// Restores the tag and the version at a position of the bytes.
 fn tag(bytes: &mut [u8], at: usize) {
     let head = [TAG, &[VERSION]].concat();
     let end = (at + head.len()).min(bytes.len());
@@ -113,7 +113,7 @@ fn mutated_nodes_of_plans_do_no_harm() {
     .check();
 }
 
-/// Functions of ours as bytes, behind which kind they are.
+/// The bytes of this crate's functions, behind the number of their kind.
 fn functions() -> Vec<Vec<u8>> {
     let quantiles = || crate::quantile::Quantiles {
         list: [0.25, 0.9]
@@ -285,7 +285,7 @@ fn mutated_functions_of_plans_do_no_harm() {
     .check();
 }
 
-/// Machines of two versions say so, whichever of the two reads.
+/// Machines of two versions report it, whichever of the two reads.
 #[test]
 fn nodes_and_functions_of_other_versions_are_refused() {
     let runtime = tokio::runtime::Builder::new_current_thread()

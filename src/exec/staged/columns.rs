@@ -1,4 +1,4 @@
-//! What staged plans compute: key columns of the input, and calls over them.
+//! Key columns of a staged plan's input, and the calls over them.
 
 use std::ops::Deref;
 
@@ -7,10 +7,9 @@ use datafusion::common::{Result, internal_datafusion_err, internal_err};
 
 use super::rounds::Rounds;
 use crate::key::KeySpec;
-use crate::quantile::QuantileSpec;
-use crate::quantile::{Selected, SelectedColumn};
+use crate::quantile::{QuantileSpec, Selected, SelectedColumn};
 
-/// What a staged plan without groups computes: its key columns and the calls over them, and in which rounds.
+/// Key columns and calls of a staged plan without groups, and the rounds in which it computes them.
 #[derive(Debug, Clone)]
 pub(crate) struct StagedColumns {
     pub(super) columns: KeyColumns,
@@ -30,29 +29,29 @@ impl Deref for StagedColumns {
 pub(crate) struct KeyColumns {
     /// The calls, in the order of the output: a column each.
     pub(super) calls: Vec<StagedCall>,
-    /// Keys of each column of the input.
+    /// The key specification of each column of the input.
     pub(super) specs: Vec<KeySpec>,
-    /// Of each call.
+    /// The output column of each call.
     pub(super) selected: Vec<SelectedColumn>,
 }
 
 /// One call over a column of the input.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct StagedCall {
-    /// The column's number.
+    /// The column's number in the input, from 0.
     pub(crate) column: usize,
     pub(crate) quantile_spec: QuantileSpec,
     /// Whether the answer is a list.
     pub(crate) is_list: bool,
-    /// Whether the ranks of the answers are wanted too.
+    /// Whether the answer also names the ranks of its values.
     pub(crate) bounds: bool,
 }
 
 impl StagedColumns {
-    /// As [`KeyColumns::try_new`].
+    /// The columns of [`KeyColumns::try_new`], computed in these rounds.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`KeyColumns::try_new`].
     pub(crate) fn try_new(types: Vec<DataType>, calls: Vec<StagedCall>, rounds: Rounds) -> Result<Self> {
         let columns = KeyColumns::try_new(types, calls)?;
         Ok(Self { columns, rounds })
@@ -60,7 +59,7 @@ impl StagedColumns {
 }
 
 impl KeyColumns {
-    /// `calls` over columns of these types, at least one over each.
+    /// Columns of these types, with `calls` over them: at least one over each column.
     ///
     /// # Errors
     /// A planning error for types without keys of fixed width; an internal error for columns without calls.
@@ -95,7 +94,7 @@ impl KeyColumns {
         self.specs.iter()
     }
 
-    /// What is asked of a column.
+    /// The quantile specifications of the calls over a column.
     pub(super) fn quantile_specs(&self, column: usize) -> Vec<&QuantileSpec> {
         let own = self.calls.iter().filter(|call| call.column == column);
         own.map(|call| &call.quantile_spec).collect()

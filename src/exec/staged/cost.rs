@@ -1,6 +1,6 @@
-//! Which strategy `auto` takes where every round is a stage, and with how many reads: a pure function of sizes.
+//! The strategy and the number of reads that `auto` takes where every round is a stage: a pure function of sizes.
 //!
-//! A plan costs, in seconds,
+//! A plan costs, in seconds:
 //!
 //! ```text
 //! reads * (values * 10 ns + the input's own work) / tasks     each read executes the input anew
@@ -8,11 +8,12 @@
 //! + bytes / 500 MB/s                                          into the tasks that merge, one after the other
 //! + candidates * 20 ns                                        collected and selected from by one task
 //! ```
-//! The input's work is 5 ns for each row of its leaves, what it takes to parse their text ([`SourceSize`]), and 50 ns for each row
-//! into an operator that gathers or joins rows (so joins, groups, sorts, and calls of quantiles inside it, whose reads are leaves
-//! and stages of it again); such an operator is also a stage. Rows of files that keep no count of them follow from their bytes; a
-//! source that tells neither is taken to have 1e8 rows, and its groups are read once. `tasks` are the partitions, 64 at most: how
-//! many run at once only the scheduler knows. Figures measured on two cores, see `benches/results`; only their ratios matter.
+//! The input's work is 5 ns for each row of its leaves, the time to parse their text (`SourceSize`), and 50 ns for each row that
+//! enters an operator which gathers or joins rows. Such operators are joins, groups, sorts, and staged quantiles inside the input,
+//! whose reads count as leaves and stages of it. Each such operator is also a stage. Rows of files that keep no count of rows follow
+//! from their bytes. A source that tells neither is assumed to have 1e8 rows, and its groups are read once. `tasks` is the number of
+//! partitions, 64 at most: only the scheduler knows how many run at once. The figures were measured on two cores (see
+//! `benches/results`); only their ratios matter.
 //!
 //! | strategy | reads | bytes | candidates |
 //! | --- | --- | --- | --- |
@@ -20,44 +21,49 @@
 //! | `distributed_bms` | 3 | 2 a bucket of a reply | 2 n / 8192 a rank |
 //! | `dibms`, 2 or 3 counts | 4 or 5 | the same for each count | the same, divided again by each later count |
 //!
-//! `gk_select` has the fewest reads, and wins wherever they weigh most. Others win where its candidates do: with thousands
-//! of partitions and many ranks, where summaries are coarse and a read is soon done; and where candidates are more than one task
-//! should hold, 2^26 keys: about 1e12 for values times ranks, as 1000 quantiles of 1e9 values. Then the cheapest of those that
-//! hold to that limit is taken, or what comes nearest to it.
+//! `gk_select` has the fewest reads, and wins wherever reads cost most. Other strategies win where its candidates cost most. That is
+//! so with thousands of partitions and many ranks, where summaries are coarse and a read is short; and where the candidates are more
+//! than one task should hold, 2^26 keys, which takes about 1e12 values times ranks, as for 1000 quantiles of 1e9 values. Then the
+//! cheapest strategy within that limit is taken, or the one that comes nearest to it.
 //!
 //! **Groups** are read twice if that costs less than the exchange of all keys after one read ([`GroupWorkload::is_better_read_twice`]):
 //!
 //! ```text
 //! values * 9 bytes / 500 MB/s  >  (values * 10 ns + the input's own work) / tasks + stages * 0.05 s
 //! ```
-//! with at most 4 tasks, and two stages and those of the input more. So a scan of 7 million values or more is read again, and
-//! a join hardly ever. One read also where groups are known to be more than brackets are for, or may be by the least and the
-//! greatest value of their columns, or partitions are more than one task should merge the counts of.
+//! with at most 4 tasks; `stages` is two, and those of the input. So a scan of 7 million values or more is read again, and a join
+//! hardly ever. Groups are also read once where there may be more than brackets are meant for, by the least and the greatest value of
+//! their columns, and where there are more partitions than one task should merge the counts of.
 
 use datafusion::common::Result;
 
 use super::groups::{MOST_GROUPS, MOST_RANKS};
 use super::merge::{FAN_IN, merge_levels};
-use super::rounds::{COUNTS, Rounds, Steps, buckets};
+use super::rounds::{COUNTS, Rounds, UnrolledStrategy, buckets};
 use super::workload::{GroupWorkload, Workload};
 use crate::config::StrategyName;
 use crate::select::bms::BUCKETS;
 use crate::select::gk_select::{BETWEEN, GkSelect, SUMMARY_BYTES};
 
-/// Tasks that run at once, at most.
+/// Most tasks that are assumed to run at once.
 const TASKS: usize = 64;
-/// Keys that one task should hold, at most.
+/// Most keys that one task should hold.
 const MOST_CANDIDATES: f64 = (1_u64 << 26) as f64;
 
+/// Seconds to read a value and answer a request about it.
 const VALUE_SECONDS: f64 = 10e-9;
+/// Seconds to start a stage.
 const STAGE_SECONDS: f64 = 0.05;
+/// Seconds to send a byte.
 const BYTE_SECONDS: f64 = 2e-9;
+/// Seconds to collect a candidate and select from it.
 const CANDIDATE_SECONDS: f64 = 20e-9;
+/// Bytes of a candidate's key in a message.
 const KEY_BYTES: f64 = 8.0;
 
-/// Tasks that groups are read by at once, at most: their stages wait for the slowest.
+/// Most tasks that are assumed to read groups at once: the stages of groups wait for the slowest task.
 const GROUP_TASKS: usize = 4;
-/// Bytes of a key and its group that are exchanged.
+/// Bytes of a key with its group in an exchange.
 const EXCHANGED_BYTES: f64 = 9.0;
 
 impl GroupWorkload {
@@ -77,31 +83,32 @@ impl GroupWorkload {
     }
 }
 
-/// What a strategy is expected to take.
+/// The expected cost of a strategy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Estimate {
+    /// Keys that one task collects.
     candidates: f64,
     seconds: f64,
 }
 
-/// The rounds of a strategy. SampleSelect's brackets may miss, and then it wants another round: `gk_select` stands in for it.
+/// The rounds of a strategy. SampleSelect's brackets may miss a rank, which takes another round: `gk_select` replaces it.
 ///
 /// # Errors
 /// None for numbers that can occur.
 pub(crate) fn rounds(name: StrategyName, workload: &Workload) -> Result<Rounds> {
-    let steps = match name {
+    let strategy = match name {
         StrategyName::Auto => cheapest(workload)?,
-        StrategyName::DistributedBms => Steps::distributed_bms(workload.partitions),
-        StrategyName::Dibms => Steps::dibms(workload.partitions, COUNTS),
+        StrategyName::DistributedBms => UnrolledStrategy::distributed_bms(workload.partitions),
+        StrategyName::Dibms => UnrolledStrategy::dibms(workload.partitions, COUNTS),
         StrategyName::SampleSelect | StrategyName::GkSelect => gk_select(workload)?,
     };
     let auto = name == StrategyName::Auto;
-    Ok(Rounds { steps, auto })
+    Ok(Rounds { strategy, auto })
 }
 
-fn gk_select(workload: &Workload) -> Result<Steps> {
+fn gk_select(workload: &Workload) -> Result<UnrolledStrategy> {
     let (n, partitions, ranks) = (workload.values, workload.partitions, workload.ranks);
-    Ok(Steps::GkSelect(GkSelect::try_new(
+    Ok(UnrolledStrategy::GkSelect(GkSelect::try_new(
         n,
         partitions,
         ranks,
@@ -109,15 +116,15 @@ fn gk_select(workload: &Workload) -> Result<Steps> {
     )?))
 }
 
-/// The strategy for a workload.
+/// The strategy that `auto` takes for a workload.
 ///
 /// # Errors
 /// None for numbers that can occur.
-fn cheapest(workload: &Workload) -> Result<Steps> {
+fn cheapest(workload: &Workload) -> Result<UnrolledStrategy> {
     let others = [
-        Steps::distributed_bms(workload.partitions),
-        Steps::dibms(workload.partitions, COUNTS - 1),
-        Steps::dibms(workload.partitions, COUNTS),
+        UnrolledStrategy::distributed_bms(workload.partitions),
+        UnrolledStrategy::dibms(workload.partitions, COUNTS - 1),
+        UnrolledStrategy::dibms(workload.partitions, COUNTS),
     ];
     let mut best = gk_select(workload)?;
     let mut least = estimate(&best, workload);
@@ -139,17 +146,17 @@ fn cheapest(workload: &Workload) -> Result<Steps> {
     Ok(best)
 }
 
-fn estimate(steps: &Steps, workload: &Workload) -> Estimate {
+fn estimate(steps: &UnrolledStrategy, workload: &Workload) -> Estimate {
     let (n, ranks) = (workload.values as f64, workload.ranks.max(1));
-    // Bytes of a reply to each read whose replies add up, and what is left to collect.
+    // Bytes of a partition's replies that add up, the number of reads with such replies, and the keys to collect.
     let (reply, summed, candidates) = match steps {
-        Steps::GkSelect(strategy) => {
+        UnrolledStrategy::GkSelect(strategy) => {
             let (numerator, denominator) = strategy.epsilon().fraction();
             let eps = numerator as f64 / denominator as f64;
             (SUMMARY_BYTES / eps, 1, (BETWEEN * eps * n * ranks as f64).min(n))
         }
-        Steps::DistributedBms { .. } => counted([BUCKETS].into_iter(), n, ranks as f64),
-        Steps::Dibms { counts, .. } => {
+        UnrolledStrategy::DistributedBms { .. } => counted([BUCKETS].into_iter(), n, ranks as f64),
+        UnrolledStrategy::Dibms { counts, .. } => {
             let sizes = (0..*counts).map(|count| buckets(count, *counts, ranks));
             counted(sizes, n, ranks as f64)
         }
@@ -159,7 +166,7 @@ fn estimate(steps: &Steps, workload: &Workload) -> Estimate {
     let read = (n * VALUE_SECONDS + workload.input.seconds) / tasks;
     let levels = merge_levels(workload.partitions).count();
     let stages = reads * (2 + workload.input.stages) + summed * levels;
-    // A task of each level of the tree gets so many replies.
+    // Replies that one task receives, at each level of the tree.
     let replies = workload.partitions.clamp(1, FAN_IN) * (1 + levels);
     let bytes = replies as f64 * reply + candidates * KEY_BYTES;
     Estimate {
@@ -171,8 +178,8 @@ fn estimate(steps: &Steps, workload: &Workload) -> Estimate {
     }
 }
 
-/// Bytes of counts of these sizes and their number, and the candidates that they leave: each rank the values of a bucket, twice
-/// the mean, as buckets are never filled alike.
+/// For counts with these numbers of buckets: the bytes of a partition's replies, the number of counts, and the candidates that they
+/// leave. Each rank leaves twice the mean of a bucket, as buckets are never filled evenly.
 fn counted(sizes: impl Iterator<Item = u32>, n: f64, ranks: f64) -> (f64, usize, f64) {
     sizes.fold((0.0, 0, n), |(bytes, counts, left), buckets| {
         let buckets = f64::from(buckets);
@@ -201,9 +208,9 @@ mod tests {
 
     fn taken(workload: &Workload) -> String {
         match cheapest(workload).unwrap() {
-            Steps::GkSelect(_) => "gk_select".to_string(),
-            Steps::DistributedBms { .. } => "distributed_bms".to_string(),
-            Steps::Dibms { counts, .. } => format!("dibms {counts}"),
+            UnrolledStrategy::GkSelect(_) => "gk_select".to_string(),
+            UnrolledStrategy::DistributedBms { .. } => "distributed_bms".to_string(),
+            UnrolledStrategy::Dibms { counts, .. } => format!("dibms {counts}"),
         }
     }
 
@@ -253,9 +260,12 @@ mod tests {
             },
             ..cheap
         };
-        let seconds = |steps: &Steps, workload: &Workload| estimate(steps, workload).seconds;
-        let (two, five) = (gk_select(&dear).unwrap(), Steps::dibms(dear.partitions, 3));
-        let more = |steps: &Steps| seconds(steps, &dear) - seconds(steps, &cheap);
+        let seconds = |steps: &UnrolledStrategy, workload: &Workload| estimate(steps, workload).seconds;
+        let (two, five) = (
+            gk_select(&dear).unwrap(),
+            UnrolledStrategy::dibms(dear.partitions, 3),
+        );
+        let more = |steps: &UnrolledStrategy| seconds(steps, &dear) - seconds(steps, &cheap);
         // Of the input's 100 s on 16 tasks and its three stages of 50 ms, for each read.
         let read = 100.0 / 16.0 + 3.0 * STAGE_SECONDS - 1e6 * ROW_SECONDS / 16.0;
         assert!((more(&two) - 2.0 * read).abs() < 1e-9);
@@ -312,7 +322,7 @@ mod tests {
         for (ranks, share) in [(1, 4e-8), (9, 3e-5), (99, 3e-4), (999, 4e-3)] {
             for values in [10_000_000, 1_000_000_000] {
                 let workload = workload(values, 16, ranks);
-                let left = estimate(&Steps::dibms(workload.partitions, COUNTS), &workload);
+                let left = estimate(&UnrolledStrategy::dibms(workload.partitions, COUNTS), &workload);
                 assert!(left.candidates < share * values as f64, "{ranks}: {left:?}");
             }
         }

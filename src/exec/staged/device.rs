@@ -1,4 +1,5 @@
-//! Where the rounds of an executor run: on its own device, whatever the client's `quantiles.device` says of the client's.
+//! The device of an executor, on which its rounds run. The client's option `quantiles.device` is about the client's own device, and
+//! does not matter here.
 
 #[cfg(feature = "cuda")]
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,20 +31,20 @@ use crate::key::KeySpec;
 pub struct RoundDevice {
     #[cfg(feature = "cuda")]
     devices: Vec<Arc<Device>>,
-    /// Partitions that each device works on.
+    /// The number of partitions that each device works on.
     #[cfg(feature = "cuda")]
-    places: Arc<Places>,
-    /// Most bytes of a device's memory, whatever clients allow.
+    slots: Arc<DeviceSlots>,
+    /// Most bytes of each device's memory, whatever clients allow; `None`: no limit.
     #[cfg(feature = "cuda")]
     limit: Option<u64>,
-    /// Whether the CPU takes over.
+    /// Whether the CPU takes over where a device fails.
     #[cfg(feature = "cuda")]
     falls_back: bool,
 }
 
 impl RoundDevice {
-    /// The device that `choice` names: `cuda` and `cuda:all` are all devices of this machine, `cuda:N` is one of them, `auto` all, or
-    /// the CPU where there are none.
+    /// The device that `choice` names. `cuda` and `cuda:all` are all devices of this machine, `cuda:N` is one of them. `auto` is all
+    /// of them, or the CPU where there are none.
     ///
     /// # Errors
     /// For `cuda` and `cuda:N` an execution error that says why there is no such device; a configuration error where this program
@@ -93,18 +94,18 @@ impl RoundDevice {
         }
     }
 
-    /// On these devices.
+    /// These devices; no devices mean the CPU. `falls_back`: the CPU takes over where a device fails.
     #[cfg(feature = "cuda")]
     pub fn on(devices: Vec<Arc<Device>>, falls_back: bool) -> Self {
         Self {
-            places: Arc::new(Places::new(devices.len())),
+            slots: Arc::new(DeviceSlots::new(devices.len())),
             devices,
             limit: None,
             falls_back,
         }
     }
 
-    /// This device with a limit: the process holds `limit` bytes of each device's memory at most, also where a client allows more.
+    /// This device with a limit: the process holds at most `limit` bytes of each device's memory, even where a client allows more.
     pub fn with_memory_limit(self, limit: Option<u64>) -> Self {
         #[cfg(feature = "cuda")]
         return Self { limit, ..self };
@@ -116,68 +117,68 @@ impl RoundDevice {
         }
     }
 
-    /// Has tasks of sessions of this configuration run on this device.
+    /// Gives the device to a configuration: tasks of its sessions then run on the device.
     pub fn give(self, config: &mut SessionConfig) {
         config.set_extension(std::sync::Arc::new(self));
     }
 }
 
-/// How many partitions each device works on.
+/// The number of partitions that each device works on, by the device's index.
 #[cfg(feature = "cuda")]
 #[derive(Debug)]
-struct Places(Mutex<Vec<usize>>);
+struct DeviceSlots(Mutex<Vec<usize>>);
 
 #[cfg(feature = "cuda")]
-impl Places {
+impl DeviceSlots {
     fn new(devices: usize) -> Self {
         Self(Mutex::new(vec![0; devices]))
     }
 
     fn running(&self) -> MutexGuard<'_, Vec<usize>> {
-        // A number is changed in one step.
+        // A poisoned lock is fine: numbers change in one step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place on the device with the fewest partitions, of these the one with the least burden; `None`: there are no devices.
-    fn take<B: Ord>(self: &Arc<Self>, burden: impl Fn(usize) -> B) -> Option<Place> {
+    /// A slot on the device with the fewest partitions; of several, on the one with the least burden. `None` if there are no devices.
+    fn take<B: Ord>(self: &Arc<Self>, burden: impl Fn(usize) -> B) -> Option<DeviceSlot> {
         let mut running = self.running();
         let devices = 0..running.len();
         let device = devices.min_by_key(|device| (running[*device], burden(*device)))?;
         running[device] += 1;
-        let places = Arc::clone(self);
-        Some(Place { places, device })
+        let slots = Arc::clone(self);
+        Some(DeviceSlot { slots, device })
     }
 }
 
-/// A partition's place on a device, until it is dropped.
+/// A partition's slot on a device, until it is dropped.
 #[cfg(feature = "cuda")]
 #[derive(Debug)]
-struct Place {
-    places: Arc<Places>,
+struct DeviceSlot {
+    slots: Arc<DeviceSlots>,
     device: usize,
 }
 
 #[cfg(feature = "cuda")]
-impl Drop for Place {
+impl Drop for DeviceSlot {
     fn drop(&mut self) {
-        self.places.running()[self.device] -= 1;
+        self.slots.running()[self.device] -= 1;
     }
 }
 
-/// The less of two limits; `None`: there is none.
+/// The lesser of two limits; `None` means no limit.
 #[cfg(feature = "cuda")]
 fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
 
-/// Where the shards of one partition are.
+/// The backend of one partition's shards: a device, a device with the CPU behind it, or the CPU.
 #[derive(Debug)]
 pub(super) struct RoundBackend {
     cpu: CpuBackend,
     #[cfg(feature = "cuda")]
     device: Option<OnDevice>,
     #[cfg(feature = "cuda")]
-    _place: Option<Place>,
+    _slot: Option<DeviceSlot>,
 }
 
 #[cfg(feature = "cuda")]
@@ -188,37 +189,38 @@ enum OnDevice {
 }
 
 impl RoundBackend {
-    /// For a partition of a task.
+    /// The backend for one partition of a task, on the executor's device if it has one.
     #[cfg(feature = "cuda")]
     pub(super) fn of(context: &TaskContext, cpu: CpuBackend) -> Self {
-        let placed = context.session_config().get_extension::<RoundDevice>();
-        let placed = placed.and_then(|executor| {
-            // Numbers of partitions begin anew in each task: they say nothing of which device is free.
+        let given = context.session_config().get_extension::<RoundDevice>();
+        let given = given.and_then(|executor| {
+            // Partitions are numbered from 0 in each task, so that their numbers do not tell which device is free.
             let held = |device: usize| {
                 let device = &executor.devices[device];
                 (device.check().is_err(), device.held_bytes())
             };
-            let place = executor.places.take(held)?;
-            Some((executor, place))
+            let slot = executor.slots.take(held)?;
+            Some((executor, slot))
         });
-        let Some((executor, place)) = placed else {
+        let Some((executor, slot)) = given else {
             return Self::cpu(cpu);
         };
         let client = QuantilesOptions::of(context.session_config().options()).cuda_memory_limit;
         let limit = least(client, executor.limit);
-        let device = CudaBackend::new(Arc::clone(&executor.devices[place.device]), limit);
-        let device = match executor.falls_back {
-            true => OnDevice::First(OverflowBackend::new(device, cpu.clone())),
-            false => OnDevice::Only(device),
+        let device = CudaBackend::new(Arc::clone(&executor.devices[slot.device]), limit);
+        let device = if executor.falls_back {
+            OnDevice::First(OverflowBackend::new(device, cpu.clone()))
+        } else {
+            OnDevice::Only(device)
         };
         Self {
             cpu,
             device: Some(device),
-            _place: Some(place),
+            _slot: Some(slot),
         }
     }
 
-    /// Whether a partition's input may be read twice, the second time for the CPU.
+    /// Whether a partition's input may have to be read a second time, for the CPU after a device failed.
     #[cfg(feature = "cuda")]
     pub(super) fn may_read_again(context: &TaskContext) -> bool {
         let device = context.session_config().get_extension::<RoundDevice>();
@@ -230,14 +232,14 @@ impl RoundBackend {
         false
     }
 
-    /// Without a device.
+    /// The backend of the CPU alone.
     pub(super) fn cpu(cpu: CpuBackend) -> Self {
         Self {
             cpu,
             #[cfg(feature = "cuda")]
             device: None,
             #[cfg(feature = "cuda")]
-            _place: None,
+            _slot: None,
         }
     }
 
@@ -246,13 +248,13 @@ impl RoundBackend {
         Self { cpu }
     }
 
-    /// Whether values go to a device, which means calls that wait.
+    /// Whether values go to a device. Calls then block the thread.
     #[cfg(feature = "cuda")]
     pub(super) fn has_device(&self) -> bool {
         self.device.is_some()
     }
 
-    /// Whether a device failed whose work the CPU takes over: the input is to be read again.
+    /// Whether a device failed, and the CPU is to take over: the input must be read again.
     #[cfg(feature = "cuda")]
     pub(super) fn has_failed(&self) -> bool {
         matches!(&self.device, Some(OnDevice::First(device)) if device.has_failed())
@@ -263,10 +265,10 @@ impl RoundBackend {
         false
     }
 
-    /// A shard, as [`Backend::open`].
+    /// An empty shard for keys of this specification, as [`Backend::open`] gives it.
     ///
     /// # Errors
-    /// The device's own.
+    /// Those of the device.
     pub(super) fn open(&self, spec: &KeySpec, memory: MemoryReservation) -> Result<Box<dyn Shard>> {
         #[cfg(feature = "cuda")]
         if DeviceColumn::supports(spec.data_type()) {
@@ -279,7 +281,7 @@ impl RoundBackend {
         self.cpu.open(spec, memory)
     }
 
-    /// What a device did, as metrics.
+    /// Adds the work of the device to the metrics.
     #[cfg(feature = "cuda")]
     pub(super) fn record(&self, metrics: &ExecutionPlanMetricsSet) {
         let (report, fallbacks) = match &self.device {
@@ -303,20 +305,20 @@ mod tests {
 
     #[test]
     fn partitions_of_all_tasks_are_spread_over_the_devices() {
-        let places = Arc::new(Places::new(3));
-        let take = || places.take(|_| 0).unwrap();
-        // Tasks of one partition each.
+        let slots = Arc::new(DeviceSlots::new(3));
+        let take = || slots.take(|_| 0).unwrap();
+        // Six tasks of one partition each.
         let mut taken: Vec<_> = (0..6).map(|_| take()).collect();
-        let devices: Vec<_> = taken.iter().map(|place| place.device).collect();
+        let devices: Vec<_> = taken.iter().map(|slot| slot.device).collect();
         assert_eq!(devices, [0, 1, 2, 0, 1, 2]);
-        // What ends makes room, wherever it was.
+        // A partition that ends frees its slot on its device.
         drop(taken.remove(4));
         assert_eq!(take().device, 1);
         drop(taken);
-        assert_eq!(*places.running(), [0, 0, 0]);
-        // Of devices with nothing to do, that which holds least.
-        assert_eq!(places.take(|device| [7, 5, 6][device]).unwrap().device, 1);
-        assert!(Arc::new(Places::new(0)).take(|_| 0).is_none());
+        assert_eq!(*slots.running(), [0, 0, 0]);
+        // Of idle devices the one with the least burden.
+        assert_eq!(slots.take(|device| [7, 5, 6][device]).unwrap().device, 1);
+        assert!(Arc::new(DeviceSlots::new(0)).take(|_| 0).is_none());
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! What a read of the input saw, as numbers that do not depend on the order of rows: what two reads of the same rows must agree in.
+//! Fingerprints of a read of the input: numbers that do not depend on the order of rows, and in which all reads of the same rows agree.
 //!
-//! Ballista can lose a partition, or deliver one twice, when an executor goes, and files can change between two reads. Every read
-//! says how many values it saw and the sum of their mixed keys; sums of partitions add, and where those of two reads differ the
+//! Ballista can lose a partition, or deliver one twice, when an executor is lost, and files can change between two reads. Every read
+//! reports how many values it saw and the sum of their mixed keys. Sums of partitions add up. If the sums of two reads differ, the
 //! statement fails.
 
 use std::fmt::{self, Display};
@@ -10,20 +10,22 @@ use datafusion::common::{Result, exec_err};
 
 use crate::wire::{Reader, put};
 
-/// How the error starts where scans of one input differ.
+/// First words of the error if two reads of one input differ.
 pub(crate) const READ_DIFFERENTLY: &str =
     "input changed between rounds, or a partition was lost or read twice";
 
-/// What was read of a key column: how many values, and the sum of their mixed keys modulo 2^64.
+/// Fingerprint of a key column.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ColumnFingerprint {
+    /// Number of values.
     pub(super) n: u64,
+    /// The sum of the values' mixed keys, modulo 2^64.
     pub(super) check: u64,
 }
 
 impl ColumnFingerprint {
     pub(super) fn add(&mut self, other: ColumnFingerprint) {
-        // Numbers that came from elsewhere may be anything; 2^64 - 1 values are never what another read saw.
+        // Another process may send any number. No read sees 2^64 - 1 values, so that a sum this large never agrees.
         self.n = self.n.saturating_add(other.n);
         self.check = self.check.wrapping_add(other.check);
     }
@@ -41,7 +43,7 @@ impl ColumnFingerprint {
     }
 }
 
-/// What was read of some rows: their number, and the values of each key column.
+/// Fingerprint of rows: their number, and the fingerprint of each key column.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct InputFingerprint {
     pub(super) rows: u64,
@@ -49,7 +51,7 @@ pub(super) struct InputFingerprint {
 }
 
 impl InputFingerprint {
-    /// Nothing read yet, of this number of key columns.
+    /// The fingerprint of no rows, with this number of key columns.
     pub(super) fn of(columns: usize) -> Self {
         Self {
             rows: 0,
@@ -65,7 +67,8 @@ impl InputFingerprint {
         columns.for_each(|(own, other)| own.add(*other));
     }
 
-    /// Adds values of a key column; each of the first is a row, as each row is that has none.
+    /// Adds values of a key column. Each value of the first key column also counts as a row; rows without a value there are added
+    /// elsewhere.
     pub(super) fn add_values(&mut self, column: usize, values: ColumnFingerprint) {
         self.columns[column].add(values);
         if column == 0 {
@@ -87,14 +90,15 @@ impl InputFingerprint {
     }
 }
 
-/// That a later read saw what the first one did.
+/// Checks that a later read saw the same rows as the first read.
 ///
 /// # Errors
-/// An execution error that says what both saw.
+/// An execution error with both fingerprints, if they differ.
 pub(super) fn compare<F: Display + PartialEq>(first: &F, later: &F) -> Result<()> {
-    match first == later {
-        true => Ok(()),
-        false => exec_err!("{READ_DIFFERENTLY}: {first} were read first, {later} later"),
+    if first == later {
+        Ok(())
+    } else {
+        exec_err!("{READ_DIFFERENTLY}: {first} were read first, {later} later")
     }
 }
 

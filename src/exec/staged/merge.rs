@@ -1,4 +1,4 @@
-//! A level of the tree up which replies of many partitions go.
+//! Levels of the tree that merges the replies of many partitions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal};
 use super::columns::StagedColumns;
 use super::merged::Merged;
 use super::rows::{CLASS, Rows, body_bytes, schema};
-use super::stage::{Consume, Needs, Sent, StageExec, Step, Task, reached};
+use super::stage::{Consume, Needs, StageExec, StageOutput, Step, Task, reached};
 
-/// Replies that one task merges, at most, but for what a hash spreads unevenly.
+/// Most replies that one task should merge. A hash may spread them unevenly, and give a task more.
 pub(super) const FAN_IN: usize = 256;
 
-/// Groups of replies to merge, level by level, before one task has them all.
+/// Number of groups of replies at each level of the tree, below the task that has them all.
 pub(super) fn merge_levels(partitions: usize) -> impl Iterator<Item = u32> {
     let fewer = |partitions: &usize| (*partitions > FAN_IN).then(|| partitions.div_ceil(FAN_IN / 2));
     std::iter::successors(fewer(&partitions), fewer).map(|groups| groups as u32)
 }
 
-/// Merges the replies of a read in groups: to one for each group and key column, as long as any of them.
+/// Merges the replies of a read in groups, to one reply for each group and key column, which is as long as one of them.
 ///
-/// A reply's group is its class, which is random, modulo the number of groups, and rows are exchanged by a hash of that: a
-/// partition holds a group or several, most hold none. The class of a merged reply is as random as those of its parts. Keys,
-/// which come where candidates are fewer than counts, pass as they are.
+/// A reply's group is its class modulo the number of groups; classes are random. Rows are exchanged by a hash of the group: a
+/// partition may get several groups, and most partitions get none. The class of a merged reply is as random as those of its parts.
+/// Keys, which are sent where candidates are fewer than counts, pass unchanged.
 pub type MergeExec = StageExec<Merge>;
 
 /// The step of a [`MergeExec`].
@@ -38,23 +38,24 @@ pub struct Merge {
     pub(super) columns: Arc<StagedColumns>,
     /// The read of the input whose replies are merged, the first being 0.
     pub(super) read: usize,
-    /// How many merged replies there are, at most.
+    /// Most merged replies.
     pub(super) groups: u32,
 }
 
 impl Merge {
-    /// To this number of groups of replies to read `read`.
+    /// A step that merges the replies to read `read` in this number of groups.
     ///
     /// # Errors
     /// An internal error for replies that do not add up, or no groups.
     pub(super) fn try_new(columns: Arc<StagedColumns>, read: usize, groups: u32) -> Result<Self> {
-        match columns.rounds.is_summed(read) && groups > 0 {
-            true => Ok(Self {
+        if columns.rounds.is_summed(read) && groups > 0 {
+            Ok(Self {
                 columns,
                 read,
                 groups,
-            }),
-            false => internal_err!("replies of read {read} in {groups} groups"),
+            })
+        } else {
+            internal_err!("replies of read {read} in {groups} groups")
         }
     }
 }
@@ -90,24 +91,24 @@ impl Step for Merge {
     }
 }
 
-/// A step while replies come.
+/// A merge while replies arrive.
 struct Merging {
     merged: Merged,
     memory: MemoryReservation,
 }
 
 impl Consume for Merging {
-    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<StageOutput>> {
         self.merged.reserve(batch, &self.memory)?;
         let keys = self.merged.add_replies(batch)?;
-        Ok(keys.map(|keys| Sent {
+        Ok(keys.map(|keys| StageOutput {
             bytes: body_bytes(&keys),
             batches: vec![keys],
         }))
     }
 
-    /// The merged replies as rows again; nothing where nothing came.
-    fn finish(self) -> Result<Sent> {
+    /// The merged replies as rows again; no rows if no replies came.
+    fn finish(self) -> Result<StageOutput> {
         reached!("merge");
         let mut rows = Rows::default();
         if let Some(state) = self.merged.state() {

@@ -1,4 +1,4 @@
-//! The replies of all partitions to a round of quantiles without groups, merged as they come.
+//! The replies of all partitions to a round of quantiles without groups, merged as they arrive.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,34 +15,34 @@ use super::columns::StagedColumns;
 use super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
 use super::rows::{Body, List, ShardReply, bodies, body_bytes, check_schema, is_keys, read_rows, schema};
 use crate::kernel::round::Reply;
-use crate::key::KeyVec;
-use crate::key::Width;
+use crate::key::{KeyVec, Width};
 use crate::select::countable;
 
-/// The replies of all partitions that came so far.
+/// The merged replies of all partitions that have arrived so far.
 #[derive(Debug)]
 pub(super) struct Merged {
     pub(super) columns: Arc<StagedColumns>,
-    /// Of the rows.
+    /// Schema of the rows between stages.
     schema: SchemaRef,
+    /// The replies by the number of the key column.
     replies: BTreeMap<usize, ColumnReplies>,
+    /// Bytes of the state that the replies belong to; `None` in the first round.
     state: Option<Vec<u8>>,
 }
 
-/// Of one key column.
+/// The merged replies for one key column.
 #[derive(Debug, Default)]
 struct ColumnReplies {
-    fingerprint: ColumnFingerprint,
-    reply: Option<Reply>,
-    /// Keys in each list, as the partitions say that they send.
-    lengths: Option<Vec<u64>>,
-    /// Those that came, by the number of their list.
+    /// The merged reply without its keys; `None` until a partition has replied.
+    reply: Option<ShardReply>,
+    /// The keys that have arrived, by the number of their list.
     keys: BTreeMap<usize, KeyVec>,
     /// Whether some partition had no memory for its lists.
     refused: bool,
 }
 
 impl Merged {
+    /// No replies yet.
     pub(super) fn new(columns: &Arc<StagedColumns>) -> Self {
         Self {
             columns: Arc::clone(columns),
@@ -52,6 +52,8 @@ impl Merged {
         }
     }
 
+    /// Adds the replies, states and keys of a batch of rows.
+    ///
     /// # Errors
     /// An execution error for rows that are damaged, or of two plans.
     pub(super) fn add(&mut self, batch: &RecordBatch) -> Result<()> {
@@ -71,10 +73,10 @@ impl Merged {
         Ok(())
     }
 
-    /// Takes replies and states, and gives back the rows of keys, which do not add up.
+    /// Adds the replies and states of a batch, and returns its rows of keys, which do not add up.
     ///
     /// # Errors
-    /// As [`Self::add`].
+    /// Those of [`Self::add`].
     pub(super) fn add_replies(&mut self, batch: &RecordBatch) -> Result<Option<RecordBatch>> {
         let are_keys = bodies(batch, &self.schema)?.map(|body| Ok(Some(is_keys(body?))));
         let are_keys = are_keys.collect::<Result<BooleanArray>>()?;
@@ -85,14 +87,14 @@ impl Merged {
         Ok(Some(filter_record_batch(batch, &are_keys)?))
     }
 
-    /// Makes sure that what is held, and a batch more, is reserved.
+    /// Reserves memory for all that is held, and for one more batch.
     ///
     /// # Errors
     /// `ResourcesExhausted` that says how much was wanted; an internal error for rows of another plan.
     pub(super) fn reserve(&self, batch: &RecordBatch, memory: &MemoryReservation) -> Result<()> {
         check_schema(batch, &self.schema)?;
         let held = self.bytes();
-        // Keys are written in fewer bytes than they take, but for random ones.
+        // Keys in memory take more bytes than in a message, except random ones.
         let wanted = held + 2 * body_bytes(batch);
         memory.try_resize(wanted.max(memory.size())).map_err(|error| {
             error.context(format!(
@@ -101,51 +103,45 @@ impl Merged {
         })
     }
 
-    /// Bytes held, about.
+    /// Bytes of memory held, about.
     fn bytes(&self) -> usize {
         let replies = self.replies.values().map(ColumnReplies::bytes).sum::<usize>();
         replies + self.state.as_ref().map_or(0, Vec::capacity)
     }
 
     fn add_state(&mut self, bytes: &[u8]) -> Result<()> {
-        match &self.state {
-            Some(state) if state != bytes => {
-                exec_err!("{READ_DIFFERENTLY}: replies to two different states reached a stage")
-            }
-            Some(_) => Ok(()),
-            None => {
-                self.state = Some(bytes.to_vec());
-                Ok(())
-            }
+        if self.state.get_or_insert_with(|| bytes.to_vec()) == bytes {
+            Ok(())
+        } else {
+            exec_err!("{READ_DIFFERENTLY}: replies to two different states reached a stage")
         }
     }
 
-    /// The state that the replies were asked by, if they were.
+    /// Bytes of the state that the replies belong to; `None` in the first round.
     pub(super) fn state(&self) -> Option<&[u8]> {
         self.state.as_deref()
     }
 
-    /// The merged replies of each column whose shards replied, to be sent on without keys.
+    /// The merged reply of each key column that has one, without keys.
     ///
     /// # Errors
     /// An execution error if keys are among the rows.
     pub(super) fn shard_replies(self) -> Result<Vec<ShardReply>> {
-        let without_keys = |(column, own): (usize, ColumnReplies)| match (own.reply, own.keys.is_empty()) {
-            (Some(reply), true) => Ok(ShardReply {
-                column,
-                fingerprint: own.fingerprint,
-                reply,
-                lengths: own.lengths.filter(|_| !own.refused).unwrap_or_default(),
+        let without_keys = |own: ColumnReplies| match (own.reply, own.keys.is_empty()) {
+            (Some(reply), true) if own.refused => Ok(ShardReply {
+                lengths: Vec::new(),
+                ..reply
             }),
+            (Some(reply), true) => Ok(reply),
             _ => exec_err!("{READ_DIFFERENTLY}: keys came without a reply"),
         };
-        self.replies.into_iter().map(without_keys).collect()
+        self.replies.into_values().map(without_keys).collect()
     }
 
-    /// What all shards of a column read, and their merged reply.
+    /// The fingerprint of what all shards of a key column read, and their merged reply.
     ///
     /// # Errors
-    /// An execution error if there is none, or not all of it.
+    /// An execution error if there is no reply, or if keys of it are missing.
     pub(super) fn take(&mut self, column: usize) -> Result<(ColumnFingerprint, Reply)> {
         let own = self.replies.remove(&column);
         let own = own.ok_or_else(|| {
@@ -164,36 +160,29 @@ fn other_width<T>(came: Width, wanted: Width) -> Result<T> {
 }
 
 impl ColumnReplies {
+    /// Bytes of memory held, about.
     fn bytes(&self) -> usize {
         let lists = self.keys.values();
         let keys: usize = lists
             .map(|keys| size_of::<KeyVec>() + keys.len() * keys.width().bytes())
             .sum();
-        let reply = self
-            .reply
-            .as_ref()
-            .map_or(0, |reply| reply.values() as usize * size_of::<u64>());
-        keys + reply
-            + self
-                .lengths
-                .as_ref()
-                .map_or(0, |lengths| lengths.len() * size_of::<u64>())
+        let numbers = |own: &ShardReply| own.reply.values() as usize + own.lengths.len();
+        keys + self.reply.as_ref().map_or(0, numbers) * size_of::<u64>()
     }
 
     fn add_reply(&mut self, more: ShardReply) -> Result<()> {
-        self.fingerprint.add(more.fingerprint);
-        match &mut self.reply {
-            None => self.reply = Some(more.reply),
-            Some(own) => own.merge(more.reply)?,
-        }
-        match &mut self.lengths {
-            // None where there should be some: no memory.
-            Some(own) if own.len() != more.lengths.len() => self.refused = true,
-            Some(own) => own
-                .iter_mut()
-                .zip(more.lengths)
-                .for_each(|(own, more)| *own = own.saturating_add(more)),
-            none => *none = Some(more.lengths),
+        let Some(own) = &mut self.reply else {
+            self.reply = Some(more);
+            return Ok(());
+        };
+        own.fingerprint.add(more.fingerprint);
+        own.reply.merge(more.reply)?;
+        if own.lengths.len() == more.lengths.len() {
+            let lengths = own.lengths.iter_mut().zip(more.lengths);
+            lengths.for_each(|(own, more)| *own = own.saturating_add(more));
+        } else {
+            // A partition without memory for its keys announces no lists.
+            self.refused = true;
         }
         Ok(())
     }
@@ -208,15 +197,17 @@ impl ColumnReplies {
         }
     }
 
+    /// The fingerprint and the merged reply with its keys, which have this width.
     fn finish(mut self, width: Width) -> Result<(ColumnFingerprint, Reply)> {
-        let Some(mut reply) = self.reply.take() else {
+        let Some(mut own) = self.reply.take() else {
             return exec_err!("{READ_DIFFERENTLY}: keys came without a reply");
         };
-        let lists = match self.refused {
-            true => Vec::new(),
-            false => self.lists(width)?,
+        let lists = if self.refused {
+            Vec::new()
+        } else {
+            self.lists(&own.lengths, width)?
         };
-        match &mut reply {
+        match &mut own.reply {
             Reply::Counts { kept, .. } | Reply::Extracted(kept) => *kept = lists,
             _ if !lists.is_empty() => return exec_err!("{READ_DIFFERENTLY}: keys that were not asked for"),
             Reply::Sample { keys, .. } if keys.width() != width => return other_width(keys.width(), width),
@@ -225,28 +216,29 @@ impl ColumnReplies {
             }
             _ => {}
         }
-        countable(self.fingerprint.n)?;
-        Ok((self.fingerprint, reply))
+        countable(own.fingerprint.n)?;
+        Ok((own.fingerprint, own.reply))
     }
 
-    /// The keys of each list, all of which came.
-    fn lists(&mut self, width: Width) -> Result<Vec<KeyVec>> {
+    /// The keys of each list, in order.
+    ///
+    /// # Errors
+    /// An execution error unless exactly the announced keys have arrived.
+    fn lists(&mut self, lengths: &[u64], width: Width) -> Result<Vec<KeyVec>> {
         let list = |(list, sent): (usize, &u64)| {
             let keys = self.keys.remove(&list).unwrap_or_else(|| KeyVec::new(width));
-            match keys.len() as u64 == *sent && keys.width() == width {
-                true => Ok(keys),
-                false => exec_err!(
+            if keys.len() as u64 == *sent && keys.width() == width {
+                Ok(keys)
+            } else {
+                exec_err!(
                     "{READ_DIFFERENTLY}: of list {list} came {} keys of {} bytes, sent were {sent} of {} bytes",
                     keys.len(),
                     keys.width().bytes(),
                     width.bytes()
-                ),
+                )
             }
         };
-        let lists = (0..)
-            .zip(self.lengths.iter().flatten())
-            .map(list)
-            .collect::<Result<_>>()?;
+        let lists = (0..).zip(lengths).map(list).collect::<Result<_>>()?;
         match self.keys.first_key_value() {
             Some((list, _)) => exec_err!("{READ_DIFFERENTLY}: keys of list {list}, which no partition sent"),
             None => Ok(lists),
@@ -287,7 +279,7 @@ mod tests {
         Arc::new(StagedColumns::try_new(vec![DataType::Int64], vec![call], rounds).unwrap())
     }
 
-    /// What comes of these rows for key column 0.
+    /// The merged reply for key column 0.
     fn merged(batches: &[RecordBatch]) -> Result<(ColumnFingerprint, Reply)> {
         let mut merged = Merged::new(&columns());
         batches.iter().try_for_each(|batch| merged.add(batch))?;

@@ -1,4 +1,4 @@
-//! Quantiles as stages, for engines whose plans are fixed before they run: a constant number of them, for any data.
+//! Quantiles as a plan of stages, for engines whose plans are fixed before they run. The number of stages does not depend on the data.
 //!
 //! ```text
 //! RefineExec: answers            1    keys of the brackets -> the row of answers
@@ -6,19 +6,19 @@
 //!     input | RefineExec: state  1    merged summaries -> brackets, in one row
 //!               RoundExec: sketch P   input: a summary of each column
 //! ```
-//! These are the rounds of `gk_select`, unrolled; other strategies have more of them. [`crate::select::Strategy`] steps in a
-//! `RefineExec`, shards answer in a `RoundExec`. The input is read once a round: every scan says how many values it saw and
-//! the sum of their mixed keys, and where scans differ the query fails. Between stages travel rows of a few KiB, of the
-//! messages of [`crate::kernel::round`].
+//! These are the rounds of `gk_select`, unrolled; other strategies have more rounds. A [`crate::select::Strategy`] steps in a
+//! `RefineExec`, shards answer in a `RoundExec`. The input is read once for each round. Every read reports how many values it saw and
+//! the sum of their mixed keys; where reads differ, the query fails. Rows of a few KiB travel between stages, with the messages of
+//! [`crate::kernel::round`].
 //!
-//! Replies of more than 256 partitions that add up (sketches, counts) go up a tree, so that no task fetches them all:
+//! Replies that add up (sketches, counts) of more than 256 partitions go up a tree, so that no task fetches them all:
 //!
 //! ```text
 //! RefineExec            1          at most 256 merged replies
 //!   MergeExec           P / 128    about 128 replies each, as a hash of their checksums has it
 //!     RoundExec         P
 //! ```
-//! and the same again where those are more than 256. Keys do not add up: they are as many on any way.
+//! with another level where the merged replies are more than 256. Keys do not add up: a tree would not make them fewer.
 //!
 //! Quantiles with `GROUP BY`: [`GroupStageExec`].
 

@@ -1,4 +1,4 @@
-//! Stages put together: the plans of quantiles with and without groups over an input that is executed once for each read.
+//! Plans of stages: for quantiles with and without groups, over an input that is executed once for each read.
 
 use std::sync::Arc;
 
@@ -15,10 +15,11 @@ use super::refine::Refine;
 use super::round::Round;
 use super::stage::stage;
 
-/// More rows than the state of groups has.
+/// A number of rows that no state of groups reaches.
 const ALL_ROWS: usize = i32::MAX as usize;
 
-/// The plan: `input` has a column of values for each key column; it may still be cut into more partitions, up to `partitions`.
+/// The plan of quantiles without groups. `input` has a column of values for each key column; it may still be cut into more
+/// partitions, up to `partitions`.
 ///
 /// # Errors
 /// DataFusion's, for inputs that cannot be copied.
@@ -58,7 +59,7 @@ pub(crate) fn stages(
     internal_err!("a staged plan without reads")
 }
 
-/// The plan over `input`, whose first columns are those of groups.
+/// The plan of quantiles with groups over `input`, whose first columns are the group columns.
 ///
 /// # Errors
 /// DataFusion's, for inputs that cannot be copied.
@@ -78,7 +79,7 @@ pub(crate) fn group_stages(
     stage(step(GroupStage::Select), extracted, None)
 }
 
-/// The input for a read: what it keeps while it runs is its own.
+/// The input for a read, with a state of execution of its own.
 fn read_of(input: &Arc<dyn ExecutionPlan>, read: usize) -> Result<Arc<dyn ExecutionPlan>> {
     match read {
         0 => Ok(Arc::clone(input)),
@@ -86,6 +87,7 @@ fn read_of(input: &Arc<dyn ExecutionPlan>, read: usize) -> Result<Arc<dyn Execut
     }
 }
 
+/// All rows of a plan in one partition.
 pub(super) fn gathered(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     match plan.output_partitioning().partition_count() {
         1 => plan,
@@ -93,7 +95,7 @@ pub(super) fn gathered(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     }
 }
 
-/// A state of at most this number of rows: a fetch keeps what is below in a stage of its own, which runs once.
+/// A state of at most this number of rows. The fetch keeps the plan below it in a stage of its own, which runs once.
 fn fetched(state: Arc<dyn ExecutionPlan>, rows: usize) -> Arc<dyn ExecutionPlan> {
     Arc::new(CoalescePartitionsExec::new(state).with_fetch(Some(rows)))
 }

@@ -1,4 +1,4 @@
-//! The coordinator's step between two rounds, over the replies of all partitions.
+//! The coordinator's step between two rounds, over the merged replies of all partitions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,20 +15,21 @@ mod mutated;
 use super::columns::StagedColumns;
 use super::merged::Merged;
 use super::rows::{Rows, schema};
-use super::stage::{Consume, Needs, Sent, StageExec, Step, Task, reached};
+use super::stage::{Consume, Needs, StageExec, StageOutput, Step, Task, reached};
 use super::state::{COMPARING_READ, ColumnState, State};
 use crate::functions::gk::with_bounds;
+use crate::key::KeySpec;
 
-/// Merges the replies of a round and steps: to the state for the next round, or to the row of answers.
+/// Merges the replies of a round, and steps to the state for the next round, or to the row of answers.
 pub type RefineExec = StageExec<Refine>;
 
 /// The step of a [`RefineExec`].
 #[derive(Debug, Clone)]
 pub struct Refine {
     pub(super) columns: Arc<StagedColumns>,
-    /// The read of the input whose replies are merged, the first being 0.
+    /// Number of the read whose replies are merged, from 0.
     pub(super) read: usize,
-    /// Of the answers; `None`: the output is a state.
+    /// Schema of the answers; `None` where the output is a state.
     pub(super) answers: Option<SchemaRef>,
 }
 
@@ -66,7 +67,7 @@ impl Step for Refine {
     }
 }
 
-/// A step while replies come.
+/// A step while replies arrive.
 struct Refining {
     step: Refine,
     merged: Merged,
@@ -74,13 +75,13 @@ struct Refining {
 }
 
 impl Consume for Refining {
-    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<StageOutput>> {
         self.merged.reserve(batch, &self.memory)?;
         self.merged.add(batch)?;
         Ok(None)
     }
 
-    fn finish(self) -> Result<Sent> {
+    fn finish(self) -> Result<StageOutput> {
         let Refine {
             columns,
             read,
@@ -93,7 +94,7 @@ impl Consume for Refining {
         }
         let state = step(read, self.merged)?;
         match schema_of_answers {
-            Some(schema) => Ok(Sent {
+            Some(schema) => Ok(StageOutput {
                 batches: vec![answers(&columns, &state, &schema)?],
                 bytes: 0,
             }),
@@ -106,12 +107,13 @@ impl Consume for Refining {
     }
 }
 
-/// Steps each column, after the replies in `merged`.
+/// The state after the replies in `merged`, which answer read `read`.
 fn step(read: usize, mut merged: Merged) -> Result<State> {
     let columns = Arc::clone(&merged.columns);
     let earlier = merged.state().map(State::from_bytes).transpose()?;
     let mut earlier = earlier.map(|state| state.0.into_iter());
-    let column = |(index, spec): (usize, &crate::key::KeySpec)| {
+    // One step for each key column.
+    let column = |(index, spec): (usize, &KeySpec)| {
         let width = spec.width();
         match &mut earlier {
             None => {
@@ -147,7 +149,7 @@ fn answers(columns: &StagedColumns, state: &State, schema: &SchemaRef) -> Result
         let found = call.quantile_spec.answers(selected.spec(), state.fingerprint.n, &key_at)?;
         let n = state.fingerprint.n;
         match call.bounds {
-            // Of an exact answer there is one.
+            // An exact answer has one rank.
             true => with_bounds(selected, found, n, |rank| Ok((rank, rank)))?,
             false => selected.row(found, n)?,
         }

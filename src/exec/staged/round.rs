@@ -1,4 +1,4 @@
-//! A round in each partition: reads its input, answers one request for each key column.
+//! One round in each partition: it reads the input and answers one request for each key column.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,48 +15,47 @@ use super::columns::StagedColumns;
 use super::device::RoundBackend;
 use super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
 use super::rows::{Body, Rows, read_rows, schema};
-use super::stage::{Needs, Sent, StageExec, Step, Task, reached};
+use super::stage::{Needs, StageExec, StageOutput, Step, Task, reached};
 use super::state::{COMPARING_READ, State};
 use crate::kernel::round::{Reply, Request};
 use crate::kernel::{CpuBackend, Shard};
 use crate::memory::RoundMemory;
-use crate::threads::blocking;
-use crate::threads::{Stop, StopOnDrop};
+use crate::threads::{Stop, StopOnDrop, blocking};
 
 /// One round over every partition of the input, whose columns are the values of the key columns.
 ///
-/// The first round asks what the plan says; a later one what the single row of its second child, the state, says. Output:
-/// rows of the messages between stages, for a [`RefineExec`](super::RefineExec).
+/// The plan has the requests of the first round. Those of a later round are in the state, which is the single row of the second
+/// child. The output is rows of messages for a [`RefineExec`](super::RefineExec).
 pub type RoundExec = StageExec<Round>;
 
 /// The step of a [`RoundExec`].
 #[derive(Debug, Clone)]
 pub struct Round {
     pub(super) columns: Arc<StagedColumns>,
-    /// Which read of the input this is, the first being 0.
+    /// Number of the read of the input, from 0.
     pub(super) read: usize,
 }
 
-/// What a later round asks.
+/// The requests of a later round.
 #[derive(Debug)]
-pub struct Asked {
+pub struct PendingRound {
     /// The state's bytes, which are sent on.
     state: Vec<u8>,
-    /// Of each column; nothing of those that are done.
+    /// The request for each key column; `None` for a column that is done.
     requests: Vec<Option<Arc<Request>>>,
 }
 
 impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (asked, columns) = (self.columns.rounds.named(self.read), self.columns.len());
-        write!(f, "{asked}, columns={columns}")
+        let (kind, columns) = (self.columns.rounds.named(self.read), self.columns.len());
+        write!(f, "{kind}, columns={columns}")
     }
 }
 
 impl Step for Round {
     const NAME: &'static str = "RoundExec";
 
-    type State = Asked;
+    type State = PendingRound;
 
     fn schema(&self) -> SchemaRef {
         schema(&[])
@@ -66,7 +65,7 @@ impl Step for Round {
         Needs::Partition
     }
 
-    fn state(&self, rows: &[RecordBatch], _context: &TaskContext) -> Result<Asked> {
+    fn state(&self, rows: &[RecordBatch], _context: &TaskContext) -> Result<PendingRound> {
         let (mut states, schema) = (Vec::new(), schema(&[]));
         for batch in rows {
             for body in read_rows(batch, &schema, &self.columns.specs)? {
@@ -81,7 +80,7 @@ impl Step for Round {
             return exec_err!("a state of {} columns for {}", state.0.len(), self.columns.len());
         }
         let columns = state.0.into_iter();
-        Ok(Asked {
+        Ok(PendingRound {
             state: bytes.to_vec(),
             requests: columns
                 .map(|column| column.order.map(|order| order.request))
@@ -89,16 +88,17 @@ impl Step for Round {
         })
     }
 
-    /// A device that fails has its partition read again.
+    /// The context of an input that can be read twice, where the CPU may take over from a device.
     fn input_context(context: &Arc<TaskContext>) -> Arc<TaskContext> {
-        match RoundBackend::may_read_again(context) {
-            true => without_work_stealing(context),
-            false => Arc::clone(context),
+        if RoundBackend::may_read_again(context) {
+            without_work_stealing(context)
+        } else {
+            Arc::clone(context)
         }
     }
 
-    /// From a device first, and where that fails, and the CPU may take over, from there.
-    async fn run(self, task: Task<Asked>, input: SendableRecordBatchStream) -> Result<()> {
+    /// Answers on the device. If it fails and the CPU may take over, reads the input again and answers on the CPU.
+    async fn run(self, task: Task<PendingRound>, input: SendableRecordBatchStream) -> Result<()> {
         let memory = task.memory(Self::NAME);
         let cpu = || {
             let round_memory = RoundMemory::new(memory.new_empty());
@@ -122,8 +122,8 @@ impl Step for Round {
     }
 }
 
-/// The context with which a partition of a scan can be executed twice: its files are its own, where DataFusion has the partitions of
-/// a plan take files from one queue, each once.
+/// A context with which a partition of a scan can be executed twice. DataFusion's default lets the partitions of a plan take files from
+/// one queue, each file once; here each partition has files of its own.
 pub(super) fn without_work_stealing(context: &TaskContext) -> Arc<TaskContext> {
     let mut config = context.session_config().clone();
     config.options_mut().execution.enable_file_stream_work_stealing = false;
@@ -139,15 +139,15 @@ pub(super) fn without_work_stealing(context: &TaskContext) -> Arc<TaskContext> {
     ))
 }
 
-/// One partition's shards.
+/// The shards of one partition: one for each key column.
 struct OpenShards {
     shards: Vec<Box<dyn Shard>>,
     backend: Arc<RoundBackend>,
-    /// What was read of each column.
+    /// Fingerprint of what was read of each key column.
     fingerprints: Vec<ColumnFingerprint>,
     round: Round,
-    /// What is asked; in the first round what the plan says.
-    asked: Option<Arc<Asked>>,
+    /// The requests of a later round; `None` in the first round, whose requests the plan has.
+    pending: Option<Arc<PendingRound>>,
     metrics: ExecutionPlanMetricsSet,
     rows: Count,
     candidates: Count,
@@ -158,7 +158,7 @@ impl OpenShards {
         round: &Round,
         backend: &Arc<RoundBackend>,
         memory: &MemoryReservation,
-        task: &Task<Asked>,
+        task: &Task<PendingRound>,
     ) -> Result<Self> {
         let specs = round.columns.specs();
         let shards = specs.map(|spec| backend.open(spec, memory.new_empty()));
@@ -167,26 +167,26 @@ impl OpenShards {
             backend: Arc::clone(backend),
             fingerprints: vec![ColumnFingerprint::default(); round.columns.len()],
             round: round.clone(),
-            asked: task.state.clone(),
+            pending: task.state.clone(),
             metrics: task.metrics.clone(),
             rows: task.counter("input_rows"),
             candidates: task.counter("candidates_out"),
         })
     }
 
-    /// Whether columns that are done are read again, and compared with what the first read saw of them.
+    /// Whether columns that are done are read again, to be compared with what the first read saw of them.
     fn compares(&self) -> bool {
         self.round.read == COMPARING_READ
     }
 
-    /// Reads the input and answers what is asked.
-    async fn reply(mut self, input: SendableRecordBatchStream) -> Result<Sent> {
-        let is_done = |asked: &Arc<Asked>| asked.requests.iter().all(Option::is_none);
-        // Nothing is asked any more: nothing need be read.
-        if self.compares() || !self.asked.as_ref().is_some_and(is_done) {
+    /// Reads the input and answers the requests.
+    async fn reply(mut self, input: SendableRecordBatchStream) -> Result<StageOutput> {
+        let is_done = |pending: &Arc<PendingRound>| pending.requests.iter().all(Option::is_none);
+        // Without a request nothing needs to be read.
+        if self.compares() || !self.pending.as_ref().is_some_and(is_done) {
             self = self.read(input).await?;
         }
-        if self.asked.is_some() {
+        if self.pending.is_some() {
             reached!("round_count");
         } else {
             reached!("round_sketch");
@@ -198,6 +198,7 @@ impl OpenShards {
         Ok(sent)
     }
 
+    /// Fills the shards from the input.
     async fn read(mut self, mut stream: SendableRecordBatchStream) -> Result<Self> {
         #[cfg(feature = "cuda")]
         if self.backend.has_device() {
@@ -234,18 +235,18 @@ impl OpenShards {
         Ok(())
     }
 
-    /// Answers what is asked of each shard; those of which nothing is asked have nothing to say.
-    fn answer(mut self, stop: &Stop) -> Result<Sent> {
+    /// The replies of all shards that have a request, as rows.
+    fn answer(mut self, stop: &Stop) -> Result<StageOutput> {
         let (mut rows, columns) = (Rows::default(), Arc::clone(&self.round.columns));
         let compares = self.compares();
         for (index, shard) in self.shards.iter_mut().enumerate() {
             let read = self.fingerprints[index];
-            let request = match &self.asked {
+            let request = match &self.pending {
                 None => {
                     let width = columns.specs[index].width();
                     Some(Arc::new(columns.rounds.first_request(read.n, width)))
                 }
-                Some(asked) => asked.requests[index].clone(),
+                Some(pending) => pending.requests[index].clone(),
             };
             let reply = match request {
                 Some(request) => shard.answer(&request, stop)?,
@@ -256,8 +257,8 @@ impl OpenShards {
             rows.reply(index, read, reply);
         }
         self.backend.record(&self.metrics);
-        if let Some(asked) = &self.asked {
-            rows.state(&asked.state);
+        if let Some(pending) = &self.pending {
+            rows.state(&pending.state);
         }
         rows.finish(&schema(&[]), &[])
     }

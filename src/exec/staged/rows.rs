@@ -1,19 +1,19 @@
-//! What stages send each other, as rows.
+//! The rows that stages send to each other.
 //!
 //! | column | |
 //! | --- | --- |
-//! | `class` | what rows are exchanged by: the class of a group's hash; of a reply a number that is random, the same in each read |
-//! | group columns, if there are any | the values of the row's group; NULL where the row is of no single group |
-//! | `body` | version, kind, and what the kind says |
+//! | `class` | the number that rows are exchanged by: of a group the class of its hash; of a reply a random number, the same in each read |
+//! | group columns, if there are any | the values of the row's group; NULL where the row is about no single group |
+//! | `body` | version, kind, and the message of this kind |
 //!
 //! | body | from | to |
 //! | --- | --- | --- |
 //! | state | `RefineExec` | `RoundExec`, which sends it on to the next `RefineExec` |
-//! | reply: what a shard read and answers, without keys; how many keys each of its lists has | `RoundExec`, `MergeExec` | `RefineExec` |
-//! | header: what was read of a class of groups, and how much there must be | all stages of groups | the next one |
+//! | reply of a shard without keys: its fingerprint, its answer, and the number of keys in each of its lists | `RoundExec`, `MergeExec` | `RefineExec` |
+//! | header: the fingerprint of a class of groups, and the fingerprint that is expected | all stages of groups | the next stage |
 //! | intervals, with the counts of a group's keys | the first read of groups | the brackets |
-//! | progress: what is known of a group's ranks | the brackets | the second read of groups |
-//! | keys, of a shard's lists, or of a group with what is known of its ranks | the last read | the answers |
+//! | progress of a group's ranks | the brackets | the second read of groups |
+//! | keys of a shard's lists; or keys of a group, with the progress of its ranks | the last read | the answers |
 
 use std::sync::Arc;
 
@@ -24,26 +24,27 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::{Result, internal_err};
 
 use super::fingerprint::{ColumnFingerprint, InputFingerprint};
-use super::stage::Sent;
+use super::stage::StageOutput;
 use crate::kernel::round::Reply;
 use crate::kernel::round_messages::{key_vec, put_key_vec};
-use crate::key::KeyVec;
-use crate::key::{KeySpec, Width};
+use crate::key::{KeySpec, KeyVec, Width};
 use crate::select::progress::Progress;
 use crate::sketch::dyadic::{Interval, intervals, put_intervals};
 use crate::wire::{Message, Reader, VERSION, put, put_numbers, versioned};
 
-/// Keys in one row, so that no row is long.
+/// Most keys in one row, so that no row is long.
 pub(super) const KEYS_A_ROW: usize = 8192;
-/// Rows and bytes of a batch, about.
+/// Most rows of a batch.
 const BATCH_ROWS: usize = 8192;
+/// Bytes of a batch, about.
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes of a row besides its body and its group.
+/// Bytes of a row beside its body and its group.
 const ROW_BYTES: usize = 8;
 
-/// The column of classes; the body comes last.
+/// Index of the column of classes. The column of bodies is the last one.
 pub(super) const CLASS: usize = 0;
 
+// Kinds of rows, as they are written in a body.
 const STATE: u8 = 0;
 const REPLY: u8 = 1;
 const HEADER: u8 = 2;
@@ -51,7 +52,7 @@ const INTERVALS: u8 = 3;
 const PROGRESS: u8 = 4;
 const KEYS: u8 = 5;
 
-/// Schema of the rows between stages, for groups of these columns.
+/// Schema of the rows between stages, with these group columns.
 pub(super) fn schema(groups: &[FieldRef]) -> SchemaRef {
     let mut fields: Vec<FieldRef> = vec![Arc::new(Field::new("class", DataType::UInt32, true))];
     fields.extend(groups.iter().cloned());
@@ -59,54 +60,60 @@ pub(super) fn schema(groups: &[FieldRef]) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// What the shard of a key column says, without keys.
+/// The reply of a key column's shard, without keys.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ShardReply {
-    /// The key column.
+    /// Number of the key column, from 0.
     pub(super) column: usize,
-    /// What the shard read.
+    /// Fingerprint of what the shard read.
     pub(super) fingerprint: ColumnFingerprint,
     pub(super) reply: Reply,
-    /// Keys in each of its lists, which other rows bring.
+    /// Number of keys in each of its lists. Other rows bring the keys.
     pub(super) lengths: Vec<u64>,
 }
 
-/// What a machine says of a class of groups.
+/// The report of a partition about a class of groups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Whether groups are too many for brackets, so that all keys are sent.
+    /// Whether there are too many groups for brackets, so that all keys are sent.
     pub(super) many: bool,
-    /// What it read itself.
+    /// Fingerprint of what the partition read itself.
     pub(super) own: InputFingerprint,
-    /// What the first read of all machines saw, once that is known.
+    /// Fingerprint of what all partitions saw in the first read, once that is known.
     pub(super) expected: InputFingerprint,
 }
 
-/// Keys of a list of a shard's reply; of a group in a bracket, or all of them.
+/// A list of keys: one of a shard's reply; or the keys of a group, in one bracket or all of them.
 #[derive(Debug)]
 pub(super) struct List {
-    /// The key column.
+    /// Number of the key column, from 0.
     pub(super) column: usize,
-    /// The number of the list in the reply, or of the bracket in the group's column.
+    /// Number of the list in the reply, or of the bracket in the group's column, from 0.
     pub(super) number: usize,
     pub(super) keys: KeyVec,
 }
 
-/// What a row says.
+/// The message of a row.
 #[derive(Debug)]
 pub(super) enum Body<'a> {
+    /// The coordinator's state, as bytes.
     State(&'a [u8]),
+    /// A shard's reply without its keys.
     Reply(ShardReply),
+    /// A report about a class of groups.
     Header(Header),
-    /// Counts of the group's keys, for each column.
+    /// Counts of a group's keys, for each key column.
     Intervals(Vec<Vec<Interval>>),
-    /// What is known of the group's ranks, for each column, and the bytes of it.
+    /// The progress of a group's ranks for each key column: as bytes, and as it was read from them.
     Progress(&'a [u8], Vec<Progress>),
-    /// Keys, and the bytes of what is known of their group's ranks; without groups, and where all keys are sent, none.
+    /// Lists of keys, and the progress of their group's ranks as bytes. There are no such bytes without groups, and where all keys are
+    /// sent.
     Keys(&'a [u8], Vec<List>),
 }
 
 impl<'a> Body<'a> {
+    /// The message in the bytes behind the version.
+    ///
     /// # Errors
     /// An execution error for bytes that are no row between stages over these key columns.
     fn read(bytes: &'a [u8], specs: &[KeySpec]) -> Result<Self> {
@@ -152,35 +159,41 @@ impl<'a> Body<'a> {
     }
 }
 
+/// The number of a key column.
 fn column(input: &mut Reader<'_>, specs: &[KeySpec]) -> Result<usize> {
     let column = input.number("column")?;
-    match column < specs.len() {
-        true => Ok(column),
-        false => input.damaged(format!("key column {column} of {}", specs.len())),
+    if column < specs.len() {
+        Ok(column)
+    } else {
+        input.damaged(format!("key column {column} of {}", specs.len()))
     }
 }
 
-/// What is known of the ranks of a group.
+/// The progress of a group's ranks for each key column.
 ///
 /// # Errors
-/// An execution error for bytes that are no such thing.
+/// An execution error for bytes that are no such progress.
 pub(super) fn read_progress(bytes: &[u8], specs: &[KeySpec]) -> Result<Vec<Progress>> {
     let mut reader = Reader::new("state of a group", bytes);
-    let progress = specs.iter().map(|spec| own_progress(&mut reader, spec.width()));
+    let progress = specs
+        .iter()
+        .map(|spec| column_progress(&mut reader, spec.width()));
     let progress = progress.collect::<Result<_>>()?;
     reader.end()?;
     Ok(progress)
 }
 
-fn own_progress(input: &mut Reader<'_>, width: Width) -> Result<Progress> {
+/// The progress of a group's ranks for one key column, with keys of this width.
+fn column_progress(input: &mut Reader<'_>, width: Width) -> Result<Progress> {
     let progress = Progress::read(input)?;
-    match progress.width() == width {
-        true => Ok(progress),
-        false => input.damaged(format!("ranks of {:?} keys", progress.width())),
+    if progress.width() == width {
+        Ok(progress)
+    } else {
+        input.damaged(format!("ranks of {:?} keys", progress.width()))
     }
 }
 
-/// That a batch has the columns of rows between the stages of a plan.
+/// Checks that a batch has the columns of the rows between the stages of a plan.
 ///
 /// # Errors
 /// An internal error if it has others.
@@ -189,16 +202,17 @@ pub(super) fn check_schema(batch: &RecordBatch, schema: &SchemaRef) -> Result<()
         let fields = schema.fields().iter();
         fields.map(|field| field.data_type().clone()).collect::<Vec<_>>()
     };
-    match types(&batch.schema()) == types(schema) {
-        true => Ok(()),
-        false => internal_err!("rows between stages have the schema {}", batch.schema()),
+    if types(&batch.schema()) == types(schema) {
+        Ok(())
+    } else {
+        internal_err!("rows between stages have the schema {}", batch.schema())
     }
 }
 
-/// The bodies of a batch, behind their versions.
+/// The bodies of a batch, without their versions.
 ///
 /// # Errors
-/// An internal error for rows of another plan; of each row an execution error if it is of another version.
+/// An internal error for rows of another plan. Each row of another version is an execution error.
 pub(super) fn bodies<'a>(
     batch: &'a RecordBatch,
     schema: &SchemaRef,
@@ -209,10 +223,10 @@ pub(super) fn bodies<'a>(
     Ok(rows.map(|row| versioned("row between stages", bodies.value(row))))
 }
 
-/// What each row of a batch says.
+/// The message of each row of a batch.
 ///
 /// # Errors
-/// As [`bodies`], and for damaged rows.
+/// Those of [`bodies`], and an execution error for damaged rows.
 pub(super) fn read_rows<'a>(
     batch: &'a RecordBatch,
     schema: &SchemaRef,
@@ -221,18 +235,18 @@ pub(super) fn read_rows<'a>(
     Ok(bodies(batch, schema)?.map(|body| Body::read(body?, specs)))
 }
 
-/// Whether a row brings keys, by its body.
+/// Whether a body without its version has keys.
 pub(super) fn is_keys(body: &[u8]) -> bool {
     body.first() == Some(&KEYS)
 }
 
-/// The group columns of some rows, and of each its class and its body.
+/// The group columns of rows, and the class and the message of each row.
 type GroupRows<'a> = (Vec<ArrayRef>, Vec<(u32, Body<'a>)>);
 
-/// The classes and the group columns of the rows of groups in a batch; headers go to `header`, bodies to `body`.
+/// The rows of a batch that are about one group. Headers, with their classes, go to `header` instead.
 ///
 /// # Errors
-/// As [`read_rows`], and those of `header`.
+/// Those of [`read_rows`] and of `header`.
 pub(super) fn group_rows<'a>(
     batch: &'a RecordBatch,
     schema: &SchemaRef,
@@ -258,7 +272,7 @@ pub(super) fn group_rows<'a>(
     Ok((groups.collect::<std::result::Result<_, _>>()?, bodies))
 }
 
-/// Bytes of a batch's messages, as [`Rows::finish`] counts them.
+/// Number of bytes of a batch's messages, as [`Rows::finish`] counts them.
 pub(super) fn body_bytes(batch: &RecordBatch) -> usize {
     let bodies = batch
         .column(batch.num_columns() - 1)
@@ -271,24 +285,25 @@ pub(super) fn body_bytes(batch: &RecordBatch) -> usize {
     bytes as usize + batch.num_rows() * ROW_BYTES
 }
 
-/// The columns of a batch that is still without its groups.
+/// A batch without its group columns: classes, numbers of groups, bodies.
 type Unfinished = (ArrayRef, UInt32Array, ArrayRef);
 
-/// Rows on their way out, in batches.
+/// Rows for the next stage, in batches.
 pub(super) struct Rows {
     class: UInt32Builder,
     group: UInt32Builder,
     body: BinaryBuilder,
-    /// Of the next batch.
+    /// Bytes in the batch that is being filled.
     bytes: usize,
-    /// Of the batches.
+    /// Bytes in the batches that are full.
     written: usize,
     batches: Vec<Unfinished>,
+    /// Memory of the last body, for the next one.
     scratch: Vec<u8>,
 }
 
 impl Default for Rows {
-    /// With little room: many have few rows.
+    /// No rows, in little memory: most stages send few rows.
     fn default() -> Self {
         Self {
             class: UInt32Builder::with_capacity(1),
@@ -303,28 +318,18 @@ impl Default for Rows {
 }
 
 impl Rows {
-    /// The coordinator's state.
+    /// Adds the coordinator's state.
     pub(super) fn state(&mut self, state: &[u8]) {
         let mut body = self.body(STATE);
         body.extend(state);
         self.row(None, None, body);
     }
 
-    /// The reply of a column's shard, with its keys.
-    pub(super) fn reply(&mut self, column: usize, fingerprint: ColumnFingerprint, reply: Reply) {
-        let (reply, lists) = match reply {
-            Reply::Counts { counts, kept } => {
-                let kept_none = Vec::new();
-                (
-                    Reply::Counts {
-                        counts,
-                        kept: kept_none,
-                    },
-                    kept,
-                )
-            }
-            Reply::Extracted(lists) => (Reply::Extracted(Vec::new()), lists),
-            other => (other, Vec::new()),
+    /// Adds the reply of a key column's shard, and its keys in further rows.
+    pub(super) fn reply(&mut self, column: usize, fingerprint: ColumnFingerprint, mut reply: Reply) {
+        let lists = match &mut reply {
+            Reply::Counts { kept, .. } | Reply::Extracted(kept) => std::mem::take(kept),
+            Reply::Sample { .. } | Reply::Sketch(_) => Vec::new(),
         };
         self.shard_reply(&ShardReply {
             column,
@@ -338,7 +343,7 @@ impl Rows {
         }
     }
 
-    /// A reply without its keys.
+    /// Adds a reply without its keys.
     pub(super) fn shard_reply(&mut self, reply: &ShardReply) {
         let mut body = self.body(REPLY);
         put(&mut body, reply.column as u64);
@@ -349,7 +354,7 @@ impl Rows {
         self.row(Some((check ^ check >> 32) as u32), None, body);
     }
 
-    /// What is said of a class of groups.
+    /// Adds the report about a class of groups.
     pub(super) fn header(&mut self, class: u32, header: &Header) {
         let mut body = self.body(HEADER);
         body.push(u8::from(header.many));
@@ -358,7 +363,7 @@ impl Rows {
         self.row(Some(class), None, body);
     }
 
-    /// The counts of a group, for each column.
+    /// Adds the counts of a group, for each key column.
     pub(super) fn intervals<'a>(
         &mut self,
         class: u32,
@@ -370,7 +375,7 @@ impl Rows {
         self.row(Some(class), Some(group), body);
     }
 
-    /// What is known of a group's ranks, for each column.
+    /// Adds the progress of a group's ranks, for each key column.
     pub(super) fn progress<'a>(
         &mut self,
         class: u32,
@@ -382,7 +387,7 @@ impl Rows {
         self.row(Some(class), Some(group), body);
     }
 
-    /// Keys, in as many rows as they need, and one at least.
+    /// Adds lists of keys, in as many rows as they need, at least one.
     pub(super) fn keys(
         &mut self,
         class: Option<u32>,
@@ -419,7 +424,7 @@ impl Rows {
         self.row(class, group, body);
     }
 
-    /// A body of this kind, still to be written.
+    /// The first bytes of a body of this kind.
     fn body(&mut self, kind: u8) -> Vec<u8> {
         let mut body = std::mem::take(&mut self.scratch);
         body.clear();
@@ -427,6 +432,7 @@ impl Rows {
         body
     }
 
+    /// Adds a row.
     fn row(&mut self, class: Option<u32>, group: Option<usize>, body: Vec<u8>) {
         self.class.append_option(class);
         self.group.append_option(group.map(|group| group as u32));
@@ -438,6 +444,7 @@ impl Rows {
         }
     }
 
+    /// Ends the batch that is being filled.
     fn flush(&mut self) {
         self.written += std::mem::take(&mut self.bytes);
         let batch: Unfinished = (
@@ -448,11 +455,11 @@ impl Rows {
         self.batches.push(batch);
     }
 
-    /// The batches, with the columns of the groups by their numbers.
+    /// The batches. `groups` are the group columns, with a row for each number of a group.
     ///
     /// # Errors
     /// Internal errors only.
-    pub(super) fn finish(mut self, schema: &SchemaRef, groups: &[ArrayRef]) -> Result<Sent> {
+    pub(super) fn finish(mut self, schema: &SchemaRef, groups: &[ArrayRef]) -> Result<StageOutput> {
         if self.class.len() > 0 {
             self.flush();
         }
@@ -466,6 +473,6 @@ impl Rows {
         };
         let batches = self.batches.into_iter().map(batch).collect::<Result<_>>()?;
         let bytes = self.written;
-        Ok(Sent { batches, bytes })
+        Ok(StageOutput { batches, bytes })
     }
 }

@@ -1,4 +1,4 @@
-//! How many rows a source has that keeps no count of them, from the bytes of its files.
+//! Estimates of the rows of a source that keeps no count of them, from the bytes of its files.
 
 use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::physical_plan::ExecutionPlan;
@@ -9,24 +9,24 @@ use crate::exec::file_scan;
 const TEXT_COMPRESSION: u64 = 4;
 /// Bytes of columns for each byte of a Parquet file.
 const COLUMN_COMPRESSION: u64 = 2;
-/// Characters that a string, or a value of a nested type, is taken to have.
+/// Characters that a string, or a value of a nested type, is assumed to have.
 const STRING_BYTES: u64 = 16;
-/// Seconds that a byte of CSV takes to parse: 250 MB/s, as is usual for a core.
+/// Seconds to parse a byte of CSV: 250 MB/s, as is usual for a core.
 const CSV_SECONDS: f64 = 4e-9;
-/// Seconds that a byte of JSON takes to parse: half the speed of CSV.
+/// Seconds to parse a byte of JSON: half the speed of CSV.
 const JSON_SECONDS: f64 = 8e-9;
 
-/// Rows of a source as estimated, and the seconds that one task needs to parse them.
+/// The estimated rows of a source, and the seconds that one task needs to parse them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SourceSize {
     /// Rows of all files together.
     pub(super) rows: u64,
-    /// Seconds beyond what a scan of columns takes: zero where no text is parsed.
+    /// Seconds in addition to a scan of columns: zero where no text is parsed.
     pub(super) parsing: f64,
 }
 
 impl SourceSize {
-    /// The size of a scan of files; `None` for any other plan, whose size nothing tells.
+    /// The size of a scan of files; `None` for any other plan.
     pub(super) fn of(plan: &dyn ExecutionPlan) -> Option<Self> {
         let config = file_scan(plan)?;
         let files = config.file_groups.iter().flat_map(|group| group.iter());
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn rows_of_text_are_bytes_by_the_width_of_a_row() {
         let csv = |files: &[u64], compression| size(Arc::new(CsvSource::new(columns())), files, compression);
-        // 7 digits, 16 characters, and what ends each of them.
+        // 7 digits and 16 characters, each with the byte that ends it.
         let two = csv(&[2500, 5000], FileCompressionType::UNCOMPRESSED);
         assert_eq!((two.rows, two.parsing), (300, 7500.0 * CSV_SECONDS));
         assert_eq!(csv(&[2500, 5000], FileCompressionType::GZIP).rows, 1200);

@@ -1,4 +1,4 @@
-//! What all stages have in common: a step's inputs, its state, and where its rows go.
+//! The operator of all stages: it executes a step's inputs, fetches its state, and sends its rows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::exec::mode::by_key;
 use crate::exec::operator::{Execution, Operator, Work, at_the_end};
 use crate::threads::blocking;
 
-/// A point that a stage has reached: in the log, and in tests one where it can stop.
+/// Logs a point that a stage has reached. Tests can make the stage fail there.
 macro_rules! reached {
     ($point:literal) => {
         log::debug!(concat!("reached ", $point));
@@ -29,23 +29,23 @@ macro_rules! reached {
 }
 pub(super) use reached;
 
-/// Which rows of the input one partition of a stage needs.
+/// The rows of the input that one partition of a stage needs.
 #[derive(Debug, Clone)]
 pub enum Needs {
-    /// Those of the input's partition of the same number, whatever they are.
+    /// The rows of the input's partition with the same number, whatever they are.
     Partition,
     /// All rows: the stage has one partition.
     All,
-    /// For each value of a column or expression all rows or none.
+    /// All rows or none for each value of an expression.
     ByKey(Arc<dyn PhysicalExpr>),
 }
 
-/// What a stage does with each partition of its input.
+/// The work of one kind of stage on each partition of its input.
 pub trait Step: fmt::Debug + fmt::Display + Clone + Send + Sync + 'static {
-    /// The operator's name in plans; behind it stands what [`Display`](fmt::Display) writes.
+    /// The operator's name in plans. The text of [`Display`](fmt::Display) follows it.
     const NAME: &'static str;
 
-    /// What the second input, the state, comes to.
+    /// The state, as it is read from the rows of the second input.
     type State: fmt::Debug + Send + Sync + 'static;
 
     /// The output's schema.
@@ -54,11 +54,11 @@ pub trait Step: fmt::Debug + fmt::Display + Clone + Send + Sync + 'static {
     /// The rows that a partition needs.
     fn needs(&self) -> Needs;
 
-    /// The state, from the rows of the second input: once for all partitions that a process runs.
+    /// The state from the rows of the second input, read once for all partitions that a process runs.
     ///
     /// # Errors
-    /// An execution error for rows that are no state; `ResourcesExhausted` where it does not fit; an internal error for a step that
-    /// has none.
+    /// An execution error for rows that are no state; `ResourcesExhausted` where it does not fit in memory; an internal error for a
+    /// step without a second input.
     fn state(&self, _rows: &[RecordBatch], _context: &TaskContext) -> Result<Self::State> {
         internal_err!("{} has one input", Self::NAME)
     }
@@ -68,7 +68,7 @@ pub trait Step: fmt::Debug + fmt::Display + Clone + Send + Sync + 'static {
         Arc::clone(context)
     }
 
-    /// Reads the input of one partition and sends what comes of it.
+    /// Reads the input of one partition and sends the output.
     ///
     /// # Errors
     /// Those of the input and of the step.
@@ -79,26 +79,26 @@ pub trait Step: fmt::Debug + fmt::Display + Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// A step that takes the rows of its input batch by batch, then gives the rest.
+/// The work of a step that takes the rows of its input batch by batch.
 pub(super) trait Consume: Send + 'static {
-    /// Takes the rows of a batch; gives what is to be sent before the next one.
+    /// Takes the rows of a batch. Returns rows to send before the next batch is taken, if there are any.
     ///
     /// # Errors
-    /// An execution error for rows that are damaged, or of reads that differ; `ResourcesExhausted` where they do not fit.
-    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>>;
+    /// An execution error for damaged rows, or rows of reads that differ; `ResourcesExhausted` where they do not fit in memory.
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<StageOutput>>;
 
-    /// What comes of all rows.
+    /// The output after all rows.
     ///
     /// # Errors
-    /// As for [`Self::push`].
-    fn finish(self) -> Result<Sent>;
+    /// Those of [`Self::push`].
+    fn finish(self) -> Result<StageOutput>;
 }
 
 /// Batches for the next stage.
 #[derive(Debug, Default)]
-pub(super) struct Sent {
+pub(super) struct StageOutput {
     pub(super) batches: Vec<RecordBatch>,
-    /// Bytes of the messages in them.
+    /// Number of bytes of the messages in the batches.
     pub(super) bytes: usize,
 }
 
@@ -108,25 +108,26 @@ pub struct Task<T> {
     pub(super) partition: usize,
     pub(super) context: Arc<TaskContext>,
     pub(super) input: Arc<dyn ExecutionPlan>,
-    /// What the input is executed with.
+    /// The context that the input is executed with.
     pub(super) input_context: Arc<TaskContext>,
-    /// What the second input came to, if there is one.
+    /// The state, if there is a second input.
     pub(super) state: Option<Arc<T>>,
     pub(super) metrics: ExecutionPlanMetricsSet,
     out: Sender<Result<RecordBatch>>,
 }
 
 impl<T> Task<T> {
-    /// Memory of the task, on the account of a consumer of this name.
+    /// A memory reservation of the task, for a consumer of this name.
     pub(super) fn memory(&self, name: impl Into<String>) -> MemoryReservation {
         MemoryConsumer::new(name).register(self.context.memory_pool())
     }
 
+    /// The metric of this name.
     pub(super) fn counter(&self, name: &'static str) -> Count {
         MetricBuilder::new(&self.metrics).counter(name, self.partition)
     }
 
-    /// Gives `work` all rows of the input, and sends what it makes of them.
+    /// Gives `work` all rows of the input, and sends its output.
     ///
     /// # Errors
     /// Those of the input and of `work`.
@@ -150,8 +151,8 @@ impl<T> Task<T> {
         Ok(())
     }
 
-    /// Sends batches; false: nobody wants them any more.
-    pub(super) async fn send(&self, sent: Sent) -> bool {
+    /// Sends batches. False if the receiver is gone.
+    pub(super) async fn send(&self, sent: StageOutput) -> bool {
         self.counter("bytes_out").add(sent.bytes);
         let rows = self.counter("rows_out");
         for batch in sent.batches {
@@ -169,15 +170,15 @@ pub(super) type StageExec<S> = Operator<StageWork<S>>;
 
 /// The work of a stage: see [`crate::exec::staged`].
 ///
-/// Metrics: `input_rows`, `rows_out`, and `bytes_out` of messages to the next stage.
+/// Metrics: `input_rows`, `rows_out`, and `bytes_out`, the bytes of messages to the next stage.
 #[derive(Debug)]
 pub struct StageWork<S: Step> {
     pub(super) step: S,
-    /// What the second input, the state, came to.
-    fetched: Fetched<S::State>,
+    /// The state from the second input.
+    fetched: SharedState<S::State>,
 }
 
-/// A step over the partitions of its input, and of a state if it needs one.
+/// The operator of a step over its input, and over the plan of its state if it has one.
 ///
 /// # Errors
 /// Internal errors only.
@@ -187,7 +188,7 @@ pub(super) fn stage<S: Step>(
     state: Option<Arc<dyn ExecutionPlan>>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let inputs = std::iter::once(input).chain(state).collect();
-    let fetched = Fetched::default();
+    let fetched = SharedState::default();
     Ok(Arc::new(Operator::over(StageWork { step, fetched }, inputs)?))
 }
 
@@ -228,7 +229,7 @@ impl<S: Step> Work for StageWork<S> {
     fn renewed(self: &Arc<Self>) -> Arc<Self> {
         Arc::new(Self {
             step: self.step.clone(),
-            fetched: Fetched::default(),
+            fetched: SharedState::default(),
         })
     }
 
@@ -262,21 +263,21 @@ impl<S: Step> Work for StageWork<S> {
     }
 }
 
-/// A state, fetched once for all partitions of a stage that this node runs; or why not.
+/// A state that is fetched once for all partitions of a stage in this process, or the error of fetching it.
 #[derive(Debug)]
-struct Fetched<T>(OnceCell<Result<Arc<T>, Arc<DataFusionError>>>);
+struct SharedState<T>(OnceCell<Result<Arc<T>, Arc<DataFusionError>>>);
 
-impl<T> Default for Fetched<T> {
+impl<T> Default for SharedState<T> {
     fn default() -> Self {
         Self(OnceCell::new())
     }
 }
 
-impl<T> Fetched<T> {
-    /// The state; the first to ask for it fetches it.
+impl<T> SharedState<T> {
+    /// The state. The first caller fetches it.
     ///
     /// # Errors
-    /// Those of `fetch`, for all that ask.
+    /// The error of `fetch`, for every caller.
     async fn get(&self, fetch: impl Future<Output = Result<T>>) -> Result<Arc<T>> {
         let fetch = || async { fetch.await.map(Arc::new).map_err(Arc::new) };
         let state = self.0.get_or_init(fetch).await.clone();

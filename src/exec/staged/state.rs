@@ -1,4 +1,4 @@
-//! The coordinator's state between two stages: for each key column what is known of its ranks, and what is asked next.
+//! The coordinator's state between two stages: for each key column the progress of its ranks, and the next request.
 
 use std::sync::Arc;
 
@@ -14,30 +14,33 @@ use crate::select::progress::Progress;
 use crate::select::{Step, countable, wanted_ranks};
 use crate::wire::{Message, Reader, put};
 
-/// The read in which all columns are read again, those that are done too: what the first read missed, or saw twice, differs from it.
+/// The read in which every column is read again, even if it is done, to detect rows that the first read missed or saw twice.
 pub(super) const COMPARING_READ: usize = 1;
 
-/// Of one key column.
+/// The state of one key column.
 #[derive(Debug, Clone)]
 pub(super) struct ColumnState {
-    /// What all scans must see.
+    /// The fingerprint that all reads must have.
     pub(super) fingerprint: ColumnFingerprint,
     pub(super) progress: Progress,
-    /// What shards are asked next; `None`: every rank has its key.
+    /// The next request to the shards; `None` if every rank has its key.
     pub(super) order: Option<Order>,
 }
 
-/// Of all of them.
+/// The state of all key columns.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State(pub(super) Vec<ColumnState>);
 
 impl State {
+    /// The state as a message.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.write(&mut bytes);
         bytes
     }
 
+    /// The state that a message holds.
+    ///
     /// # Errors
     /// An execution error for bytes that are no state.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self> {
@@ -46,7 +49,7 @@ impl State {
 }
 
 impl ColumnState {
-    /// After the first round.
+    /// The state after the first round.
     pub(super) fn first(
         width: Width,
         quantile_specs: &[&QuantileSpec],
@@ -54,20 +57,19 @@ impl ColumnState {
         (fingerprint, reply): (ColumnFingerprint, Reply),
     ) -> Result<Self> {
         let progress = Progress::try_new(width, fingerprint.n, wanted_ranks(quantile_specs, fingerprint.n))?;
-        if progress.is_done() {
-            return Ok(Self {
-                fingerprint,
-                progress,
-                order: None,
-            });
-        }
-        let request = rounds.first_request(fingerprint.n, width);
-        let strategy = rounds.strategy(0, progress.ranks().len());
-        let step = strategy.step(progress, &request, reply)?;
-        Self::after(width, fingerprint, rounds.next(0, step)?)
+        let order = (!progress.is_done()).then(|| Order {
+            width,
+            request: Arc::new(rounds.first_request(fingerprint.n, width)),
+        });
+        let asked = Self {
+            fingerprint,
+            progress,
+            order,
+        };
+        asked.next(rounds, 0, (fingerprint, reply))
     }
 
-    /// After the round that this state asked for, which was read `read`.
+    /// The state after the round that this state asked for, which was read `read`.
     ///
     /// # Errors
     /// An execution error if the shards did not read what those of earlier rounds read.
@@ -78,19 +80,13 @@ impl ColumnState {
         (fingerprint, reply): (ColumnFingerprint, Reply),
     ) -> Result<Self> {
         compare(&self.fingerprint, &fingerprint)?;
-        match self.order {
-            Some(order) => {
-                let strategy = rounds.strategy(read, self.progress.ranks().len());
-                let step = strategy.step(self.progress, &order.request, reply)?;
-                Self::after(order.width, fingerprint, rounds.next(read, step)?)
-            }
-            None => Ok(self),
-        }
-    }
-
-    fn after(width: Width, fingerprint: ColumnFingerprint, step: Step) -> Result<Self> {
-        let (progress, order) = match step {
-            Step::QuantileSpec(progress, request) => {
+        let Some(Order { width, request }) = self.order else {
+            return Ok(self);
+        };
+        let strategy = rounds.strategy(read, self.progress.ranks().len());
+        let step = strategy.step(self.progress, &request, reply)?;
+        let (progress, order) = match rounds.next(read, step)? {
+            Step::Round(progress, request) => {
                 let request = Arc::new(request);
                 (progress, Some(Order { width, request }))
             }
@@ -124,9 +120,10 @@ impl Message for State {
             Ok(ColumnState {
                 fingerprint,
                 progress: Progress::read(input)?,
-                order: match input.flag("order")? {
-                    true => Some(Order::read(input)?),
-                    false => None,
+                order: if input.flag("order")? {
+                    Some(Order::read(input)?)
+                } else {
+                    None
                 },
             })
         };

@@ -1,4 +1,4 @@
-//! Staged plans in one process: what they send, and what it comes to.
+//! Staged plans in one process: the messages that they send, and their answers.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
 use crate::threads::Stop;
 use crate::wire::Message;
 
-/// The partitions as a table `t` with a column `x`, in a session that plans stages by a strategy.
+/// A session that plans stages by a strategy, with these partitions as the column `x` of a table `t`.
 fn session(partitions: &[ArrayRef], strategy: StrategyName) -> SessionContext {
     let options = QuantilesOptions {
         strategy,
@@ -57,7 +57,7 @@ async fn planned(ctx: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
     ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap()
 }
 
-/// The nodes of one kind, those that run first coming first.
+/// The nodes of one kind, in the order in which they run.
 fn nodes<T: ExecutionPlan>(plan: &Arc<dyn ExecutionPlan>) -> Vec<Arc<dyn ExecutionPlan>> {
     let mut found = Vec::new();
     plan.apply(|node| {
@@ -80,13 +80,13 @@ fn metric(nodes: &[Arc<dyn ExecutionPlan>], name: &str) -> usize {
     sums.sum()
 }
 
-/// Mixed bits, for values of which none is like its neighbours.
+/// A random number for each `i`, so that no value is like its neighbours.
 fn mixed(i: u64) -> u64 {
     let i = (i ^ (i >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (i ^ (i >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// About log-normal: the exponential of a sum of even ones.
+/// A value of a distribution that is about log-normal: the exponential of a sum of uniform values.
 fn skewed(i: u64) -> f64 {
     let parts = (0..4).map(|part| mixed(4 * i + part) as f64 / u64::MAX as f64);
     (3.0 * (parts.sum::<f64>() - 2.0)).exp()
@@ -106,7 +106,7 @@ fn bytes_of(reply: &Reply) -> Vec<u8> {
     bytes
 }
 
-/// The replies of each partition of a round, and what they were asked.
+/// The replies of each partition of a round, and the request that they answer.
 async fn replies(round: &Arc<dyn ExecutionPlan>, ctx: &SessionContext) -> (Vec<Reply>, Option<Arc<Request>>) {
     let (mut replies, mut asked) = (Vec::new(), None);
     for partition in 0..round.output_partitioning().partition_count() {
@@ -171,7 +171,7 @@ async fn replies_are_those_of_shards_to_the_byte() {
     }
 }
 
-/// As [`replies`]; none of a round that has nothing to ask any more.
+/// The replies as [`replies`] gives them; none for a round that has no request.
 async fn replies_or_done(
     round: &Arc<dyn ExecutionPlan>,
     ctx: &SessionContext,
@@ -197,7 +197,7 @@ async fn replies_or_done(
 
 #[tokio::test]
 async fn many_partitions_are_merged_up_a_tree() {
-    // One empty, one of a value that all others have too.
+    // One partition is empty, one holds a value that all others have too.
     let value = |part: u64, row: u64| (mixed(part) as i64 >> 8) ^ (mixed(row) as i64 >> 40);
     let mut partitions: Vec<ArrayRef> = (0..300)
         .map(|part| Arc::new(Int64Array::from_iter_values((0..50).map(|row| value(part, row)))) as ArrayRef)
@@ -239,11 +239,11 @@ async fn many_partitions_are_merged_up_a_tree() {
         let reads = refines.len();
         assert_eq!(merges.len(), if reads == 2 { 1 } else { reads - 2 }, "{strategy}");
         for merge in &merges {
-            // Of each partition at least the state, or a reply.
+            // Each partition sends at least the state, or a reply.
             let rows = metric(std::slice::from_ref(merge), "input_rows");
             assert!(rows >= 300, "{strategy}: {rows} rows to merge");
         }
-        // No task had the replies of all partitions, but where keys or samples are collected.
+        // No task had the replies of all partitions, except where keys or samples are collected.
         let summed = refines
             .iter()
             .filter(|refine| refine.children()[0].children()[0].is::<MergeExec>());
@@ -255,7 +255,7 @@ async fn many_partitions_are_merged_up_a_tree() {
     }
 }
 
-/// Of 4 partitions as of 16 with four times as many values.
+/// Messages of 4 partitions, and of 16 partitions with four times as many values.
 #[tokio::test]
 async fn bytes_of_dibms_do_not_grow_with_the_table() {
     let many = (1..100).map(|q| format!("0.{q:02}")).collect::<Vec<_>>();
@@ -279,14 +279,14 @@ async fn bytes_of_dibms_do_not_grow_with_the_table() {
     }
 }
 
-/// The node over another input.
+/// A node with another input.
 pub(super) fn reread(node: &Arc<dyn ExecutionPlan>, input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     let mode = datafusion::physical_plan::ChildrenPropertiesMode::Recompute;
     let options = datafusion::physical_plan::ReplaceChildrenOptions::new(mode);
     Arc::clone(node).replace_children(vec![input], options).unwrap()
 }
 
-/// What the tasks between rounds hold is reserved: a pool without room for it is an error, and what they held is given back.
+/// Tasks between rounds reserve the memory that they hold: a pool that is too small is an error, and the memory is given back.
 #[tokio::test]
 async fn merged_replies_are_reserved() {
     let partitions = dealt(400_000, 300);
@@ -362,7 +362,7 @@ fn no_task_merges_more_than_the_fan_in() {
     assert_eq!(levels(1_000_000), [7813, 62]);
 }
 
-/// Rows that the first read misses, or sees twice, are an error also where it leaves nothing to ask.
+/// Rows that the first read misses, or sees twice, are an error even where it finds all answers.
 #[tokio::test]
 async fn a_second_read_is_compared_where_nothing_is_asked_any_more() {
     let five = |rows: usize| Arc::new(Int64Array::from_iter_values(vec![5; rows])) as ArrayRef;
@@ -389,9 +389,10 @@ async fn a_second_read_is_compared_where_nothing_is_asked_any_more() {
                 let is_first = node
                     .downcast_ref::<RoundExec>()
                     .is_some_and(|round| round.children().len() == 1);
-                Ok(match is_first {
-                    true => Transformed::yes(reread(&node, scans(&first))),
-                    false => Transformed::no(node),
+                Ok(if is_first {
+                    Transformed::yes(reread(&node, scans(&first)))
+                } else {
+                    Transformed::no(node)
                 })
             })
             .unwrap();
@@ -403,7 +404,7 @@ async fn a_second_read_is_compared_where_nothing_is_asked_any_more() {
     }
 }
 
-/// What a device that failed had is read again for the CPU: the same files, whoever reads others meanwhile.
+/// After a device failed, the CPU reads the same files again, even if other partitions read theirs meanwhile.
 #[tokio::test]
 async fn a_partition_of_files_can_be_read_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -432,7 +433,7 @@ async fn a_partition_of_files_can_be_read_again() {
     assert_eq!(read(0).await, first);
 }
 
-/// A scan of what a plan gives, `copies` times.
+/// A scan of a plan's rows, `copies` times.
 async fn delivered(
     plan: &Arc<dyn ExecutionPlan>,
     copies: usize,
@@ -449,7 +450,7 @@ fn scanned(partitions: &[Vec<RecordBatch>], plan: &Arc<dyn ExecutionPlan>) -> Ar
     gathered(scan.unwrap())
 }
 
-/// Aggregates beside staged quantiles fail too where a state of theirs comes twice.
+/// Aggregates beside staged quantiles also fail if one of their states comes twice.
 #[tokio::test]
 async fn aggregates_beside_stages_are_merged_once() {
     use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
@@ -489,7 +490,7 @@ async fn aggregates_beside_stages_are_merged_once() {
     }
 }
 
-/// First rows, and best rows of few and many groups, fail where those of one partition come twice.
+/// First rows, and the top k of few and many groups, fail if the rows of one partition come twice.
 #[tokio::test]
 async fn rows_of_a_partial_step_are_merged_once() {
     use crate::exec::{GroupedTopKExec, SortLimitExec};

@@ -4,7 +4,7 @@
 //! kind | read | types of the columns | calls | rounds | schema of the answers, or number of groups
 //! 4 | stage | auto | group columns | schema of the answers | types of the columns | calls
 //! ```
-//! All that a node does is in these bytes: machines that run it need no options of the session.
+//! These bytes say all that a node does, so that machines need no options of the session to run it.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use datafusion_proto::protobuf;
 use prost::Message;
 
 use super::columns::{KeyColumns, StagedCall, StagedColumns};
-use super::groups::{GroupStage, GroupStageExec, GroupStep, GroupedColumns};
-use super::merge::{Merge, MergeExec};
-use super::refine::{Refine, RefineExec};
-use super::round::{Round, RoundExec};
-use super::rounds::{Rounds, Steps};
-use super::stage::stage;
+use super::groups::{GroupStage, GroupStep, GroupedColumns};
+use super::merge::Merge;
+use super::refine::Refine;
+use super::round::Round;
+use super::rounds::{Rounds, UnrolledStrategy};
+use super::stage::{StageExec, Step, stage};
 use crate::kernel::round_messages::{epsilon, put_epsilon};
 use crate::key::KeySpec;
 use crate::quantile::QuantileSpec;
@@ -37,14 +37,19 @@ const GK_SELECT: u8 = 0;
 const DISTRIBUTED_BMS: u8 = 1;
 const DIBMS: u8 = 2;
 
-/// Appends a node of ours; false, and nothing, for another's.
+/// The step of a plan's uppermost operator, if it is a stage of this kind.
+fn step_of<S: Step>(plan: &dyn ExecutionPlan) -> Option<&S> {
+    plan.downcast_ref::<StageExec<S>>().map(|exec| &exec.work().step)
+}
+
+/// Appends a node if it is a stage. False, and nothing appended, for any other node.
 ///
 /// # Errors
 /// Arrow's, for types that it cannot write.
 pub(crate) fn put_node(plan: &dyn ExecutionPlan, out: &mut Vec<u8>) -> Result<bool> {
-    if let Some(Round { columns, read }) = plan.downcast_ref::<RoundExec>().map(|exec| &exec.work().step) {
+    if let Some(Round { columns, read }) = step_of(plan) {
         columns.put(ROUND, *read, out)?;
-    } else if let Some(refine) = plan.downcast_ref::<RefineExec>().map(|exec| &exec.work().step) {
+    } else if let Some(refine) = step_of::<Refine>(plan) {
         match &refine.answers {
             None => refine.columns.put(STATE, refine.read, out)?,
             Some(schema) => {
@@ -52,13 +57,10 @@ pub(crate) fn put_node(plan: &dyn ExecutionPlan, out: &mut Vec<u8>) -> Result<bo
                 put_schema(schema, out)?;
             }
         }
-    } else if let Some(merge) = plan.downcast_ref::<MergeExec>().map(|exec| &exec.work().step) {
+    } else if let Some(merge) = step_of::<Merge>(plan) {
         merge.columns.put(MERGE, merge.read, out)?;
         put(out, u64::from(merge.groups));
-    } else if let Some(groups) = plan
-        .downcast_ref::<GroupStageExec>()
-        .map(|exec| &exec.work().step)
-    {
+    } else if let Some(groups) = step_of::<GroupStep>(plan) {
         out.extend([GROUPS, groups.stage as u8]);
         groups.columns.put(out)?;
     } else {
@@ -67,7 +69,7 @@ pub(crate) fn put_node(plan: &dyn ExecutionPlan, out: &mut Vec<u8>) -> Result<bo
     Ok(true)
 }
 
-/// The node that comes next, over these inputs.
+/// The next node in the bytes, over these inputs.
 ///
 /// # Errors
 /// An execution error for bytes that are no such node, or one of other inputs.
@@ -105,9 +107,10 @@ pub(crate) fn read_node(
         (ANSWERS, 1) if is_last => {
             let schema = read_schema(input)?;
             let calls = columns.calls.len();
-            match schema.fields().len() == calls {
-                true => refined(columns, Some(schema)),
-                false => input.damaged(format!("{} columns for {calls} calls", schema.fields().len())),
+            if schema.fields().len() == calls {
+                refined(columns, Some(schema))
+            } else {
+                input.damaged(format!("{} columns for {calls} calls", schema.fields().len()))
             }
         }
         (kind, inputs) => input.damaged(format!(
@@ -116,6 +119,7 @@ pub(crate) fn read_node(
     }
 }
 
+/// The next node, which is a stage of groups.
 fn read_groups(input: &mut Reader<'_>, inputs: &[Arc<dyn ExecutionPlan>]) -> Result<Arc<dyn ExecutionPlan>> {
     let number = input.byte("stage of groups")?;
     let Some(kind) = GroupStage::ALL.get(usize::from(number)).copied() else {
@@ -146,9 +150,10 @@ impl GroupedColumns {
         let (groups, answers) = (read_schema(input)?, read_schema(input)?);
         let columns = KeyColumns::read(input)?;
         let all = groups.fields().len() + columns.calls.len();
-        match groups.fields().is_empty() || answers.fields().len() != all {
-            true => input.damaged("columns of groups"),
-            false => Self::try_new(groups.fields(), columns, answers, auto),
+        if groups.fields().is_empty() || answers.fields().len() != all {
+            input.damaged("columns of groups")
+        } else {
+            Self::try_new(groups.fields(), columns, answers, auto)
         }
     }
 }
@@ -156,16 +161,16 @@ impl GroupedColumns {
 impl Rounds {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(u8::from(self.auto));
-        match &self.steps {
-            Steps::GkSelect(strategy) => {
+        match &self.strategy {
+            UnrolledStrategy::GkSelect(strategy) => {
                 out.push(GK_SELECT);
                 put_epsilon(out, strategy.epsilon());
             }
-            Steps::DistributedBms { partitions } => {
+            UnrolledStrategy::DistributedBms { partitions } => {
                 out.push(DISTRIBUTED_BMS);
                 put(out, *partitions);
             }
-            Steps::Dibms { partitions, counts } => {
+            UnrolledStrategy::Dibms { partitions, counts } => {
                 out.push(DIBMS);
                 put(out, *partitions);
                 out.push(*counts);
@@ -175,12 +180,12 @@ impl Rounds {
 
     fn read(input: &mut Reader<'_>) -> Result<Self> {
         let auto = input.flag("choice of a strategy")?;
-        let steps = match input.byte("strategy")? {
-            GK_SELECT => Steps::GkSelect(GkSelect::with(epsilon(input)?)),
-            DISTRIBUTED_BMS => Steps::DistributedBms {
+        let strategy = match input.byte("strategy")? {
+            GK_SELECT => UnrolledStrategy::GkSelect(GkSelect::with(epsilon(input)?)),
+            DISTRIBUTED_BMS => UnrolledStrategy::DistributedBms {
                 partitions: input.number("partitions")?,
             },
-            DIBMS => Steps::Dibms {
+            DIBMS => UnrolledStrategy::Dibms {
                 partitions: input.number("partitions")?,
                 counts: match input.byte("number of counts")? {
                     0 => return input.damaged("dibms without a count"),
@@ -189,7 +194,7 @@ impl Rounds {
             },
             kind => return input.damaged(format!("strategy {kind}")),
         };
-        Ok(Self { steps, auto })
+        Ok(Self { strategy, auto })
     }
 }
 
@@ -244,8 +249,8 @@ impl KeyColumns {
     }
 }
 
-/// As DataFusion writes schemas in plans, with its length before it. (The form of Arrow's files is not read here: its reader makes room
-/// for as many bytes as the form says, whatever there is.)
+/// Appends a schema as DataFusion writes it in plans, behind its length. (The format of Arrow's files is not used here: its reader
+/// allocates as many bytes as the file says, however few there are.)
 pub(crate) fn put_schema(schema: &Schema, out: &mut Vec<u8>) -> Result<()> {
     let schema = protobuf::Schema::try_from(schema)
         .map_err(|error| exec_datafusion_err!("a schema that plans cannot have: {error}"))?;
@@ -254,6 +259,10 @@ pub(crate) fn put_schema(schema: &Schema, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
+/// The schema that comes next in the bytes.
+///
+/// # Errors
+/// An execution error for bytes that are no schema.
 pub(crate) fn read_schema(input: &mut Reader<'_>) -> Result<SchemaRef> {
     let length = input.number("length of a schema")?;
     let bytes = input.take(length, "schema")?;
@@ -278,14 +287,8 @@ mod tests {
     use crate::exec::staged::{Workload, group_stages, rounds, stages};
     use crate::quantile::{Method, Quantile};
 
-    /// Stages over an input of so many partitions, and the reads of it.
-    fn plan(strategy: StrategyName, partitions: usize) -> (Arc<dyn ExecutionPlan>, usize) {
-        let types = vec![
-            DataType::Float64,
-            DataType::Decimal128(38, 2),
-            DataType::Timestamp(TimeUnit::Microsecond, Some("+01:00".into())),
-        ];
-        let call = |column: usize, method: Method, is_list: bool| StagedCall {
+    fn call(column: usize, method: Method, is_list: bool) -> StagedCall {
+        StagedCall {
             column,
             quantile_spec: QuantileSpec {
                 quantiles: vec![Quantile::try_from_f64(0.1).unwrap()],
@@ -294,7 +297,16 @@ mod tests {
             },
             is_list,
             bounds: column == 2,
-        };
+        }
+    }
+
+    /// A plan of stages over an input with this number of partitions, and the number of reads of the input.
+    fn plan(strategy: StrategyName, partitions: usize) -> (Arc<dyn ExecutionPlan>, usize) {
+        let types = vec![
+            DataType::Float64,
+            DataType::Decimal128(38, 2),
+            DataType::Timestamp(TimeUnit::Microsecond, Some("+01:00".into())),
+        ];
         let calls = vec![
             call(2, Method::Disc, false),
             call(0, Method::Linear, true),
@@ -311,7 +323,7 @@ mod tests {
         (stages(&input, columns, schema, partitions).unwrap(), reads)
     }
 
-    /// Writes each node below, reads it back over the same inputs, and compares.
+    /// Writes each node of a plan, reads it back over the same inputs, and compares. Returns the number of nodes.
     fn check(plan: &Arc<dyn ExecutionPlan>) -> usize {
         let inputs: Vec<_> = plan.children().into_iter().map(Arc::clone).collect();
         let below: usize = inputs.iter().map(check).sum();
@@ -347,7 +359,7 @@ mod tests {
         for strategy in StrategyName::ALL {
             let (few, reads) = plan(strategy, 4);
             assert_eq!(check(&few), 2 * reads, "{strategy}");
-            // A sketch, or each count, is merged in two steps more.
+            // A sketch, or each count, is merged in two further stages.
             let (many, reads) = plan(strategy, 40_000);
             let summed = if reads == 2 { 1 } else { reads - 2 };
             assert_eq!(check(&many), 2 * reads + 2 * summed, "{strategy}");
@@ -356,16 +368,6 @@ mod tests {
 
     #[test]
     fn stages_of_groups_come_back_and_pieces_of_them_do_not() {
-        let call = |column: usize, method: Method, is_list: bool| StagedCall {
-            column,
-            quantile_spec: QuantileSpec {
-                quantiles: vec![Quantile::try_from_f64(0.1).unwrap()],
-                method,
-                descending: false,
-            },
-            is_list,
-            bounds: false,
-        };
         let types = vec![DataType::Float64, DataType::Int16];
         let calls = vec![call(1, Method::Disc, true), call(0, Method::Median, false)];
         let field = |name: &str, data_type: DataType| Arc::new(Field::new(name, data_type, true));

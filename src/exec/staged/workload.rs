@@ -1,4 +1,4 @@
-//! What stages would read: how many values in how many partitions, and what one execution of the input takes.
+//! The workload of a staged plan: its values, partitions and ranks, and the cost of one execution of the input.
 
 use datafusion::common::stats::Precision;
 use datafusion::common::{ColumnStatistics, Result, ScalarValue};
@@ -10,36 +10,37 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use super::source::SourceSize;
 use crate::key::KeySpec;
 
-/// Rows that a leaf is taken to have which tells neither their number nor the bytes of its files.
+/// Rows that a leaf is assumed to have if it tells neither their number nor the bytes of its files.
 const UNKNOWN: u64 = 100_000_000;
 
-/// Seconds for a row of a leaf, and for a row into an operator that gathers or joins rows.
+/// Seconds for a row of a leaf.
 pub(super) const ROW_SECONDS: f64 = 5e-9;
+/// Seconds for a row that enters an operator which gathers or joins rows.
 pub(super) const GATHERED_SECONDS: f64 = 50e-9;
 
-/// What the costs depend on.
+/// The sizes that the cost of a plan without groups depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Workload {
-    /// Values that are ranked, as far as is known.
+    /// Number of values that are ranked, as estimated.
     pub(crate) values: u64,
-    /// Partitions of the input.
+    /// Number of partitions of the input.
     pub(crate) partitions: usize,
-    /// Ranks that are asked for.
+    /// Number of ranks that are asked for.
     pub(crate) ranks: usize,
-    /// What one execution of the input takes.
+    /// The cost of one execution of the input.
     pub(crate) input: InputCost,
 }
 
-/// What the choice between one read of groups and two depends on.
+/// The sizes that the choice between one read of groups and two reads depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct GroupWorkload {
     pub(super) workload: Workload,
-    /// Most groups that there can be, where it is known.
+    /// Greatest possible number of groups; `None` if it is not known.
     pub(super) groups: Option<u64>,
 }
 
 impl GroupWorkload {
-    /// By the statistics of a planned input, whose first columns are those of groups.
+    /// The workload by the statistics of a planned input, whose first columns are the group columns.
     ///
     /// # Errors
     /// Those of statistics.
@@ -56,7 +57,7 @@ impl GroupWorkload {
     }
 }
 
-/// How many values a column can have, NULL included.
+/// Greatest possible number of different values of a column, with NULL; `None` if it is not known.
 fn most_distinct(column: &ColumnStatistics) -> Option<u64> {
     if let Some(distinct) = column.distinct_count.get_value() {
         return Some(*distinct as u64 + 1);
@@ -64,25 +65,25 @@ fn most_distinct(column: &ColumnStatistics) -> Option<u64> {
     let (least, greatest) = (column.min_value.get_value()?, column.max_value.get_value()?);
     let spec = KeySpec::try_new(&least.data_type()).ok()?;
     let key = |value: &ScalarValue| spec.keys(value.to_array().ok()?.as_ref()).ok()?.first().copied();
-    // Keys of floats are many where values are few.
+    // The range of float keys says nothing of the number of values.
     let distance = key(greatest)?.checked_sub(key(least)?)?;
     (!least.data_type().is_floating())
         .then(|| u64::try_from(distance).map_or(u64::MAX, |far| far.saturating_add(2)))
 }
 
-/// What an execution of an input takes.
+/// The cost of one execution of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct InputCost {
     /// Seconds on one task.
     pub(crate) seconds: f64,
-    /// Stages below its last.
+    /// Number of stages below the last one.
     pub(crate) stages: usize,
-    /// Whether a leaf tells nothing of its size.
+    /// Whether the size of a leaf is not known.
     pub(crate) is_unknown: bool,
 }
 
 impl Workload {
-    /// By the statistics of a planned input.
+    /// The workload by the statistics of a planned input.
     ///
     /// # Errors
     /// Those of statistics.
@@ -97,7 +98,7 @@ impl Workload {
     }
 }
 
-/// Rows that a plan gives, and what it takes.
+/// The number of rows that a plan gives, as estimated, and the cost of its execution.
 fn walk(plan: &dyn ExecutionPlan) -> Result<(u64, InputCost)> {
     let (mut rows_in, mut most, mut cost) = (0_u64, 0, InputCost::default());
     let children = plan.children();
@@ -129,7 +130,7 @@ fn walk(plan: &dyn ExecutionPlan) -> Result<(u64, InputCost)> {
     Ok((rows, cost))
 }
 
-/// Rows of a leaf that keeps no count of them; adds the parsing of its text to `cost`.
+/// The estimated rows of a leaf that keeps no count of them. Adds the time to parse its text to `cost`.
 fn leaf_rows(leaf: &dyn ExecutionPlan, cost: &mut InputCost) -> u64 {
     if let Some(size) = SourceSize::of(leaf) {
         cost.seconds += size.parsing;

@@ -1,9 +1,9 @@
-//! The distinct ones among byte strings: a table for each share of the hashes.
+//! The distinct values among byte strings, by hash tables, each for a range of the hashes.
 //!
 //! ```text
-//! in memory    each thread reads all values and takes those whose hashes are its own into a table
-//! on disk, or  values are dealt out by their hashes to files, once, and each file becomes a table; a file whose
-//! too many     table finds no memory is dealt out again, by further bits
+//! in memory    each thread reads all values, and keeps those with hashes of its own range in a table
+//! on disk, or  values are written to files by their hashes, once, and each file becomes a table; a file whose
+//! too many     table finds no memory is written to files again, by further bits of the hashes
 //! ```
 //! Repeated values cost no memory, however many there are.
 
@@ -14,47 +14,50 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::ByteStringSelection;
 use super::gather::PART_BYTES;
-use super::level::{Reader, Share, shares_of};
+use super::level::{WorkChunk, each_value, work_chunks_of};
 use crate::failpoint::may_fail;
-use crate::kernel::byte_strings::{ByteStrings, Chunk, DistinctByteStrings, hash};
-use crate::memory::RoundMemory;
-use crate::memory::Spilling;
+use crate::kernel::byte_strings::{ByteStrings, DistinctByteStrings, hash};
+use crate::memory::{RoundMemory, Spilling};
 use crate::threads::Stop;
 
-/// Most files that values are dealt out to at a time.
+/// Most files that values are written to at a time.
 const FAN: usize = 1 << FAN_BITS;
+/// Bits of a hash that choose the file.
 const FAN_BITS: u32 = 5;
 
-/// How often they are dealt out again at most: each time by other ones of the lower half of the hash's bits.
+/// Most times that a value is written to a file. Each time uses other bits of the lower half of the hash.
 const DEEPEST: u32 = u32::BITS / FAN_BITS;
 
-/// A thread for fewer values is not worth it.
+/// Fewest values that are worth a thread.
 const VALUES_A_THREAD: u64 = 1 << 15;
 
-/// Values of which the distinct ones fit in memory, unless that is refused.
-struct Part {
+/// Values with hashes in one range. Their distinct ones are expected to fit in memory.
+struct HashRange {
     values: Arc<ByteStrings>,
-    /// Those of them whose hashes are in this one of so many equal ranges.
+    /// The range: its number, from 0, and the number of equal ranges that hashes are cut into.
     range: (u64, u64),
-    /// How often they were dealt out.
+    /// How often the values were written to files.
     depth: u32,
 }
 
-impl Part {
+impl HashRange {
+    /// Whether the range holds a hash, by its upper half.
     fn has(&self, hash: u64) -> bool {
         let (number, ranges) = self.range;
         ranges == 1 || ((hash >> u32::BITS) * ranges) >> u32::BITS == number
     }
 
+    /// The distinct values of the range.
     fn table(&self, round_memory: &Arc<RoundMemory>, stop: &Stop) -> Result<DistinctByteStrings> {
         let held = round_memory.hold(self.values.largest_block(), "distinct values")?;
         let mut table = DistinctByteStrings::try_new(held)?;
-        let all = Share::Pieces(self.values.pieces());
-        Reader::new(Arc::clone(&self.values)).each(&all, stop, |value| {
+        let all = WorkChunk::Pieces(self.values.pieces());
+        each_value(&self.values, &all, stop, |value| {
             let hash = hash(value);
-            match self.has(hash) {
-                true => table.insert(hash, value),
-                false => Ok(()),
+            if self.has(hash) {
+                table.insert(hash, value)
+            } else {
+                Ok(())
             }
         })?;
         Ok(table)
@@ -62,7 +65,7 @@ impl Part {
 }
 
 impl ByteStringSelection {
-    /// The distinct ones of `values`, in several lists.
+    /// The distinct values of `values`, in several lists.
     ///
     /// # Errors
     /// `ResourcesExhausted` where memory is refused and there is no disk, or no room on it; when cancelled.
@@ -73,20 +76,21 @@ impl ByteStringSelection {
             disk: self.disk.clone(),
         });
         let is_spilled = values.is_spilled();
-        let ranges = match is_spilled {
-            true => 1,
-            false => values
+        let ranges = if is_spilled {
+            1
+        } else {
+            values
                 .len()
                 .div_ceil(VALUES_A_THREAD)
-                .clamp(1, self.pool.threads() as u64),
+                .clamp(1, self.pool.threads() as u64)
         };
         let values = Arc::new(values);
-        let parts = (0..ranges).map(|number| Part {
+        let parts = (0..ranges).map(|number| HashRange {
             values: Arc::clone(&values),
             range: (number, ranges),
             depth: 0,
         });
-        let mut parts: Vec<Part> = parts.collect();
+        let mut parts: Vec<HashRange> = parts.collect();
         drop(values);
         if is_spilled && let Some(all) = parts.pop() {
             parts = self.dealt_by_hash(all).await?;
@@ -104,14 +108,14 @@ impl ByteStringSelection {
         Outputs::into_lists(outputs)
     }
 
-    /// Adds the distinct values of each part to `outputs`. Parts that there is no memory for come back.
+    /// Adds the distinct values of each range to `outputs`. Ranges that there is no memory for come back, with the error.
     async fn collect(
         &self,
-        parts: Vec<Part>,
+        parts: Vec<HashRange>,
         outputs: &Arc<Outputs>,
-    ) -> Result<Vec<Option<(Part, DataFusionError)>>> {
+    ) -> Result<Vec<Option<(HashRange, DataFusionError)>>> {
         let (round_memory, outputs) = (Arc::clone(&self.round_memory), Arc::clone(outputs));
-        let collect = move |part: Part, stop: &Stop| {
+        let collect = move |part: HashRange, stop: &Stop| {
             may_fail!("value_distinct");
             match part.table(&round_memory, stop) {
                 Ok(table) => outputs.add(table.values(), stop).map(|()| None),
@@ -124,24 +128,24 @@ impl ByteStringSelection {
         self.pool.map(parts, collect).await
     }
 
-    /// A part in files, by further bits of the hashes.
-    async fn dealt_by_hash(&self, part: Part) -> Result<Vec<Part>> {
+    /// A range cut into files, by further bits of the hashes.
+    async fn dealt_by_hash(&self, part: HashRange) -> Result<Vec<HashRange>> {
         let (_held, bytes) = self.hold_to_deal(part.values.largest_block())?;
         let files = FAN.min(bytes / PART_BYTES).max(2);
         let depth = part.depth + 1;
         let shift = part.depth * FAN_BITS;
         let values = Arc::clone(&part.values);
-        let shares = shares_of(&values, self.pool.threads());
+        let chunks = work_chunks_of(&values, self.pool.threads());
         let file_of = move |value: &[u8]| {
             let hash = hash(value);
             let bits = (hash >> shift) as usize & (FAN - 1);
             part.has(hash).then_some((bits * files / FAN, 0))
         };
         let dealt = self
-            .deal_out(&values, shares, (files, bytes / files), file_of)
+            .deal_out(&values, chunks, (files, bytes / files), file_of)
             .await?;
         let parts = dealt.into_iter().filter(|values| values.len() > 0);
-        let parts = parts.map(|values| Part {
+        let parts = parts.map(|values| HashRange {
             values: Arc::new(values),
             range: (0, 1),
             depth,
@@ -150,9 +154,9 @@ impl ByteStringSelection {
     }
 }
 
-/// Where distinct values go: a list for each thread, so that each has one file at most.
+/// The lists of distinct values: one for each thread at most, so that each thread has at most one file.
 struct Outputs {
-    /// Those that no thread is adding to.
+    /// The lists that no thread is adding to.
     lists: Mutex<Vec<ByteStrings>>,
     memory: MemoryReservation,
     disk: Option<Spilling>,
@@ -160,19 +164,14 @@ struct Outputs {
 
 impl Outputs {
     fn add(&self, values: &ByteStrings, stop: &Stop) -> Result<()> {
-        // Taking a list never panics half-way.
+        // A poisoned lock is fine: no thread can panic while it takes or puts a list.
         let list = self.lists.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut list = match list {
             Some(list) => list,
             None => self.new_list()?,
         };
-        let mut scratch = Chunk::default();
-        for piece in values.pieces() {
-            stop.check()?;
-            for value in values.piece(piece, &mut scratch)?.values() {
-                list.push(value)?;
-            }
-        }
+        let all = WorkChunk::Pieces(values.pieces());
+        each_value(values, &all, stop, |value| list.push(value).map(drop))?;
         self.lists
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

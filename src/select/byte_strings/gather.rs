@@ -1,12 +1,12 @@
-//! The values behind keys that go on, as levels of their own: where they are in memory; or, where they are on disk or
-//! there is no memory for that, what follows the keys, in files.
+//! Levels behind tied keys. In memory a level is a list of places of its values. Where the values are on disk, or there is no memory
+//! for the places, the bytes that follow the key are written to files.
 
 use std::sync::Arc;
 
 use datafusion::common::{Result, resources_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use super::level::{Level, Reader, Share, Wanted, Which};
+use super::level::{Level, Subset, TargetRank, WorkChunk, each_value};
 use super::{ByteStringSelection, Tie};
 use crate::failpoint::may_fail;
 use crate::kernel::byte_strings::{At, Blocks, ByteStrings, Chunk, Totals};
@@ -18,14 +18,14 @@ use crate::threads::Stop;
 /// Places in one list of a level.
 const LIST: usize = 1 << 16;
 
-/// What a thread writes the values behind all keys from, best first.
+/// Bytes of the buffers that a thread writes values from, for all keys together, the best first.
 const DEALING_BYTES: [usize; 3] = [4 << 20, 1 << 20, super::DEALING_BYTES];
 
-/// What it writes those behind one key from, at least: blocks of this size.
+/// Fewest bytes of the buffer for one key, which is the size of a block in the file.
 pub(super) const PART_BYTES: usize = 8 << 10;
 
 impl ByteStringSelection {
-    /// One read of a level, or a few: the values behind each tied key. All of the level begin with `prefix`.
+    /// The level behind each tied key, by one read of this level, or a few. All values of this level begin with `prefix`.
     pub(super) async fn gather<K: PrefixKey>(
         &self,
         level: &Level,
@@ -48,6 +48,7 @@ impl ByteStringSelection {
         }
     }
 
+    /// Memory for the places of the values behind each tied key.
     fn reserve_places(&self, ties: &[Tie]) -> Result<Vec<MemoryReservation>> {
         let bytes = |tie: &Tie| tie.equal as usize * size_of::<At>();
         if let Some(disk) = &self.disk
@@ -63,7 +64,7 @@ impl ByteStringSelection {
         reservations.collect()
     }
 
-    /// The places of the values in memory.
+    /// The levels behind tied keys, as places of values in memory.
     async fn places<K: PrefixKey>(
         &self,
         level: &Level,
@@ -72,9 +73,9 @@ impl ByteStringSelection {
         reservations: Vec<MemoryReservation>,
     ) -> Result<Vec<Level>> {
         let (values, finder, count) = (Arc::clone(&level.values), Finder::<K>::of(&ties), ties.len());
-        let find = move |share: Share, stop: &Stop| {
+        let find = move |chunk: WorkChunk, stop: &Stop| {
             let mut found: Vec<Vec<Vec<At>>> = vec![Vec::new(); count];
-            each_place(&values, share, stop, |at, value| {
+            each_place(&values, chunk, stop, |at, value| {
                 if let Some(tie) = finder.find(K::of(&value[common..])) {
                     append(&mut found[tie], &[at]);
                 }
@@ -82,8 +83,8 @@ impl ByteStringSelection {
             Ok(found)
         };
         let mut lists: Vec<Vec<Vec<At>>> = vec![Vec::new(); ties.len()];
-        for share in self.pool.map(self.shares(level), find).await? {
-            for (lists, found) in lists.iter_mut().zip(share) {
+        for chunk in self.pool.map(self.work_chunks(level), find).await? {
+            for (lists, found) in lists.iter_mut().zip(chunk) {
                 found.iter().for_each(|places| append(lists, places));
             }
         }
@@ -91,7 +92,7 @@ impl ByteStringSelection {
         let levels = parts.map(|((tie, lists), reservation)| Level {
             values: Arc::clone(&level.values),
             before: level.before.clone(),
-            which: Which::Places(lists.into_iter().map(Arc::new).collect()),
+            subset: Subset::Places(lists.into_iter().map(Arc::new).collect()),
             known: common + K::BYTES,
             _reservation: Some(reservation),
             ..level.behind(tie)
@@ -99,7 +100,8 @@ impl ByteStringSelection {
         Ok(levels.collect())
     }
 
-    /// What follows the keys, dealt out to files. Each read takes as many keys as there is memory to write from.
+    /// The levels behind tied keys, as files of the bytes that follow each key. Each read of the level serves as many keys as there is
+    /// memory to write from.
     async fn deal<K: PrefixKey>(&self, level: &Level, prefix: &[u8], ties: Vec<Tie>) -> Result<Vec<Level>> {
         let (_held, bytes) = self.hold_to_deal(level.values.largest_block())?;
         let mut levels = Vec::with_capacity(ties.len());
@@ -121,7 +123,7 @@ impl ByteStringSelection {
         Ok(levels)
     }
 
-    /// Memory to read blocks into and to write from, and how much each thread writes from.
+    /// Memory of all threads to read a block of this size and to write from, and the bytes that each thread writes from.
     pub(super) fn hold_to_deal(&self, block: usize) -> Result<(Lease, usize)> {
         let mut refused = None;
         for bytes in DEALING_BYTES {
@@ -137,7 +139,7 @@ impl ByteStringSelection {
         }
     }
 
-    /// One read: what follows each key, from `bytes` of memory for each key and thread.
+    /// One read of a level: the bytes that follow each key, written from `bytes` bytes of memory for each key and thread.
     async fn dealt<K: PrefixKey>(
         &self,
         level: &Level,
@@ -150,29 +152,29 @@ impl ByteStringSelection {
             let tie = finder.find(K::of(&value[common..]))?;
             Some((tie, common + K::BYTES))
         };
-        let (shares, parts) = (self.shares(level), (ties.len(), bytes));
-        self.deal_out(&level.values, shares, parts, find).await
+        let (chunks, parts) = (self.work_chunks(level), (ties.len(), bytes));
+        self.deal_out(&level.values, chunks, parts, find).await
     }
 
-    /// One read of some values: those of each of so many parts, written from so many bytes of memory for each part and
-    /// thread. `part_of` says of a value which part it goes to, if any, and without how many of its first bytes.
+    /// One read of some values, which are written to files by part, from so many bytes of memory for each part and thread. `part_of`
+    /// gives the part that a value goes to, if any, and the number of its first bytes that are left out.
     pub(super) async fn deal_out(
         &self,
         values: &Arc<ByteStrings>,
-        shares: Vec<Share>,
+        chunks: Vec<WorkChunk>,
         (parts, bytes): (usize, usize),
         part_of: impl Fn(&[u8]) -> Option<(usize, usize)> + Send + Sync + 'static,
     ) -> Result<Vec<ByteStrings>> {
         let (values, disk) = (Arc::clone(values), self.disk.clone());
         let memory = self.memory.new_empty();
-        let deal = move |share: Share, stop: &Stop| {
+        let deal = move |chunk: WorkChunk, stop: &Stop| {
             may_fail!("value_deal");
             let Some(disk) = &disk else {
                 return resources_err!("values cannot be written to disk: spilling is off");
             };
             let file = disk.spiller.create("parts of the values of exact quantiles")?;
             let mut dealer = Dealer::new(file, parts, bytes)?;
-            Reader::new(Arc::clone(&values)).each(&share, stop, |value| match part_of(value) {
+            each_value(&values, &chunk, stop, |value| match part_of(value) {
                 Some((part, from)) => dealer.push(part, &value[from..]),
                 None => Ok(()),
             })?;
@@ -180,56 +182,57 @@ impl ByteStringSelection {
         };
         let mut dealt: Vec<Vec<ByteStrings>> = Vec::new();
         dealt.resize_with(parts, Vec::new);
-        for share in self.pool.map(shares, deal).await? {
-            for (dealt, part) in dealt.iter_mut().zip(share) {
+        for chunk in self.pool.map(chunks, deal).await? {
+            for (dealt, part) in dealt.iter_mut().zip(chunk) {
                 dealt.push(part);
             }
         }
         Ok(dealt.into_iter().map(ByteStrings::merged).collect())
     }
 
-    pub(super) fn shares(&self, level: &Level) -> Vec<Share> {
-        level.shares(self.pool.threads())
+    /// The values of a level in chunks, one for each thread.
+    pub(super) fn work_chunks(&self, level: &Level) -> Vec<WorkChunk> {
+        level.work_chunks(self.pool.threads())
     }
 }
 
 impl Level {
-    /// The level behind a tied key of this one; which values those are is still to be said.
+    /// The level behind a tied key of this level, still without its values.
     fn behind(&self, tie: Tie) -> Level {
         let below = tie.below;
-        let wanted = tie.wanted.into_iter().map(|wanted| Wanted {
-            rank: wanted.rank - below,
-            ..wanted
+        let targets = tie.targets.into_iter().map(|target| TargetRank {
+            rank: target.rank - below,
+            ..target
         });
         Level {
             values: Arc::default(),
             before: Vec::new(),
-            which: Which::All,
+            subset: Subset::All,
             n: tie.equal,
             known: 0,
             depth: self.depth + 1,
-            wanted: wanted.collect(),
+            targets: targets.collect(),
             refused: false,
             _reservation: None,
         }
     }
 }
 
-/// Calls `each` with the places and values of a share that is in memory.
+/// Calls `each` with the place and the bytes of every value of a chunk that is in memory.
 fn each_place(
     values: &ByteStrings,
-    share: Share,
+    chunk: WorkChunk,
     stop: &Stop,
     mut each: impl FnMut(At, &[u8]),
 ) -> Result<()> {
-    match share {
-        Share::Pieces(pieces) => {
+    match chunk {
+        WorkChunk::Pieces(pieces) => {
             for piece in pieces {
                 stop.check()?;
                 values.placed(piece).for_each(|(at, value)| each(at, value));
             }
         }
-        Share::Places(lists) => {
+        WorkChunk::Places(lists) => {
             for list in lists {
                 stop.check()?;
                 list.iter().for_each(|at| each(*at, values.value(*at)));
@@ -247,26 +250,27 @@ fn append(lists: &mut Vec<Vec<At>>, places: &[At]) {
     }
 }
 
-/// Deals values out into blocks of a file that hold the values of one part each.
+/// A file that values are written to by part. Each block of it holds values of one part.
 struct Dealer {
     file: SpillFile,
-    parts: Vec<Part>,
+    parts: Vec<OutputPart>,
 }
 
-struct Part {
-    /// Not yet written.
+/// The values of one part.
+struct OutputPart {
+    /// Values that are not yet written.
     chunk: Chunk,
     blocks: Blocks,
     totals: Totals,
 }
 
 impl Dealer {
-    /// So many parts, each written from so much memory.
+    /// A file of this number of parts, each written from a buffer of `bytes` bytes.
     fn new(file: SpillFile, parts: usize, bytes: usize) -> Result<Self> {
-        // A quarter for the ends: values of twelve bytes.
+        // A quarter of the buffer is for the ends of values: enough for values of twelve bytes.
         let ends = bytes / 4 / size_of::<u32>();
         let part = || {
-            Ok(Part {
+            Ok(OutputPart {
                 chunk: Chunk::with_capacity(bytes - Chunk::memory(0, ends), ends)?,
                 blocks: Blocks::default(),
                 totals: Totals::default(),
@@ -286,14 +290,15 @@ impl Dealer {
             part.blocks.write(&mut self.file, &part.chunk)?;
             part.chunk.clear();
         }
-        match part.chunk.has_room(value.len()) {
-            true => part.chunk.push(value),
-            false => part.blocks.write_value(&mut self.file, value)?,
+        if part.chunk.has_room(value.len()) {
+            part.chunk.push(value)
+        } else {
+            part.blocks.write_value(&mut self.file, value)?
         }
         Ok(())
     }
 
-    /// The values of each part, reserved in reservations of their own.
+    /// The values of each part, each with a memory reservation of its own.
     fn finish(mut self, memory: impl Fn() -> MemoryReservation) -> Result<Vec<ByteStrings>> {
         for part in &mut self.parts {
             part.blocks.write(&mut self.file, &part.chunk)?;
@@ -307,14 +312,14 @@ impl Dealer {
     }
 }
 
-/// Finds which of some keys a key is: a small table of bits says no for most.
+/// Finds the tied key of a value: a small table of bits rules out most values.
 struct Finder<K> {
     keys: Vec<K>,
     bits: Box<[u64; 1 << 10]>,
 }
 
 impl<K: PrefixKey> Finder<K> {
-    /// The keys of `ties`, ascending.
+    /// A finder of the keys of `ties`, which are ascending.
     fn of(ties: &[Tie]) -> Self {
         let keys: Vec<K> = ties.iter().map(|tie| K::from_bits(tie.key)).collect();
         let mut bits = Box::new([0; 1 << 10]);
@@ -325,13 +330,14 @@ impl<K: PrefixKey> Finder<K> {
         Self { keys, bits }
     }
 
-    /// Its bit: the upper 16 of a product that every bit of the key goes into.
+    /// Number of a key's bit in the table: the upper 16 bits of a product that depends on every bit of the key.
     fn bit(key: K) -> usize {
         let bits = key.to_bits();
         let mixed = (bits as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (bits >> 64) as u64;
         (mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 48) as usize
     }
 
+    /// Index of the tie with this key.
     fn find(&self, key: K) -> Option<usize> {
         let bit = Self::bit(key);
         if self.bits[bit >> 6] >> (bit & 63) & 1 == 0 {

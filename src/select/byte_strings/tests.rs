@@ -1,4 +1,4 @@
-//! Against a sort.
+//! Selections from byte strings, compared with a sort.
 
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -8,7 +8,7 @@ use super::*;
 use crate::kernel::CpuBackend;
 use crate::quantile::{Method, Quantile};
 
-/// More than are selected by comparing.
+/// Number of values: more than are selected by comparing.
 const MANY: usize = 3 * FEW as usize;
 
 fn mixed(i: usize) -> usize {
@@ -39,7 +39,7 @@ fn asked() -> QuantileSpec {
     }
 }
 
-/// Solves over two parts, and compares every rank with a sort.
+/// Selects from values in two parts, and compares every rank with a sort.
 fn check(name: &str, strings: &[Vec<u8>]) -> ByteStringSolution {
     let mut parts = vec![ByteStrings::default(), ByteStrings::default()];
     for (i, string) in strings.iter().enumerate() {

@@ -9,7 +9,7 @@ use datafusion_quantiles::kernel::round::{Reply, Request};
 use datafusion_quantiles::kernel::{Backend, CpuBackend, Shard};
 use datafusion_quantiles::key::{KeyBits, KeySpec, Width};
 use datafusion_quantiles::select::bms::{Dibms, DistributedBms};
-use datafusion_quantiles::select::choose::{Choice, Form};
+use datafusion_quantiles::select::choose::{Choice, SampleSelectVariant};
 use datafusion_quantiles::select::gk_select::GkSelect;
 use datafusion_quantiles::select::sample_select::SampleSelect;
 use datafusion_quantiles::select::{Shards, Solution, Strategy, solve_ranks};
@@ -47,13 +47,13 @@ pub fn shards(backend: &dyn Backend, values: &ArrayRef, count: usize, batch: usi
 
 /// Every strategy, with parameters that make it go each of its ways.
 pub fn strategies() -> Vec<Box<dyn Strategy>> {
-    let form = |form, sample| Box::new(SampleSelect::new(Choice { form, sample })) as Box<dyn Strategy>;
+    let form = |variant, sample| Box::new(SampleSelect::new(Choice { variant, sample })) as Box<dyn Strategy>;
     vec![
-        form(Form::Gather, 0),
-        form(Form::Brackets, 256),
-        form(Form::Brackets, 1 << 12),
-        form(Form::Cells, 512),
-        form(Form::Cells, 1 << 12),
+        form(SampleSelectVariant::Gather, 0),
+        form(SampleSelectVariant::Brackets, 256),
+        form(SampleSelectVariant::Brackets, 1 << 12),
+        form(SampleSelectVariant::Cells, 512),
+        form(SampleSelectVariant::Cells, 1 << 12),
         Box::new(DistributedBms::default()),
         Box::new(DistributedBms { buckets: 64 }),
         Box::new(Dibms::default()),

@@ -1,6 +1,6 @@
-//! In place: keys gather in one buffer a bucket, full buffers return to the front of the keys as blocks, the blocks
-//! are permuted, and what is left in the buffers fills the gaps ("Local classification", "Block permutation" and the
-//! cleanup of the source).
+//! In-place sample sort. Keys are gathered in a buffer for each bucket. Full buffers return to the front of the keys as blocks, the blocks
+//! are permuted, and the keys that are left in buffers fill the gaps ("Local classification", "Block permutation" and the cleanup of the
+//! source).
 //!
 //! ```text
 //! classified   |bb|aa|cc|bb|aa|  free  |     buffers: a, cc, d      a block: keys of one bucket
@@ -15,36 +15,36 @@ use super::tree::{Classifier, MAX_BUCKETS};
 use super::{Random, SMALL, classifier, sort_by, sort_small};
 use datafusion_quantiles::key::Key;
 
-/// Bytes of a block: long enough to be copied at the speed of memory; 256 of them fit in the second cache.
+/// Bytes of a block: long enough to be copied at the speed of memory. 256 blocks fit in the second-level cache.
 const BLOCK_BYTES: usize = 2048;
 
-/// Keys that are classified ahead of their moves.
+/// Number of keys that are classified before any of them moves.
 const BATCH: usize = 1024;
 
-/// The sort and its memory: block buffers, and room to sort a small part out of place.
+/// The sort and its memory: block buffers, and memory to sort a small part out of place.
 #[derive(Debug)]
 pub(crate) struct InPlace<K> {
     /// A block for each bucket.
     buffers: Vec<K>,
-    /// The block that is on its way.
+    /// The block that is being moved.
     moving: Vec<K>,
-    /// The block whose place reaches beyond the end of the keys.
+    /// The block whose position reaches beyond the end of the keys.
     overflow: Vec<K>,
     near: OutOfPlace<K>,
-    /// Parts of at most so many keys are sorted out of place.
+    /// Number of keys in a part up to which it is sorted out of place.
     near_len: usize,
     random: Random,
 }
 
-/// Where the buckets and their blocks are. Blocks are numbered from the start of the keys.
+/// The positions of the buckets and of their blocks. Blocks are numbered from the start of the keys.
 struct Layout {
-    /// First key of each bucket, and the number of keys.
+    /// Index of each bucket's first key; at the end the number of keys.
     starts: Vec<usize>,
-    /// Keys in each bucket's buffer.
+    /// Number of keys in each bucket's buffer.
     buffered: [usize; MAX_BUCKETS],
-    /// Block at which the next one of a bucket is put; in the end, the one after its last.
+    /// Number of the block at which the next block of each bucket is put; in the end the one after its last block.
     write: [usize; MAX_BUCKETS],
-    /// The block after the last one of the bucket's range that still waits to be moved.
+    /// Number of the block after the last one of each bucket's range that still waits to be moved.
     read: [usize; MAX_BUCKETS],
     /// The bucket whose last block lies in the overflow.
     overflown: Option<usize>,
@@ -68,12 +68,12 @@ impl<K: Key> InPlace<K> {
         }
     }
 
-    /// Sorts ascending.
+    /// Sorts keys in ascending order.
     pub(crate) fn sort(&mut self, keys: &mut [K]) {
         sort_by(keys, |keys, levels| self.sort_unordered(keys, levels));
     }
 
-    /// Sorts keys that are thought to be in no order.
+    /// Sorts keys that are probably in no order.
     pub(super) fn sort_unordered(&mut self, keys: &mut [K], levels: u32) {
         if keys.len() <= self.near_len {
             return self.near.sort_unordered(keys, levels);
@@ -96,7 +96,7 @@ impl<K: Key> InPlace<K> {
         }
     }
 
-    /// Local classification. Keys that were read leave room for at least as many that are written back.
+    /// Local classification. Keys that were read leave space for at least as many that are written back.
     fn gather(&mut self, keys: &mut [K], classifier: &Classifier<K>) -> Layout {
         let mut next: [usize; MAX_BUCKETS] = std::array::from_fn(|bucket| bucket * Self::BLOCK);
         let mut counts = [0_usize; MAX_BUCKETS];
@@ -123,8 +123,8 @@ impl<K: Key> InPlace<K> {
         Layout::new(counts, buffered, written, Self::BLOCK)
     }
 
-    /// Block permutation: each block is taken out of the wrong range and put at its bucket's next place; a block that
-    /// waited there is moved next.
+    /// Block permutation: each block in a wrong range is taken out and put at its bucket's next position. A block that waited there is
+    /// moved next.
     fn permute(&mut self, keys: &mut [K], classifier: &Classifier<K>, layout: &mut Layout) {
         for bucket in 0..classifier.buckets() {
             while layout.read[bucket] > layout.write[bucket] {
@@ -136,7 +136,7 @@ impl<K: Key> InPlace<K> {
         }
     }
 
-    /// Puts the moving block, and the blocks that it drives out, at their places.
+    /// Puts the moving block, and the blocks that it displaces, at their positions.
     fn place(&mut self, keys: &mut [K], classifier: &Classifier<K>, layout: &mut Layout) {
         loop {
             let bucket = classifier.bucket(self.moving[0]);
@@ -159,8 +159,8 @@ impl<K: Key> InPlace<K> {
         }
     }
 
-    /// Fills the gaps before and after a bucket's blocks with the keys that lie elsewhere: beyond the bucket's end,
-    /// where the next bucket's gap is, in the overflow, and in the buffer. Buckets come in order.
+    /// Fills the gaps before and after a bucket's blocks with its keys from elsewhere: beyond the bucket's end, where the next bucket's gap
+    /// is, in the overflow, and in the buffer. Buckets are filled in order.
     fn clean_up(&mut self, keys: &mut [K], bucket: usize, layout: &Layout) {
         let (start, end) = (layout.starts[bucket], layout.starts[bucket + 1]);
         let overflown = layout.overflown == Some(bucket);
@@ -188,7 +188,7 @@ fn block<K: Key>(number: usize) -> Range<usize> {
 }
 
 impl Layout {
-    /// `counts`: keys in each bucket's blocks, `written`: keys in all blocks, which are the first ones.
+    /// The layout of buckets with `counts` keys in each bucket's blocks. `written` is the number of keys in all blocks, which come first.
     fn new(
         counts: [usize; MAX_BUCKETS],
         buffered: [usize; MAX_BUCKETS],
@@ -213,14 +213,14 @@ impl Layout {
     }
 }
 
-/// The places of a bucket that no block covers.
+/// The positions of a bucket that no block covers.
 struct Gaps {
     before: Range<usize>,
     after: Range<usize>,
 }
 
 impl Gaps {
-    /// The keys are at most as many as the places.
+    /// Fills positions with keys, of which there are at most as many as positions.
     fn fill<K: Key>(&mut self, keys: &mut [K], source: &[K]) {
         let (first, rest) = source.split_at(source.len().min(self.before.len()));
         for (gap, source) in [(&mut self.before, first), (&mut self.after, rest)] {

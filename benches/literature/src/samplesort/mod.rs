@@ -16,7 +16,7 @@
 //! A splitter that repeats in the sample gets a bucket of its own whose keys are equal and done. Keys that the sample
 //! misleads for `4 + log2 n` levels fall back to the standard library's sort, whose worst case is `n log n`.
 //!
-//! It loses to `slice::sort_unstable` where keys are few distinct ones; keys that are in order, either way, cost a read.
+//! It loses to `slice::sort_unstable` where there are few distinct keys. Keys in ascending or descending order cost one read.
 
 mod in_place;
 mod scatter;
@@ -32,10 +32,10 @@ use tree::Classifier;
 pub(crate) use in_place::InPlace;
 pub(crate) use scatter::OutOfPlace;
 
-/// Buckets of at most so many keys are left to the small sort.
+/// Number of keys in a bucket up to which the small sort sorts it.
 const SMALL: usize = 1024;
 
-/// Keys that the last level's buckets should have.
+/// Number of keys that the last level's buckets should have.
 const TARGET: usize = 256;
 
 /// Sampled keys for each range: with 4, few buckets are more than twice as large as they should be.
@@ -61,7 +61,7 @@ impl Random {
     }
 }
 
-/// Few keys by the small sort, ordered ones by a read, others by `unordered`, which gets the levels that it may take.
+/// Sorts few keys by the small sort, ordered keys by a read, and others by `unordered`, which gets the most levels that it may take.
 fn sort_by<K: Key>(keys: &mut [K], unordered: impl FnOnce(&mut [K], u32)) {
     if keys.len() <= SMALL {
         sort_small(keys);
@@ -71,7 +71,7 @@ fn sort_by<K: Key>(keys: &mut [K], unordered: impl FnOnce(&mut [K], u32)) {
     }
 }
 
-/// Levels after which the splitters are hopeless: a good sample needs a tenth.
+/// Number of levels after which the splitters are of no use: a good sample needs a tenth as many.
 fn patience(len: usize) -> u32 {
     4 + len.max(1).ilog2()
 }
@@ -87,18 +87,18 @@ fn classifier<K: Key>(keys: &[K], random: &mut Random) -> Classifier<K> {
     Classifier::of_sample(&sample, log)
 }
 
-/// As many ranges as leave about [`TARGET`] keys in each, at most 256: as few levels as do.
+/// log2 of the number of ranges that leave about [`TARGET`] keys in each range. There are at most 256 ranges.
 fn log_ranges(len: usize) -> u32 {
     let ratio = len as f64 / TARGET as f64;
     (ratio.log2().round() as u32).clamp(1, 8)
 }
 
-/// The base case. The standard library's sorting networks and insertion sorts, which only `unsafe` code could match.
+/// The small sort: the standard library's sorting networks and insertion sorts, which only `unsafe` code could match.
 fn sort_small<K: Key>(keys: &mut [K]) {
     keys.sort_unstable();
 }
 
-/// Sorts keys that are in order already, ascending or descending, in one read; says false of others, soon as a rule.
+/// Sorts keys that are in ascending or descending order already, in one read. False for other keys, mostly after few of them.
 fn sort_ordered<K: Key>(keys: &mut [K]) -> bool {
     if keys.is_sorted() {
         return true;

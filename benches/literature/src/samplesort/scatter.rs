@@ -1,17 +1,17 @@
-//! Out of place: the oracle tells each key's bucket, the counts where the buckets begin, and a scatter moves the keys.
-//! Levels go to and fro between two arrays.
+//! Out-of-place sample sort. The oracle has each key's bucket, the counts give the start of each bucket, and a scatter moves the keys.
+//! Levels alternate between two arrays.
 
 use super::tree::{Classifier, MAX_BUCKETS};
 use super::{Random, SMALL, classifier, sort_by, sort_small};
 use datafusion_quantiles::key::Key;
 
-/// Parts of at most so many bytes are sorted beside memory that stays in the second cache, then moved as a whole.
+/// Bytes of a part up to which it is sorted in memory that stays in the second-level cache, and then moved as a whole.
 pub(super) const NEAR_BYTES: usize = 512 << 10;
 
-/// The sort and its memory, which stays for the next keys: fresh pages cost as much as a level.
+/// The sort and its memory, which is kept for the next keys: new pages cost as much as a level.
 #[derive(Debug)]
 pub(crate) struct OutOfPlace<K> {
-    /// As many keys as are sorted.
+    /// The other array, with as many keys as are sorted.
     other: Vec<K>,
     /// The other array of small parts.
     near: Vec<K>,
@@ -29,15 +29,15 @@ impl<K: Key> OutOfPlace<K> {
         }
     }
 
-    /// Sorts ascending.
+    /// Sorts keys in ascending order.
     pub(crate) fn sort(&mut self, keys: &mut [K]) {
         sort_by(keys, |keys, levels| self.sort_unordered(keys, levels));
     }
 
-    /// Sorts keys that are thought to be in no order.
+    /// Sorts keys that are probably in no order.
     pub(super) fn sort_unordered(&mut self, keys: &mut [K], levels: u32) {
         if self.other.len() < keys.len() {
-            // Not `resize`: what the old memory holds need not be copied.
+            // Not `resize`, which would copy the old keys.
             self.other = vec![K::default(); keys.len()];
             self.oracle = vec![0; keys.len()];
         }
@@ -54,12 +54,12 @@ impl<K: Key> OutOfPlace<K> {
     }
 }
 
-/// Which of two arrays the sorted keys belong in.
+/// The array, of two, that the sorted keys belong in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Home {
-    /// Where they are.
+    /// The array in which the keys are.
     Here,
-    /// In the other one.
+    /// The other array.
     There,
 }
 
@@ -72,7 +72,7 @@ impl Home {
     }
 }
 
-/// Some of the keys, with as many places in the other array and in the oracle.
+/// A range of the keys, with the same range of the other array and of the oracle.
 struct Part<'a, K> {
     here: &'a mut [K],
     there: &'a mut [K],
@@ -100,7 +100,7 @@ impl<K: Key> Part<'_, K> {
         }
     }
 
-    /// Moves the keys to their buckets `there` and says how many are in each.
+    /// Moves the keys to their buckets in `there`. Returns the number of keys in each bucket.
     fn scatter(&mut self, classifier: &Classifier<K>) -> [usize; MAX_BUCKETS] {
         classifier.classify(self.here, self.oracle);
         let counts = count(self.oracle);
@@ -118,7 +118,7 @@ impl<K: Key> Part<'_, K> {
     }
 }
 
-/// Sorts the keys that are `here`; what they leave in the array that is not their home is lost.
+/// Sorts the keys in `here`. The array that is not their home has no defined content afterwards.
 fn sort_into<K: Key>(mut part: Part<'_, K>, near: &mut [K], home: Home, levels: u32, random: &mut Random) {
     let len = part.here.len();
     if len <= SMALL || levels == 0 {

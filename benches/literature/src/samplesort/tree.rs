@@ -2,10 +2,10 @@
 
 use datafusion_quantiles::key::Key;
 
-/// Buckets at most, equality buckets included: a bucket number is one byte of the oracle.
+/// Most buckets, with equality buckets: the number of a bucket is one byte of the oracle.
 pub(super) const MAX_BUCKETS: usize = 256;
 
-/// Keys that descend together, so that their loads overlap.
+/// Number of keys that descend the tree together, so that their loads overlap.
 const IN_FLIGHT: usize = 8;
 
 /// Splitters that cut keys into `2^log` ranges, and each range in two where splitters repeated in the sample.
@@ -33,14 +33,14 @@ impl<K: Key> Classifier<K> {
         };
         let mut splitters = cut(1 << log);
         let equal = splitters.len() < (1 << log) - 1;
-        // Equality buckets double the number of buckets: half of the splitters must do where all were wanted.
+        // Equality buckets double the number of buckets, so that only half as many splitters are possible.
         if equal && splitters.len() >= MAX_BUCKETS / 2 {
             splitters = cut(MAX_BUCKETS / 2);
         }
         Self::new(&splitters, equal)
     }
 
-    /// Splitters are ascending and distinct: 1 to 255, or to 127 with equality buckets.
+    /// A tree of splitters, which are ascending and distinct: 1 to 255, or 1 to 127 with equality buckets.
     fn new(splitters: &[K], equal: bool) -> Self {
         let log = usize::BITS - splitters.len().leading_zeros();
         let ranges = 1_usize << log;
@@ -80,9 +80,10 @@ impl<K: Key> Classifier<K> {
             node = 2 * node + usize::from(key > self.tree[node]);
         }
         let range = node - (1 << self.log);
-        match self.equal {
-            true => 2 * range + usize::from(key == self.upper[range]),
-            false => range,
+        if self.equal {
+            2 * range + usize::from(key == self.upper[range])
+        } else {
+            range
         }
     }
 

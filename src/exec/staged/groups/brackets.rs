@@ -1,4 +1,4 @@
-//! Between the two reads: the counts of all partitions become brackets around the ranks of every group.
+//! The step between the two reads: it turns the counts of all partitions into brackets around the ranks of every group.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::fingerprint::InputFingerprint;
 use super::super::rows::{Body, Header, Rows, group_rows};
-use super::super::stage::{Consume, Sent, reached};
+use super::super::stage::{Consume, StageOutput, reached};
 use super::classes::ClassFingerprints;
 use super::columns::{GroupedColumns, MOST_GROUPS, MOST_RANKS};
 use crate::cells::{Cells, Edges};
@@ -19,16 +19,19 @@ use crate::select::progress::Progress;
 use crate::select::{countable, wanted_ranks};
 use crate::sketch::dyadic::{Interval, merged};
 
-/// The groups of all partitions, as their counts come.
+/// The groups of all partitions, while their counts arrive.
 pub(super) struct Bracketing<W> {
     plan: Arc<GroupedColumns>,
     grouping: GroupIds<W>,
-    /// Of each group, of each key column.
+    /// The counted intervals of each group, for each key column.
     intervals: Vec<Vec<Vec<Interval>>>,
+    /// Bytes of the intervals.
     bytes: usize,
+    /// Whether there are too many groups for brackets.
     many: bool,
     classes: ClassFingerprints,
     memory: MemoryReservation,
+    /// The group number of each row of a batch.
     ids: Vec<usize>,
 }
 
@@ -48,7 +51,7 @@ impl<W: GroupKey> Bracketing<W> {
 }
 
 impl<W: GroupKey> Consume for Bracketing<W> {
-    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<StageOutput>> {
         let plan = Arc::clone(&self.plan);
         let (classes, many) = (&mut self.classes, &mut self.many);
         let (groups, bodies) =
@@ -74,7 +77,7 @@ impl<W: GroupKey> Consume for Bracketing<W> {
             }
             let ranks = self.grouping.len().saturating_mul(plan.all_ranks().max(1));
             let held = self.bytes + self.grouping.bytes() + 64 * plan.columns.len() * self.grouping.len();
-            // What is sent is about as large again.
+            // Twice, as the rows to send take about as much again.
             self.many = self.grouping.len() > MOST_GROUPS
                 || ranks > MOST_RANKS
                 || self.memory.try_resize(2 * held).is_err();
@@ -87,16 +90,13 @@ impl<W: GroupKey> Consume for Bracketing<W> {
         Ok(None)
     }
 
-    /// The brackets of every group, and what reads must see.
-    fn finish(mut self) -> Result<Sent> {
+    /// The brackets of every group, and the fingerprints that the second read must have.
+    fn finish(mut self) -> Result<StageOutput> {
         reached!("groups_brackets");
         let mut rows = Rows::default();
         for (class, expected) in self.classes.classes {
             let (many, own) = (self.many, InputFingerprint::default());
             rows.header(class, &Header { many, own, expected });
-        }
-        if self.many || self.intervals.is_empty() {
-            return rows.finish(&self.plan.rows, &self.plan.no_groups());
         }
         let quantile_specs: Vec<_> = (0..self.plan.columns.len())
             .map(|column| self.plan.columns.quantile_specs(column))
@@ -113,11 +113,11 @@ impl<W: GroupKey> Consume for Bracketing<W> {
             let progress: Vec<Progress> = progress.collect::<Result<_>>()?;
             rows.progress(0, group, progress.iter());
         }
-        rows.finish(&self.plan.rows, &self.grouping.values()?)
+        rows.finish(&self.plan.rows, &self.plan.values_of(&mut self.grouping)?)
     }
 }
 
-/// The brackets of ranks by the counts of a group.
+/// The progress of a group's ranks after its keys were counted in these intervals.
 fn bracketed(intervals: &[Interval], width: Width, n: u64, ranks: Vec<u64>) -> Result<Progress> {
     let mut progress = Progress::try_new(width, n, ranks)?;
     if progress.is_done() {
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::sketch::dyadic::Joined;
 
-    /// The brackets of every rank hold its key, and their counts are right.
+    /// The bracket of every rank holds its key, and the counts below and inside are right.
     #[test]
     fn brackets_hold_their_ranks() {
         for (name, mut keys) in [

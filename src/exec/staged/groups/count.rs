@@ -1,5 +1,6 @@
-//! The first read of a partition: intervals that hold the keys of each group.
+//! The first read of a partition: it counts the keys of each group in intervals.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, BooleanArray};
@@ -10,7 +11,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::fingerprint::{ColumnFingerprint, InputFingerprint};
 use super::super::rows::{Header, Rows};
-use super::super::stage::{Consume, Sent, reached};
+use super::super::stage::{Consume, StageOutput, reached};
 use super::classes::{ClassFingerprints, class_of, of_part};
 use super::columns::{GroupedColumns, MOST_GROUPS};
 use crate::exec::group_engine::GroupIds;
@@ -23,20 +24,20 @@ use crate::memory::FreePages;
 use crate::sketch::dyadic::{Interval, merged};
 use crate::threads::Stop;
 
-/// Keys of a column that are counted at a time, at most.
+/// Most keys of a column that are held before they are counted.
 const COUNTED_ROWS: usize = 1 << 24;
 
-/// The values of a key column in a batch, without NULLs, and which rows have one (`None`: all).
-pub(super) fn dense(values: &ArrayRef) -> Result<(ArrayRef, Option<BooleanArray>)> {
+/// The values of a key column in a batch, without NULLs, and the rows that have one (`None`: all rows).
+pub(super) fn non_null_values(values: &ArrayRef) -> Result<(ArrayRef, Option<BooleanArray>)> {
     let kept = key::kept(values.as_ref(), None)?;
-    let dense = match &kept {
+    let values = match &kept {
         None => Arc::clone(values),
         Some(kept) => filter(values.as_ref(), kept)?,
     };
-    Ok((dense, kept))
+    Ok((values, kept))
 }
 
-/// Counts, by group, the rows that have no value.
+/// Adds the rows without a value to the number of each group.
 pub(super) fn count_nulls(nulls: &mut [u64], ids: &[usize], kept: Option<&BooleanArray>) {
     if let Some(kept) = kept {
         let missing = !kept.values();
@@ -44,30 +45,33 @@ pub(super) fn count_nulls(nulls: &mut [u64], ids: &[usize], kept: Option<&Boolea
     }
 }
 
-/// The items of the rows that are kept.
-pub(super) fn of_rows<T: Copy>(items: &[T], kept: Option<&BooleanArray>) -> Vec<T> {
+/// The items of the kept rows.
+pub(super) fn of_rows<'a, T: Copy>(items: &'a [T], kept: Option<&BooleanArray>) -> Cow<'a, [T]> {
     match kept {
-        None => items.to_vec(),
+        None => Cow::Borrowed(items),
         Some(kept) => kept.values().set_indices().map(|row| items[row]).collect(),
     }
 }
 
-/// A partition's groups while they are counted.
+/// The groups of a partition while they are counted.
 pub(super) struct Counting<W> {
     plan: Arc<GroupedColumns>,
     grouping: GroupIds<W>,
+    /// The keys of each key column that are not counted yet.
     keys: Vec<NumberedKeys>,
     free: Option<Arc<FreePages>>,
-    /// Of each key column, what was counted before.
+    /// The counts of each key column so far.
     counts: Vec<GroupCounts>,
-    /// Of each group: rows without a value in the first key column.
+    /// Number of rows of each group without a value in the first key column.
     nulls: Vec<u64>,
-    /// Whether groups are too many, so that only classes are told apart.
+    /// Whether there are too many groups to count, so that only the classes are read.
     many: bool,
     classes: ClassFingerprints,
-    /// Groups and their counts.
+    /// Memory for groups and their counts.
     memory: MemoryReservation,
+    /// The group number of each row of a batch.
     ids: Vec<usize>,
+    /// The hash partition of each row of a batch.
     parts: Vec<u16>,
     stop: Stop,
 }
@@ -99,7 +103,7 @@ impl<W: GroupKey> Counting<W> {
         })
     }
 
-    /// Takes the rows by the numbers of their groups; false, and nothing was taken, if there is no room for that.
+    /// Numbers the groups of a batch and takes its keys. False, and no keys taken, if there are too many groups or no memory.
     fn number(&mut self, batch: &RecordBatch) -> Result<bool> {
         let plan = Arc::clone(&self.plan);
         let (groups, values) = plan.split(batch)?;
@@ -107,9 +111,9 @@ impl<W: GroupKey> Counting<W> {
         if self.grouping.len() > MOST_GROUPS || self.memory.try_resize(self.held()).is_err() {
             return Ok(false);
         }
-        let mut dense_values = Vec::with_capacity(values.len());
+        let mut non_null = Vec::with_capacity(values.len());
         for (index, spec) in plan.columns.specs().enumerate() {
-            let (values, kept) = dense(&values[index])?;
+            let (values, kept) = non_null_values(&values[index])?;
             let make_room =
                 |keys: &mut NumberedKeys| with_key!(spec.width(), K => keys.make_room::<K>(values.len()));
             let is_full = self.keys[index].rows() >= COUNTED_ROWS;
@@ -117,28 +121,23 @@ impl<W: GroupKey> Counting<W> {
             if wants_room && (!self.count_held()? || make_room(&mut self.keys[index]).is_err()) {
                 return Ok(false);
             }
-            dense_values.push((values, kept));
+            non_null.push((values, kept));
         }
         self.nulls.resize(self.grouping.len(), 0);
-        let first = dense_values.first().and_then(|(_, kept)| kept.as_ref());
+        let first = non_null.first().and_then(|(_, kept)| kept.as_ref());
         count_nulls(&mut self.nulls, &self.ids, first);
         // There are at most as many as 16 bits tell apart.
         let ids: Vec<u16> = self.ids.iter().map(|id| *id as u16).collect();
         for (index, spec) in plan.columns.specs().enumerate() {
-            let (values, kept) = &dense_values[index];
-            let raw = spec.raw(values.as_ref())?;
+            let (values, kept) = &non_null[index];
+            let (raw, ids) = (spec.raw(values.as_ref())?, of_rows(&ids, kept.as_ref()));
             let keys = &mut self.keys[index];
-            match kept {
-                None => with_key!(spec.width(), K => keys.append::<K>(&ids, &raw, spec)?),
-                Some(_) => {
-                    let ids = of_rows(&ids, kept.as_ref());
-                    with_key!(spec.width(), K => keys.append::<K>(&ids, &raw, spec)?);
-                }
-            }
+            with_key!(spec.width(), K => keys.append::<K>(&ids, &raw, spec)?);
         }
         Ok(true)
     }
 
+    /// Bytes of memory held for groups and their counts.
     fn held(&self) -> usize {
         let lists = self.counts.iter().flat_map(|counts| &counts.intervals);
         let intervals: usize = lists
@@ -147,7 +146,7 @@ impl<W: GroupKey> Counting<W> {
         self.grouping.bytes() + self.grouping.len() * (2 + self.counts.len()) * size_of::<u64>() + intervals
     }
 
-    /// Counts the keys that are held, and lets go of them; false if there is no room for counters.
+    /// Counts the keys that are held, and frees them. False if there is no memory for counters.
     fn count_held(&mut self) -> Result<bool> {
         let plan = Arc::clone(&self.plan);
         let groups = self.grouping.len();
@@ -171,7 +170,7 @@ impl<W: GroupKey> Counting<W> {
         Ok(self.memory.try_resize(self.held()).is_ok())
     }
 
-    /// Adds keys by number to what is known of their classes.
+    /// Adds numbered keys to the fingerprints of their classes.
     fn add_keys(&mut self, index: usize, spec: &KeySpec, chunks: &[Chunk]) {
         let mut read = vec![ColumnFingerprint::default(); self.grouping.len()];
         for chunk in chunks {
@@ -186,7 +185,7 @@ impl<W: GroupKey> Counting<W> {
         self.classes.add_groups(&parts, index, read.into_iter());
     }
 
-    /// Adds what was counted to what is known of classes.
+    /// Adds all counted keys to the fingerprints of their classes.
     fn add_counted(&mut self) {
         let parts = self.grouping.group_partitions();
         self.classes.add_nulls(&parts, &std::mem::take(&mut self.nulls));
@@ -196,7 +195,7 @@ impl<W: GroupKey> Counting<W> {
         }
     }
 
-    /// From groups to classes.
+    /// Gives up counting groups: adds all groups to the fingerprints of their classes, and forgets them.
     fn leave(&mut self) -> Result<()> {
         let plan = Arc::clone(&self.plan);
         self.add_counted();
@@ -212,7 +211,7 @@ impl<W: GroupKey> Counting<W> {
         Ok(())
     }
 
-    /// Takes rows by the classes of their groups.
+    /// Adds the rows of a batch to the fingerprints of their classes.
     fn classify(&mut self, batch: &RecordBatch) -> Result<()> {
         let plan = Arc::clone(&self.plan);
         let (groups, values) = plan.split(batch)?;
@@ -223,7 +222,7 @@ impl<W: GroupKey> Counting<W> {
         let mut own = vec![InputFingerprint::of(plan.columns.len()); most];
         classes.iter().for_each(|class| own[*class as usize].rows += 1);
         for (index, spec) in plan.columns.specs().enumerate() {
-            let (values, kept) = dense(&values[index])?;
+            let (values, kept) = non_null_values(&values[index])?;
             let raw = spec.raw(values.as_ref())?;
             let parts = of_rows(&self.parts, kept.as_ref());
             with_key!(spec.width(), K => {
@@ -245,7 +244,7 @@ impl<W: GroupKey> Counting<W> {
 }
 
 impl<W: GroupKey> Consume for Counting<W> {
-    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<StageOutput>> {
         if !self.many && !self.number(batch)? {
             self.leave()?;
         }
@@ -255,14 +254,13 @@ impl<W: GroupKey> Consume for Counting<W> {
         Ok(None)
     }
 
-    /// What this partition says.
-    fn finish(mut self) -> Result<Sent> {
+    /// The counts of each group of this partition, and the fingerprints of the classes.
+    fn finish(mut self) -> Result<StageOutput> {
         reached!("groups_count");
         if !self.many && !self.count_held()? {
             self.leave()?;
         }
         let mut rows = Rows::default();
-        let mut values = self.plan.no_groups();
         if !self.many {
             self.add_counted();
             for (group, part) in self.grouping.group_partitions().into_iter().enumerate() {
@@ -270,10 +268,8 @@ impl<W: GroupKey> Consume for Counting<W> {
                 let intervals = counts.map(|counts| counts.intervals[group].as_slice());
                 rows.intervals(class_of(part), group, intervals);
             }
-            if self.grouping.len() > 0 {
-                values = self.grouping.values()?;
-            }
         }
+        let values = self.plan.values_of(&mut self.grouping)?;
         for (class, own) in self.classes.classes {
             let (many, expected) = (self.many, InputFingerprint::default());
             rows.header(class, &Header { many, own, expected });
@@ -282,7 +278,7 @@ impl<W: GroupKey> Consume for Counting<W> {
     }
 }
 
-/// Values of a group, and their checksum.
+/// The fingerprint of a group in one key column, by its counts.
 fn read_of(counts: &GroupCounts, group: usize) -> ColumnFingerprint {
     let intervals = counts.intervals.get(group);
     ColumnFingerprint {
@@ -291,6 +287,7 @@ fn read_of(counts: &GroupCounts, group: usize) -> ColumnFingerprint {
     }
 }
 
+/// Adds counts of the same groups.
 fn add_counts(own: &mut GroupCounts, more: GroupCounts) {
     if own.intervals.is_empty() {
         *own = more;
@@ -299,16 +296,14 @@ fn add_counts(own: &mut GroupCounts, more: GroupCounts) {
     own.intervals.resize_with(more.intervals.len(), Vec::new);
     own.checks.resize(more.checks.len(), 0);
     for (own, more) in own.intervals.iter_mut().zip(more.intervals) {
-        *own = match own.is_empty() {
-            true => more,
-            false => merged(own, &more),
-        };
+        *own = if own.is_empty() { more } else { merged(own, &more) };
     }
     for (own, more) in own.checks.iter_mut().zip(more.checks) {
         *own = own.wrapping_add(more);
     }
 }
 
+/// Whether an error says that there is no memory.
 fn is_exhausted(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }

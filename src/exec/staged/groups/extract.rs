@@ -1,4 +1,4 @@
-//! The second read of a partition: the keys of each group that lie in its brackets, or all keys.
+//! The second read of a partition: it sends the keys of each group that lie in its brackets, or all keys.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
 use super::super::rows::{Body, Header, List, Rows, group_rows};
-use super::super::stage::{Consume, Sent, reached};
+use super::super::stage::{Consume, StageOutput, reached};
 use super::classes::{ClassFingerprints, class_of};
 use super::columns::GroupedColumns;
-use super::count::{count_nulls, dense, of_rows};
+use super::count::{count_nulls, non_null_values, of_rows};
 use crate::exec::group_engine::GroupIds;
 use crate::kernel::cpu::groups::collect::{Collect, GroupBrackets, collector};
 use crate::kernel::cpu::groups::group_key::GroupKey;
@@ -22,30 +22,34 @@ use crate::key::Width;
 use crate::key::with_key;
 use crate::memory::reserve;
 
-/// Keys of a column that are held before they are sent, at most.
+/// Most keys of a column that are held before they are sent.
 const SENT_KEYS: usize = 1 << 22;
 
-/// What the first read came to.
+/// The state after the first read: groups, their brackets, and the fingerprints of classes.
 #[derive(Debug, Default)]
 pub struct GroupState {
-    /// Whether groups are too many for brackets.
+    /// Whether there are too many groups for brackets.
     many: bool,
-    /// What was read of each class.
+    /// The fingerprint of the first read for each class.
     expected: ClassFingerprints,
-    /// The columns of all groups.
+    /// The group columns of all groups.
     values: Vec<ArrayRef>,
+    /// Number of groups.
     groups: usize,
-    /// Of each key column.
+    /// The brackets of each key column.
     brackets: Vec<GroupBrackets>,
-    /// What is known of each group, as bytes one after the other, and where they end.
+    /// The progress of each group's ranks, as bytes one after the other.
     progress: Vec<u8>,
+    /// The end of each group's bytes in `progress`.
     ends: Vec<usize>,
     held: Option<MemoryReservation>,
 }
 
 impl GroupState {
+    /// The state in rows of the stage between the reads.
+    ///
     /// # Errors
-    /// An execution error for rows that are damaged; `ResourcesExhausted` where there is no room for brackets.
+    /// An execution error for damaged rows; `ResourcesExhausted` where there is no memory for brackets.
     pub(super) fn try_new(
         plan: &GroupedColumns,
         batches: &[RecordBatch],
@@ -104,6 +108,7 @@ impl GroupState {
         Ok(state)
     }
 
+    /// The progress of a group's ranks, as bytes; empty for a group without brackets.
     fn progress(&self, group: usize) -> &[u8] {
         match self.ends.get(group) {
             Some(end) => {
@@ -115,18 +120,20 @@ impl GroupState {
     }
 }
 
-/// A partition's groups while their keys are taken out.
+/// The groups of a partition while their keys are collected.
 pub(super) struct Extracting<W> {
     plan: Arc<GroupedColumns>,
     state: Arc<GroupState>,
     grouping: GroupIds<W>,
+    /// The collected keys of each key column.
     columns: Vec<Box<dyn Collect>>,
-    /// Of each group: rows without a value in the first key column.
+    /// Number of rows of each group without a value in the first key column.
     nulls: Vec<u64>,
-    /// Of groups that were sent and forgotten.
+    /// Fingerprints of groups that were sent and forgotten, by class.
     classes: ClassFingerprints,
-    /// Groups.
+    /// Memory for groups.
     memory: MemoryReservation,
+    /// The group number of each row of a batch.
     ids: Vec<usize>,
 }
 
@@ -150,7 +157,7 @@ impl<W: GroupKey> Extracting<W> {
         Ok(extracting)
     }
 
-    /// Forgets all groups but those of the state.
+    /// Forgets all keys, and all groups except those of the state.
     fn restart(&mut self) -> Result<()> {
         self.grouping = self.plan.grouping()?;
         if self.state.groups > 0 {
@@ -169,6 +176,7 @@ impl<W: GroupKey> Extracting<W> {
         Ok(())
     }
 
+    /// Reserves memory for a batch of this number of rows.
     fn make_room(&mut self, rows: usize) -> Result<()> {
         let each = size_of::<u64>() * (1 + 2 * self.columns.len());
         let groups = self.grouping.bytes() + (self.grouping.len() + rows) * each;
@@ -178,13 +186,10 @@ impl<W: GroupKey> Extracting<W> {
             .try_for_each(|column| column.make_room(rows))
     }
 
-    /// The keys that are held, by group. Groups that nobody else knows are forgotten.
+    /// Takes the collected keys: rows by group, and the group columns. Without brackets, the groups are then forgotten.
     fn take_rows(&mut self) -> Result<(Rows, Vec<ArrayRef>)> {
         let rows = self.rows_of_groups();
-        let values = match self.grouping.len() {
-            0 => self.plan.no_groups(),
-            _ => self.grouping.values()?,
-        };
+        let values = self.plan.values_of(&mut self.grouping)?;
         if self.state.many {
             self.add_read();
             self.restart()?;
@@ -192,11 +197,15 @@ impl<W: GroupKey> Extracting<W> {
         Ok((rows, values))
     }
 
+    /// Takes the collected keys as rows, one or more for each group that was seen.
     fn rows_of_groups(&mut self) -> Rows {
         let (mut rows, many, groups) = (Rows::default(), self.state.many, self.grouping.len());
-        let slots = |index: usize| match many {
-            true => groups,
-            false => self.state.brackets[index].len(),
+        let slots = |index: usize| {
+            if many {
+                groups
+            } else {
+                self.state.brackets[index].len()
+            }
         };
         let lists = self
             .columns
@@ -206,16 +215,17 @@ impl<W: GroupKey> Extracting<W> {
         let mut lists: Vec<_> = lists.map(Vec::into_iter).collect();
         for (group, part) in self.grouping.group_partitions().into_iter().enumerate() {
             let own = lists.iter_mut().enumerate().map(|(column, lists)| {
-                let brackets = match many {
-                    true => 1,
-                    false => self.state.brackets[column].slots(group).len(),
+                let brackets = if many {
+                    1
+                } else {
+                    self.state.brackets[column].slots(group).len()
                 };
                 let own = lists.by_ref().take(brackets).enumerate();
                 own.map(move |(number, keys)| List { column, number, keys })
                     .collect::<Vec<_>>()
             });
             let own: Vec<List> = own.flatten().collect();
-            // Also of groups without a key here: somebody has to name them.
+            // Groups that were seen get a row even without a key in their brackets, or the answers would lack them.
             let values = self.columns[0].seen().get(group).map_or(0, |seen| seen.0);
             if values + self.nulls[group] > 0 {
                 rows.keys(
@@ -229,7 +239,7 @@ impl<W: GroupKey> Extracting<W> {
         rows
     }
 
-    /// Adds what was read of groups to what is known of classes.
+    /// Adds all groups that were read to the fingerprints of their classes.
     fn add_read(&mut self) {
         let parts = self.grouping.group_partitions();
         self.classes.add_nulls(&parts, &self.nulls);
@@ -242,8 +252,8 @@ impl<W: GroupKey> Extracting<W> {
 }
 
 impl<W: GroupKey> Consume for Extracting<W> {
-    /// Gives rows to send where there is no room for more.
-    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+    /// Takes the rows of a batch. Returns the rows collected before if there is no memory for both.
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<StageOutput>> {
         let plan = Arc::clone(&self.plan);
         let (groups, values) = plan.split(batch)?;
         let mut sent = None;
@@ -260,21 +270,18 @@ impl<W: GroupKey> Consume for Extracting<W> {
         self.nulls.resize(self.grouping.len(), 0);
         let columns = self.columns.iter_mut().zip(plan.columns.specs());
         for (index, ((column, spec), values)) in columns.zip(values).enumerate() {
-            let (values, kept) = dense(values)?;
+            let (values, kept) = non_null_values(values)?;
             if index == 0 {
                 count_nulls(&mut self.nulls, &self.ids, kept.as_ref());
             }
             let raw = spec.raw(values.as_ref())?;
-            match kept {
-                None => column.add(&self.ids, &raw)?,
-                Some(_) => column.add(&of_rows(&self.ids, kept.as_ref()), &raw)?,
-            }
+            column.add(&of_rows(&self.ids, kept.as_ref()), &raw)?;
         }
         Ok(sent)
     }
 
-    /// The rest, and what this partition read of each class.
-    fn finish(mut self) -> Result<Sent> {
+    /// The keys that are still held, and the fingerprints of this partition's classes.
+    fn finish(mut self) -> Result<StageOutput> {
         reached!("groups_extract");
         if !self.state.many {
             self.add_read();

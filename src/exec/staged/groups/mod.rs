@@ -1,21 +1,23 @@
-//! Quantiles with `GROUP BY` as stages: two reads, between which only counts and brackets travel.
+//! Quantiles with `GROUP BY` as stages: two reads of the input. Only counts and brackets travel between them.
 //!
 //! ```text
-//! select    P   keys of the brackets, by class of group -> a row of answers for each group
+//! select    P   keys of the brackets, by class of groups -> a row of answers for each group
 //!   extract P   input again, and the state: the keys that lie in the brackets of their group
 //!     input | brackets  1   counts of all partitions -> for each rank of each group the interval that holds it
 //!               count   P   input: for each group counts of intervals
 //! ```
-//! Intervals are dyadic and adapted to each group ([`crate::kernel::cpu::groups::intervals`]); those of different partitions
-//! nest, so that their counts add, and the interval of a rank is certain. Whatever the data, the second read brings all
-//! keys in it, and the answer is the ordinary one. It costs a read more than the exchange of all keys and moves some
-//! percent of them: 1000 groups of 30 000 values each about 5% for a median.
+//! Intervals are dyadic, and adapted to each group ([`crate::kernel::cpu::groups::intervals`]). Intervals of different partitions nest,
+//! so that their counts add up and the interval of each rank is certain. The second read brings all keys of that interval, so that the
+//! answer is exact for any data. Against the exchange of all keys this takes one read more, and moves a few percent of the keys: of 1000
+//! groups of 30 000 values each, about 5% for a median.
 //!
-//! **Many groups.** Where a partition finds more than [`MOST_GROUPS`], or has no memory to count them, or there are too
-//! many ranks, it says so in place of counts, and the second read sends all keys: exact, no replanning, one read wasted.
+//! **Many groups.** If a partition finds more than [`MOST_GROUPS`] groups, or has no memory to count them, or if there are too many
+//! ranks, the stage reports that instead of counts, and the second read sends all keys. The answer is exact and the plan stays the
+//! same; the first read is wasted.
 //!
-//! **Guards.** Groups are of 64 classes, by hash. Every read says how many rows and values it saw of each class, with an
-//! order-free checksum of their keys; whoever selects the answers of a class compares the sums of both reads.
+//! **Guards.** The hash of a group puts it in one of 64 classes. Every read reports the number of rows and values that it saw of each
+//! class, and a checksum of their keys that does not depend on their order. The stage that selects the answers of a class compares the
+//! sums of both reads.
 
 mod brackets;
 mod classes;

@@ -1,4 +1,4 @@
-//! Rows between stages of groups of damaged bytes: brackets, the second read and the selection of answers take them.
+//! Rows between stages of groups from damaged bytes, given to the brackets, the second read and the selection of answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::quantile::{Method, Quantile};
 use crate::threads::Stop;
 use crate::wire::put;
 
-/// What stages compute over an integer group column, which is packed into keys, or a text beside it.
+/// Columns of stages with an integer group column, which is packed, or with a text column beside it.
 fn plan(texts: bool) -> Arc<GroupedColumns> {
     let call = |column: usize, quantiles: &[f64]| StagedCall {
         column,
@@ -67,7 +67,7 @@ fn memory() -> MemoryReservation {
     MemoryConsumer::new("test").register(&pool)
 }
 
-/// Rows of a partition.
+/// The rows of a partition.
 fn table(plan: &GroupedColumns, random: &mut SmallRng) -> RecordBatch {
     let (rows, groups) = (random.random_range(1..120), random.random_range(1..12));
     let keys: Vec<i32> = (0..rows).map(|_| random.random_range(-3..groups)).collect();
@@ -93,7 +93,7 @@ fn table(plan: &GroupedColumns, random: &mut SmallRng) -> RecordBatch {
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
 }
 
-/// What each of three steps sends, in the order in which they run.
+/// The output of each of three steps, in the order in which they run.
 fn sent<W: GroupKey>(plan: &Arc<GroupedColumns>, random: &mut SmallRng) -> Result<[Vec<RecordBatch>; 3]> {
     let tables = [table(plan, random), table(plan, random)];
     let (mut counted, mut bracketing) = (Vec::new(), Bracketing::<W>::try_new(plan, &memory())?);
@@ -117,7 +117,7 @@ fn sent<W: GroupKey>(plan: &Arc<GroupedColumns>, random: &mut SmallRng) -> Resul
     Ok([counted, bracketed, extracted])
 }
 
-/// As bytes, behind the numbers of the plan and of the step that takes them.
+/// Rows as bytes, behind the numbers of the plan and of the step that takes them.
 fn written(texts: bool, step: usize, batches: &[RecordBatch]) -> Vec<u8> {
     let mut out = vec![u8::from(texts), step as u8];
     for batch in batches {
@@ -166,7 +166,7 @@ fn batch(plan: &GroupedColumns, mut loose: Loose<'_>) -> RecordBatch {
     RecordBatch::try_new(Arc::clone(&plan.rows), columns).unwrap()
 }
 
-/// All that the step does which takes the rows.
+/// Runs the step that takes the rows, on them.
 fn used<W: GroupKey>(plan: &Arc<GroupedColumns>, step: usize, batch: RecordBatch) -> Result<()> {
     match step {
         0 => {

@@ -1,4 +1,4 @@
-//! The answers of some classes of groups, from the keys of all partitions.
+//! The last step: it selects the answers of some classes of groups, from the keys of all partitions.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,7 +12,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::super::fingerprint::{READ_DIFFERENTLY, compare};
 use super::super::rows::{Body, Header, List, group_rows, read_progress};
-use super::super::stage::{Consume, Sent, reached};
+use super::super::stage::{Consume, StageOutput, reached};
 use super::columns::GroupedColumns;
 use crate::exec::group_engine::GroupIds;
 use crate::kernel::cpu::groups::collect::{Collect, collector};
@@ -21,34 +21,35 @@ use crate::kernel::cpu::groups::segments::{GroupAnswers, Plans};
 use crate::key::Width;
 use crate::key::with_key;
 use crate::memory::reserve;
-use crate::quantile::QuantileSpec;
 use crate::select::progress::Progress;
 
-/// What is known of a group.
+/// A group that answers are selected for.
 #[derive(Default)]
-struct Known {
-    /// As it came.
-    bytes: Vec<u8>,
-    /// Of each key column: the numbers of its brackets among those of all groups.
+struct SelectedGroup {
+    /// The progress of its ranks as bytes; empty where all keys are sent.
+    progress: Vec<u8>,
+    /// The numbers of its brackets among those of all groups, for each key column.
     slots: Vec<Range<u32>>,
 }
 
-/// Groups whose keys come in.
+/// The groups of some classes, while their keys arrive.
 pub(super) struct Selecting<W> {
     plan: Arc<GroupedColumns>,
     grouping: GroupIds<W>,
-    groups: Vec<Option<Known>>,
+    groups: Vec<Option<SelectedGroup>>,
     columns: Vec<Box<dyn Collect>>,
-    /// Brackets of each key column so far.
+    /// Number of brackets so far, for each key column.
     slots: Vec<usize>,
-    /// What all reads must agree in, class by class.
+    /// The report of all partitions about each class.
     headers: BTreeMap<u32, Header>,
-    /// Classes that groups were of, as bits.
+    /// The classes of the groups, as bits.
     classes: u64,
+    /// Whether all keys are sent, without brackets.
     many: bool,
-    /// Rows of a batch of answers.
+    /// Most rows of a batch of answers.
     batch_rows: usize,
     memory: MemoryReservation,
+    /// The group number of each row of a batch.
     ids: Vec<usize>,
 }
 
@@ -77,7 +78,7 @@ impl<W: GroupKey> Selecting<W> {
         })
     }
 
-    /// Adds what another machine says of a class.
+    /// Adds the report of a partition about a class.
     fn add_header(&mut self, class: u32, header: Header) -> Result<()> {
         match self.headers.entry(class) {
             Entry::Vacant(none) => {
@@ -96,13 +97,13 @@ impl<W: GroupKey> Selecting<W> {
         }
     }
 
-    /// That every class was read as it was the first time, and that all groups are of classes of which headers came.
+    /// Checks that both reads of every class agree, and that a header came for the class of every group.
     fn check(&self) -> Result<()> {
         for header in self.headers.values() {
             compare(&header.expected, &header.own)?;
         }
         for class in (0..64).filter(|class| self.classes >> class & 1 == 1) {
-            // Whether all keys of a class are sent; none where nobody said anything of it.
+            // The flag of a class without a header is `None`, which differs too.
             if self.headers.get(&class).map(|header| header.many) != Some(self.many) {
                 return exec_err!("{READ_DIFFERENTLY}: keys of groups came without what was read of them");
             }
@@ -110,9 +111,10 @@ impl<W: GroupKey> Selecting<W> {
         Ok(())
     }
 
+    /// Adds lists of keys of a group.
     fn add(&mut self, group: usize, progress: &[u8], lists: Vec<List>) -> Result<()> {
         let known = match &mut self.groups[group] {
-            Some(known) if known.bytes == progress => known,
+            Some(known) if known.progress == progress => known,
             Some(_) => return exec_err!("{READ_DIFFERENTLY}: a group has two states"),
             none => {
                 let mut slots = Vec::new();
@@ -129,11 +131,11 @@ impl<W: GroupKey> Selecting<W> {
                 }
                 reserve(
                     &self.memory,
-                    size_of::<Known>() + progress.len() + 16 * slots.len(),
+                    size_of::<SelectedGroup>() + progress.len() + 16 * slots.len(),
                 )?;
                 self.many |= progress.is_empty();
-                none.insert(Known {
-                    bytes: progress.to_vec(),
+                none.insert(SelectedGroup {
+                    progress: progress.to_vec(),
                     slots,
                 })
             }
@@ -149,31 +151,24 @@ impl<W: GroupKey> Selecting<W> {
         Ok(())
     }
 
-    /// One row for each group.
+    /// The answers: one row for each group; `None` without groups.
     fn answers(&mut self) -> Result<Option<RecordBatch>> {
         if self.groups.is_empty() {
             return Ok(None);
         }
         let mut plans: Vec<Plans> = (0..self.plan.columns.len())
             .map(|column| {
-                let quantile_specs: Vec<QuantileSpec> = self
-                    .plan
-                    .columns
-                    .quantile_specs(column)
-                    .into_iter()
-                    .cloned()
-                    .collect();
-                Plans::new(quantile_specs.into())
+                let specs = self.plan.columns.quantile_specs(column);
+                Plans::new(specs.into_iter().cloned().collect())
             })
             .collect();
-        let answers = match self.many {
-            true => {
-                let groups = self.groups.len();
-                let columns = self.columns.iter_mut().zip(&mut plans);
-                let answers = columns.map(|(column, plans)| column.answers(groups, plans));
-                answers.collect::<Result<Vec<_>>>()?
-            }
-            false => self.bracketed(&mut plans)?,
+        let answers = if self.many {
+            let groups = self.groups.len();
+            let columns = self.columns.iter_mut().zip(&mut plans);
+            let answers = columns.map(|(column, plans)| column.answers(groups, plans));
+            answers.collect::<Result<Vec<_>>>()?
+        } else {
+            self.bracketed(&mut plans)?
         };
         let groups = self.grouping.values()?;
         self.plan.answered(groups, &answers).map(Some)
@@ -189,12 +184,12 @@ impl<W: GroupKey> Selecting<W> {
             .iter()
             .map(|plans| GroupAnswers::new(plans.calls()))
             .collect();
-        // Groups have their slots in the order of their numbers.
+        // Slots are in the order of the groups' numbers.
         for known in &self.groups {
             let known = known
                 .as_ref()
                 .ok_or_else(|| internal_datafusion_err!("a group without a state"))?;
-            let progress = read_progress(&known.bytes, &self.plan.columns.specs)?;
+            let progress = read_progress(&known.progress, &self.plan.columns.specs)?;
             for (index, mut progress) in progress.into_iter().enumerate() {
                 let kept: Vec<_> = lists[index].by_ref().take(progress.active().len()).collect();
                 if !kept.is_empty() {
@@ -208,7 +203,7 @@ impl<W: GroupKey> Selecting<W> {
 }
 
 impl<W: GroupKey> Consume for Selecting<W> {
-    fn push(&mut self, batch: &RecordBatch) -> Result<Option<Sent>> {
+    fn push(&mut self, batch: &RecordBatch) -> Result<Option<StageOutput>> {
         let plan = Arc::clone(&self.plan);
         let (groups, bodies) = group_rows(batch, &plan.rows, &plan.columns.specs, |class, header| {
             self.add_header(class, header)
@@ -230,22 +225,23 @@ impl<W: GroupKey> Consume for Selecting<W> {
         Ok(None)
     }
 
-    fn finish(mut self) -> Result<Sent> {
+    fn finish(mut self) -> Result<StageOutput> {
         reached!("groups_select");
         self.check()?;
         let Some(answers) = self.answers()? else {
-            return Ok(Sent::default());
+            return Ok(StageOutput::default());
         };
         let rows = answers.num_rows();
         let slices = (0..rows).step_by(self.batch_rows.max(1));
         let slices = slices.map(|from| answers.slice(from, self.batch_rows.min(rows - from)));
-        Ok(Sent {
+        Ok(StageOutput {
             batches: slices.collect(),
             bytes: 0,
         })
     }
 }
 
+/// Adds the answers of one group in one key column.
 fn add_answers(answers: &mut GroupAnswers, plans: &mut Plans, progress: &Progress) -> Result<()> {
     match progress.population() {
         0 => {
@@ -257,13 +253,13 @@ fn add_answers(answers: &mut GroupAnswers, plans: &mut Plans, progress: &Progres
 }
 
 impl GroupedColumns {
-    /// The rows of groups, from the answers of each key column.
+    /// The rows of all groups, from their answers in each key column.
     fn answered(&self, groups: Vec<ArrayRef>, answers: &[GroupAnswers]) -> Result<RecordBatch> {
         let mut next = vec![0; answers.len()];
         let mut columns = groups;
         for (call, selected) in self.columns.calls.iter().zip(&self.columns.selected) {
             let own = &answers[call.column];
-            // Calls of a column stand in the order in which its plans saw them.
+            // The answers of a column are in the order of its calls.
             let found = &own.found[next[call.column]];
             next[call.column] += 1;
             let values = call.quantile_spec.values(selected.spec(), found)?;

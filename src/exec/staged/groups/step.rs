@@ -33,7 +33,7 @@ pub struct GroupStep {
     pub(in crate::exec::staged) columns: Arc<GroupedColumns>,
 }
 
-/// Which of the steps it is.
+/// The four steps, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::exec::staged) enum GroupStage {
     Count,

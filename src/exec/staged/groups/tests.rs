@@ -1,4 +1,4 @@
-//! Stages of groups in one process: what they send, what they do with too many groups, and what they notice.
+//! Stages of groups in one process: their messages, too many groups, and the errors that they detect.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::config::StrategyName;
 use crate::key::finalised;
 use crate::planner::{QuantilesPlanner, SessionStateBuilderExt};
 
-/// Groups `k` and texts `s`, values `x` and floats `f`, some of them NULL, in partitions.
+/// Partitions of group columns `k` and `s` (text) and value columns `x` and `f` (floats), some of them NULL.
 fn partitions(rows: u64, groups: u64, partitions: u64) -> Vec<Vec<RecordBatch>> {
     let part = |part: u64| {
         let own: Vec<u64> = (0..rows).filter(|row| row % partitions == part).collect();
@@ -31,7 +31,7 @@ fn partitions(rows: u64, groups: u64, partitions: u64) -> Vec<Vec<RecordBatch>> 
             .iter()
             .map(|group| (group % 9 != 0).then(|| format!("group {group}")));
         let k = group.iter().map(|group| (group % 11 != 0).then_some(*group));
-        // Groups lie in different places, some of one value.
+        // The values of groups lie apart; some groups have one value only.
         let x = of(1).zip(&group).map(|(bits, group)| match group % 4 {
             0 => 5,
             1 => (i64::from(*group) << 40) + (bits % 1000) as i64,
@@ -50,7 +50,7 @@ fn partitions(rows: u64, groups: u64, partitions: u64) -> Vec<Vec<RecordBatch>> 
     (0..partitions).map(part).collect()
 }
 
-/// A session with the table `t`, in a pool of so many bytes; in stages, or with the operators of one process.
+/// A session with the table `t`, in a pool of this many bytes. It plans stages, or the operators of one process.
 fn session(table: &[Vec<RecordBatch>], staged: bool, pool: usize) -> SessionContext {
     let options = QuantilesOptions {
         strategy: StrategyName::GkSelect,
@@ -88,7 +88,7 @@ async fn planned(ctx: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
     ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap()
 }
 
-/// The rows of an answer as text, in order.
+/// The sorted rows of an answer, as text.
 fn sorted(batches: &[RecordBatch]) -> Vec<String> {
     let shown = |column: &ArrayRef, row| {
         datafusion::arrow::util::display::array_value_to_string(column.as_ref(), row).unwrap()
@@ -170,7 +170,7 @@ async fn answers_are_those_of_one_process() {
     }
 }
 
-/// More groups than there are numbers for: all keys are sent, with one plan as before.
+/// More groups than have brackets: all keys are sent, with the same plan.
 #[tokio::test]
 async fn too_many_groups_are_answered_too() {
     for (sql, parts) in [
@@ -178,7 +178,7 @@ async fn too_many_groups_are_answered_too() {
             "SELECT k, exact_quantiles(x, [0.5, 1]), exact_quantiles(f, 0.5) FROM t GROUP BY k",
             4,
         ),
-        // Noticed by a partition.
+        // A partition notices it.
         (
             "SELECT k, exact_quantiles(x, [0.5, 1]), exact_quantiles(f, 0.5) FROM t GROUP BY k",
             1,
@@ -191,7 +191,7 @@ async fn too_many_groups_are_answered_too() {
         let plan = planned(&staged, sql).await;
         let found = collect(Arc::clone(&plan), staged.task_ctx()).await.unwrap();
         assert_eq!(sorted(&found), sorted(&expected), "{sql}");
-        // Headers of classes, and no group.
+        // There are headers of classes, and no rows of groups.
         let brackets = stage(&plan, GroupStage::Brackets);
         assert!(
             metric(&brackets, "rows_out") <= 64,
@@ -201,7 +201,7 @@ async fn too_many_groups_are_answered_too() {
     }
 }
 
-/// What groups whose keys are random, and whose keys lie apart, send of themselves.
+/// The bytes that groups send: groups of random keys, and groups whose keys lie apart.
 #[tokio::test]
 async fn few_percent_of_the_keys_travel() {
     let rows = 1_500_000;
@@ -226,7 +226,7 @@ async fn few_percent_of_the_keys_travel() {
     }
 }
 
-/// Where the pool has no room for a partition's keys they are counted in pieces, or sent as they are; or it says so.
+/// Where the pool is too small for a partition's keys, they are counted in pieces, or all sent, or the query is an error.
 #[tokio::test]
 async fn little_memory_makes_no_wrong_answer() {
     let table = partitions(200_000, 50, 2);
@@ -262,7 +262,7 @@ async fn little_memory_makes_no_wrong_answer() {
     assert!(!ends[0] && ends[6], "{ends:?}");
 }
 
-/// The rows that the second read gives, partition by partition.
+/// The rows of the second read, partition by partition.
 async fn extracted(plan: &Arc<dyn ExecutionPlan>, ctx: &SessionContext) -> Vec<Vec<RecordBatch>> {
     let extract = stage(plan, GroupStage::Extract);
     let mut found = Vec::new();
@@ -273,7 +273,7 @@ async fn extracted(plan: &Arc<dyn ExecutionPlan>, ctx: &SessionContext) -> Vec<V
     found
 }
 
-/// What is made of rows, by one machine.
+/// The answers that one machine selects from rows.
 async fn selected(
     plan: &Arc<dyn ExecutionPlan>,
     rows: Vec<RecordBatch>,
@@ -290,7 +290,7 @@ async fn selected(
 
 #[tokio::test]
 async fn what_is_lost_or_came_twice_is_noticed() {
-    // Few, and too many.
+    // Few groups, and too many.
     for groups in [20, 150_000] {
         let table = partitions(100_000, groups, 4);
         let staged = session(&table, true, ROOMY);
@@ -316,7 +316,7 @@ async fn what_is_lost_or_came_twice_is_noticed() {
             let error_twice = error(twice.concat()).await;
             assert!(error_twice.contains(READ_DIFFERENTLY), "{error_twice}");
         }
-        // The same number of rows of the same groups, one with another value.
+        // As many rows of the same groups, one of them with another value.
         let mut changed = partitions(100_000, groups, 4);
         let columns = changed[2][0].columns();
         let x = Int64Array::from_iter(
@@ -371,7 +371,7 @@ async fn auto_reads_small_tables_once_and_says_what_it_took() {
     );
 }
 
-/// Of two groups of one class whose hashes have other parts.
+/// Values that change places between two groups of one class, in different hash partitions.
 #[test]
 fn values_that_change_places_between_groups_are_noticed() {
     use super::classes::{class_of, of_part};
@@ -392,7 +392,7 @@ fn values_that_change_places_between_groups_are_noticed() {
         read
     };
     assert_ne!(class(70, 90), class(90, 70));
-    // The sum of a group's rows is that of the group.
+    // The sum of the rows' fingerprints is the fingerprint of the group.
     let sum = ColumnFingerprint {
         n: 2,
         check: mixed(70).wrapping_add(mixed(90)),

@@ -1,4 +1,4 @@
-//! Rows between stages, and states in them, of damaged bytes: all that a stage does with them.
+//! Rows between stages, and states in them, from damaged bytes: each is an error, or the stages run.
 
 use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, BinaryBuilder, Float64Array, Int16Array, UInt32Builder,
@@ -32,7 +32,7 @@ fn types() -> Vec<DataType> {
     vec![DataType::Float64, DataType::Int16]
 }
 
-/// What stages by a strategy compute, over two columns.
+/// Two columns of stages by a strategy.
 fn columns(strategy: usize) -> Arc<StagedColumns> {
     let call = |column: usize, method, quantiles: &[f64]| StagedCall {
         column,
@@ -57,7 +57,7 @@ fn columns(strategy: usize) -> Arc<StagedColumns> {
     Arc::new(StagedColumns::try_new(types(), calls, rounds).unwrap())
 }
 
-/// The shards of a partition, which hold what is drawn, and what was read of each.
+/// The shards of a partition with random values, and the fingerprint of each.
 fn shards(columns: &StagedColumns, random: &mut SmallRng) -> Vec<(Box<dyn Shard>, ColumnFingerprint)> {
     let n = random.random_range(1..80);
     let few = random.random_range(1..500);
@@ -76,7 +76,7 @@ fn shards(columns: &StagedColumns, random: &mut SmallRng) -> Vec<(Box<dyn Shard>
     columns.specs().zip(&[floats, integers]).map(shard).collect()
 }
 
-/// What all partitions send to the stage after a read.
+/// The rows that all partitions send after a read.
 fn sent(
     columns: &StagedColumns,
     shards: &mut [Vec<(Box<dyn Shard>, ColumnFingerprint)>],
@@ -104,7 +104,7 @@ fn sent(
     batches
 }
 
-/// As bytes, behind the number of the strategy and of the read.
+/// Rows as bytes, behind the numbers of the strategy and of the read.
 fn written(strategy: usize, read: usize, batches: &[RecordBatch]) -> Vec<u8> {
     let mut out = vec![strategy as u8, read as u8];
     for batch in batches {
@@ -151,7 +151,7 @@ fn reads(random: &mut SmallRng) -> Vec<Vec<u8>> {
     found
 }
 
-/// What stages do with the rows that come after a read: levels of merges, the coordinator, and the machines that it asks next.
+/// Runs the stages that take the rows after a read: levels of merges, the coordinator, and the shards that it asks next.
 fn used(columns: &Arc<StagedColumns>, read: usize, batch: &RecordBatch, merged: Merged) -> Result<()> {
     let mut level = Merged::new(columns);
     if level.add_replies(batch).is_ok()
