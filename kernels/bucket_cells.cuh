@@ -193,52 +193,12 @@ using OneTable = TableCells<true, 1>;
 // edges before it in the lower half; above it the upper 8 bits of where its first edge lies inside, above those the same of
 // the second, and 0xff where there is none. A key whose 8 bits are those of an edge is compared with it; where a cell has more
 // edges than two, or two of the same 8 bits (0x00 above 0xff), it is searched for.
-struct EdgeCells {
-    static constexpr bool PARTIAL = false;
+struct EdgeGuide {
     static constexpr u32 NONE = 0xffff0000, SEVERAL = 0x00ff0000;
-    const TableCells<false, 1> table;
-    const u32* guide;
+    const TableCells<false, 1>& table;
     const Key* edges;
     u32 count;
 
-    static __device__ u32 guide_words(const Round& round) { return (round.guide_cells + 4) / 4 * 4; }
-    static __device__ u32 words(const Round& round) {
-        if (!round.edge_count) return 0;
-        return ENTRIES + guide_words(round) + (round.shared_edges ? round.edge_count * u32(sizeof(Key) / 4) : 0);
-    }
-    __device__ EdgeCells(const Round& round, void* shared)
-        : table(round, shared, round.guide_cells), guide((u32*)shared + ENTRIES), edges(round.edges), count(round.edge_count) {
-        if (!count) return;
-        u32* filled = (u32*)shared + ENTRIES;
-        if (round.shared_edges) {
-            Key* own = (Key*)(filled + guide_words(round));
-            for (u32 i = threadIdx.x; i < count; i += THREADS) own[i] = round.edges[i];
-            edges = own;
-        }
-        __syncthreads();
-        // Each edge fills its cell, if it is the first there, and the cells without edges before; the last turn those after
-        // all edges, and one word more.
-        for (u32 from = 0; from <= count; from += THREADS) {
-            const u32 i = from + threadIdx.x;
-            u32 first = 0, end = 0;
-            if (i <= count) {
-                first = i ? table.place(edges[i - 1]).cell + 1 : 0;
-                end = round.guide_cells + 1;
-                if (i < count) {
-                    end = table.place(edges[i]).cell;
-                    if (first <= end) filled[end] = word_of(i, end);
-                }
-            }
-            // A long gap by the whole warp.
-            constexpr u32 SHORT = 16;
-            for (u32 c = first; c < end && c < first + SHORT; ++c) filled[c] = NONE | i;
-            for (u32 wide = __ballot_sync(ALL_LANES, first + SHORT < end); wide; wide &= wide - 1) {
-                const int lane = __ffs(wide) - 1;
-                const u32 last = __shfl_sync(ALL_LANES, end, lane), word = __shfl_sync(ALL_LANES, NONE | i, lane);
-                for (u32 c = __shfl_sync(ALL_LANES, first, lane) + SHORT + lane_id(); c < last; c += 32) filled[c] = word;
-            }
-        }
-    }
     // The word of a cell whose first edge is `first`.
     __device__ u32 word_of(u32 first, u32 cell) const {
         u32 word = NONE, before = first;
@@ -262,6 +222,58 @@ struct EdgeCells {
             ++found;
         }
         return word | before;
+    }
+    // Fills the words of all `cells` cells, and one word more; by all threads of a block.
+    __device__ __forceinline__ void fill(u32* filled, u32 cells) const {
+        // Each edge fills its cell, if it is the first there, and the cells without edges before; the last turn those after
+        // all edges, and one word more.
+        for (u32 from = 0; from <= count; from += THREADS) {
+            const u32 i = from + threadIdx.x;
+            u32 first = 0, end = 0;
+            if (i <= count) {
+                first = i ? table.place(edges[i - 1]).cell + 1 : 0;
+                end = cells + 1;
+                if (i < count) {
+                    end = table.place(edges[i]).cell;
+                    if (first <= end) filled[end] = word_of(i, end);
+                }
+            }
+            // A long gap by the whole warp.
+            constexpr u32 SHORT = 16;
+            for (u32 c = first; c < end && c < first + SHORT; ++c) filled[c] = NONE | i;
+            for (u32 wide = __ballot_sync(ALL_LANES, first + SHORT < end); wide; wide &= wide - 1) {
+                const int lane = __ffs(wide) - 1;
+                const u32 last = __shfl_sync(ALL_LANES, end, lane), word = __shfl_sync(ALL_LANES, NONE | i, lane);
+                for (u32 c = __shfl_sync(ALL_LANES, first, lane) + SHORT + lane_id(); c < last; c += 32) filled[c] = word;
+            }
+        }
+    }
+};
+
+// Cells between edges, found by the guide.
+struct EdgeCells {
+    static constexpr bool PARTIAL = false;
+    const TableCells<false, 1> table;
+    const u32* guide;
+    const Key* edges;
+    u32 count;
+
+    static __device__ u32 guide_words(const Round& round) { return (round.guide_cells + 4) / 4 * 4; }
+    static __device__ u32 words(const Round& round) {
+        if (!round.edge_count) return 0;
+        return ENTRIES + guide_words(round) + (round.shared_edges ? round.edge_count * u32(sizeof(Key) / 4) : 0);
+    }
+    __device__ EdgeCells(const Round& round, void* shared)
+        : table(round, shared, round.guide_cells), guide((u32*)shared + ENTRIES), edges(round.edges), count(round.edge_count) {
+        if (!count) return;
+        u32* filled = (u32*)shared + ENTRIES;
+        if (round.shared_edges) {
+            Key* own = (Key*)(filled + guide_words(round));
+            for (u32 i = threadIdx.x; i < count; i += THREADS) own[i] = round.edges[i];
+            edges = own;
+        }
+        __syncthreads();
+        EdgeGuide{table, edges, count}.fill(filled, round.guide_cells);
     }
     __device__ __forceinline__ u32 searched(Key key, u32 cell) const {
         u32 low = guide[cell] & 0xffff, rest = (guide[cell + 1] & 0xffff) - low;

@@ -5,6 +5,22 @@
 
 // ---------------------------------------------------------------- exact cells
 
+// The rank `r` as a target: the cell that holds it, its place there, and its key if the cell has one. Tells whether the keys of the cell
+// were copied by the first read.
+__device__ __forceinline__ void locate_rank(const Query& query, const Control& control, const u32* first_cell, const u64* before, u32 cells, u64 total, u32 r, u32 (&rank_cell)[MOST_RANKS],
+                                            Target& target, bool& flagged) {
+    const u64 rank = query.ranks[r];
+    const u32 cell = last_at_most(before, cells, rank);
+    target.cell = cell;
+    target.inner = rank - before[cell];
+    target.count = (cell + 1 < cells ? before[cell + 1] : total) - before[cell];
+    cell_range(control, first_cell, cell, target.first, target.last);
+    target.where = target.first == target.last ? ANSWERED : OPEN;
+    flagged = control.flags[cell] != 0;
+    rank_cell[r] = cell;
+    if (target.where == ANSWERED) query.answers[r] = target.first;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_constant__ Query query) {
     after_kernels_before();
     extern __shared__ uint4 shared_memory[];
@@ -50,18 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_resolve(const __grid_co
     const bool is_rank = r < query.rank_count;
     Target target = {};
     bool flagged = false;
-    if (is_rank) {
-        const u64 rank = query.ranks[r];
-        const u32 cell = last_at_most(before, cells, rank);
-        target.cell = cell;
-        target.inner = rank - before[cell];
-        target.count = (cell + 1 < cells ? before[cell + 1] : total) - before[cell];
-        cell_range(control, first_cell, cell, target.first, target.last);
-        target.where = target.first == target.last ? ANSWERED : OPEN;
-        flagged = control.flags[cell] != 0;
-        rank_cell[r] = cell;
-        if (target.where == ANSWERED) query.answers[r] = target.first;
-    }
+    if (is_rank) locate_rank(query, control, first_cell, before, cells, total, r, rank_cell, target, flagged);
     __syncthreads();
     for (u32 c = threadIdx.x; c < cells; c += THREADS) control.flags[c] = 0;
     const bool head = is_rank && target.where == OPEN && (r == 0 || rank_cell[r - 1] != target.cell);

@@ -274,6 +274,70 @@ __device__ void find_heavy(Control& control, const CellFunction& cell_of, const 
     __syncthreads();
 }
 
+// Flags the cells that hold each rank with near certainty. `before` has the sampled keys below each cell and, at the end, `total`, the
+// number of all; `range` gets the first and the last of the flagged cells of each rank.
+__device__ __forceinline__ void flag_cells_of_ranks(const Query& query, u32 cells, const u32* before, u32 total, u16 (&range)[2][MOST_RANKS], u16* mark) {
+    for (u32 r = threadIdx.x; r < query.rank_count; r += THREADS) {
+        const double expected = (double(query.ranks[r]) + 0.5) / double(query.kept) * total;
+        const double spread = query.sigmas * sqrt(fmax(expected * (1.0 - expected / total), 0.0)) + 2.0;
+        const double low = expected - spread, high = expected + spread;
+        range[0][r] = low <= 0.0 ? 0 : last_at_most(before, cells, u32(low));
+        range[1][r] = high >= total ? cells - 1 : last_at_most(before, cells, u32(high));
+    }
+    __syncthreads();
+    for (u32 r = threadIdx.x / 32; r < query.rank_count; r += THREADS / 32)
+        for (u32 c = range[0][r] + lane_id(); c <= range[1][r]; c += 32) mark[c] = 1;
+    __syncthreads();
+}
+
+// Marks flagged cells with more than 1 in `crowded` of all sampled keys as hot, and takes the flag from cells of one key. Of these,
+// `single` gets the one with the most sampled keys, if there is one rank.
+__device__ __forceinline__ void mark_crowded_cells(const Query& query, const Control& control, const u32* first_cell, u32 cells, const u32* before, u32 total, u32 crowded,
+                                                   u16* mark, u64& single) {
+    for (u32 c = threadIdx.x; c < cells; c += THREADS) {
+        if (!mark[c]) continue;
+        Key first, last;
+        cell_range(control, first_cell, c, first, last);
+        const u32 inside = before[c + 1] - before[c];
+        if (first == last) {
+            mark[c] = 0;
+            if (query.rank_count == 1) atomicMax(&single, u64(inside) << 32 | c);
+        } else if (inside >= LEAST_CROWDED && u64(inside) * crowded > total) {
+            mark[c] = 2;
+        }
+    }
+    __syncthreads();
+}
+
+// Numbers the hot cells in their order, the fullest first if there are more than HOT_CELLS: devices that select together take the same
+// ones. Mark 2 of the cell with number h becomes 2 + h, and 1 where there is no number left. Returns how many have a number.
+__device__ __forceinline__ u32 number_hot_cells(const OwnPlaces& places, const u32* before, u32 total, u32 crowded, u32* partial, u16* mark, u32 (&hot_cell)[HOT_CELLS]) {
+    u32 hots, full = 0;
+    auto is_full = [&](u32 c) { return mark[c] == 2 && u64(before[c + 1] - before[c]) * crowded > total; };
+    auto number = [&](bool others, u32& all) {
+        u32 own = 0;
+        for (u32 c = places.from; c < places.to; ++c) own += others ? mark[c] == 2 && !is_full(c) : is_full(c);
+        return block_scan(own, partial, all);
+    };
+    u32 first = number(false, hots), other = 0;
+    if (hots > HOT_CELLS) {
+        do {
+            crowded /= 2;
+            first = number(false, full);
+        } while (full > HOT_CELLS);
+        other = full + number(true, hots);
+        hots = HOT_CELLS;
+    }
+    for (u32 c = places.from; c < places.to; ++c) {
+        if (mark[c] != 2) continue;
+        const u32 h = is_full(c) ? first++ : other++;
+        mark[c] = h < HOT_CELLS ? u16(2 + h) : 1;
+        if (h < HOT_CELLS) hot_cell[h] = c;
+    }
+    __syncthreads();
+    return hots;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_constant__ Query query) {
     after_kernels_before();
     extern __shared__ uint4 shared_memory[];
@@ -302,55 +366,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) ss_brackets(const __grid_c
         if (threadIdx.x == 0) control.mode = COUNT_ONLY;
         return;
     }
-    for (u32 r = threadIdx.x; r < query.rank_count; r += THREADS) {
-        const double expected = (double(query.ranks[r]) + 0.5) / double(query.kept) * total;
-        const double spread = query.sigmas * sqrt(fmax(expected * (1.0 - expected / total), 0.0)) + 2.0;
-        const double low = expected - spread, high = expected + spread;
-        range[0][r] = low <= 0.0 ? 0 : last_at_most(before, cells, u32(low));
-        range[1][r] = high >= total ? cells - 1 : last_at_most(before, cells, u32(high));
-    }
-    __syncthreads();
-    for (u32 r = threadIdx.x / 32; r < query.rank_count; r += THREADS / 32)
-        for (u32 c = range[0][r] + lane_id(); c <= range[1][r]; c += 32) mark[c] = 1;
-    __syncthreads();
-    u32 crowded = min(CROWDED_SHARE, query.cells / 4);
-    for (u32 c = threadIdx.x; c < cells; c += THREADS) {
-        if (!mark[c]) continue;
-        Key first, last;
-        cell_range(control, first_cell, c, first, last);
-        const u32 inside = before[c + 1] - before[c];
-        if (first == last) {
-            mark[c] = 0;
-            if (query.rank_count == 1) atomicMax(&single, u64(inside) << 32 | c);
-        } else if (inside >= LEAST_CROWDED && u64(inside) * crowded > total) {
-            mark[c] = 2;
-        }
-    }
-    __syncthreads();
-    // Numbered in their order, the fullest ones first where they are too many: devices that select together take the same ones.
-    u32 hots, full = 0;
-    auto is_full = [&](u32 c) { return mark[c] == 2 && u64(before[c + 1] - before[c]) * crowded > total; };
-    auto number = [&](bool others, u32& all) {
-        u32 own = 0;
-        for (u32 c = places.from; c < places.to; ++c) own += others ? mark[c] == 2 && !is_full(c) : is_full(c);
-        return block_scan(own, partial, all);
-    };
-    u32 first = number(false, hots), other = 0;
-    if (hots > HOT_CELLS) {
-        do {
-            crowded /= 2;
-            first = number(false, full);
-        } while (full > HOT_CELLS);
-        other = full + number(true, hots);
-        hots = HOT_CELLS;
-    }
-    for (u32 c = places.from; c < places.to; ++c) {
-        if (mark[c] != 2) continue;
-        const u32 h = is_full(c) ? first++ : other++;
-        mark[c] = h < HOT_CELLS ? u16(2 + h) : 1;
-        if (h < HOT_CELLS) hot_cell[h] = c;
-    }
-    __syncthreads();
+    flag_cells_of_ranks(query, cells, before, total, range, mark);
+    const u32 crowded = min(CROWDED_SHARE, query.cells / 4);
+    mark_crowded_cells(query, control, first_cell, cells, before, total, crowded, mark, single);
+    const u32 hots = number_hot_cells(places, before, total, crowded, partial, mark, hot_cell);
     if (hots) find_heavy(control, cell_of, mark, hots, scratch);
     // What heavy keys do not explain would be copied; a cell with too much of it is only counted, and deepened later.
     u32 wanted = 0, all_wanted, heavy = 0, all_heavy;

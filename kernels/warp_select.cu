@@ -165,6 +165,62 @@ __device__ __forceinline__ Standing standing_of(Key key, const Key* keys, u32 co
     return standing;
 }
 
+// A key that some more than k keys of the run reach, with near certainty, or 0: an order statistic of a sample, which consists of lines
+// of 128 bytes at even distances. `keys` is shared memory with room for the sample.
+__device__ __forceinline__ Key floor_of_sample(const Runs& runs, const RunReader& reader, u32 length, u32 k, u32 vectors, Key* keys, SelectScratch<Key>& scratch) {
+    constexpr u32 LINE = 8;
+    const u32 lines = min(runs.sample, vectors) / LINE, sampled = lines * LINE * VECTOR, step = vectors / lines;
+    const float expected = float(k) * float(sampled) / float(length);
+    const u32 wanted = u32(expected + 3.5f * sqrtf(expected) + 5.0f);
+    const bool few = wanted <= GROUPS / 2;
+    Key highest = 0;
+    for (u32 i = threadIdx.x; i < lines * LINE; i += RUN_THREADS) {
+        const u32 v = i / LINE * step + i % LINE;
+        const Vector loaded = reader.load(v);
+#pragma unroll
+        for (int j = 0; j < VECTOR; ++j) {
+            const Key key = reader.holds(loaded, v, j) ? key_of(loaded, j) : Key(0);
+            highest = key > highest ? key : highest;
+            if (!few) keys[i * VECTOR + j] = key;
+        }
+    }
+    if (few) {
+        // As many of the greatest keys of groups as are wanted: the key is not above the sample's own.
+        constexpr u32 SHARE = RUN_THREADS / GROUPS;
+#pragma unroll
+        for (u32 mask = SHARE / 2; mask; mask /= 2) {
+            const Key other = shuffle_xor_key(highest, mask);
+            highest = other > highest ? other : highest;
+        }
+        if (threadIdx.x % SHARE == 0) keys[threadIdx.x / SHARE] = highest;
+        __syncthreads();
+        const Standing standing = standing_of<SHARE>(highest, keys, GROUPS);
+        if (standing.greater < wanted && wanted <= standing.greater + standing.equal) scratch.answer = highest;
+        __syncthreads();
+        return scratch.answer;
+    }
+    __syncthreads();
+    if (wanted < sampled) return block_select([&](u32 i) { return keys[i]; }, sampled, sampled - 1 - wanted, Key(0), KEY_BITS, scratch);
+    return 0;
+}
+
+// Writes the rows of the best of `count` keys, of which each thread has one at most.
+__device__ __forceinline__ void emit_few(const Runs& runs, const RunReader& reader, Key* keys, const u32* places, u32 count, u32 k, u64& base, u32& emitted) {
+    if (threadIdx.x == 0) {
+        base = atomicAdd(&runs.cursors[0], u64(min(count, k)));
+        emitted = 0;
+    }
+    const u32 padded = (count + 3) / 4 * 4;
+    if (threadIdx.x >= count && threadIdx.x < padded) keys[threadIdx.x] = 0;
+    __syncthreads();
+    const bool is_best = threadIdx.x < count && standing_of<1>(keys[threadIdx.x], keys, padded).greater < k;
+    const u32 slot = is_best ? atomicAdd(&emitted, 1) : 0;
+    __syncthreads();
+    if (!is_best) return;
+    const u64 at = slot < k ? base + slot : atomicAdd(&runs.cursors[0], 1ull);
+    if (at < runs.room) runs.rows[at] = reader.row(places[threadIdx.x]);
+}
+
 extern "C" __global__ void __launch_bounds__(RUN_THREADS, 4) ws_block_runs(const __grid_constant__ Runs runs) {
     extern __shared__ uint4 shared_memory[];
     __shared__ SelectScratch<Key> scratch;
@@ -185,44 +241,8 @@ extern "C" __global__ void __launch_bounds__(RUN_THREADS, 4) ws_block_runs(const
         for (int a = 0; a < AHEAD; ++a) next[a] = reader.load(at + a * RUN_THREADS);
     };
     load(threadIdx.x);
-    // A key that some more than k reach, with near certainty: an order statistic of lines of 128 bytes at even distances.
     Key floor = 0;
-    if (length > room) {
-        constexpr u32 LINE = 8;
-        const u32 lines = min(runs.sample, vectors) / LINE, sampled = lines * LINE * VECTOR, step = vectors / lines;
-        const float expected = float(k) * float(sampled) / float(length);
-        const u32 wanted = u32(expected + 3.5f * sqrtf(expected) + 5.0f);
-        const bool few = wanted <= GROUPS / 2;
-        Key highest = 0;
-        for (u32 i = threadIdx.x; i < lines * LINE; i += RUN_THREADS) {
-            const u32 v = i / LINE * step + i % LINE;
-            const Vector loaded = reader.load(v);
-#pragma unroll
-            for (int j = 0; j < VECTOR; ++j) {
-                const Key key = reader.holds(loaded, v, j) ? key_of(loaded, j) : Key(0);
-                highest = key > highest ? key : highest;
-                if (!few) keys[i * VECTOR + j] = key;
-            }
-        }
-        if (few) {
-            // As many of the greatest keys of groups as are wanted: the key is not above the sample's own.
-            constexpr u32 SHARE = RUN_THREADS / GROUPS;
-#pragma unroll
-            for (u32 mask = SHARE / 2; mask; mask /= 2) {
-                const Key other = shuffle_xor_key(highest, mask);
-                highest = other > highest ? other : highest;
-            }
-            if (threadIdx.x % SHARE == 0) keys[threadIdx.x / SHARE] = highest;
-            __syncthreads();
-            const Standing standing = standing_of<SHARE>(highest, keys, GROUPS);
-            if (standing.greater < wanted && wanted <= standing.greater + standing.equal) scratch.answer = highest;
-            __syncthreads();
-            floor = scratch.answer;
-        } else {
-            __syncthreads();
-            if (wanted < sampled) floor = block_select([&](u32 i) { return keys[i]; }, sampled, sampled - 1 - wanted, Key(0), KEY_BITS, scratch);
-        }
-    }
+    if (length > room) floor = floor_of_sample(runs, reader, length, k, vectors, keys, scratch);
     u32 count;
     Key highest;
     for (u32 attempt = 0;; ++attempt) {
@@ -279,19 +299,7 @@ extern "C" __global__ void __launch_bounds__(RUN_THREADS, 4) ws_block_runs(const
         floor = raised;
     }
     if (count <= RUN_THREADS) {
-        if (threadIdx.x == 0) {
-            base = atomicAdd(&runs.cursors[0], u64(min(count, k)));
-            emitted = 0;
-        }
-        const u32 padded = (count + 3) / 4 * 4;
-        if (threadIdx.x >= count && threadIdx.x < padded) keys[threadIdx.x] = 0;
-        __syncthreads();
-        const bool is_best = threadIdx.x < count && standing_of<1>(keys[threadIdx.x], keys, padded).greater < k;
-        const u32 slot = is_best ? atomicAdd(&emitted, 1) : 0;
-        __syncthreads();
-        if (!is_best) return;
-        const u64 at = slot < k ? base + slot : atomicAdd(&runs.cursors[0], 1ull);
-        if (at < runs.room) runs.rows[at] = reader.row(places[threadIdx.x]);
+        emit_few(runs, reader, keys, places, count, k, base, emitted);
         return;
     }
     highest = highest_of(keys, count, greatest);

@@ -10,7 +10,8 @@ use datafusion::execution::memory_pool::{
 };
 
 use super::buffer::DeviceBuffer;
-use super::device::{Device, locked};
+use super::device::Device;
+use super::lock::locked;
 use super::shape::Shape;
 use super::source::{ColumnFormat, storage_bytes};
 use super::upload::{SharedStaging, Staging, Upload, joined};
@@ -32,8 +33,8 @@ pub struct DeviceColumn {
     validity: Option<DeviceBuffer>,
     /// Those that were asked for.
     ranges: Mutex<Vec<(ColumnFormat, KeyRange)>>,
-    /// Where rows begin that have another value than the row before, and where the last ends; `None`: they are not long.
-    runs: OnceLock<Option<Arc<Vec<u64>>>>,
+    /// First rows of runs of equal values, and the number of rows at the end, once they were looked for. `None` in it: runs are short.
+    run_starts: OnceLock<Option<Arc<Vec<u64>>>>,
 }
 
 impl DeviceColumn {
@@ -109,9 +110,9 @@ impl DeviceColumn {
         locked(&self.ranges).push((words, range));
     }
 
-    /// Its runs of equal values, once they were looked for.
-    pub(super) fn runs(&self) -> &OnceLock<Option<Arc<Vec<u64>>>> {
-        &self.runs
+    /// First rows of its runs of equal values, once they were looked for: see [`run_starts`](super::run_starts::run_starts).
+    pub(super) fn run_starts(&self) -> &OnceLock<Option<Arc<Vec<u64>>>> {
+        &self.run_starts
     }
 
     pub(super) fn values_address(&self) -> u64 {
@@ -303,7 +304,7 @@ impl ColumnUpload {
             values,
             validity,
             ranges: Mutex::default(),
-            runs: OnceLock::new(),
+            run_starts: OnceLock::new(),
         })
     }
 }

@@ -58,7 +58,7 @@ impl Gather {
     ) -> Result<Self> {
         Ok(Self {
             device: Arc::clone(device),
-            rows: DeviceBuffer::sent(device, rows, limit, report)?,
+            rows: DeviceBuffer::from_numbers(device, rows, limit, report)?,
             count: rows.len(),
             end: rows.iter().max().map_or(0, |row| row + 1),
             limit,

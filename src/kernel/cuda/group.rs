@@ -18,12 +18,11 @@ use super::column::{DeviceColumn, KeyRange};
 use super::device::Device;
 use super::launch::{ColumnArgument, Kernels, Launch, halves, kernel_argument, whole};
 use super::report::Report;
-use super::runs;
 use super::select::Selection;
 use super::sort::{PickedKeys, RecordShape, RecordSort, Segments, SortRoom};
 use super::source::{KernelFile, Program, ColumnFormat};
 use super::timeline::Timeline;
-use super::workspace::{Places, Workspace};
+use super::workspace::{Places, WorkspaceLease};
 use crate::failpoint::may_fail;
 use crate::key::{KeyBits, KeySpec};
 
@@ -35,13 +34,13 @@ pub(super) const HOST_BYTES: usize = 4096;
 
 kernel_argument! {
     /// `struct Group` of `kernels/group.cu`.
-    struct GroupArgument = gr_sizes[0] {
+    pub(super) struct GroupArgument = gr_sizes[0] {
         column: ColumnArgument,
         ends: u64,
-        codes: u64,
+        pub(super) codes: u64,
         records: u64,
-        cursor: u64,
-        room: u64,
+        pub(super) cursor: u64,
+        pub(super) room: u64,
         least: [u64; 2],
         span: u64,
         bits: u32,
@@ -53,7 +52,8 @@ kernel_argument! {
 }
 
 impl GroupArgument {
-    fn of(column: ColumnArgument) -> Self {
+    /// An argument that names the column alone.
+    pub(super) fn of(column: ColumnArgument) -> Self {
         Self {
             column,
             ..Self::default()
@@ -101,7 +101,7 @@ pub struct Groups<'a> {
     pub(super) columns: Vec<GroupColumn<'a>>,
     /// Numbers that groups can have.
     pub(super) numbers: u128,
-    rows: u64,
+    pub(super) rows: u64,
     pub(super) limit: Option<u64>,
     pub(super) timed: bool,
 }
@@ -268,22 +268,6 @@ impl<'a> Groups<'a> {
         Ok((segments, keys))
     }
 
-    /// Where runs of rows begin that are all in one group, and where the last ends; several can be of one group. `None`: they
-    /// are short. Reads each column once in its life.
-    pub(super) fn runs(&self, report: &mut Report) -> Result<Option<Arc<Vec<u64>>>> {
-        let mut common: Option<Arc<Vec<u64>>> = None;
-        for group in &self.columns {
-            let own = column_runs(group, self.limit, report)?;
-            let Some(own) = own else { return Ok(None) };
-            common = Some(match common {
-                Some(common) => Arc::new(runs::common(&common, &own)),
-                None => own,
-            });
-        }
-        // Those of each column are long; of several they can be short.
-        Ok(common.filter(|starts| starts.len() as u64 <= self.rows / runs::SHORTEST + 2))
-    }
-
     fn shape(&self, key_bits: u32) -> RecordShape {
         RecordShape {
             key_bits,
@@ -319,9 +303,8 @@ impl<'a> Groups<'a> {
         let each = record_bytes.max(code_bytes * self.rows.div_ceil(rows.most) as usize);
         let room = SortRoom::take(&mut layout, self.device, rows.most as usize, each);
         let cursor = layout.take(size_of::<u64>());
-        let mut held = self.device.workspace();
-        Workspace::reserve(&mut held, self.device, layout.end(), HOST_BYTES, self.limit)?;
-        let work = &mut Workspace::of(&mut held)?.device;
+        let mut lease = WorkspaceLease::lock(self.device);
+        let work = &mut lease.reserve(layout.end(), HOST_BYTES, self.limit)?.device;
         work.zero(cursor..cursor + size_of::<u64>())?;
         let mut timeline = Timeline::start(self.device, self.timed)?;
         let at = |place: usize| work.address() + place as u64;
@@ -420,58 +403,18 @@ pub(super) fn bits_of(number: u128) -> u32 {
     u128::BITS - number.leading_zeros()
 }
 
-fn program(words: ColumnFormat, masked: bool) -> Program {
+/// The compilation of `kernels/group.cu` for a column; `masked`: rows can be missing.
+pub(super) fn program(words: ColumnFormat, masked: bool) -> Program {
     Program {
         masked,
         ..Program::of(KernelFile::Group, words)
     }
 }
 
-/// A kernel on all of the device. Numbers and records have room for each row that counts.
-fn launch(device: &Arc<Device>, program: &Program, name: &'static str) -> Result<Launch> {
+/// The kernel of this name in blocks on all multiprocessors. The caller has room for the number, or the record, of each row that counts.
+pub(super) fn launch(device: &Arc<Device>, program: &Program, name: &'static str) -> Result<Launch> {
     let kernels = Kernels::load(device, program, [0, program.words.key_bytes(), 0, 0])?;
     kernels.launch(name, [BLOCKS * device.multiprocessors(), THREADS], 0)
-}
-
-/// Where a column's runs of equal values begin, and where the last ends, which it remembers. Waits for the device.
-fn column_runs(
-    group: &GroupColumn<'_>,
-    limit: Option<u64>,
-    report: &mut Report,
-) -> Result<Option<Arc<Vec<u64>>>> {
-    let column = group.column;
-    if let Some(runs) = column.runs().get() {
-        return Ok(runs.clone());
-    }
-    let device = column.device();
-    device.check()?;
-    let room = column.rows() / runs::SHORTEST;
-    let (cursor, end) = (
-        room as usize * size_of::<u64>(),
-        (room as usize + 1) * size_of::<u64>(),
-    );
-    let mut heads = device.allocate(end, limit)?;
-    heads.zero(cursor..end)?;
-    let argument = GroupArgument {
-        codes: heads.address(),
-        cursor: heads.address() + cursor as u64,
-        room,
-        ..GroupArgument::of(ColumnArgument::of(column, 0))
-    };
-    let program = program(group.words, column.has_nulls());
-    launch(device, &program, "gr_runs")?.run(device, &argument)?;
-    report.kernels += 1;
-    report.bytes_read += column.bytes() as u64;
-    let count = heads.number(cursor)?;
-    let starts = match count <= room {
-        true => {
-            let heads = numbers(&heads.to_host(0..count as usize * size_of::<u64>())?);
-            report.bytes_from_device += (heads.len() * size_of::<u64>()) as u64;
-            Some(Arc::new(runs::common(&heads, &[0, column.rows()])))
-        }
-        false => None,
-    };
-    Ok(column.runs().get_or_init(|| starts).clone())
 }
 
 /// The range of a column's keys, which it remembers. Waits for the device.

@@ -29,7 +29,7 @@ use super::shares::{QUEUES, TopMethod, is_for_warps, method, share, shares};
 use super::sort::{RecordShape, RecordSort, Segments, SortRoom};
 use super::source::storage_bytes;
 use super::timeline::Timeline;
-use super::workspace::{Places, Workspace};
+use super::workspace::{Places, WorkspaceLease};
 use crate::failpoint::may_fail;
 
 /// Warps of a block that selects.
@@ -121,9 +121,8 @@ impl<'a> GroupTopSelection<'a> {
         let mut layout = Places::default();
         let sort = SortRoom::take(&mut layout, device, population as usize, bytes);
         let cursor = layout.take(size_of::<u64>());
-        let mut held = device.workspace();
-        Workspace::reserve(&mut held, device, layout.end(), HOST_BYTES, groups.limit)?;
-        let work = &mut Workspace::of(&mut held)?.device;
+        let mut lease = WorkspaceLease::lock(device);
+        let work = &mut lease.reserve(layout.end(), HOST_BYTES, groups.limit)?.device;
         let order = match by_value {
             Some(shape) => {
                 Some(records.rows_by_value(&fields, shape, work, (sort, cursor), &mut timeline, report)?)
@@ -222,7 +221,7 @@ impl<'a> GroupTopSelection<'a> {
         let (lengths, offsets) = self.answer_rows(&segments);
         let total = offsets.last().copied().unwrap_or(0);
         room(lengths.len(), total as usize)?;
-        let sent = DeviceBuffer::sent(device, &offsets, limit, report)?;
+        let sent = DeviceBuffer::from_numbers(device, &offsets, limit, report)?;
         let nullable = self.values.has_nulls();
         let Some(width) = storage_bytes(self.values.data_type()) else {
             return internal_err!("values of type {} on a device", self.values.data_type());
@@ -321,7 +320,7 @@ impl<'a> GroupTopSelection<'a> {
                 return Ok(());
             }
             let words: Vec<_> = chunks.iter().map(|chunk| chunk.words()).collect();
-            let sent = DeviceBuffer::sent(device, &words, limit, report)?;
+            let sent = DeviceBuffer::from_numbers(device, &words, limit, report)?;
             let taking = TakingArgument {
                 from: rooms[0],
                 lists: rooms[1],

@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex};
 use datafusion::common::{Result, internal_err};
 
 use super::buffer::{DeviceBuffer, numbers};
-use super::device::{Device, locked};
+use super::device::Device;
+use super::lock::locked;
 use super::launch::{ColumnArgument, Kernels, Launch, key_of};
 use super::pass_cells::{Classes, GUIDE_MOST, GUIDE_MOST_BESIDE, RoundArgument, Sent, TABLE_BYTES};
 use super::report::Report;
 use super::source::{KernelFile, Program, ColumnFormat};
 use super::timeline::Timeline;
-use super::workspace::Workspace;
+use super::workspace::WorkspaceLease;
 use crate::cells::Cells;
 use crate::cells::{Bracket, Brackets};
 use crate::failpoint::may_fail;
@@ -335,10 +336,9 @@ impl Passes {
         let (device, Sent(sent)) = (&self.device, sent);
         device.check()?;
         let start = sent.len().next_multiple_of(256);
-        let mut held = device.workspace();
         let host_bytes = sent.len().max(back.len()).max(1);
-        Workspace::reserve(&mut held, device, start + zeroed, host_bytes, self.limit)?;
-        let workspace = Workspace::of(&mut held)?;
+        let mut lease = WorkspaceLease::lock(device);
+        let workspace = lease.reserve(start + zeroed, host_bytes, self.limit)?;
         if !sent.is_empty() {
             workspace.host.bytes_mut()?[..sent.len()].copy_from_slice(&sent);
             workspace.host.send(0..sent.len(), &workspace.device, 0)?;

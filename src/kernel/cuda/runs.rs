@@ -14,6 +14,7 @@ use super::buffer::{DeviceBuffer, numbers};
 use super::group::Groups;
 use super::launch::{ColumnArgument, Kernels, kernel_argument};
 use super::report::Report;
+use super::run_starts::run_starts;
 use super::select::Selection;
 use super::source::{KernelFile, Program};
 use super::timeline::Timeline;
@@ -22,8 +23,6 @@ use super::timeline::Timeline;
 const WARPS: u32 = 4;
 /// Threads of a block that takes a run.
 const RUN_THREADS: u32 = 512;
-/// Rows of a run, on average, from which on runs are of use.
-pub(super) const SHORTEST: u64 = 256;
 /// Rows that a block or a warp takes at once, at most, and how many of them fill the device: for each multiprocessor.
 const LONGEST: u64 = 1 << 17;
 const PARTS: u64 = 32;
@@ -119,7 +118,7 @@ impl<'a> RunSelection<'a> {
         let Some(way) = way(self.k, words.value_bytes(), device.shared_memory()) else {
             return Ok(None);
         };
-        let Some(starts) = groups.runs(report)? else {
+        let Some(starts) = run_starts(groups, report)? else {
             return Ok(None);
         };
         let parts = parts(&starts, self.k, u64::from(device.multiprocessors()));
@@ -269,14 +268,6 @@ fn parts(starts: &[u64], k: u64, multiprocessors: u64) -> Vec<u64> {
     parts
 }
 
-/// Runs of rows that are in one run of each of two columns: where they begin, and where the last ends. Either may be in any order.
-pub(super) fn common(first: &[u64], second: &[u64]) -> Vec<u64> {
-    let mut starts: Vec<u64> = first.iter().chain(second).copied().collect();
-    starts.sort_unstable();
-    starts.dedup();
-    starts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,11 +315,5 @@ mod tests {
         assert_eq!(queue(1000, 128_000, 8, Takes::Warp), Some((1024, "ws_runs_1024")));
         assert_eq!(queue(1025, 128_000, 4, Takes::Warp), None);
         assert_eq!(queue(10, 1000, 16, Takes::Warp), None);
-    }
-
-    #[test]
-    fn runs_of_several_columns_end_where_one_does() {
-        assert_eq!(common(&[0, 5, 9], &[0, 3, 5, 9]), [0, 3, 5, 9]);
-        assert_eq!(common(&[0, 9], &[0, 9]), [0, 9]);
     }
 }

@@ -21,7 +21,7 @@ use super::report::Report;
 use super::shape::{Shape, THREADS};
 use super::source::{KernelFile, Program, ColumnFormat};
 use super::timeline::Timeline;
-use super::workspace::{Places, Workspace};
+use super::workspace::{Places, Workspace, WorkspaceLease};
 use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
@@ -227,8 +227,8 @@ impl<'a> Prepared<'a> {
     ) -> Result<bool> {
         let launches = SEQUENCE.map(|name| self.launch(name, ranks.len()));
         let launches = Launch::in_a_row(self.device, launches.into_iter().collect::<Result<_>>()?);
-        let mut held = self.device.workspace();
-        let (layout, workspace) = self.make_room(&mut held, ranks.len(), false)?;
+        let mut lease = WorkspaceLease::lock(self.device);
+        let (layout, workspace) = self.make_room(&mut lease, ranks.len(), false)?;
         let timeline = self.enqueue(ranks, counts_all, &launches, &layout, workspace)?;
         self.device.synchronize("selecting on the device")?;
         let outcome = self.outcome(&layout, workspace, self.selection.population())?;
@@ -307,7 +307,7 @@ impl<'a> Prepared<'a> {
     /// `several`: for one of several devices.
     pub(super) fn make_room<'b>(
         &self,
-        held: &'b mut Option<Workspace>,
+        lease: &'b mut WorkspaceLease<'_>,
         ranks: usize,
         several: bool,
     ) -> Result<(Layout, &'b mut Workspace)> {
@@ -315,13 +315,13 @@ impl<'a> Prepared<'a> {
         while let Some(share) = shares.next() {
             let layout = self.layout(ranks, *share, several);
             let limit = self.selection.limit;
-            match Workspace::reserve(held, self.device, layout.bytes, layout.host_bytes(), limit) {
-                Ok(()) => break,
+            match lease.reserve(layout.bytes, layout.host_bytes(), limit) {
+                Ok(_) => break,
                 Err(error) if shares.peek().is_none() => return Err(error),
                 Err(_) => {}
             }
         }
-        let workspace = Workspace::of(held)?;
+        let workspace = lease.get()?;
         // The most room that the workspace has.
         let fitting = SHARES.iter().map(|share| self.layout(ranks, *share, several));
         let layout = fitting

@@ -14,7 +14,8 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::buffer::DeviceBuffer;
 use super::column::{ColumnUpload, DeviceColumn};
-use super::device::{Device, locked};
+use super::device::Device;
+use super::lock::locked;
 use super::filter::RowMask;
 use super::launch::ColumnArgument;
 use super::pass::{Passes, cells_of};

@@ -295,7 +295,7 @@ impl<'a> RecordSort<'a> {
         if places.iter().any(|place| *place >= self.argument.count) {
             return internal_err!("a record beyond {} on the device", self.argument.count);
         }
-        let wanted = DeviceBuffer::sent(self.device, places, self.limit, report)?;
+        let wanted = DeviceBuffer::from_numbers(self.device, places, self.limit, report)?;
         let picked = self
             .device
             .allocate(places.len() * self.record_bytes, self.limit)?;

@@ -11,7 +11,7 @@
 //! (`benches/results/2026-11-22-cuda-shards.md`). Ranks that it leaves open, where a sample misled and no room was left, are for
 //! rounds over the same devices, as are devices that cannot read each other's memory.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use cudarc::driver::CudaEvent;
 use datafusion::common::Result;
@@ -22,7 +22,7 @@ use super::select::{
     check_ranks, sample_size,
 };
 use super::timeline::Timeline;
-use super::workspace::Workspace;
+use super::workspace::{Workspace, WorkspaceLease};
 use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
@@ -139,14 +139,14 @@ impl<'a> Together<'a> {
         keys: &mut Vec<KeyBits>,
         report: &mut Report,
     ) -> Result<Outcome> {
-        let mut held: Vec<Option<MutexGuard<'_, Option<Workspace>>>> = Vec::new();
-        held.resize_with(self.shares.len(), || None);
+        let mut leases = Vec::new();
+        leases.resize_with(self.shares.len(), || None);
         for index in &self.order {
-            held[*index] = Some(self.shares[*index].device.workspace());
+            leases[*index] = Some(WorkspaceLease::lock(self.shares[*index].device));
         }
         let mut rooms = Vec::new();
-        for (share, held) in self.shares.iter().zip(held.iter_mut().flatten()) {
-            let (layout, workspace) = share.make_room(held, ranks.len(), true)?;
+        for (share, lease) in self.shares.iter().zip(leases.iter_mut().flatten()) {
+            let (layout, workspace) = share.make_room(lease, ranks.len(), true)?;
             rooms.push(Room {
                 share,
                 layout,

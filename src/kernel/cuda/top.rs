@@ -17,7 +17,7 @@ use super::report::Report;
 use super::select::Selection;
 use super::source::{KernelFile, Program};
 use super::timeline::Timeline;
-use super::workspace::{Places, Workspace};
+use super::workspace::{Places, Workspace, WorkspaceLease};
 use crate::failpoint::may_fail;
 use crate::key::KeyBits;
 
@@ -199,9 +199,8 @@ impl<'a> Prepared<'a> {
         let launches = self.launches(kth.is_none())?;
         let (layout, limit) = (&self.layout, self.selection.limit);
         let fetched = layout.out_keys..layout.control + self.head.zeroed();
-        let mut held = self.device.workspace();
-        Workspace::reserve(&mut held, self.device, layout.bytes, fetched.len(), limit)?;
-        let workspace = Workspace::of(&mut held)?;
+        let mut lease = WorkspaceLease::lock(self.device);
+        let workspace = lease.reserve(layout.bytes, fetched.len(), limit)?;
         let mut timeline = Timeline::start(self.device, self.selection.timed)?;
         self.enqueue(kth, &launches, workspace, &mut timeline)?;
         timeline.end()?;

@@ -38,7 +38,6 @@ const KNOWN_CIRCLES: &[&str] = &[
     "src/exec/grouped",
     "src/kernel/cpu/groups",
     "src/kernel/cpu/top",
-    "src/kernel/cuda",
 ];
 
 /// Files that are still too long.
