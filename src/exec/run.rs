@@ -16,7 +16,7 @@ use super::aggregate::{Aggregates, Output, QuantilesCall};
 #[cfg(feature = "cuda")]
 use super::on_device::{self, ToDevice, UploadChoice, is_for_device};
 use super::plain::PlainAccumulators;
-use super::budget::Columns;
+use super::round_memory::Columns;
 use super::scan::{Kept, PartitionScan};
 use super::selection::SelectionContext;
 use crate::failpoint::may_fail;

@@ -7,7 +7,7 @@ use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 
 use super::aggregate::KeyColumn;
-use super::budget::{Columns, Wanting, reserve_for_rounds};
+use super::round_memory::{Columns, Wanting, reserve_for_rounds};
 use super::scan::Kept;
 use crate::config::StrategyName;
 use crate::kernel::CpuBackend;

@@ -28,7 +28,7 @@ use crate::failpoint::may_fail;
 use crate::kernel::round::{Reply, Request, share};
 use crate::kernel::{Backend, Shard};
 use crate::key::{KeyBits, KeySpec, Width, dense};
-use crate::memory::Room;
+use crate::memory::MemoryBudget;
 use crate::threads::Stop;
 
 /// Bytes of values that are copied to the device at once.
@@ -70,10 +70,10 @@ impl CudaBackend {
     }
 
     /// What counts should be limited to: the cells that a block's shared memory has counters for.
-    pub fn room(&self) -> Room {
-        Room {
+    pub fn budget(&self) -> MemoryBudget {
+        MemoryBudget {
             cells: (self.device.shared_memory() / 12).min(1 << 14),
-            ..Room::UNLIMITED
+            ..MemoryBudget::UNLIMITED
         }
     }
 
