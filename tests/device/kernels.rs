@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use datafusion_quantiles::kernel::cuda::source::{KernelFile, Program, ColumnFormat};
+use datafusion_quantiles::kernel::cuda::source::{ColumnFormat, KernelFile, Program};
 use datafusion_quantiles::kernel::cuda::{CudaBackend, Nvrtc, Shape};
 
 use crate::support::tests;

@@ -6,7 +6,6 @@
 mod explain;
 mod faults;
 mod kernels;
-mod shards;
 mod limits;
 mod matrix;
 mod nearest;
@@ -16,6 +15,7 @@ mod requests;
 mod runs;
 mod selection;
 mod several;
+mod shards;
 mod streamed;
 mod support;
 

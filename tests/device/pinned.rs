@@ -81,7 +81,7 @@ fn small_devices() {
                     device.release_workspace();
                     let selection = Selection {
                         column: &column,
-                        words: column.words(&spec),
+                        format: column.format(&spec),
                         mask: None,
                         limit: room.map(|room| device.held_bytes() + room),
                         timed: false,
@@ -159,7 +159,11 @@ async fn pinned_tables_are_snapshots() {
     assert_eq!(row(&ctx, quantile_spec).await, "[0, 5000]");
     // A device that is not there, and that the table itself would be sent to.
     set(&ctx, "device", "cuda:7").await;
-    assert!(error(&ctx, quantile_spec).await.contains("there is no device cuda:7"));
+    assert!(
+        error(&ctx, quantile_spec)
+            .await
+            .contains("there is no device cuda:7")
+    );
     set(&ctx, "device", "auto").await;
     // No table of the name; another one of the same schema; of another schema.
     run(&ctx, "DROP TABLE s").await;
@@ -207,7 +211,11 @@ async fn pinned_tables_are_snapshots() {
     run(&ctx, "UNPIN TABLE s").await;
     run(&ctx, "UNPIN TABLE other.s").await;
     assert!(texts(&run(&ctx, "SHOW PINNED").await).is_empty());
-    assert!(physical_plan(&ctx, quantile_spec).await.starts_with("QuantilesExec"));
+    assert!(
+        physical_plan(&ctx, quantile_spec)
+            .await
+            .starts_with("QuantilesExec")
+    );
 }
 
 async fn queries_at_the_same_time() {

@@ -315,7 +315,8 @@ fn filtered_rows_are_skipped_and_stopped_shards_end() {
     let mut shard = shard(&backend, &spec, &[]);
     let floats: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
     assert!(
-        shard.append(&floats, None)
+        shard
+            .append(&floats, None)
             .unwrap_err()
             .to_string()
             .contains("got values of Float64")

@@ -56,7 +56,8 @@ fn warps_and_sorting_find_the_same_rows() {
                     for k in [1, 2, 32, 33, 128, 129, 256, 1000, 1024] {
                         for least in [false, true] {
                             let quantile_spec = |method| best(group, &key, &value, k, least, method).0;
-                            let (sorted, warps) = (quantile_spec(TopMethod::Sort), quantile_spec(TopMethod::Warps));
+                            let (sorted, warps) =
+                                (quantile_spec(TopMethod::Sort), quantile_spec(TopMethod::Warps));
                             let what =
                                 format!("{pattern:?}, {len} rows, nulls: {nulls}, k = {k}, least: {least}");
                             assert_eq!(sorted.codes, warps.codes, "{what}");

@@ -89,12 +89,12 @@ impl<'a> OnDevice<'a> {
     pub(super) fn among<'b, M: Borrow<RowMask>>(
         &self,
         column: &'b DeviceColumn,
-        words: ColumnFormat,
+        format: ColumnFormat,
         mask: Option<&'b (M, u64)>,
     ) -> Selection<'b> {
         Selection {
             column,
-            words,
+            format,
             mask: mask.map(|(mask, kept)| (mask.borrow().bits(), *kept)),
             limit: self.limit,
             timed: self.timed,

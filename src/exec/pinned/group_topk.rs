@@ -35,10 +35,10 @@ impl PinnedTopKCall {
         on: &OnDevice<'b>,
     ) -> Result<GroupTopSelection<'b>> {
         let column = on.column(self.key.column);
-        let words = column.words(&KeySpec::try_new(column.data_type())?);
+        let format = column.format(&KeySpec::try_new(column.data_type())?);
         Ok(GroupTopSelection {
             groups,
-            keys: on.among(column, words, mask),
+            keys: on.among(column, format, mask),
             values: on.column(self.value),
             least: self.call.ascending,
             k: self.call.rows() as u64,

@@ -85,9 +85,11 @@ impl PinnedGroups {
         let mask = on.kept(source.filter.as_ref(), values)?;
         let spec = self.aggregates.columns[column].spec.clone();
         let quantile_specs = self.aggregates.calls_of(column);
-        let quantile_specs: Arc<[QuantileSpec]> = quantile_specs.map(|call| call.selected().quantile_spec().clone()).collect();
+        let quantile_specs: Arc<[QuantileSpec]> = quantile_specs
+            .map(|call| call.selected().quantile_spec().clone())
+            .collect();
         let ranks = quantile_specs.iter().map(most_ranks).sum::<usize>();
-        let among = on.among(values, values.words(&spec), mask.as_ref());
+        let among = on.among(values, values.format(&spec), mask.as_ref());
         let memory = &on.memory;
         let mut parts = Vec::new();
         let (segments, keys) = groups.select(&among, &mut on.report, |segments| {
@@ -254,7 +256,9 @@ impl Selected {
             from += plan.ranks.len();
         }
         let calls = self.quantile_specs.iter().zip(&answers.found);
-        calls.map(|(quantile_spec, found)| quantile_spec.values(&self.spec, found)).collect()
+        calls
+            .map(|(quantile_spec, found)| quantile_spec.values(&self.spec, found))
+            .collect()
     }
 }
 
@@ -310,8 +314,8 @@ impl PinnedCalls for PinnedGroups {
         };
         for (column, source) in self.sources.iter().enumerate() {
             let values = on.column(source.column);
-            let words = values.words(&self.aggregates.columns[column].spec);
-            let among = on.among::<RowMask>(values, words, None);
+            let format = values.format(&self.aggregates.columns[column].spec);
+            let among = on.among::<RowMask>(values, format, None);
             if !groups.fits(&among, &mut on.report)? {
                 return Ok(false);
             }

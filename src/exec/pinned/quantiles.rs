@@ -65,14 +65,23 @@ impl PinnedQuantiles {
         });
         let shares = shares.collect::<Result<Vec<_>>>()?;
         let quantile_specs = self.aggregates.calls_of(column);
-        let quantile_specs: Vec<&QuantileSpec> = quantile_specs.map(|call| call.selected().quantile_spec()).collect();
+        let quantile_specs: Vec<&QuantileSpec> = quantile_specs
+            .map(|call| call.selected().quantile_spec())
+            .collect();
         let limits = Limits {
             device: on.limit,
             memory: &on.memory,
             timed: on.timed,
         };
         let spec = &self.aggregates.columns[column].spec;
-        let solution = solve_on_devices(&shares, spec, self.strategy, &quantile_specs, limits, &mut on.report)?;
+        let solution = solve_on_devices(
+            &shares,
+            spec,
+            self.strategy,
+            &quantile_specs,
+            limits,
+            &mut on.report,
+        )?;
         if solution.strategy != ALONE {
             on.rounds.push((solution.strategy, solution.rounds.len()));
         }

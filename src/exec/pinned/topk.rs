@@ -64,9 +64,9 @@ impl PinnedTopKCall {
     /// The rows of the answer, in any order.
     fn best(&self, on: &mut OnDevice<'_>) -> Result<Best> {
         let column = on.column(self.key.column);
-        let words = column.words(&KeySpec::try_new(column.data_type())?);
+        let format = column.format(&KeySpec::try_new(column.data_type())?);
         let mask = on.kept(self.key.filter.as_ref(), column)?;
-        let among = on.among(column, words, mask.as_ref());
+        let among = on.among(column, format, mask.as_ref());
         let selection = TopSelection {
             among,
             least: self.call.ascending,
@@ -97,7 +97,7 @@ impl PinnedTopKCall {
         keys.retain(|key| *key != last);
         let room = wanted - rows.len() as u64;
         let among = mask.as_ref().map(|(mask, _)| mask.bits());
-        let ties = RowMask::of_key(column, words, last, among, on.limit, &mut on.report)?;
+        let ties = RowMask::of_key(column, format, last, among, on.limit, &mut on.report)?;
         rows.extend(self.smallest(ties, room, on)?);
         let without = wanted as usize - rows.len();
         keys.resize(wanted as usize, last);
@@ -107,14 +107,14 @@ impl PinnedTopKCall {
     /// The rows of `ties` with the smallest values, at most `room` of them.
     fn smallest(&self, ties: RowMask, room: u64, on: &mut OnDevice<'_>) -> Result<Vec<u64>> {
         let value = on.column(self.value);
-        let words = value.words(&KeySpec::try_new(value.data_type())?).turned();
+        let format = value.format(&KeySpec::try_new(value.data_type())?).turned();
         let kept = ties.count(value, on.limit, &mut on.report)?;
         if kept == 0 {
             return Ok(Vec::new());
         }
         let ties = (ties, kept);
         let selection = TopSelection {
-            among: on.among(value, words, Some(&ties)),
+            among: on.among(value, format, Some(&ties)),
             least: true,
         };
         // Values that still tie are the same bits.
@@ -187,8 +187,8 @@ impl PinnedCalls for PinnedRows {
     fn batch(&self, on: &mut OnDevice<'_>, schema: &SchemaRef) -> Result<RecordBatch> {
         let column = on.column(self.key.column);
         let mask = on.kept(self.key.filter.as_ref(), column)?;
-        let words = column.words(&KeySpec::for_order_by(column.data_type())?);
-        let among = on.among(column, words, mask.as_ref());
+        let format = column.format(&KeySpec::for_order_by(column.data_type())?);
+        let among = on.among(column, format, mask.as_ref());
         let selection = TopSelection {
             among,
             least: !self.descending,

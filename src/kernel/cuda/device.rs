@@ -120,7 +120,10 @@ impl Module {
         };
         if known.shared < shared {
             let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            known.function.set_attribute(most, shared as i32).map_err(failed)?;
+            known
+                .function
+                .set_attribute(most, shared as i32)
+                .map_err(failed)?;
             known.shared = shared;
         }
         Ok(known.function.clone())
@@ -343,7 +346,8 @@ impl Device {
             // The driver has the memory once the stream has reached this point.
             self.synchronize("freeing device memory")?;
         }
-        self.new_memory(bytes + SLACK).inspect_err(|_| self.give_back(bytes))
+        self.new_memory(bytes + SLACK)
+            .inspect_err(|_| self.give_back(bytes))
     }
 
     #[allow(unsafe_code, reason = "memory that nothing was written to")]

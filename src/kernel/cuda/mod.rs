@@ -1,13 +1,21 @@
-//! NVIDIA devices: the only place that knows CUDA.
+//! NVIDIA devices: the only module that uses CUDA.
 //!
-//! The driver and the compiler of kernels (NVRTC) are loaded at run time, so that one binary runs with and without them:
-//! [`Device::get`] is the gate, and says why there is no device. Kernels are text ([`source`]), compiled for the device at hand and
-//! kept on disk ([`cache`]). A [`DeviceColumn`] holds values, a [`RowMask`] the rows where a [`Predicate`] is true, and a
-//! [`Selection`] finds exact ranks of a column, or of those rows of it, a [`SpreadSelection`] those of a column on several
-//! devices, a [`TopSelection`] its greatest or least keys with their rows, [`Groups`] the ranks of every group, a
-//! [`GroupTopSelection`] its best rows, and [`Gather`] fetches values of rows. A [`CudaBackend`] opens shards that answer the
-//! rounds of [`crate::select`]. A [`DeviceMatrix`] holds points, and finds those
-//! nearest to another.
+//! The driver and the compiler of kernels (NVRTC) are loaded at run time, so that one binary runs with and without them.
+//! [`Device::get`] opens a device, or says why there is none. Kernels are embedded as text ([`source`]), compiled for the device at
+//! hand, and kept on disk ([`cache`]).
+//!
+//! | type | what it does |
+//! | --- | --- |
+//! | [`DeviceColumn`] | holds the values of a column |
+//! | [`RowMask`] | holds the rows where a [`Predicate`] is true |
+//! | [`Selection`] | finds exact ranks of a column, or of some of its rows |
+//! | [`SpreadSelection`] | finds exact ranks of a column that lies on several devices |
+//! | [`TopSelection`] | finds the rows with the greatest or least keys |
+//! | [`Groups`] | finds exact ranks in every group |
+//! | [`GroupTopSelection`] | finds the best rows of every group |
+//! | [`Gather`] | fetches the values of some rows |
+//! | [`CudaBackend`] | opens shards that answer the rounds of [`crate::select`] |
+//! | [`DeviceMatrix`] | holds points, and finds those nearest to another point |
 
 mod buffer;
 pub mod cache;
@@ -54,13 +62,13 @@ pub use filter::{Predicate, RowMask};
 pub use gather::Gather;
 pub use group::Groups;
 pub use group_top::{GroupTop, GroupTopSelection};
-pub use shard::CudaBackend;
 pub use nearest::{DeviceMatrix, Neighbour, squared_distance};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc};
 pub(crate) use overflow::OverflowBackend;
 pub use report::Report;
 pub use select::Selection;
 pub use shape::Shape;
+pub use shard::CudaBackend;
 pub use shares::TopMethod;
 pub use sort::{PickedKeys, Segments};
 pub use spread::SpreadSelection;

@@ -57,7 +57,7 @@ fn column_run_starts(
         room,
         ..GroupArgument::of(ColumnArgument::of(column, 0))
     };
-    let program = program(group.words, column.has_nulls());
+    let program = program(group.format, column.has_nulls());
     launch(device, &program, "gr_runs")?.run(device, &argument)?;
     report.kernels += 1;
     report.bytes_read += column.bytes() as u64;

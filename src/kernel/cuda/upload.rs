@@ -120,7 +120,11 @@ impl Staging {
             }
         }
         self.filled = range.end;
-        if self.filled == self.size { self.turn() } else { Ok(()) }
+        if self.filled == self.size {
+            self.turn()
+        } else {
+            Ok(())
+        }
     }
 
     /// Bytes that the current stage has room for, at least one.

@@ -18,8 +18,8 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::config::{DeviceChoice, QuantilesOptions};
 use crate::exec::{PinnedExec, PinnedQuestion, PlanFallback};
-use crate::planner::node::{Node, NodeKind};
 use crate::planner::grouped_topk::rewrite_topk;
+use crate::planner::node::{Node, NodeKind};
 
 /// What plans for the CPU after a device has failed.
 pub(in crate::planner) type FallbackPlanner = Arc<dyn QueryPlanner + Send + Sync>;

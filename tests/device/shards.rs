@@ -7,7 +7,7 @@ use datafusion_quantiles::key::KeyBits;
 use datafusion_quantiles::select::LocalShards;
 use datafusion_quantiles::threads::Stop;
 use quantiles_testing::patterns::{self, Pattern};
-use quantiles_testing::rounds::{shard, ranks_of, run, strategies};
+use quantiles_testing::rounds::{ranks_of, run, shard, strategies};
 use quantiles_testing::{batch, error, register, row, rows_joined, session, set, staged_session};
 
 use crate::matrix::few_ranks;
