@@ -19,6 +19,7 @@ mod device_shards;
 mod files;
 mod group_engine;
 mod grouped;
+mod grouped_topk;
 mod mode;
 mod numbered;
 #[cfg(feature = "cuda")]
@@ -34,9 +35,8 @@ mod round_memory;
 mod run;
 mod scan;
 mod selection;
-pub mod staged;
 mod sort_limit;
-mod grouped_topk;
+pub mod staged;
 mod window;
 #[cfg(feature = "ballista")]
 pub(crate) mod wire;
@@ -46,6 +46,8 @@ pub use aggregate::{ExecAggregate, PlainAggregate, QuantilesCall};
 pub use boundary::{BoundaryExec, BranchExec};
 pub(crate) use files::{file_scan, with_file_scans};
 pub use grouped::GroupedQuantilesExec;
+pub use grouped_topk::GroupedTopKExec;
+pub(crate) use grouped_topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
 pub(crate) use mode::{Mode, by_key};
 #[cfg(feature = "cuda")]
 pub(crate) use on_device::UploadChoice;
@@ -54,7 +56,7 @@ pub use operator::Operator;
 pub use pinned::PinnedExec;
 #[cfg(feature = "cuda")]
 pub(crate) use pinned::{
-    FilteredColumn, PinnedCalls, PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedQuantiles, PinnedQuestion,
+    FilteredColumn, PinnedCalls, PinnedCount, PinnedGroupTopK, PinnedGroups, PinnedQuantiles, PinnedQuery,
     PinnedRows, PinnedShare, PinnedSource, PinnedTable, PinnedTables, PinnedTopK, PinnedTopKCall,
     PlanFallback, full_name,
 };
@@ -65,6 +67,4 @@ pub(crate) use quantiles::comma_separated;
 #[cfg(feature = "parquet")]
 pub use sort_limit::LateFetchExec;
 pub use sort_limit::SortLimitExec;
-pub use grouped_topk::GroupedTopKExec;
-pub(crate) use grouped_topk::{Answer, Numbering, OutputColumn, SortBy, TopKSpec};
 pub use window::ReservingWindowExec;

@@ -167,7 +167,7 @@ impl<'a> GroupTopSelection<'a> {
 
     /// A few rows that include the best of all groups, if the rows of groups lie together in runs.
     fn candidates(&self, timeline: &mut Timeline<'_>, report: &mut Report) -> Result<Option<Candidates>> {
-        let takes = match self.forced {
+        let reader = match self.forced {
             None | Some(TopMethod::Runs) => RunReader::Either,
             Some(TopMethod::RunsByBlocks) => RunReader::Block,
             Some(TopMethod::RunsByWarps) => RunReader::Warp,

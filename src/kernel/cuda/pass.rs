@@ -345,7 +345,7 @@ impl Passes {
         let host_bytes = input.len().max(back.len()).max(1);
         let mut lease = WorkspaceLease::lock(device);
         let workspace = lease.reserve(start + zeroed, host_bytes, self.limit)?;
-        if !sent.is_empty() {
+        if !input.is_empty() {
             workspace.host.bytes_mut()?[..input.len()].copy_from_slice(&input);
             workspace.host.send(0..input.len(), &workspace.device, 0)?;
         }

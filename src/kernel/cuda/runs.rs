@@ -125,10 +125,9 @@ impl<'a> RunSelection<'a> {
         };
         let pieces = pieces(&starts, self.k, u64::from(device.multiprocessors()));
         let count = pieces.len() as u64 - 1;
-        let wanted: u64 = pieces
-            .windows(2)
-            .map(|piece| (piece[1] - piece[0]).min(self.k))
-            .sum();
+        let lengths = pieces.windows(2).map(|piece| piece[1] - piece[0]);
+        let longest = lengths.clone().max().unwrap_or(0);
+        let wanted: u64 = lengths.map(|length| length.min(self.k)).sum();
         if wanted.saturating_mul(FEW) > self.keys.population() || u32::try_from(count).is_err() {
             return Ok(None);
         }
@@ -156,11 +155,6 @@ impl<'a> RunSelection<'a> {
             ..RunsArgument::default()
         };
         report.bytes_read += self.keys.bytes();
-        let longest = pieces
-            .windows(2)
-            .map(|piece| piece[1] - piece[0])
-            .max()
-            .unwrap_or(0);
         let queue = queue(self.k, longest, format.value_bytes(), self.reader);
         timeline.restart()?;
         match queue {
@@ -251,7 +245,7 @@ fn block_plan(k: u64, value_bytes: usize, shared: usize) -> Option<BlockPlan> {
 /// The queue and the kernel of warps that select `k` rows in runs of at most `longest` rows. `None` if blocks are to read them.
 fn queue(k: u64, longest: u64, value_bytes: usize, reader: RunReader) -> Option<(u64, &'static str)> {
     let (most, name, fastest) = QUEUES.iter().find(|(most, ..)| k <= *most)?;
-    let is_wanted = match takes {
+    let is_wanted = match reader {
         RunReader::Block => false,
         RunReader::Warp => value_bytes <= 8,
         // With items of 128 bits warps were not faster.

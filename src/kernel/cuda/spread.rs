@@ -8,7 +8,7 @@
 //!
 //! Cost beside the read of the largest share: the kernels whose time does not depend on the share, and 10 microseconds for each of the
 //! five points. Two H200s take 0.4 to 0.6 of the time of one for 101 ranks of 2^30 values, and 0.55 to 0.65 for one rank
-//! (`benches/results/2026-11-22-cuda-shards.md`). Rounds over the same devices find the ranks that stay open because a sample
+//! (`benches/results/2026-11-22-cuda-lanes.md`). Rounds over the same devices find the ranks that stay open because a sample
 //! misled and no memory was left, and all ranks where devices cannot read each other's memory.
 
 use std::sync::Arc;
