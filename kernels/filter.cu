@@ -1,21 +1,21 @@
-// The rows where a comparison holds, as a bitmap; conjunctions and disjunctions of bitmaps; update many rows are left.
+// Bitmaps of the rows where a comparison is true, their combinations by AND and OR, and the number of their rows.
 //
 //   fl_within   rows whose key lies in [first, last], or outside of it; a missing row is in neither
 //   fl_null     rows that are missing
-//   fl_combine  one bitmap and, or, another
-//   fl_count    rows of a bitmap that are not missing
+//   fl_combine  one bitmap AND, or OR, another one
+//   fl_count    number of rows of a bitmap that are not missing
 //
-// Bitmaps are Arrow's: bit i of byte i / 8, from row 0 on, in words of 32 bits; bits beyond the last row are 0.
+// Bitmaps are as in Arrow: bit i of byte i / 8, from row 0 on, in words of 32 bits. Bits beyond the last row are 0.
 #include "common.cuh"
 
-// What becomes of the words that are there.
+// How new bits change the words of a bitmap.
 enum Update : u32 { SET, AND, OR };
 
 struct Filter {
-    Column column;    // `mask` is not looked at, except by fl_count
-    u32* words;       // one bit a row
-    const u32* other; // of fl_combine
-    u64* count;       // of fl_count; zeroed
+    Column column;    // `mask` is ignored
+    u32* words;       // one bit for each row
+    const u32* other; // of fl_combine: the other bitmap
+    u64* count;       // of fl_count: the number of rows; zeroed
     u64 first[2], last[2];  // keys, low half first
     u32 update, outside;
 };

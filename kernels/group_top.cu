@@ -1,18 +1,18 @@
-// The best rows of groups. A row becomes a record whose order as an integer brings each group together, its best rows first:
+// The best rows of groups. A row becomes a record. In the order of records as integers each group lies together, its best rows first:
 //
-//     | number of the group | key, the best is 0 | value, or its place in the order of values |
+//     | code of the group | key, the best is 0 | value, or its place in the order of values |
 //
-// so that rows with equal keys stand in the order of their values, and the value is read off the record. Either all records
-// are put in order (kernels/sort.cu), or, where groups are few and long, only by group, and a warp selects among each some
-// thousand records of a group (WarpSelect), then among what warps found, until one list a group is left.
+// So rows with equal keys are in the order of their values, and the value is read from the record. Either all records are sorted
+// (kernels/sort.cu), or, if groups are few and long, records are sorted only by group. Then each warp selects among some thousand records
+// of a group (WarpSelect), and then among the records that warps found, until one list for each group is left.
 //
-//   gt_records   a record of each row that counts
-//   gt_order     the rows of ordered records without groups
-//   gt_answer    values of the best rows
-//   gt_select_K  a warp a chunk: its k best, sorted. K as ws_runs_K
+//   gt_records   writes a record of each row that counts
+//   gt_order     reads row numbers from sorted records without groups
+//   gt_answer    writes the values of the best rows
+//   gt_select_K  each warp finds the k best records of a chunk, sorted; K as in ws_runs_K
 //
-// Compiled for 32 bits where records have 64, for 64 where they have 128: an item of WarpSelect is a record. BATCH is 1, or a K:
-// each gt_select_K is a compilation of its own, as their networks take the compiler long.
+// Compiled for 32 bits if records have 64, and for 64 bits if records have 128, because an item of WarpSelect is a record. BATCH is 1, or a
+// K: each gt_select_K is a compilation of its own, because its networks take the compiler long.
 #include "warp_select.cuh"
 
 typedef Item Record;
@@ -21,30 +21,30 @@ constexpr u32 MOST_FIELDS = 12;
 
 enum FieldFlag : u32 { DOWN = 1, ABOVE_NULL = 2 };
 
-// What a column gives to a record: its key, counted from the least, or from the greatest for DOWN; a NULL of a field is one
-// beyond, a NULL of a group is 0 for ABOVE_NULL.
+// A field of a record, made of a column: its key, counted from the least, or from the greatest with DOWN. A NULL is one more than the last
+// key. The NULL of a group column is 0, and its keys count from 1 with ABOVE_NULL.
 struct RecordField {
-    const u8* values;    // `stride` bytes each; null: places from 0 on
-    const u8* validity;  // Arrow's bitmap, null: all are valid
+    const u8* values;    // `stride` bytes each; null: the field is the place of the row, from 0
+    const u8* validity;  // bitmap as in Arrow; null: all are valid
     u64 least[2];
     u64 range[2];        // the greatest key less the least
-    u64 span;            // of a group: what the number made of other columns is multiplied with
+    u64 span;            // of a group: factor for the code made of the columns before
     u32 stride, encoding;
-    u32 bits;            // of a field
+    u32 bits;            // bits of the field, except of a group
     u32 flags;
 };
 
 struct RecordPlan {
     RecordField fields[MOST_FIELDS];
     u64 rows;
-    const u8* validity;  // which rows count; null: all
+    const u8* validity;  // bitmaps of the rows that count; null: all
     const u8* mask;
-    const u64* order;    // rows by their places; null: row i has place i
-    u64* ordered;        // of gt_order
+    const u64* order;    // row at each place; null: row i has place i
+    u64* ordered;        // of gt_order: row numbers
     Record* records;
-    u64* cursor;         // how many there are; zeroed
+    u64* cursor;         // number of records; zeroed
     u32 groups, others;  // fields: those of groups first, then the others
-    u32 bits, unused;    // of gt_order: of a row
+    u32 bits, unused;    // of gt_order: bits of a row number
 };
 
 struct Chunk {
@@ -54,19 +54,19 @@ struct Chunk {
 
 struct AnswerPlan {
     RecordField value;
-    const Record* from;   // ordered records, or lists of an earlier launch
-    Record* lists;        // of gt_select
+    const Record* from;   // sorted records, or lists of an earlier launch
+    Record* lists;        // of gt_select_K: lists for the next launch
     Record* best;         // lists of the answer
     const Chunk* chunks;
-    u64* floors;          // of each group, zeroed: upper bits of an item that k items reach
+    u64* floors;          // of each group: upper bits of an item that k items reach; zeroed
     u64 chunk_count;
-    const u64* starts;    // of gt_answer: where groups begin; null: `best` are the records
-    const u64* offsets;   // of gt_answer: where the answers of groups begin, and the end of the last
+    const u64* starts;    // of gt_answer: first records of groups; null: the records are in `best`
+    const u64* offsets;   // of gt_answer: first places of the answers of groups, and the end of the last
     u64 groups;
-    const u64* order;     // of gt_answer: rows by places; null: the record has the value
+    const u64* order;     // of gt_answer: row at each place; null: the record has the value
     u8* out;              // `width` bytes each
-    u8* out_valid;        // a byte each; null: all are valid
-    u32 k, bits;          // bits below the number of a group
+    u8* out_valid;        // a byte for each value; null: all are valid
+    u32 k, bits;          // bits of a record below the code of its group
     u32 first;            // 1: `from` are records
     u32 width;
 };
@@ -75,7 +75,7 @@ extern "C" __constant__ u32 gt_sizes[4] = {sizeof(RecordPlan), sizeof(AnswerPlan
 
 __device__ __forceinline__ bool bit_of(const u8* bitmap, u64 row) { return !bitmap || bitmap[row >> 3] >> (row & 7) & 1; }
 
-// The lowest so many bits.
+// A record whose lowest `bits` bits are set.
 __device__ __forceinline__ Record low_bits(u32 bits) { return bits >= 8 * sizeof(Record) ? ~Record(0) : (Record(1) << bits) - 1; }
 
 #if BATCH == 1
@@ -95,7 +95,7 @@ struct Wide<unsigned __int128> {
 __device__ __forceinline__ void put(const u64 (&halves)[2], u64& to) { to = halves[0]; }
 __device__ __forceinline__ void put(const u64 (&halves)[2], unsigned __int128& to) { to = (unsigned __int128)(halves[1]) << 64 | halves[0]; }
 
-// As encode() of common.cuh, for the encoding that a column has.
+// The key of a word, as encode() of common.cuh computes it, for an encoding that is known at run time.
 template <class Word>
 __device__ __forceinline__ typename Wide<Word>::Type key_of_word(Word word, u32 encoding) {
     constexpr u32 BITS = 8 * sizeof(Word);
@@ -116,7 +116,7 @@ __device__ __forceinline__ typename Wide<Word>::Type key_of_word(Word word, u32 
     return key;
 }
 
-// The word of a key, of encodings that tell all words apart.
+// The word of a key, for encodings whose keys tell all words apart.
 template <class Word>
 __device__ __forceinline__ Word word_of_key(typename Wide<Word>::Type key, u32 encoding) {
     constexpr u32 BITS = 8 * sizeof(Word);
@@ -129,7 +129,7 @@ __device__ __forceinline__ Word word_of_key(typename Wide<Word>::Type key, u32 e
     return total & sign ? Word(total ^ sign) : Word(~total);
 }
 
-// The statement with Word as the type of so many bytes.
+// Runs the statement with Word as the type of `bytes` bytes.
 #define WITH_WORD(bytes, ...)                                  \
     switch (bytes) {                                           \
         case 1: { typedef u8 Word; __VA_ARGS__; } break;       \
@@ -158,13 +158,13 @@ __device__ __forceinline__ void add_field(const RecordField& field, bool group, 
         if (group)
             records[j] = Record(u64(records[j]) * field.span + (valid[j] ? u64(key) + (field.flags & ABOVE_NULL ? 1 : 0) : 0));
         else
-            // NULL beside 2^64 keys takes a bit more than a key has.
+            // With 2^64 keys, NULL takes one bit more than a key has.
             records[j] = (field.bits >= 8 * sizeof(Record) ? Record(0) : Record(records[j] << field.bits)) |
                          (!valid[j] ? Record(Record(range) + 1) : Record(field.flags & DOWN ? Key(range - key) : key));
     }
 }
 
-// In any order where rows can be missing: equal records are one and the same.
+// If rows can be missing, records come in any order; equal records need not be told apart.
 extern "C" __global__ void __launch_bounds__(THREADS) gt_records(const __grid_constant__ RecordPlan plan) {
     __shared__ u32 partial[33];
     __shared__ u64 base;
@@ -228,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gt_order(const __grid_cons
 // The record of best row `i` of all groups.
 __device__ __forceinline__ Record best_record(const AnswerPlan& plan, u64 i) {
     if (!plan.starts) return ~plan.best[i];
-    // The last group whose answer begins at i or before.
+    // The group is the last one whose answer begins at i or before.
     u64 first = 0, beyond = plan.groups;
     while (first + 1 < beyond) {
         const u64 middle = (first + beyond) / 2;
@@ -258,7 +258,7 @@ __device__ __forceinline__ void put_value(const AnswerPlan& plan, Record code, u
         valid = code <= Record(range);
         if (valid) word = word_of_key<Word>(Key(least + Key(code)), value.encoding);
     }
-    // What lies wider than in Arrow has its bits below.
+    // A value that is wider than in Arrow has its bits at the low end.
     if (plan.width == sizeof(Word))
         *(Word*)out = word;
     else
@@ -289,7 +289,7 @@ __device__ __forceinline__ void select_chunk(const AnswerPlan& plan) {
     constexpr int AHEAD = sizeof(Record) == 8 ? 8 : 4;
     const Record below = low_bits(plan.bits), above = Record(1) << plan.bits;
     const u32 dropped = plan.bits >= 64 ? plan.bits - 63 : 0;
-    // What k items of any warp's list reach rules out lesser items of the group everywhere.
+    // If k items of the list of any warp reach an item, lesser items of the group are ruled out in all warps.
     volatile u64* const reached = plan.floors + chunk.group;
     WarpSelect<QUEUE, THREAD> select(plan.k);
     Record next[AHEAD];

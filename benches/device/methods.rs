@@ -1,4 +1,4 @@
-//! Ways to the best rows of groups and to the nearest rows of a matrix, without SQL.
+//! Methods for the best rows of groups and for the nearest rows of a matrix, without SQL.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ pub(crate) fn nearest_rows() {
     }
 }
 
-/// Best rows of groups by either method: what the choice between them is made from.
+/// Best rows of groups by both methods. The choice between them is made from these times.
 pub(crate) fn ways_to_best_rows_of_groups() {
     const LOG: u32 = 27;
     let device = Device::get(0).unwrap();
@@ -121,8 +121,8 @@ pub(crate) fn ways_to_best_rows_of_groups() {
     }
 }
 
-/// The rows of a matrix as groups that lie together: kernels that find the best of each, and what all of it takes. The data of
-/// Figure 3 of Johnson, Douze and Jegou 2017: lengths of 1000 to 128 000. A time of 0: rows were too short for runs.
+/// The rows of a matrix as groups that lie together: times of the kernels that find the best of each, and of everything. The data of
+/// Figure 3 of Johnson, Douze and Jegou 2017: lengths of 1000 to 128 000. A time of 0 means that rows were too short for runs.
 pub(crate) fn rows_of_matrices() {
     const ROWS: usize = 10_000;
     let device = Device::get(0).unwrap();

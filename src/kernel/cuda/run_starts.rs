@@ -51,12 +51,10 @@ fn column_run_starts(
     );
     let mut heads = device.allocate(end, limit)?;
     heads.zero(cursor..end)?;
-    let argument = GroupArgument {
-        codes: heads.address(),
-        cursor: heads.address() + cursor as u64,
-        room,
-        ..GroupArgument::of(ColumnArgument::of(column, 0))
-    };
+    let mut argument = GroupArgument::of(ColumnArgument::of(column, 0));
+    argument.codes = heads.address();
+    argument.cursor = heads.address() + cursor as u64;
+    argument.room = room;
     let program = program(group.format, column.has_nulls());
     launch(device, &program, "gr_runs")?.run(device, &argument)?;
     report.kernels += 1;
