@@ -252,19 +252,16 @@ impl<'a> GroupTopSelection<'a> {
             plan.value.bits = place_bits;
         }
         // A buffer that the kernels still read: dropped after the wait for the device.
-        let best = match by_warps {
-            false => {
-                plan.starts = starts.address();
-                starts
-            }
-            true => {
-                let record_bytes = shape.bytes().unwrap_or(0);
-                let best = device.allocate(total * record_bytes, limit)?;
-                plan.best = best.address();
-                let lists = (&segments, offsets.as_slice());
-                self.select(shape, lists, (plan, sort.room()), timeline, report)?;
-                best
-            }
+        let best = if by_warps {
+            let record_bytes = shape.bytes().unwrap_or(0);
+            let best = device.allocate(total * record_bytes, limit)?;
+            plan.best = best.address();
+            let lists = (&segments, offsets.as_slice());
+            self.select(shape, lists, (plan, sort.room()), timeline, report)?;
+            best
+        } else {
+            plan.starts = starts.address();
+            starts
         };
         let blocks = (total as u64).div_ceil(u64::from(THREADS)) as u32;
         let grid = [blocks.clamp(1, everywhere(device)[0]), THREADS];

@@ -348,12 +348,13 @@ impl<'a> PreparedSelection<'a> {
         let regions = self.device.multiprocessors() as usize;
         // Several devices do not run `ss_deepen`, so keys without room cannot be found. There is room for a tile of each block and the
         // last rows in any case, and for all rows in lists if they are not many.
-        let (least, least_listed) = match several {
-            true => (
+        let (least, least_listed) = if several {
+            (
                 (2 * self.tile).min(MOST_LEAST).min(rows).next_multiple_of(16),
                 rows.min(LEAST_LISTED),
-            ),
-            false => (0, 0),
+            )
+        } else {
+            (0, 0)
         };
         let region = (rows / (4 * share) / regions)
             .next_multiple_of(16)
