@@ -14,7 +14,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMe
 use datafusion_quantiles::config::StrategyName;
 use datafusion_quantiles::kernel::{Backend, CpuBackend, Shard};
 use datafusion_quantiles::key::KeySpec;
-use datafusion_quantiles::quantile::{QuantileSpec, Method, Quantile};
+use datafusion_quantiles::quantile::{Method, Quantile, QuantileSpec};
 use datafusion_quantiles::select::{LocalShards, Shards, solve};
 use datafusion_quantiles::threads::Stop;
 use quantiles_testing::patterns::{self, Pattern};
@@ -33,7 +33,8 @@ fn shards(values: &ArrayRef) -> Vec<Box<dyn Shard>> {
         .open(&spec, MemoryConsumer::new("bench").register(&pool))
         .unwrap();
     for at in (0..values.len()).step_by(8192) {
-        shard.append(&values.slice(at, 8192.min(values.len() - at)), None)
+        shard
+            .append(&values.slice(at, 8192.min(values.len() - at)), None)
             .unwrap();
     }
     vec![shard]
@@ -103,7 +104,8 @@ fn selection(criterion: &mut Criterion) {
                 bench.iter(|| {
                     let shards: &mut dyn Shards = &mut shards;
                     black_box(
-                        futures::executor::block_on(solve(shards, StrategyName::Auto, &[&quantile_spec])).unwrap(),
+                        futures::executor::block_on(solve(shards, StrategyName::Auto, &[&quantile_spec]))
+                            .unwrap(),
                     )
                 });
             });
@@ -114,7 +116,9 @@ fn selection(criterion: &mut Criterion) {
                 group.bench_function(BenchmarkId::new(format!("99 {strategy}"), &name), |bench| {
                     bench.iter(|| {
                         let shards: &mut dyn Shards = &mut shards;
-                        black_box(futures::executor::block_on(solve(shards, strategy, &[&quantile_spec])).unwrap())
+                        black_box(
+                            futures::executor::block_on(solve(shards, strategy, &[&quantile_spec])).unwrap(),
+                        )
                     });
                 });
             }

@@ -16,7 +16,7 @@ use crate::kernel::{Backend, CpuBackend};
 use crate::key::{ByteSpec, KeySpec, Order};
 use crate::memory::MemoryBudget;
 use crate::memory::RoundMemory;
-use crate::quantile::{QuantileSpec, Method, Quantile};
+use crate::quantile::{Method, Quantile, QuantileSpec};
 use crate::select::byte_strings::ByteStringSelection;
 use crate::select::{LocalShards, solve};
 use crate::threads::Stop;

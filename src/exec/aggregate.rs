@@ -14,7 +14,7 @@ use crate::functions::EXACT_QUANTILES;
 use crate::functions::gk::{GkName, Sampled};
 use crate::key::{ByteSpec, KeySpec};
 use crate::quantile::Selected;
-use crate::quantile::{QuantileSpec, Quantile};
+use crate::quantile::{Quantile, QuantileSpec};
 
 /// One aggregate of the operator, one column of its output.
 #[derive(Debug, Clone)]

@@ -201,7 +201,10 @@ impl Run {
             return self.solve_on_device(column, columns).await;
         }
         let (of, quantile_specs) = (&self.aggregates.columns[column], self.quantile_specs(column));
-        let (columns, solution) = self.selection.solve_keys(columns, column, of, &quantile_specs).await?;
+        let (columns, solution) = self
+            .selection
+            .solve_keys(columns, column, of, &quantile_specs)
+            .await?;
         self.metrics.record(&solution);
         Ok((columns, Solved::Keys(solution)))
     }
@@ -268,7 +271,9 @@ pub(super) fn answer(call: &QuantilesCall, solved: &Solved) -> Result<ScalarValu
     match (call.selected(), solved) {
         (Selected::Keys(column), Solved::Keys(solution)) => {
             let key_at = |rank| solution.key_at(rank);
-            let answers = column.quantile_spec().answers(column.spec(), solution.n, &key_at)?;
+            let answers = column
+                .quantile_spec()
+                .answers(column.spec(), solution.n, &key_at)?;
             if call.wants_bounds() {
                 return with_bounds(column, answers, solution.n, |rank| solution.place_at(rank));
             }

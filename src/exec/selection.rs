@@ -76,7 +76,12 @@ impl SelectionContext {
             .within(plan.budget, Arc::clone(&self.round_memory));
         let solution = match of.buckets {
             _ if of.distinct => {
-                solve_distinct(&mut shards, &ThreadPool::new(plan.threads, Stop::default()), quantile_specs).await?
+                solve_distinct(
+                    &mut shards,
+                    &ThreadPool::new(plan.threads, Stop::default()),
+                    quantile_specs,
+                )
+                .await?
             }
             Some(buckets) => nearest_splitters(&mut shards, buckets, quantile_specs).await?,
             None => solve(&mut shards, self.strategy, quantile_specs).await?,
@@ -142,7 +147,8 @@ impl SelectionContext {
         wanting: Wanting,
     ) -> Result<(Columns, Plan, Vec<Kept>)> {
         let pool = self.pool.as_ref();
-        let (mut columns, plan) = reserve_for_rounds(columns, wanting, self.threads, pool, &self.round_memory).await?;
+        let (mut columns, plan) =
+            reserve_for_rounds(columns, wanting, self.threads, pool, &self.round_memory).await?;
         let own = std::mem::take(&mut columns[column]);
         Ok((columns, plan, own))
     }

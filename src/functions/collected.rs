@@ -10,7 +10,7 @@ use datafusion::arrow::array::{ArrayRef, BooleanArray};
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
 use crate::kernel::cpu::groups::segments::Plan;
-use crate::quantile::{QuantileSpec, Found, SelectedColumn, Typed};
+use crate::quantile::{Found, QuantileSpec, SelectedColumn, Typed};
 
 /// The values of a column that are not NULL, in the order in which they came.
 pub(super) trait Collected: Default + Debug + Send + Sync + 'static {
@@ -56,7 +56,11 @@ pub(super) trait Collected: Default + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Those of making an array.
-    fn answers(quantile_spec: &QuantileSpec, spec: &Self::Spec, found: &Found<Self::Value<'_>>) -> Result<ArrayRef>;
+    fn answers(
+        quantile_spec: &QuantileSpec,
+        spec: &Self::Spec,
+        found: &Found<Self::Value<'_>>,
+    ) -> Result<ArrayRef>;
 
     /// The values of some items as an array of the column's type.
     ///

@@ -17,7 +17,7 @@ use super::FunctionName;
 use super::accumulator::accumulator;
 use super::call::evaluated_quantiles;
 use super::groups::groups_accumulator;
-use crate::quantile::{QuantileSpec, Method, Quantiles, Selected, state_type};
+use crate::quantile::{Method, QuantileSpec, Quantiles, Selected, state_type};
 
 /// Exact quantiles of a column under one name, by one method, counted from one end.
 ///

@@ -324,7 +324,7 @@ mod tests {
 
     use super::*;
     use crate::quantile::Selected;
-    use crate::quantile::{QuantileSpec, Method, Quantile};
+    use crate::quantile::{Method, Quantile, QuantileSpec};
 
     fn accumulator() -> QuantilesGroupsAccumulator<Vec<u32>> {
         let quantile_spec = QuantileSpec {

@@ -18,7 +18,7 @@ use super::accumulator::reserve;
 use super::collected::{Collected, Frame};
 use crate::kernel::cpu::groups::segments::{select_ranks, sorted_distinct};
 use crate::key::{Key, KeyBits, KeySpec};
-use crate::quantile::{QuantileSpec, Found, Interpolation, Picks, SelectedColumn};
+use crate::quantile::{Found, Interpolation, Picks, QuantileSpec, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
 
 impl<K: Key> Collected for Vec<K> {

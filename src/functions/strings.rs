@@ -12,7 +12,7 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 use super::collected::{Collected, Frame};
 use crate::kernel::byte_strings::{At, ByteStrings};
 use crate::key::{ByteSpec, kept};
-use crate::quantile::{QuantileSpec, Found, SelectedColumn};
+use crate::quantile::{Found, QuantileSpec, SelectedColumn};
 use crate::select::ordered::OrderedKeys;
 
 impl Collected for ByteStrings {
@@ -150,7 +150,9 @@ impl Frame<ByteStrings> for StringFrame {
             Some(at) => Ok(self.values.value(at)),
             None => Err(internal_datafusion_err!("rank {rank} of {n} values in a frame")),
         };
-        let answers = column.quantile_spec().byte_string_answers(column.spec(), n, &value_at)?;
+        let answers = column
+            .quantile_spec()
+            .byte_string_answers(column.spec(), n, &value_at)?;
         column.row(answers, n)
     }
 

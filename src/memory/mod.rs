@@ -1,16 +1,16 @@
 //! Memory of every kind: reserved in the session's pool, mapped in pages, or bytes on disk where the pool refuses.
 
-mod pages;
 mod budget;
+mod pages;
 mod rounds;
 mod spill;
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-pub(crate) use pages::{FreePages, Pages};
 pub(crate) use budget::COLLECTED_BYTES;
 pub use budget::MemoryBudget;
+pub(crate) use pages::{FreePages, Pages};
 pub(crate) use rounds::{Lease, RoundMemory};
 pub(crate) use spill::{SpillFile, Spiller, Spilling};
 

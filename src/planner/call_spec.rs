@@ -9,7 +9,7 @@ use crate::functions::gk::Sampled;
 use crate::functions::topk::Call;
 use crate::functions::{ExactQuantiles, GkFunction, TopKBy, constant_quantiles};
 use crate::key::KeySpec;
-use crate::quantile::{QuantileSpec, Method};
+use crate::quantile::{Method, QuantileSpec};
 
 /// A call: of which values, over which rows, and what is asked of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -11,9 +11,9 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use super::first_rows::FirstRowsNode;
+use super::grouped_topk::topk_exec;
 use super::physical::quantiles_exec;
 use super::staged_node::StagedNode;
-use super::grouped_topk::topk_exec;
 use super::{QuantilesNode, TopKNode};
 
 /// Plans [`QuantilesNode`]s and [`TopKNode`]s: for a query planner that is built from several extension planners.

@@ -20,10 +20,10 @@ use datafusion::physical_expr::{LexOrdering, create_physical_sort_exprs};
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
+use super::grouped_topk::sort_column;
 use super::node::{Node, NodeKind};
 use super::rewrite::has_subquery;
 use super::sort_limit::is_faster;
-use super::grouped_topk::sort_column;
 use crate::exec::{Mode, SortLimitExec, comma_separated};
 use crate::key::SortKeys;
 

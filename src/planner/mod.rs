@@ -24,6 +24,7 @@ mod extension;
 mod first_rows;
 mod float_statistics;
 mod foreign;
+mod grouped_topk;
 mod memory;
 mod node;
 mod physical;
@@ -33,12 +34,11 @@ mod query_planner;
 mod register;
 mod repeatable;
 mod rewrite;
+mod sort_limit;
 mod staged;
 mod staged_call;
 mod staged_node;
 mod swap;
-mod sort_limit;
-mod grouped_topk;
 mod windows;
 
 #[cfg(feature = "ballista")]
@@ -46,10 +46,10 @@ pub(crate) use boundaries::BoundariesRule;
 pub use check::CheckQuantiles;
 pub use extension::QuantilesExtensionPlanner;
 pub use float_statistics::FloatStatisticsRule;
+pub use grouped_topk::TopKNode;
 pub use node::{Node, QuantilesNode};
 pub use query_planner::QuantilesPlanner;
 #[cfg(feature = "cuda")]
 pub(crate) use register::check_runs_here;
 pub use register::{SessionStateBuilderExt, register_all};
 pub use sort_limit::SortLimitRule;
-pub use grouped_topk::TopKNode;

@@ -6,7 +6,7 @@ use datafusion::arrow::array::{Array, ArrayRef, AsArray, Decimal256Array, new_nu
 use datafusion::arrow::datatypes::{Decimal256Type, i256};
 use datafusion::common::Result;
 
-use super::{QuantileSpec, Found, Fraction, Pick};
+use super::{Found, Fraction, Pick, QuantileSpec};
 use crate::key::ByteSpec;
 
 impl Found<&[u8]> {

@@ -6,7 +6,6 @@
 //! Hyndman and Fan 1996, definitions 1 and 7).
 
 mod answer_type;
-mod spec;
 mod between;
 mod builtin;
 mod byte_strings;
@@ -16,13 +15,14 @@ mod pick;
 #[cfg(feature = "ballista")]
 mod plan_bytes;
 mod selected;
+mod spec;
 #[cfg(test)]
 mod tests;
 
-pub use spec::QuantileSpec;
 pub(crate) use between::Interpolation;
 pub use method::Method;
 use number::Fraction;
 pub use number::{Quantile, Quantiles};
 pub(crate) use pick::{Found, Pick, Picks};
 pub(crate) use selected::{Selected, SelectedColumn, Typed, state_item, state_type};
+pub use spec::QuantileSpec;

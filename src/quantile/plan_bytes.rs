@@ -3,7 +3,7 @@
 use datafusion::common::Result;
 
 use super::number::MAX_EXACT_SCALE;
-use super::{QuantileSpec, Method, Quantile, Quantiles};
+use super::{Method, Quantile, QuantileSpec, Quantiles};
 use crate::wire::{Reader, put};
 
 /// Methods by their number in a message: new ones go to the end.
@@ -122,7 +122,10 @@ mod tests {
         reader.end().unwrap();
         assert_eq!((&found.0, found.1), (quantile_spec, is_list));
         for end in 0..out.len() {
-            assert!(QuantileSpec::read(&mut Reader::new("call", &out[..end])).is_err(), "{end}");
+            assert!(
+                QuantileSpec::read(&mut Reader::new("call", &out[..end])).is_err(),
+                "{end}"
+            );
         }
         out
     }
@@ -163,7 +166,10 @@ mod tests {
             &[0, 0, 1, 2, 0, 1],
             &[0, 0, 1, 10, 2, 1],
         ] {
-            assert!(QuantileSpec::read(&mut Reader::new("call", bytes)).is_err(), "{bytes:?}");
+            assert!(
+                QuantileSpec::read(&mut Reader::new("call", bytes)).is_err(),
+                "{bytes:?}"
+            );
         }
     }
 }

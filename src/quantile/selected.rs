@@ -31,7 +31,12 @@ pub(crate) enum Selected {
 impl Selected {
     /// # Errors
     /// A planning error if values of this type have no order, or none between them where the method needs it.
-    pub(crate) fn try_new(data_type: &DataType, quantile_spec: QuantileSpec, is_list: bool, is_distinct: bool) -> Result<Self> {
+    pub(crate) fn try_new(
+        data_type: &DataType,
+        quantile_spec: QuantileSpec,
+        is_list: bool,
+        is_distinct: bool,
+    ) -> Result<Self> {
         quantile_spec.method.result_type(data_type)?;
         Ok(match Order::try_new(data_type)? {
             Order::Keys(_) => Self::Keys(SelectedColumn {

@@ -24,7 +24,8 @@ fn answer(values: ArrayRef, quantile_spec: &QuantileSpec) -> ArrayRef {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let mut keys = spec.keys(&values).unwrap();
     keys.sort_unstable();
-    quantile_spec.answers(&spec, keys.len() as u64, &|rank| Ok(keys[rank as usize - 1]))
+    quantile_spec
+        .answers(&spec, keys.len() as u64, &|rank| Ok(keys[rank as usize - 1]))
         .unwrap()
 }
 
@@ -218,7 +219,10 @@ fn interpolation_never_overflows_nor_reads_a_neighbour_of_weight_zero() {
 #[test]
 fn integers_stay_exact_where_no_interpolation_is_asked() {
     let values: ArrayRef = Arc::new(Int64Array::from(vec![i64::MAX, i64::MAX - 1, i64::MIN]));
-    let exact = answer(Arc::clone(&values), &quantile_spec(&[0.0, 0.5, 1.0], Method::Lower, false));
+    let exact = answer(
+        Arc::clone(&values),
+        &quantile_spec(&[0.0, 0.5, 1.0], Method::Lower, false),
+    );
     assert_eq!(
         exact.as_primitive::<Int64Type>().values(),
         &[i64::MIN, i64::MAX - 1, i64::MAX]
@@ -242,7 +246,10 @@ fn decimals_round_half_away_from_zero() {
     assert_eq!(middle(vec![-1, 2]).as_ref(), decimals(vec![1]).as_ref());
     let huge = 10_i128.pow(38) - 1;
     assert_eq!(middle(vec![-huge, huge]).as_ref(), decimals(vec![0]).as_ref());
-    let third = answer(decimals(vec![0, huge]), &quantile_spec(&[0.1], Method::Linear, false));
+    let third = answer(
+        decimals(vec![0, huge]),
+        &quantile_spec(&[0.1], Method::Linear, false),
+    );
     assert_eq!(third.as_ref(), decimals(vec![10_i128.pow(37)]).as_ref());
 }
 

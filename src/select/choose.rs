@@ -65,7 +65,11 @@ impl Plan {
             };
             let collected = (budget.keys + budget.sample) as usize;
             let bytes = threads * each + collected * width.bytes() * COLLECTED_BYTES;
-            Plan { budget, threads, bytes }
+            Plan {
+                budget,
+                threads,
+                bytes,
+            }
         })
     }
 }
@@ -182,7 +186,10 @@ mod tests {
     #[test]
     fn few_ranks_take_brackets_and_many_take_cells() {
         let n = 30_000_000;
-        assert_eq!(choose(n, &[n / 2], 2, &MemoryBudget::UNLIMITED).form, Form::Brackets);
+        assert_eq!(
+            choose(n, &[n / 2], 2, &MemoryBudget::UNLIMITED).form,
+            Form::Brackets
+        );
         assert_eq!(
             choose(n, &percentiles(n, 99), 2, &MemoryBudget::UNLIMITED).form,
             Form::Cells
@@ -191,7 +198,10 @@ mod tests {
             choose(n, &percentiles(n, 999), 2, &MemoryBudget::UNLIMITED).form,
             Form::Cells
         );
-        assert_eq!(choose(GATHER, &[1], 2, &MemoryBudget::UNLIMITED).form, Form::Gather);
+        assert_eq!(
+            choose(GATHER, &[1], 2, &MemoryBudget::UNLIMITED).form,
+            Form::Gather
+        );
     }
 
     #[test]

@@ -68,7 +68,10 @@ const MAX_ROUNDS: usize = 200;
 
 /// The ranks that all of `quantile_specs` need among `n` values: 1-based, ascending, distinct.
 pub(crate) fn wanted_ranks(quantile_specs: &[&QuantileSpec], n: u64) -> Vec<u64> {
-    let mut ranks: Vec<u64> = quantile_specs.iter().flat_map(|quantile_spec| quantile_spec.ranks(n)).collect();
+    let mut ranks: Vec<u64> = quantile_specs
+        .iter()
+        .flat_map(|quantile_spec| quantile_spec.ranks(n))
+        .collect();
     ranks.sort_unstable();
     ranks.dedup();
     ranks
@@ -78,7 +81,11 @@ pub(crate) fn wanted_ranks(quantile_specs: &[&QuantileSpec], n: u64) -> Vec<u64>
 ///
 /// # Errors
 /// Those of the shards.
-pub async fn solve(shards: &mut dyn Shards, strategy: StrategyName, quantile_specs: &[&QuantileSpec]) -> Result<Solution> {
+pub async fn solve(
+    shards: &mut dyn Shards,
+    strategy: StrategyName,
+    quantile_specs: &[&QuantileSpec],
+) -> Result<Solution> {
     let n = shards.population();
     let ranks = wanted_ranks(quantile_specs, n);
     if strategy.is_sample_select()

@@ -20,7 +20,7 @@ use quantiles_literature::NaiveBackend;
 
 use quantiles_testing::patterns::{self, Pattern};
 use quantiles_testing::rounds::{
-    check, ends_when_stopped, eps, shard, shards, ranks_of, run, simulated, skips_nulls_and_filtered_rows,
+    check, ends_when_stopped, eps, ranks_of, run, shard, shards, simulated, skips_nulls_and_filtered_rows,
     strategies,
 };
 use quantiles_testing::{cases, runtime};

@@ -18,7 +18,7 @@ use datafusion_quantiles::threads::Stop;
 
 use quantiles_testing::numbers::{normal, uniform};
 use quantiles_testing::patterns::{self, Pattern};
-use quantiles_testing::rounds::{check, shards, ranks_of, run, simulated};
+use quantiles_testing::rounds::{check, ranks_of, run, shards, simulated};
 use quantiles_testing::runtime;
 
 #[test]

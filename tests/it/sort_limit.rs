@@ -185,7 +185,10 @@ async fn many_rows_in_any_order() {
                 (400_000, "x, id::INT DESC"),
             ] {
                 let sql = format!("SELECT x FROM t ORDER BY {by} LIMIT {k}");
-                assert!(!physical_plan(&off, &sql).await.contains("SortLimitExec"), "{sql}");
+                assert!(
+                    !physical_plan(&off, &sql).await.contains("SortLimitExec"),
+                    "{sql}"
+                );
                 let line = analyzed(&ctx, &sql).await;
                 let expected = k.min(300_000);
                 assert!(

@@ -8,7 +8,7 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion_quantiles::Method;
 use datafusion_quantiles::key::KeySpec;
-use datafusion_quantiles::quantile::{QuantileSpec, Quantile};
+use datafusion_quantiles::quantile::{Quantile, QuantileSpec};
 use proptest::prelude::*;
 
 use quantiles_testing::fixed_width::{types, values};

@@ -58,9 +58,9 @@ impl Shards for SimulatedShards {
         let (name, width, stop) = (request.name(), self.width, Stop::default());
         let orders = self.cluster.broadcast(name, &Order { width, request })?;
         let work = self.shards.iter_mut().zip(orders);
-        let replies = self
-            .cluster
-            .local(name, work, |_, (shard, order)| shard.answer(&order.request, &stop))?;
+        let replies = self.cluster.local(name, work, |_, (shard, order)| {
+            shard.answer(&order.request, &stop)
+        })?;
         // What stays of one size when it is merged goes up a tree; keys would travel once for each of its levels.
         let gather = match replies.iter().all(is_summed) {
             true => Gather::Tree,

@@ -91,8 +91,8 @@ impl Input {
         self.shards.iter().map(|shard| shard.len() as u64).sum()
     }
 
-    /// Shards with the keys of each shard. Unsigned integers are their own keys.
-    fn shards(&self) -> Result<Vec<Box<dyn Shard>>> {
+    /// A shard for each part of the keys. Unsigned integers are their own keys.
+    fn open(&self) -> Result<Vec<Box<dyn Shard>>> {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let shard = |keys: &KeyVec| {
             let values: ArrayRef = match keys {
@@ -101,7 +101,8 @@ impl Input {
                 KeyVec::W128(_) => unreachable!("inputs have keys of 32 or 64 bits"),
             };
             let spec = KeySpec::try_new(values.data_type())?;
-            let mut shard = CpuBackend::default().open(&spec, MemoryConsumer::new("bench").register(&pool))?;
+            let mut shard =
+                CpuBackend::default().open(&spec, MemoryConsumer::new("bench").register(&pool))?;
             shard.append(&values, None)?;
             Ok(shard)
         };
@@ -114,7 +115,7 @@ impl Input {
             KeyVec::W32(_) => datafusion_quantiles::key::Width::W32,
             _ => datafusion_quantiles::key::Width::W64,
         };
-        let mut shards = SimulatedShards::try_new(width, self.shards()?, threads)?;
+        let mut shards = SimulatedShards::try_new(width, self.open()?, threads)?;
         let start = Instant::now();
         let solution = futures::executor::block_on(solve_ranks(&mut shards, strategy, ranks.to_vec()))?;
         let time = start.elapsed();

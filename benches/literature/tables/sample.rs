@@ -46,7 +46,12 @@ fn shards(values: &[u32], threads: usize) -> Result<LocalShards> {
     let spec = KeySpec::try_new(array.data_type())?;
     let mut shard = CpuBackend::default().open(&spec, MemoryConsumer::new("bench").register(&pool))?;
     shard.append(&array, None)?;
-    Ok(LocalShards::new(Width::W32, vec![shard], threads, Stop::default()))
+    Ok(LocalShards::new(
+        Width::W32,
+        vec![shard],
+        threads,
+        Stop::default(),
+    ))
 }
 
 fn timed(shards: &mut LocalShards, strategy: &dyn Strategy, rank: u64) -> Result<(Solution, f64)> {
@@ -80,7 +85,8 @@ fn throughput(arguments: &Arguments) -> Result<()> {
                 let rank = 1 + mix(seed + 77) % n;
                 let mut shards = shards(&keys, arguments.threads)?;
                 let (found, time) = timed(&mut shards, &exact, rank)?;
-                let auto = StrategyName::Auto.strategy(n, &[rank], arguments.threads, &MemoryBudget::UNLIMITED)?;
+                let auto =
+                    StrategyName::Auto.strategy(n, &[rank], arguments.threads, &MemoryBudget::UNLIMITED)?;
                 auto_time += timed(&mut shards, auto.as_ref(), rank)?.1;
                 let start = Instant::now();
                 let expected = *keys.select_nth_unstable(rank as usize - 1).1;

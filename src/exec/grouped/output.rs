@@ -29,7 +29,9 @@ pub(super) fn plans(plan: &GroupPlan) -> Vec<Plans> {
     let columns = 0..plan.aggregates.columns.len();
     let quantile_specs = |column| {
         let calls = plan.aggregates.calls_of(column);
-        calls.map(|call| call.selected().quantile_spec().clone()).collect()
+        calls
+            .map(|call| call.selected().quantile_spec().clone())
+            .collect()
     };
     columns.map(|column| Plans::new(quantile_specs(column))).collect()
 }
@@ -61,7 +63,9 @@ pub(in crate::exec) fn answered_groups(
         next[*column] += 1;
         calls.push(match (call.selected(), &answers[*column]) {
             (Selected::Keys(selected), Answers::Keys(answers)) => {
-                let values = selected.quantile_spec().values(selected.spec(), &answers.found[index])?;
+                let values = selected
+                    .quantile_spec()
+                    .values(selected.spec(), &answers.found[index])?;
                 selected.group_rows(values, &answers.lengths)?
             }
             #[cfg(feature = "cuda")]

@@ -290,7 +290,9 @@ impl<W: GroupKey> Strings<W> {
         let (_, solution) = solver
             .solve_byte_strings(vec![kept.collect()], 0, distinct, quantile_specs)
             .await?;
-        let calls = quantile_specs.iter().map(|quantile_spec| solution.answers(quantile_spec, spec));
+        let calls = quantile_specs
+            .iter()
+            .map(|quantile_spec| solution.answers(quantile_spec, spec));
         Ok(ByteAnswers {
             calls: calls.collect::<Result<_>>()?,
             lengths: vec![solution.n],

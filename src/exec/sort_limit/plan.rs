@@ -6,8 +6,8 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 
-use super::super::quantiles::comma_separated;
 use super::super::grouped_topk::in_words;
+use super::super::quantiles::comma_separated;
 use crate::key::{SortColumn, SortKeys};
 
 /// The first `k` rows of an order.

@@ -13,7 +13,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::columns::StagedColumns;
 use super::fingerprint::{ColumnFingerprint, READ_DIFFERENTLY};
-use super::rows::{Body, ShardReply, List, bodies, body_bytes, check_schema, is_keys, read_rows, schema};
+use super::rows::{Body, List, ShardReply, bodies, body_bytes, check_schema, is_keys, read_rows, schema};
 use crate::kernel::round::Reply;
 use crate::key::KeyVec;
 use crate::key::Width;

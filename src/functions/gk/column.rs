@@ -56,11 +56,14 @@ pub(crate) fn with_bounds(
     place_at: impl Fn(u64) -> Result<(u64, u64)>,
 ) -> Result<ScalarValue> {
     let quantile_spec = column.quantile_spec();
-    let places = quantile_spec.quantiles.iter().map(|quantile| match (n, quantile_spec.descending) {
-        (0, _) => Ok((0, 0)),
-        (_, false) => place_at(quantile.rank(n)),
-        (_, true) => place_at(n + 1 - quantile.rank(n)),
-    });
+    let places = quantile_spec
+        .quantiles
+        .iter()
+        .map(|quantile| match (n, quantile_spec.descending) {
+            (0, _) => Ok((0, 0)),
+            (_, false) => place_at(quantile.rank(n)),
+            (_, true) => place_at(n + 1 - quantile.rank(n)),
+        });
     let places = places.collect::<Result<Vec<_>>>()?;
     let counts = vec![n; places.len()];
     let (least, most) = places.into_iter().unzip();
@@ -146,7 +149,11 @@ impl GkColumn {
             for (quantile, summary) in quantile_spec.quantiles.iter().zip(std::iter::repeat(summary)) {
                 let Some(summary) = summary else { break };
                 let rank = quantile.rank(n);
-                let rank = if quantile_spec.descending { n + 1 - rank } else { rank };
+                let rank = if quantile_spec.descending {
+                    n + 1 - rank
+                } else {
+                    rank
+                };
                 let (key, rank_min, rank_max) = summary.value_at(rank)?;
                 keys.push(key);
                 least.push(rank_min);

@@ -21,7 +21,7 @@ use crate::functions::accumulator as exact;
 use crate::functions::exact_quantiles::ordered_type;
 use crate::functions::groups::groups_accumulator;
 use crate::key::{KeySpec, Order};
-use crate::quantile::{QuantileSpec, Method, Quantiles, Selected, state_type};
+use crate::quantile::{Method, QuantileSpec, Quantiles, Selected, state_type};
 
 /// An approximate aggregate function, counted from one end.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -77,7 +77,8 @@ impl GkFunction {
     pub(crate) fn counting_from(&self, descending: bool) -> Arc<AggregateUDF> {
         let same = |function: &&Arc<AggregateUDF>| {
             GkFunction::of(function).is_some_and(|other| {
-                other.called == self.called && other.descending == (descending && self.called.quantile_specs())
+                other.called == self.called
+                    && other.descending == (descending && self.called.quantile_specs())
             })
         };
         let found = AGGREGATES.iter().find(same);

@@ -56,7 +56,9 @@ impl GkFunction {
     /// An execution error for other bytes.
     pub(in crate::functions) fn with_constants(&self, input: &mut Reader<'_>) -> Result<Self> {
         let mut function = Self::new(self.called, self.descending);
-        function.bound = read_option(input, |input| Constants::read(input, self.called.quantile_specs()))?;
+        function.bound = read_option(input, |input| {
+            Constants::read(input, self.called.quantile_specs())
+        })?;
         Ok(function)
     }
 }

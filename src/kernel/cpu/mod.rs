@@ -31,7 +31,7 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 
 use self::extract::{BracketsOf, Slots};
 use self::lists::Reserved;
-use self::store::{BLOCK, ShardMemory, READ_BYTES, Store};
+use self::store::{BLOCK, READ_BYTES, ShardMemory, Store};
 use super::round::{Reply, Request, share};
 use super::{Backend, Shard};
 use crate::cells::Brackets;

@@ -19,7 +19,7 @@ use crate::cells::simd::{Kernel, dispatch};
 use crate::key::{Encoding, Key, words};
 use crate::memory::Pages;
 use crate::memory::SpillFile;
-use crate::memory::{FreePages, Spilling, RoundMemory, reserve_or_spill, reserve_to_begin};
+use crate::memory::{FreePages, RoundMemory, Spilling, reserve_or_spill, reserve_to_begin};
 use crate::threads::Stop;
 
 /// Where a shard gets memory beside its own reservation.
@@ -243,8 +243,9 @@ impl<K: Key> Store<K> {
             }
             _ => {
                 let spare = self.spare.take();
-                spare
-                    .ok_or_else(|| internal_datafusion_err!("a shard that spills has nothing to write from"))?
+                spare.ok_or_else(|| {
+                    internal_datafusion_err!("a shard that spills has nothing to write from")
+                })?
             }
         };
         self.chunks.push(Chunk::Own { pages, len: 0 });

@@ -17,8 +17,8 @@ use super::gather::PART_BYTES;
 use super::level::{Reader, Share, shares_of};
 use crate::failpoint::may_fail;
 use crate::kernel::byte_strings::{ByteStrings, Chunk, DistinctByteStrings, hash};
-use crate::memory::Spilling;
 use crate::memory::RoundMemory;
+use crate::memory::Spilling;
 use crate::threads::Stop;
 
 /// Most files that values are dealt out to at a time.

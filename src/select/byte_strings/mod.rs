@@ -33,8 +33,8 @@ use crate::kernel::round::{Reply, Request};
 use crate::kernel::{Backend, Shard};
 use crate::key::{ByteSpec, KeyBits, PrefixKey};
 use crate::memory::MemoryBudget;
-use crate::memory::Spilling;
 use crate::memory::RoundMemory;
+use crate::memory::Spilling;
 use crate::quantile::QuantileSpec;
 use crate::select::LocalShards;
 use crate::threads::Stop;
@@ -120,7 +120,11 @@ impl ByteStringSelection {
     /// # Errors
     /// `ResourcesExhausted` if the pool refuses memory that nothing can do without, or the disk is full; those of the
     /// rounds; an execution error when cancelled.
-    pub(crate) async fn solve(&self, values: ByteStrings, quantile_specs: &[&QuantileSpec]) -> Result<ByteStringSolution> {
+    pub(crate) async fn solve(
+        &self,
+        values: ByteStrings,
+        quantile_specs: &[&QuantileSpec],
+    ) -> Result<ByteStringSolution> {
         let n = values.len();
         let ranks = wanted_ranks(quantile_specs, n);
         let mut solution = ByteStringSolution {

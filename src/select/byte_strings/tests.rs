@@ -237,7 +237,11 @@ fn values_on_disk_are_selected_in_little_memory() {
             budget: MemoryBudget::UNLIMITED,
         };
         let quantile_spec = asked();
-        let solution = selection.solve(values, &[&quantile_spec]).now_or_never().unwrap().unwrap();
+        let solution = selection
+            .solve(values, &[&quantile_spec])
+            .now_or_never()
+            .unwrap()
+            .unwrap();
         sorted.sort_unstable();
         for rank in quantile_spec.ranks(solution.n) {
             let found = solution.value_at(rank).unwrap();

@@ -29,13 +29,13 @@ pub fn shard(backend: &dyn Backend, spec: &KeySpec, values: &[ArrayRef]) -> Box<
     shard
 }
 
-/// Splits an array into `shards` shards of unequal size, fed in batches of `batch` rows.
-pub fn shards(backend: &dyn Backend, values: &ArrayRef, shards: usize, batch: usize) -> Vec<Box<dyn Shard>> {
+/// Splits an array into `count` shards of unequal size, fed in batches of `batch` rows.
+pub fn shards(backend: &dyn Backend, values: &ArrayRef, count: usize, batch: usize) -> Vec<Box<dyn Shard>> {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
-    let cut = |shard: usize| values.len() * shard * (shard + 1) / (shards * (shards + 1));
-    (0..shards)
-        .map(|shard| {
-            let (from, to) = (cut(shard), cut(shard + 1));
+    let cut = |index: usize| values.len() * index * (index + 1) / (count * (count + 1));
+    (0..count)
+        .map(|index| {
+            let (from, to) = (cut(index), cut(index + 1));
             let batches: Vec<ArrayRef> = (from..to)
                 .step_by(batch)
                 .map(|at| values.slice(at, batch.min(to - at)))
@@ -102,17 +102,17 @@ pub fn ranks_of(n: u64, count: u64) -> Vec<u64> {
 }
 
 /// Fails where a strategy over simulated shards finds another key than a sort does.
-pub fn check(values: &ArrayRef, shards: usize, batch: usize, ranks: &[u64]) {
+pub fn check(values: &ArrayRef, count: usize, batch: usize, ranks: &[u64]) {
     let spec = KeySpec::try_new(values.data_type()).unwrap();
     let mut sorted = spec.keys(values).unwrap();
     sorted.sort_unstable();
     let expected: Vec<KeyBits> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
     for strategy in strategies() {
-        let shards = shards(&CpuBackend::default(), values, shards, batch);
+        let shards = shards(&CpuBackend::default(), values, count, batch);
         let mut simulated = simulated(spec.width(), shards);
         let solution = run(&mut simulated, strategy.as_ref(), ranks);
         let found: Vec<KeyBits> = ranks.iter().map(|rank| solution.key_at(*rank).unwrap()).collect();
-        assert_eq!(found, expected, "{} on {shards} shards", strategy.label());
+        assert_eq!(found, expected, "{} on {count} shards", strategy.label());
     }
 }
 

@@ -93,7 +93,10 @@ impl GroupedColumns {
     /// Ranks of a column, as many as its calls have quantiles.
     pub(super) fn ranks(&self, column: usize) -> usize {
         let quantile_specs = self.columns.quantile_specs(column);
-        quantile_specs.iter().map(|quantile_spec| quantile_spec.quantiles.len()).sum()
+        quantile_specs
+            .iter()
+            .map(|quantile_spec| quantile_spec.quantiles.len())
+            .sum()
     }
 
     pub(super) fn all_ranks(&self) -> usize {

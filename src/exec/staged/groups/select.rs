@@ -156,7 +156,13 @@ impl<W: GroupKey> Selecting<W> {
         }
         let mut plans: Vec<Plans> = (0..self.plan.columns.len())
             .map(|column| {
-                let quantile_specs: Vec<QuantileSpec> = self.plan.columns.quantile_specs(column).into_iter().cloned().collect();
+                let quantile_specs: Vec<QuantileSpec> = self
+                    .plan
+                    .columns
+                    .quantile_specs(column)
+                    .into_iter()
+                    .cloned()
+                    .collect();
                 Plans::new(quantile_specs.into())
             })
             .collect();

@@ -89,7 +89,12 @@ impl NumberedKeys {
     ///
     /// # Errors
     /// `ResourcesExhausted` that names the wanted bytes.
-    pub(crate) fn append<K: ShardKey>(&mut self, mut ids: &[u16], raw: &Buffer, spec: &KeySpec) -> Result<()> {
+    pub(crate) fn append<K: ShardKey>(
+        &mut self,
+        mut ids: &[u16],
+        raw: &Buffer,
+        spec: &KeySpec,
+    ) -> Result<()> {
         let mut raw = words::<K>(raw);
         while !raw.is_empty() {
             let chunk = match self.chunks.last_mut() {

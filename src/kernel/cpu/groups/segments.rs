@@ -7,7 +7,7 @@ use std::sync::Arc;
 use datafusion::common::{Result, internal_datafusion_err};
 
 use crate::key::{Key, KeyBits};
-use crate::quantile::{QuantileSpec, Found, Picks};
+use crate::quantile::{Found, Picks, QuantileSpec};
 
 /// Segments up to this length are sorted: selection in place is not faster there.
 const SORTED: usize = 64;
@@ -28,10 +28,16 @@ pub(crate) struct Plan {
 impl Plan {
     /// What calls that ask `quantile_specs` want of `n > 0` values.
     pub(crate) fn new(quantile_specs: &[QuantileSpec], n: u64) -> Self {
-        let mut ranks: Vec<u64> = quantile_specs.iter().flat_map(|quantile_spec| quantile_spec.ranks(n)).collect();
+        let mut ranks: Vec<u64> = quantile_specs
+            .iter()
+            .flat_map(|quantile_spec| quantile_spec.ranks(n))
+            .collect();
         ranks.sort_unstable();
         ranks.dedup();
-        let picks = quantile_specs.iter().map(|quantile_spec| quantile_spec.picks(n)).collect();
+        let picks = quantile_specs
+            .iter()
+            .map(|quantile_spec| quantile_spec.picks(n))
+            .collect();
         Self { ranks, picks }
     }
 }

@@ -153,7 +153,9 @@ impl ByteSegments {
         memory.free();
         reserve(memory, found.iter().map(Found::array_bytes).sum())?;
         let quantile_specs = plans.quantile_specs().iter();
-        let arrays = quantile_specs.zip(&found).map(|(quantile_spec, found)| quantile_spec.byte_strings(spec, found));
+        let arrays = quantile_specs
+            .zip(&found)
+            .map(|(quantile_spec, found)| quantile_spec.byte_strings(spec, found));
         Ok(ByteAnswers {
             calls: arrays.collect::<Result<_>>()?,
             lengths,
@@ -226,7 +228,7 @@ mod tests {
 
     use super::*;
     use crate::key::Order;
-    use crate::quantile::{QuantileSpec, Method, Quantile};
+    use crate::quantile::{Method, Quantile, QuantileSpec};
 
     fn quantile_spec(quantiles: &[f64]) -> QuantileSpec {
         let quantiles = quantiles.iter().map(|q| Quantile::try_from_f64(*q).unwrap());
