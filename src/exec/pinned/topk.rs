@@ -74,12 +74,12 @@ impl PinnedTopKCall {
             among,
             least: self.call.ascending,
         };
-        let wanted = (self.call.rows() as u64).min(among.population());
+        let count = (self.call.rows() as u64).min(among.population());
         let Top {
             mut keys,
             mut rows,
             more_ties,
-        } = match wanted {
+        } = match count {
             0 => Top::default(),
             k => selection.rows(k, &mut on.report)?,
         };
@@ -99,12 +99,12 @@ impl PinnedTopKCall {
         let mut kept = keys.iter().map(|key| *key != last);
         rows.retain(|_| kept.next().unwrap_or(false));
         keys.retain(|key| *key != last);
-        let room = wanted - rows.len() as u64;
+        let room = count - rows.len() as u64;
         let among = mask.as_ref().map(|(mask, _)| mask.bits());
         let ties = RowMask::of_key(column, format, last, among, on.limit, &mut on.report)?;
         rows.extend(self.smallest(ties, room, on)?);
-        let without_value = wanted as usize - rows.len();
-        keys.resize(wanted as usize, last);
+        let without_value = count as usize - rows.len();
+        keys.resize(count as usize, last);
         Ok(BestRows {
             keys,
             rows,

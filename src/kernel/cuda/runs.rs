@@ -127,11 +127,11 @@ impl<'a> RunSelection<'a> {
         let count = pieces.len() as u64 - 1;
         let lengths = pieces.windows(2).map(|piece| piece[1] - piece[0]);
         let longest = lengths.clone().max().unwrap_or(0);
-        let wanted: u64 = lengths.map(|length| length.min(self.k)).sum();
-        if wanted.saturating_mul(FEW) > self.keys.population() || u32::try_from(count).is_err() {
+        let expected_rows: u64 = lengths.map(|length| length.min(self.k)).sum();
+        if expected_rows.saturating_mul(FEW) > self.keys.population() || u32::try_from(count).is_err() {
             return Ok(None);
         }
-        let room = (wanted + wanted / 8 + TIES).min(self.keys.column.rows());
+        let room = (expected_rows + expected_rows / 8 + TIES).min(self.keys.column.rows());
         let rows = device.allocate(room as usize * size_of::<u64>(), groups.limit)?;
         // Cursors lie behind the pieces.
         let cursors = size_of_val(pieces.as_slice());

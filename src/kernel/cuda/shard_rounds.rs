@@ -213,8 +213,8 @@ impl CudaShard {
     }
 
     pub(super) fn extract(&mut self, brackets: &Brackets, stop: &Stop) -> Result<Reply> {
-        let wanted = brackets.as_slice();
-        if wanted.is_empty() {
+        let slice = brackets.as_slice();
+        if slice.is_empty() {
             return Ok(Reply::Extracted(Vec::new()));
         }
         let passes = self.passes_over(false)?;
@@ -230,9 +230,9 @@ impl CudaShard {
             return Ok(Reply::Extracted(lists));
         }
         let (columns, _) = self.source(brackets);
-        let (cells, map) = cells_of(wanted, self.width())?;
+        let (cells, map) = cells_of(slice, self.width())?;
         let counts = passes.count(&columns, &cells, None)?;
-        let sizes = sums(&counts, &map, wanted.len());
+        let sizes = sums(&counts, &map, slice.len());
         stop.check()?;
         let lists = self.lists(&passes, &columns, &cells, (&map, &sizes), None)?;
         Ok(Reply::Extracted(lists))

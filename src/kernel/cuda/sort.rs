@@ -298,11 +298,11 @@ impl<'a> RecordSort<'a> {
         if places.iter().any(|place| *place >= self.argument.count) {
             return internal_err!("a record beyond {} on the device", self.argument.count);
         }
-        let wanted = DeviceBuffer::from_numbers(self.device, places, self.limit, report)?;
+        let sent = DeviceBuffer::from_numbers(self.device, places, self.limit, report)?;
         let picked = self
             .device
             .allocate(places.len() * self.record_bytes, self.limit)?;
-        self.argument.places = wanted.address();
+        self.argument.places = sent.address();
         self.argument.picked = picked.address();
         self.argument.picks = places.len() as u64;
         let blocks = places.len().div_ceil(THREADS as usize) as u32;

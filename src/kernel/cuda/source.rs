@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_with_a_key_has_words() {
+    fn every_type_with_a_key_has_a_format() {
         use datafusion::arrow::datatypes::TimeUnit;
         for data_type in [
             DataType::Boolean,
